@@ -1,0 +1,77 @@
+//! Attributes for GPU kernels: [`macro@kernel`] and [`macro@launch_bounds`].
+
+use proc_macro::TokenStream;
+use proc_macro2::TokenStream as Tokens;
+use quote::quote;
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::{Expr, ItemFn, Token, parse_macro_input, parse_quote};
+
+/// Marks a function as a GPU kernel: exported unmangled with the `ptx-kernel` ABI.
+///
+/// Off the GPU the function is left out, so that a kernel crate is an ordinary library there.
+/// The function must be `unsafe` and return nothing, as the launch checks none of its arguments.
+#[proc_macro_attribute]
+pub fn kernel(attr: TokenStream, item: TokenStream) -> TokenStream {
+    if !attr.is_empty() {
+        return error("#[kernel] takes no arguments");
+    }
+    let mut function = parse_macro_input!(item as ItemFn);
+    if function.sig.unsafety.is_none() {
+        return error("a #[kernel] function must be `unsafe`");
+    }
+    if !matches!(function.sig.output, syn::ReturnType::Default) {
+        return error("a #[kernel] function returns nothing");
+    }
+    function.sig.abi = Some(parse_quote!(extern "ptx-kernel"));
+    function.attrs.push(parse_quote!(#[unsafe(no_mangle)]));
+    quote! {
+        #[cfg(target_arch = "nvptx64")]
+        #function
+    }
+    .into()
+}
+
+/// The arguments of `#[launch_bounds(..)]`.
+struct LaunchBounds {
+    values: Punctuated<Expr, Token![,]>,
+}
+
+impl Parse for LaunchBounds {
+    fn parse(input: ParseStream) -> syn::Result<Self> {
+        let values = Punctuated::<Expr, Token![,]>::parse_terminated(input)?;
+        if (1..=3).contains(&values.len()) {
+            Ok(Self { values })
+        } else {
+            Err(input.error("expected #[launch_bounds(threads[, min_blocks[, cluster]])]"))
+        }
+    }
+}
+
+/// `#[launch_bounds(threads[, min_blocks[, cluster]])]`: what a launch of the kernel always looks like.
+///
+/// rustc cannot emit PTX's performance directives, so this records the values as a comment in the PTX,
+/// from which `cuda_builder` writes `.maxntid`, `.minnctapersm` and, for `cluster > 1`,
+/// `.explicitcluster` with `.reqnctapercluster` (PTX ISA, "Performance-Tuning Directives" and "Cluster
+/// Dimension Directives"). Each value is a constant expression. Goes above or below `#[kernel]`.
+#[proc_macro_attribute]
+pub fn launch_bounds(attr: TokenStream, item: TokenStream) -> TokenStream {
+    let LaunchBounds { values } = parse_macro_input!(attr as LaunchBounds);
+    let function = parse_macro_input!(item as ItemFn);
+    let name = function.sig.ident.to_string();
+    let mut values: Vec<Tokens> = values.iter().map(|value| quote!(#value)).collect();
+    values.resize(3, quote!(1));
+    let template = format!("// cuda_std.launch_bounds {name} {{}} {{}} {{}}");
+    quote! {
+        #[cfg(target_arch = "nvptx64")]
+        ::core::arch::global_asm!(#template, #(const #values),*);
+        #function
+    }
+    .into()
+}
+
+fn error(message: &str) -> TokenStream {
+    syn::Error::new(proc_macro2::Span::call_site(), message)
+        .to_compile_error()
+        .into()
+}
