@@ -1,7 +1,19 @@
 //! ferroflash's GPU kernels, and the numbers host and device agree on.
+//!
+//! Compiled twice: by `cuda_builder` to PTX, with the kernels; and as an ordinary library for the host,
+//! without them, so that tile shapes, shared-memory sizes and kernel names are written once.
+//!
+//! Start reading at [`instances`], which lists every kernel, then the family's own module.
 #![no_std]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
 pub mod abi;
+pub mod config;
+pub mod instances;
+pub mod tile;
+
+#[cfg(target_arch = "nvptx64")]
+mod simt;
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

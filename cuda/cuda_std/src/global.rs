@@ -1,0 +1,30 @@
+//! Global memory by 64-bit address.
+//!
+//! PTX ISA, "Data Movement and Conversion Instructions: st".
+
+use core::arch::asm;
+
+/// Stores one f32 (`st.global.f32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned, inside an allocation, and no other thread writes it.
+#[inline(always)]
+pub unsafe fn store(address: u64, value: f32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.f32 [{}], {};", in(reg64) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Stores four consecutive f32 (`st.global.v4.f32`).
+///
+/// # Safety
+/// `address` is 16-byte aligned, its 16 bytes are inside an allocation, and no other thread writes them.
+#[inline(always)]
+pub unsafe fn store4(address: u64, [a, b, c, d]: [f32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.v4.f32 [{}], {{{}, {}, {}, {}}};", in(reg64) address,
+            in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
+    }
+}

@@ -1,0 +1,64 @@
+//! Shared memory by 32-bit address.
+//!
+//! A kernel's dynamic shared memory starts at [`dynamic_base`] and is 1024-byte aligned, which the widest
+//! tensor-core swizzle needs. PTX ISA, "Data Movement and Conversion Instructions: ld, st".
+
+use core::arch::{asm, global_asm};
+
+global_asm!(".extern .shared .align 1024 .b8 cuda_std_dynamic_shared[];");
+
+/// First address of the block's dynamic shared memory.
+#[inline(always)]
+pub fn dynamic_base() -> u32 {
+    let address: u32;
+    // SAFETY: reads the address of a symbol that this module declares.
+    unsafe {
+        asm!("mov.u32 {}, cuda_std_dynamic_shared;", out(reg32) address,
+            options(pure, nomem, nostack));
+    }
+    address
+}
+
+/// Loads one f32 (`ld.shared.f32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside the block's shared memory.
+#[inline(always)]
+pub unsafe fn load(address: u32) -> f32 {
+    let value: f32;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.shared.f32 {}, [{}];", out(reg32) value, in(reg32) address,
+            options(pure, readonly, nostack));
+    }
+    value
+}
+
+/// Loads four consecutive f32 (`ld.shared.v4.f32`).
+///
+/// # Safety
+/// `address` is 16-byte aligned and the 16 bytes are inside the block's shared memory.
+#[inline(always)]
+pub unsafe fn load4(address: u32) -> [f32; 4] {
+    let [a, b, c, d]: [f32; 4];
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.shared.v4.f32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,
+            options(pure, readonly, nostack));
+    }
+    [a, b, c, d]
+}
+
+/// Stores one f32 (`st.shared.f32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside the block's shared memory, and no other thread accesses it
+/// without a barrier in between.
+#[inline(always)]
+pub unsafe fn store(address: u32, value: f32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.f32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
+    }
+}

@@ -1,0 +1,88 @@
+//! Lanes of a warp: their index, shuffles and the reductions built from them.
+
+use crate::math::max;
+use crate::thread::thread_idx_x;
+
+/// Threads in a warp.
+pub const WARP_SIZE: u32 = 32;
+
+/// Member mask that names every lane.
+const ALL_LANES: u32 = !0;
+
+/// Last operand of `shfl.sync.bfly`: no segments, lanes wrap at 31.
+const WHOLE_WARP: u32 = 31;
+
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
+    fn shfl_sync_bfly_f32(members: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(members: u32);
+}
+
+/// Index of this thread in its warp, for one-dimensional blocks.
+#[inline(always)]
+pub fn lane_id() -> u32 {
+    thread_idx_x() % WARP_SIZE
+}
+
+/// Index of this warp in its block, for one-dimensional blocks.
+#[inline(always)]
+pub fn warp_id() -> u32 {
+    thread_idx_x() / WARP_SIZE
+}
+
+/// The value of the lane whose index differs from this one's by the bits of `lane_mask`.
+///
+/// # PTX
+/// `shfl.sync.bfly.b32`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { shfl_sync_bfly_f32(ALL_LANES, value, lane_mask, WHOLE_WARP) }
+}
+
+/// Waits for all lanes of the warp, and orders their memory accesses.
+///
+/// # PTX
+/// `bar.warp.sync 0xffffffff`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn sync_warp() {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { bar_warp_sync(ALL_LANES) }
+}
+
+/// Largest `value` over each group of `LANES` consecutive lanes (a power of two), in every lane of it.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn reduce_max<const LANES: u32>(mut value: f32) -> f32 {
+    let mut lane_mask = LANES / 2;
+    while lane_mask > 0 {
+        // SAFETY: forwarded to the caller.
+        value = max(value, unsafe { shuffle_xor(value, lane_mask) });
+        lane_mask /= 2;
+    }
+    value
+}
+
+/// Sum of `value` over each group of `LANES` consecutive lanes (a power of two), in every lane of it.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn reduce_sum<const LANES: u32>(mut value: f32) -> f32 {
+    let mut lane_mask = LANES / 2;
+    while lane_mask > 0 {
+        // SAFETY: forwarded to the caller.
+        value += unsafe { shuffle_xor(value, lane_mask) };
+        lane_mask /= 2;
+    }
+    value
+}

@@ -1,0 +1,110 @@
+//! Tile shapes: one row per kernel instance, with the measured reason beside it.
+
+/// Tile shape of one fp32 forward kernel ([`crate::instances`]).
+///
+/// A block of `threads` owns `block_m` query rows. Threads form a grid of `threads / LANES_PER_ROW` by
+/// `LANES_PER_ROW`; each holds `thread_rows` rows of the score tile and of the output tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimtTile {
+    /// Largest head_dim and head_dim_v; smaller ones are padded with zeros in shared memory.
+    pub head_dim: usize,
+    /// Threads in a block.
+    pub threads: u32,
+    /// Query rows a thread holds.
+    pub thread_rows: usize,
+    /// Blocks that fit an SM at once; bounds the registers of a thread.
+    pub min_blocks: u32,
+}
+
+impl SimtTile {
+    /// Lanes that share a query row: half a warp, so that row reductions are four shuffles.
+    pub const LANES_PER_ROW: usize = 16;
+    /// Columns of the score tile: eight a thread.
+    pub const BLOCK_N: usize = Self::LANES_PER_ROW * Self::SCORE_COLS;
+    /// Score columns a thread holds. With eight rows, 64 FMAs pay for 16 16-byte shared loads a 4-wide
+    /// step, which is under what the load unit can serve.
+    pub const SCORE_COLS: usize = 8;
+    /// Head dimensions of K in one pipeline stage.
+    pub const K_CHUNK: usize = 32;
+    /// Elements of V in one pipeline stage: as large as a chunk of K.
+    const V_CHUNK_ELEMS: usize = Self::BLOCK_N * Self::K_CHUNK;
+    /// Pipeline stages: one being computed on, one being filled.
+    pub const STAGES: usize = 2;
+    /// Appended to a row of Q and K so that rows start four banks apart and 16-byte loads of eight
+    /// consecutive rows touch every bank once.
+    pub const ROW_PAD: usize = 4;
+    /// Appended to a row of P: two rows written at once by a warp then fall in different halves of the banks.
+    pub const P_PAD: usize = 16;
+
+    /// Query rows a block owns.
+    pub const fn block_m(&self) -> usize {
+        self.threads as usize / Self::LANES_PER_ROW * self.thread_rows
+    }
+
+    /// Rows of V in one pipeline stage.
+    pub const fn v_chunk(&self) -> usize {
+        Self::V_CHUNK_ELEMS / self.head_dim
+    }
+
+    /// Elements of the Q tile in shared memory, padding included.
+    pub const fn q_elems(&self) -> usize {
+        self.block_m() * (self.head_dim + Self::ROW_PAD)
+    }
+
+    /// Elements of the P tile in shared memory, padding included.
+    pub const fn p_elems(&self) -> usize {
+        self.block_m() * (Self::BLOCK_N + Self::P_PAD)
+    }
+
+    /// Elements of one pipeline stage: a chunk of K with its padding, the larger of the two.
+    pub const fn stage_elems(&self) -> usize {
+        Self::BLOCK_N * (Self::K_CHUNK + Self::ROW_PAD)
+    }
+
+    /// Dynamic shared memory of a launch.
+    pub const fn shared_bytes(&self) -> u32 {
+        let elems = self.q_elems() + self.p_elems() + Self::STAGES * self.stage_elems();
+        (elems * size_of::<f32>()) as u32
+    }
+}
+
+/// Shared memory a block may use on sm_80, the smallest of the architectures the fp32 kernel targets
+/// that has room for its largest tile (CUDA C++ Programming Guide, "Technical Specifications").
+pub const SM80_SHARED_BYTES: u32 = 163 * 1024;
+
+/// head_dim ≤ 64. Two blocks fit an SM.
+pub const SIMT_HD64: SimtTile = SimtTile {
+    head_dim: 64,
+    threads: 128,
+    thread_rows: 8,
+    min_blocks: 2,
+};
+/// head_dim ≤ 128. Two blocks fit an SM.
+pub const SIMT_HD128: SimtTile = SimtTile {
+    head_dim: 128,
+    threads: 128,
+    thread_rows: 8,
+    min_blocks: 2,
+};
+/// head_dim ≤ 256. Four rows a thread, as the output tile alone takes 16 registers a row.
+pub const SIMT_HD256: SimtTile = SimtTile {
+    head_dim: 256,
+    threads: 256,
+    thread_rows: 4,
+    min_blocks: 1,
+};
+
+const _: () = {
+    let tiles = [SIMT_HD64, SIMT_HD128, SIMT_HD256];
+    let mut i = 0;
+    while i < tiles.len() {
+        let tile = tiles[i];
+        assert!(tile.shared_bytes() <= SM80_SHARED_BYTES);
+        assert!(tile.stage_elems() >= tile.v_chunk() * tile.head_dim);
+        assert!(
+            tile.head_dim <= tile.threads as usize,
+            "a copy step covers at least one row"
+        );
+        i += 1;
+    }
+};

@@ -1,0 +1,70 @@
+//! Normalising the output tile and writing it with its log-sum-exp.
+
+use cuda_std::global;
+
+use super::{F32_BYTES, LANES, Place};
+use crate::abi::ForwardParams;
+use crate::tile::schedule::Tile;
+use crate::tile::score::ScoreTransform;
+use crate::tile::softmax::RowState;
+
+/// Consecutive output columns of a thread.
+const RUN: usize = 4;
+
+/// Writes the rows of `o` and `lse` this thread holds.
+///
+/// # Safety
+/// `params` describes live allocations; all lanes of a warp must reach the same call.
+#[inline(always)]
+pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
+    acc_o: &[[f32; O_COLS]; ROWS],
+    rows: &[RowState<{ LANES as u32 }>; ROWS],
+    place: Place<THREADS>,
+    transform: &ScoreTransform,
+    params: &ForwardParams,
+    tile: Tile,
+    m_begin: u32,
+) {
+    let o = &params.o;
+    let offset = tile.batch as i64 * o.batch_stride + tile.head as i64 * o.head_stride;
+    let head_address = o.address.wrapping_add_signed(offset * F32_BYTES as i64);
+    let sequence = tile.batch as u64 * params.heads_q as u64 + tile.head as u64;
+    let lse_address = params.lse + sequence * params.seq_q as u64 * F32_BYTES as u64;
+    let row_bytes = o.seq_stride * F32_BYTES as i64;
+    let misaligned = (head_address | row_bytes as u64) % (RUN as u32 * F32_BYTES) as u64 != 0;
+    let vectors = o.dim_stride == 1 && !misaligned;
+
+    for i in 0..ROWS {
+        // SAFETY: all lanes run the same loop.
+        let (norm, lse) = unsafe { rows[i].finalize(transform) };
+        let row = m_begin + place.row(i);
+        if row >= params.seq_q {
+            continue;
+        }
+        let row_address = head_address.wrapping_add_signed(row as i64 * row_bytes);
+        for j in 0..O_COLS / RUN {
+            let col = place.lane * RUN as u32 + (j * RUN * LANES) as u32;
+            let mut run = [0.0; RUN];
+            for (value, acc) in run.iter_mut().zip(&acc_o[i][j * RUN..]) {
+                *value = acc * norm;
+            }
+            if vectors && col + RUN as u32 <= params.head_dim_v {
+                // SAFETY: the four columns exist and are aligned.
+                unsafe { global::store4(row_address + (col * F32_BYTES) as u64, run) };
+            } else {
+                for (step, value) in run.into_iter().enumerate() {
+                    let dim = col + step as u32;
+                    if dim < params.head_dim_v {
+                        let offset = dim as i64 * o.dim_stride * F32_BYTES as i64;
+                        // SAFETY: the column exists.
+                        unsafe { global::store(row_address.wrapping_add_signed(offset), value) };
+                    }
+                }
+            }
+        }
+        if place.lane == 0 {
+            // SAFETY: lse has an element for every row.
+            unsafe { global::store(lse_address + row as u64 * F32_BYTES as u64, lse) };
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The two matrix products of a key block, on register tiles fed by 16-byte shared-memory loads.
+
+use core::arch::asm;
+
+use cuda_std::math::fma;
+use cuda_std::shared;
+
+use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores};
+use crate::config::SimtTile;
+
+/// Contraction steps one 16-byte load covers.
+const STEP: usize = 4;
+
+/// Hides a value from the optimiser, so that a loop over it is not unrolled: the body is already a few
+/// hundred instructions, and unrolled further it no longer fits the instruction cache.
+#[inline(always)]
+fn opaque(value: u32) -> u32 {
+    let result: u32;
+    // SAFETY: moves a register.
+    unsafe {
+        asm!("mov.b32 {}, {};", out(reg32) result, in(reg32) value,
+            options(pure, nomem, nostack));
+    }
+    result
+}
+
+/// S += Q Kᵀ over up to `K_CHUNK` head dimensions.
+///
+/// `q_smem` points at the chunk's first dimension of the Q tile; `dims` head dimensions remain.
+///
+/// # Safety
+/// Q and the chunk of K are in shared memory and visible to this thread.
+#[inline(always)]
+pub unsafe fn qk<const THREADS: u32, const ROWS: usize, const HEAD_DIM: usize>(
+    acc_s: &mut Scores<ROWS>,
+    q_smem: u32,
+    k_smem: u32,
+    place: Place<THREADS>,
+    dims: u32,
+) {
+    let q_row_bytes = (HEAD_DIM + SimtTile::ROW_PAD) as u32 * F32_BYTES;
+    let k_row_bytes = (SimtTile::K_CHUNK + SimtTile::ROW_PAD) as u32 * F32_BYTES;
+    let mut q_address = q_smem + place.row(0) * q_row_bytes;
+    let mut k_address = k_smem + place.lane * k_row_bytes;
+    let mut steps = opaque(dims.min(SimtTile::K_CHUNK as u32).div_ceil(STEP as u32));
+    while steps > 0 {
+        let mut q_frag = [[0.0; STEP]; ROWS];
+        for i in 0..ROWS {
+            let row = i as u32 * Place::<THREADS>::groups();
+            // SAFETY: forwarded to the caller.
+            q_frag[i] = unsafe { shared::load4(q_address + row * q_row_bytes) };
+        }
+        for j in 0..SCORE_COLS {
+            let row = (j * LANES) as u32;
+            // SAFETY: forwarded to the caller.
+            let k_frag = unsafe { shared::load4(k_address + row * k_row_bytes) };
+            for i in 0..ROWS {
+                for step in 0..STEP {
+                    acc_s[i][j] = fma(q_frag[i][step], k_frag[step], acc_s[i][j]);
+                }
+            }
+        }
+        q_address += STEP as u32 * F32_BYTES;
+        k_address += STEP as u32 * F32_BYTES;
+        steps -= 1;
+    }
+}
+
+/// Bytes between two rows of P in shared memory.
+const P_ROW_BYTES: u32 = (BLOCK_N + SimtTile::P_PAD) as u32 * F32_BYTES;
+
+/// Hands P from its score layout to the half-warp that multiplies with it.
+///
+/// # Safety
+/// The half-warp is done reading its rows of P.
+#[inline(always)]
+pub unsafe fn store_p<const THREADS: u32, const ROWS: usize>(
+    p: &Scores<ROWS>,
+    p_smem: u32,
+    place: Place<THREADS>,
+) {
+    let address = p_smem + place.row(0) * P_ROW_BYTES + place.lane * F32_BYTES;
+    for i in 0..ROWS {
+        let row = i as u32 * Place::<THREADS>::groups();
+        for j in 0..SCORE_COLS {
+            let col = (j * LANES) as u32;
+            // SAFETY: forwarded to the caller.
+            unsafe { shared::store(address + row * P_ROW_BYTES + col * F32_BYTES, p[i][j]) };
+        }
+    }
+}
+
+/// O += P V over `keys` rows of V.
+///
+/// A thread's output columns are runs of four, `4·lane + 64j ..`. Rows of V beyond `keys`, up to a multiple
+/// of four, are zero and so are their probabilities. With `GUARD`, a probability of zero contributes nothing
+/// even where V is not finite: in a masked block it stands for a key that the row does not see.
+///
+/// # Safety
+/// P and the chunk of V are in shared memory and visible to this thread.
+#[inline(always)]
+pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize, const GUARD: bool>(
+    acc_o: &mut [[f32; O_COLS]; ROWS],
+    p_smem: u32,
+    v_smem: u32,
+    place: Place<THREADS>,
+    keys: u32,
+) {
+    let v_row_bytes = (O_COLS * LANES) as u32 * F32_BYTES;
+    let mut p_address = p_smem + place.row(0) * P_ROW_BYTES;
+    let mut v_address = v_smem + place.lane * STEP as u32 * F32_BYTES;
+    let mut steps = opaque(keys.div_ceil(STEP as u32));
+    while steps > 0 {
+        let mut p_frag = [[0.0; STEP]; ROWS];
+        for i in 0..ROWS {
+            let row = i as u32 * Place::<THREADS>::groups();
+            // SAFETY: forwarded to the caller.
+            p_frag[i] = unsafe { shared::load4(p_address + row * P_ROW_BYTES) };
+        }
+        for step in 0..STEP {
+            for j in 0..O_COLS / STEP {
+                let offset = step as u32 * v_row_bytes + (j * STEP * LANES) as u32 * F32_BYTES;
+                // SAFETY: forwarded to the caller.
+                let v_frag = unsafe { shared::load4(v_address + offset) };
+                for i in 0..ROWS {
+                    let p = p_frag[i][step];
+                    for col in 0..STEP {
+                        let o = &mut acc_o[i][j * STEP + col];
+                        let v = if GUARD && p == 0.0 { 0.0 } else { v_frag[col] };
+                        *o = fma(p, v, *o);
+                    }
+                }
+            }
+        }
+        p_address += STEP as u32 * F32_BYTES;
+        v_address += STEP as u32 * v_row_bytes;
+        steps -= 1;
+    }
+}

@@ -1,0 +1,89 @@
+//! The running softmax of FlashAttention-2 (Dao 2023, algorithm 1): one row's maximum and sum over the
+//! keys seen so far.
+//!
+//! With `m` the maximum of the row's scores and `l = Σⱼ 2^((sⱼ − m)·scale_log2)`, a block of new scores
+//! moves `m` to `m'`; what was accumulated under `m` is multiplied by `2^((m − m')·scale_log2)`.
+
+use core::f32::consts::LN_2;
+
+use cuda_std::math::{exp2, fma, log2, max};
+use cuda_std::warp::{reduce_max, reduce_sum};
+
+use super::score::ScoreTransform;
+
+/// State of one row, shared by `LANES` consecutive lanes that each hold some of its columns.
+#[derive(Clone, Copy)]
+pub struct RowState<const LANES: u32> {
+    /// Largest score so far, the same in every lane; −∞ before the first visible key.
+    row_max: f32,
+    /// This lane's part of the sum.
+    row_sum: f32,
+}
+
+impl<const LANES: u32> RowState<LANES> {
+    /// No key seen.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            row_max: f32::NEG_INFINITY,
+            row_sum: 0.0,
+        }
+    }
+
+    /// Takes in a block of scores, turns them into probabilities under the new maximum, and returns the
+    /// factor by which to rescale what was accumulated under the old one.
+    ///
+    /// Hidden scores are −∞; a row that has seen no visible key keeps `row_max` = −∞ and gets zeros.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn update<const COLS: usize>(
+        &mut self,
+        scores: &mut [f32; COLS],
+        transform: &ScoreTransform,
+    ) -> f32 {
+        let mut block_max = scores[0];
+        for score in &scores[1..] {
+            block_max = max(block_max, *score);
+        }
+        // SAFETY: forwarded to the caller.
+        let row_max = max(self.row_max, unsafe { reduce_max::<LANES>(block_max) });
+        // Nothing visible yet: any finite reference makes every exponential 2^−∞ = 0.
+        let reference = if row_max == f32::NEG_INFINITY {
+            0.0
+        } else {
+            row_max
+        };
+        let offset = -reference * transform.scale_log2;
+        let rescale = exp2(fma(self.row_max, transform.scale_log2, offset));
+        let mut block_sum = 0.0;
+        for score in scores {
+            *score = exp2(fma(*score, transform.scale_log2, offset));
+            block_sum += *score;
+        }
+        self.row_sum = fma(self.row_sum, rescale, block_sum);
+        self.row_max = row_max;
+        rescale
+    }
+
+    /// Closes the row: the factor that normalises its output, and its log-sum-exp in nats.
+    ///
+    /// A row with no visible key gives `(0, −∞)`.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn finalize(&self, transform: &ScoreTransform) -> (f32, f32) {
+        // SAFETY: forwarded to the caller.
+        let sum = unsafe { reduce_sum::<LANES>(self.row_sum) };
+        if sum == 0.0 {
+            (0.0, f32::NEG_INFINITY)
+        } else {
+            (
+                1.0 / sum,
+                fma(self.row_max, transform.scale, log2(sum) * LN_2),
+            )
+        }
+    }
+}
