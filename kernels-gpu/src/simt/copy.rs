@@ -3,7 +3,7 @@
 use cuda_std::cp_async::{copy4, copy16};
 use cuda_std::thread::thread_idx_x;
 
-use super::F32_BYTES;
+use super::{F32_BYTES, opaque};
 use crate::abi::TensorArg;
 
 /// Elements of the widest copy.
@@ -41,11 +41,12 @@ impl Source {
     }
 
     /// Starts copying rows `row_begin .. row_begin + row_count` and dimensions `dim_begin .. dim_begin + COLS`
-    /// to `shared`, whose rows are `COLS + PAD` elements apart. The block shares the work.
+    /// to `shared`, whose rows are `COLS + PAD` elements apart. The block shares the work: a thread keeps
+    /// four columns and steps down the rows.
     ///
     /// # Safety
-    /// `shared` has room and is 16-byte aligned, `COLS ≤ THREADS`, and nobody accesses it until the copies
-    /// are waited for.
+    /// `shared` has room and is 16-byte aligned, `COLS` is at most `4 · THREADS`, and nobody accesses the
+    /// destination until the copies are waited for.
     #[inline(always)]
     pub unsafe fn copy<const THREADS: u32, const COLS: usize, const PAD: usize>(
         &self,
@@ -54,58 +55,41 @@ impl Source {
         row_count: u32,
         dim_begin: u32,
     ) {
-        // SAFETY: forwarded to the caller.
-        unsafe {
-            if self.vectors {
-                self.copy_pieces::<THREADS, COLS, PAD, VECTOR>(
-                    shared, row_begin, row_count, dim_begin,
-                );
-            } else {
-                self.copy_pieces::<THREADS, COLS, PAD, 1>(shared, row_begin, row_count, dim_begin);
-            }
-        }
-    }
-
-    /// [`Source::copy`] in pieces of `WIDTH` elements. A thread keeps its column and steps down the rows.
-    #[inline(always)]
-    unsafe fn copy_pieces<
-        const THREADS: u32,
-        const COLS: usize,
-        const PAD: usize,
-        const WIDTH: u32,
-    >(
-        &self,
-        shared: u32,
-        row_begin: u32,
-        row_count: u32,
-        dim_begin: u32,
-    ) {
-        let pieces_per_row = COLS as u32 / WIDTH;
+        let pieces_per_row = COLS as u32 / VECTOR;
         let rows_per_step = THREADS / pieces_per_row;
+        let row_elems = (COLS + PAD) as u32;
         let thread = thread_idx_x();
-        let col = thread % pieces_per_row * WIDTH;
-        let mut row = thread / pieces_per_row;
-
+        let col = thread % pieces_per_row * VECTOR;
         let dim = dim_begin + col;
-        let valid_bytes = self.dims.saturating_sub(dim).min(WIDTH) * F32_BYTES;
-        let row_elems = COLS as u32 + PAD as u32;
+        let valid_dims = self.dims.saturating_sub(dim).min(VECTOR);
+
+        let mut row = thread / pieces_per_row;
         let mut destination = shared + (row * row_elems + col) * F32_BYTES;
         let mut source = self
             .address
             .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes)
             .wrapping_add_signed(dim as i64 * self.dim_bytes);
+        let row_count = opaque(row_count);
         while row < row_count {
-            let valid_bytes = if row_begin + row < self.rows {
-                valid_bytes
+            let valid_dims = if row_begin + row < self.rows {
+                valid_dims
             } else {
                 0
             };
             // SAFETY: forwarded to the caller; out-of-range elements are not read.
             unsafe {
-                if WIDTH == VECTOR {
-                    copy16(destination, source, valid_bytes);
+                if self.vectors {
+                    copy16(destination, source, valid_dims * F32_BYTES);
                 } else {
-                    copy4(destination, source, valid_bytes);
+                    for i in 0..VECTOR {
+                        let valid_bytes = if i < valid_dims { F32_BYTES } else { 0 };
+                        let offset = i as i64 * self.dim_bytes;
+                        copy4(
+                            destination + i * F32_BYTES,
+                            source.wrapping_add_signed(offset),
+                            valid_bytes,
+                        );
+                    }
                 }
             }
             row += rows_per_step;

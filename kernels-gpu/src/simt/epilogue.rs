@@ -45,19 +45,21 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
         for j in 0..O_COLS / RUN {
             let col = place.lane * RUN as u32 + (j * RUN * LANES) as u32;
             let mut run = [0.0; RUN];
-            for (value, acc) in run.iter_mut().zip(&acc_o[i][j * RUN..]) {
-                *value = acc * norm;
+            for step in 0..RUN {
+                run[step] = acc_o[i][j * RUN + step] * norm;
             }
             if vectors && col + RUN as u32 <= params.head_dim_v {
                 // SAFETY: the four columns exist and are aligned.
                 unsafe { global::store4(row_address + (col * F32_BYTES) as u64, run) };
             } else {
-                for (step, value) in run.into_iter().enumerate() {
+                for step in 0..RUN {
                     let dim = col + step as u32;
                     if dim < params.head_dim_v {
                         let offset = dim as i64 * o.dim_stride * F32_BYTES as i64;
                         // SAFETY: the column exists.
-                        unsafe { global::store(row_address.wrapping_add_signed(offset), value) };
+                        unsafe {
+                            global::store(row_address.wrapping_add_signed(offset), run[step])
+                        };
                     }
                 }
             }

@@ -1,28 +1,13 @@
 //! The two matrix products of a key block, on register tiles fed by 16-byte shared-memory loads.
 
-use core::arch::asm;
-
 use cuda_std::math::fma;
 use cuda_std::shared;
 
-use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores};
+use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores, opaque};
 use crate::config::SimtTile;
 
 /// Contraction steps one 16-byte load covers.
 const STEP: usize = 4;
-
-/// Hides a value from the optimiser, so that a loop over it is not unrolled: the body is already a few
-/// hundred instructions, and unrolled further it no longer fits the instruction cache.
-#[inline(always)]
-fn opaque(value: u32) -> u32 {
-    let result: u32;
-    // SAFETY: moves a register.
-    unsafe {
-        asm!("mov.b32 {}, {};", out(reg32) result, in(reg32) value,
-            options(pure, nomem, nostack));
-    }
-    result
-}
 
 /// S += Q Kᵀ over up to `K_CHUNK` head dimensions.
 ///

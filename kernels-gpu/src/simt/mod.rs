@@ -20,6 +20,8 @@ mod epilogue;
 mod gemm;
 mod mask;
 
+use core::arch::asm;
+
 use cuda_std::cp_async::{commit_group, wait_group};
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
@@ -70,6 +72,16 @@ impl<const THREADS: u32> Place<THREADS> {
     fn row(&self, i: usize) -> u32 {
         self.group + i as u32 * Self::groups()
     }
+}
+
+/// Hides a value from the optimiser: a loop bounded by it stays rolled (the build's high unrolling threshold
+/// is meant for loops over register arrays), and what is computed from it is not kept in registers.
+#[inline(always)]
+fn opaque(value: u32) -> u32 {
+    let result: u32;
+    // SAFETY: moves a register. Not `pure`, so that it is not hoisted out of a loop.
+    unsafe { asm!("mov.b32 {}, {};", out(reg32) result, in(reg32) value, options(nomem, nostack)) };
+    result
 }
 
 /// One pass over all tiles of the launch.
@@ -137,31 +149,18 @@ unsafe fn forward_tile<
     // SAFETY: as above.
     unsafe { core::hint::assert_unchecked(group_size != 0) };
     let head_kv = tile.head / group_size;
-    let q_gmem = Source::new(
-        &params.q,
-        tile.batch,
-        tile.head,
-        params.seq_q,
-        params.head_dim,
-    );
-    let k_gmem = Source::new(
-        &params.k,
-        tile.batch,
-        head_kv,
-        params.seq_kv,
-        params.head_dim,
-    );
-    let v_gmem = Source::new(
-        &params.v,
-        tile.batch,
-        head_kv,
-        params.seq_kv,
-        params.head_dim_v,
-    );
-
+    // A chunk's addresses are worked out anew each time (hence `opaque`): a few integer operations are
+    // cheaper than the registers that would keep them.
     let k_chunks = params.head_dim.div_ceil(SimtTile::K_CHUNK as u32);
     let v_chunk = config.v_chunk() as u32;
     let load_k = |stage: u32, key_begin: u32, chunk: u32| {
+        let k_gmem = Source::new(
+            &params.k,
+            opaque(tile.batch),
+            head_kv,
+            params.seq_kv,
+            params.head_dim,
+        );
         let dim_begin = chunk * SimtTile::K_CHUNK as u32;
         // SAFETY: the stage holds a chunk of K; nobody reads it until the next barrier.
         unsafe {
@@ -175,6 +174,13 @@ unsafe fn forward_tile<
         commit_group();
     };
     let load_v = |stage: u32, key_begin: u32, chunk: u32| {
+        let v_gmem = Source::new(
+            &params.v,
+            opaque(tile.batch),
+            head_kv,
+            params.seq_kv,
+            params.head_dim_v,
+        );
         // SAFETY: as above, for a chunk of V.
         unsafe {
             v_gmem.copy::<THREADS, HEAD_DIM, 0>(
@@ -193,6 +199,13 @@ unsafe fn forward_tile<
     let mut stage = 0;
 
     if blocks.begin < blocks.end {
+        let q_gmem = Source::new(
+            &params.q,
+            tile.batch,
+            tile.head,
+            params.seq_q,
+            params.head_dim,
+        );
         // SAFETY: q_smem holds the tile.
         unsafe {
             q_gmem.copy::<THREADS, HEAD_DIM, { SimtTile::ROW_PAD }>(q_smem, m_begin, block_m, 0);
