@@ -13,6 +13,8 @@ pub enum Arch {
 }
 
 impl Arch {
+    pub const ALL: [Self; 2] = [Self::Sm80, Self::Sm90a];
+
     /// The name rustc and ptxas use.
     pub const fn name(self) -> &'static str {
         match self {
