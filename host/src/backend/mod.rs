@@ -1,6 +1,11 @@
 //! What runs a problem.
 
 pub mod cpu;
+mod device;
+mod gpu;
+
+pub use device::{Device, DeviceInfo, Launch};
+pub use gpu::Gpu;
 
 use crate::{Capabilities, Error, Memory, Operands, Problem};
 
