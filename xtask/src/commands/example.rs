@@ -73,5 +73,5 @@ fn read_f32(path: &Path, name: &str) -> anyhow::Result<Vec<f32>> {
         "{name} is {:?}, not F32",
         tensor.dtype()
     );
-    Ok(bytemuck::pod_collect_to_vec(tensor.data()))
+    Ok(bytemuck::allocation::pod_collect_to_vec(tensor.data()))
 }
