@@ -35,6 +35,8 @@ enum Command {
     Doctor,
     /// Break the kernels in known ways and see the tests notice
     Mutants(commands::mutants::Args),
+    /// Run `ferroflash attend` on a real model's attention layer and compare with the model's own output
+    Example(commands::example::Args),
     /// Formatting, lints, then everything `test` runs: what to do before offering a change
     Ci,
 }
@@ -48,6 +50,7 @@ fn main() -> anyhow::Result<()> {
         Command::Dist => commands::dist::run(),
         Command::Doctor => commands::doctor::run(),
         Command::Mutants(args) => commands::mutants::run(&args),
+        Command::Example(args) => commands::example::run(&args),
         Command::Ci => commands::ci::run(),
     }
 }

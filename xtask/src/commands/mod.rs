@@ -5,6 +5,7 @@ pub mod build;
 pub mod ci;
 pub mod dist;
 pub mod doctor;
+pub mod example;
 pub mod mutants;
 pub mod test;
 pub mod verify;
