@@ -1,71 +1,16 @@
-use std::fmt;
-use std::str::FromStr;
+//! The element types as Rust types.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::Error;
+use crate::DType;
 
-/// Element type of q, k, v and o. The log-sum-exp is always [`DType::F32`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DType {
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary16.
-    F16,
-    /// bfloat16: binary32's exponent, 8 significant bits.
-    Bf16,
-}
-
-impl DType {
-    /// Every element type.
-    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
-
-    /// Size of one element, in bytes.
-    pub const fn size_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-
-    /// `f32`, `f16` or `bf16`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
-    }
-
-    /// Calls `visitor` with the Rust type of this dtype.
-    pub(crate) fn visit<V: VisitElement>(self, visitor: V) -> V::Output {
-        match self {
-            Self::F32 => visitor.visit::<f32>(),
-            Self::F16 => visitor.visit::<f16>(),
-            Self::Bf16 => visitor.visit::<bf16>(),
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for DType {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let found = Self::ALL.into_iter().find(|dtype| dtype.name() == text);
-        found.ok_or_else(|| {
-            Error::argument(
-                "dtype",
-                format!("unknown dtype `{text}`"),
-                "f32, f16 or bf16",
-            )
-        })
+/// Calls `visitor` with the Rust type of `dtype`.
+pub(crate) fn visit<V: VisitElement>(dtype: DType, visitor: V) -> V::Output {
+    match dtype {
+        DType::F32 => visitor.visit::<f32>(),
+        DType::F16 => visitor.visit::<f16>(),
+        DType::Bf16 => visitor.visit::<bf16>(),
     }
 }
 

@@ -61,6 +61,6 @@ pub(crate) fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
 
 fn allocate<M: Memory>(memory: &mut M, spec: TensorSpec) -> Result<Tensor<M>, Error> {
     let elements = spec.shape.element_count().unwrap_or(0);
-    let buffer = memory.alloc(elements * spec.dtype.size_bytes())?;
+    let buffer = memory.alloc(elements * spec.dtype.bytes())?;
     Tensor::new(memory, Arc::new(buffer), 0, spec)
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::dtype::{Element, VisitElement};
+use crate::dtype::{Element, VisitElement, visit};
 use crate::spec::{Layout, Shape, TensorSpec};
 use crate::tensor::check_inside;
 use crate::{DType, Error, Memory, Tensor};
@@ -72,17 +72,25 @@ impl HostTensor {
     pub fn get(&self, batch: usize, head: usize, seq: usize, dim: usize) -> f32 {
         let shape = self.spec.shape;
         assert!(batch < shape.batch && head < shape.heads && seq < shape.seq && dim < shape.dim);
-        self.spec.dtype.visit(ReadOne {
-            bytes: &self.bytes,
-            index: self.index(batch, head, seq, dim),
-        })
+        visit(
+            self.spec.dtype,
+            ReadOne {
+                bytes: &self.bytes,
+                index: self.index(batch, head, seq, dim),
+            },
+        )
     }
 
-    /// The `dim` axis at one position, widened to f64.
-    pub(crate) fn row(&self, batch: usize, head: usize, seq: usize) -> Vec<f64> {
-        (0..self.spec.shape.dim)
-            .map(|dim| f64::from(self.get(batch, head, seq, dim)))
-            .collect()
+    /// One head, `[seq][dim]`, widened to f64.
+    pub(crate) fn head(&self, batch: usize, head: usize) -> Vec<f64> {
+        visit(
+            self.spec.dtype,
+            ReadHead {
+                tensor: self,
+                batch,
+                head,
+            },
+        )
     }
 
     /// Overwrites one element, rounding to the tensor's dtype.
@@ -93,11 +101,28 @@ impl HostTensor {
         let shape = self.spec.shape;
         assert!(batch < shape.batch && head < shape.heads && seq < shape.seq && dim < shape.dim);
         let index = self.index(batch, head, seq, dim);
-        self.spec.dtype.visit(WriteOne {
-            bytes: &mut self.bytes,
-            index,
-            value,
-        });
+        visit(
+            self.spec.dtype,
+            WriteOne {
+                bytes: &mut self.bytes,
+                index,
+                value,
+            },
+        );
+    }
+
+    /// Overwrites every element, in the axis order batch, head, seq, dim.
+    pub fn fill(&mut self, mut value: impl FnMut() -> f32) {
+        let shape = self.spec.shape;
+        for batch in 0..shape.batch {
+            for head in 0..shape.heads {
+                for seq in 0..shape.seq {
+                    for dim in 0..shape.dim {
+                        self.set(batch, head, seq, dim, value());
+                    }
+                }
+            }
+        }
     }
 
     /// All elements as f32, in the axis order of `layout`.
@@ -125,7 +150,7 @@ impl HostTensor {
     /// [`Error::Argument`] if the copy's size in bytes does not fit an i64.
     pub fn convert(&self, dtype: DType, layout: Layout) -> Result<Self, Error> {
         let spec = TensorSpec::contiguous(dtype, self.spec.shape, layout)?;
-        let bytes = dtype.visit(Narrow(&self.to_f32(layout)));
+        let bytes = visit(dtype, Narrow(&self.to_f32(layout)));
         Self::new(spec, 0, bytes)
     }
 
@@ -144,6 +169,30 @@ impl VisitElement for ReadOne<'_> {
     fn visit<T: Element>(self) -> f32 {
         let start = self.index * size_of::<T>();
         bytemuck::pod_read_unaligned::<T>(&self.bytes[start..start + size_of::<T>()]).to_f32()
+    }
+}
+
+struct ReadHead<'a> {
+    tensor: &'a HostTensor,
+    batch: usize,
+    head: usize,
+}
+
+impl VisitElement for ReadHead<'_> {
+    type Output = Vec<f64>;
+    fn visit<T: Element>(self) -> Vec<f64> {
+        let Shape { seq, dim, .. } = self.tensor.spec.shape;
+        let stride = self.tensor.spec.strides.dim;
+        let mut values = Vec::with_capacity(seq * dim);
+        for position in 0..seq {
+            let row = self.tensor.index(self.batch, self.head, position, 0) as i64;
+            values.extend((0..dim as i64).map(|d| {
+                let start = (row + d * stride) as usize * size_of::<T>();
+                let bytes = &self.tensor.bytes[start..start + size_of::<T>()];
+                f64::from(bytemuck::pod_read_unaligned::<T>(bytes).to_f32())
+            }));
+        }
+        values
     }
 }
 

@@ -29,24 +29,27 @@
 //! their buffers pass addresses to [`Backend::forward_raw`] instead.
 
 pub mod backend;
+pub mod cases;
 mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
 mod mask;
 mod memory;
+mod modules;
 mod options;
+pub mod oracle;
 mod problem;
 mod spec;
 mod tensor;
 pub mod variant;
 
-pub use backend::Backend;
 pub use backend::cpu::Cpu;
-pub use dtype::DType;
+pub use backend::{Backend, Gpu};
 pub use error::Error;
 pub use forward::{Output, forward};
 pub use host_tensor::HostTensor;
+pub use kernels_gpu::dtype::DType;
 pub use mask::Mask;
 pub use memory::Memory;
 pub use options::ForwardOptions;

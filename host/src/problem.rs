@@ -152,7 +152,7 @@ impl Problem {
         let operands = [&self.q, &self.k, &self.v, &self.o];
         let elements = operands.map(|spec| {
             let [batch, heads, seq, dim] = spec.axes().map(|(size, _)| size as f64);
-            batch * heads * seq * dim * spec.dtype.size_bytes() as f64
+            batch * heads * seq * dim * spec.dtype.bytes() as f64
         });
         let rows = self.q.shape.batch * self.q.shape.heads * self.q.shape.seq;
         elements.iter().sum::<f64>() + (rows * size_of::<f32>()) as f64
@@ -223,7 +223,7 @@ fn check_dims(q: &TensorSpec, k: &TensorSpec, v: &TensorSpec) -> Result<(), Erro
     }
     check_equal("k", "head_dim", k.shape.dim, q.shape.dim, "q")?;
     for (argument, spec) in [("k", k), ("v", v)] {
-        check_equal(argument, "dtype", spec.dtype, q.dtype, "q")?;
+        check_equal(argument, "dtype", spec.dtype.name(), q.dtype.name(), "q")?;
         check_equal(argument, "batch", spec.shape.batch, q.shape.batch, "q")?;
     }
     check_equal("v", "seq_kv", v.shape.seq, k.shape.seq, "k")?;
@@ -243,7 +243,7 @@ fn check_dims(q: &TensorSpec, k: &TensorSpec, v: &TensorSpec) -> Result<(), Erro
 }
 
 fn check_output(q: &TensorSpec, v: &TensorSpec, o: &TensorSpec) -> Result<(), Error> {
-    check_equal("o", "dtype", o.dtype, q.dtype, "q")?;
+    check_equal("o", "dtype", o.dtype.name(), q.dtype.name(), "q")?;
     check_equal("o", "batch", o.shape.batch, q.shape.batch, "q")?;
     check_equal("o", "heads_q", o.shape.heads, q.shape.heads, "q")?;
     check_equal("o", "seq_q", o.shape.seq, q.shape.seq, "q")?;

@@ -103,7 +103,7 @@ impl TensorSpec {
     pub fn contiguous(dtype: DType, shape: Shape, layout: Layout) -> Result<Self, Error> {
         let fits = shape
             .element_count()
-            .and_then(|count| count.checked_mul(dtype.size_bytes()))
+            .and_then(|count| count.checked_mul(dtype.bytes()))
             .is_some_and(|bytes| i64::try_from(bytes).is_ok());
         if !fits {
             return Err(too_large("shape", shape));
@@ -181,7 +181,7 @@ impl TensorSpec {
                 *end = end.checked_add(far)?;
             }
             let count = reach.highest.checked_sub(reach.lowest)?.checked_add(1)?;
-            count.checked_mul(self.dtype.size_bytes() as i64)?;
+            count.checked_mul(self.dtype.bytes() as i64)?;
             Some(reach)
         };
         checked().ok_or_else(|| too_large(argument, self.shape))

@@ -67,7 +67,7 @@ impl<M: Memory> Tensor<M> {
 
     /// Address of element `[0, 0, 0, 0]`.
     pub fn address(&self, memory: &M) -> u64 {
-        memory.address(&self.buffer) + (self.origin * self.spec.dtype.size_bytes()) as u64
+        memory.address(&self.buffer) + (self.origin * self.spec.dtype.bytes()) as u64
     }
 
     /// Copies the whole buffer to the host, waiting for the work that produces it.
@@ -88,7 +88,7 @@ pub(crate) fn check_inside(
     size_bytes: usize,
 ) -> Result<(), Error> {
     let reach = spec.reach("tensor")?;
-    let elements = (size_bytes / spec.dtype.size_bytes()) as i128;
+    let elements = (size_bytes / spec.dtype.bytes()) as i128;
     let first = origin as i128 + i128::from(reach.lowest);
     let last = origin as i128 + i128::from(reach.highest);
     if first < 0 || last >= elements || origin as i128 > elements {

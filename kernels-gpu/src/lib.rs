@@ -9,6 +9,7 @@
 
 pub mod abi;
 pub mod config;
+pub mod dtype;
 pub mod instances;
 pub mod tile;
 

@@ -1,1 +1,31 @@
+//! Compiles a Rust kernel crate to PTX with rustc's own NVPTX backend.
+//!
+//! ```no_run
+//! let build = cuda_builder::CudaBuilder::new("kernels-gpu")
+//!     .arch("sm_80")
+//!     .copy_to("target/ptx")
+//!     .build()?;
+//! for kernel in &build.kernels {
+//!     println!("{} -> {}", kernel.entry, kernel.ptx.display());
+//! }
+//! # Ok::<(), cuda_builder::Error>(())
+//! ```
+//!
+//! Keeps the names of Rust-CUDA's `cuda_builder`. The steps, one module each: find a compiler that can build
+//! `core` for the GPU ([`compiler`]); run cargo with it ([`cargo`]); write the directives rustc cannot emit
+//! ([`ptx::finish`]); cut the text into one module per kernel ([`ptx::split`]); describe them in
+//! [`manifest`]. [`ptxas`] finds NVIDIA's assembler and reads its report, for whoever wants PTX checked.
 
+mod builder;
+mod cargo;
+pub mod compiler;
+mod error;
+pub mod manifest;
+pub mod ptx;
+pub mod ptxas;
+mod run;
+
+pub use builder::CudaBuilder;
+pub use compiler::Compiler;
+pub use error::Error;
+pub use manifest::{Build, Kernel};

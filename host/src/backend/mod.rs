@@ -2,6 +2,11 @@
 
 pub mod cpu;
 pub mod cuda;
+mod device;
+mod gpu;
+
+pub use device::{Device, DeviceInfo, Launch};
+pub use gpu::Gpu;
 
 use crate::{Capabilities, Error, Memory, Operands, Problem};
 

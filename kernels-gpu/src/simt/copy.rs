@@ -58,7 +58,7 @@ impl Source {
         let pieces_per_row = COLS as u32 / VECTOR;
         let rows_per_step = THREADS / pieces_per_row;
         let row_elems = (COLS + PAD) as u32;
-        let thread = thread_idx_x();
+        let thread = opaque(thread_idx_x());
         let col = thread % pieces_per_row * VECTOR;
         let dim = dim_begin + col;
         let valid_dims = self.dims.saturating_sub(dim).min(VECTOR);

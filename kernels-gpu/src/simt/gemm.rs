@@ -4,7 +4,7 @@ use cuda_std::math::fma;
 use cuda_std::shared;
 
 use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores, opaque};
-use crate::config::SimtTile;
+use crate::config::simt::SimtTile;
 
 /// Contraction steps one 16-byte load covers.
 const STEP: usize = 4;

@@ -28,7 +28,7 @@ use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use cuda_std::warp::sync_warp;
 
 use crate::abi::ForwardParams;
-use crate::config::SimtTile;
+use crate::config::simt::SimtTile;
 use crate::tile::block_range::BlockRange;
 use crate::tile::schedule::{Tile, TileList};
 use crate::tile::score::ScoreTransform;

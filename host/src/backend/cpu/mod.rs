@@ -58,7 +58,7 @@ impl Backend for Cpu {
 
     fn kernel_name(&self, problem: &Problem) -> Result<String, Error> {
         let variant = crate::variant::select(problem, &self.capabilities())?;
-        Ok(format!("fa_fwd_cpu_{}_{variant}", problem.q().dtype))
+        Ok(format!("fa_fwd_cpu_{}_{variant}", problem.q().dtype.name()))
     }
 
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Strided operands of any dtype to and from dense f32 tiles.
 
 use crate::DType;
-use crate::dtype::{Element, VisitElement};
+use crate::dtype::{Element, VisitElement, visit};
 use crate::spec::TensorSpec;
 
 /// One head of an operand: a `[seq][dim]` matrix somewhere in memory.
@@ -17,7 +17,7 @@ pub(super) struct Matrix {
 impl Matrix {
     /// The matrix of one (batch, head) of the operand whose element `[0, 0, 0, 0]` lies at `address`.
     pub fn new(spec: &TensorSpec, address: u64, batch: usize, head: usize) -> Self {
-        let offset_bytes = spec.offset(batch, head, 0, 0) * spec.dtype.size_bytes() as i64;
+        let offset_bytes = spec.offset(batch, head, 0, 0) * spec.dtype.bytes() as i64;
         Self {
             dtype: spec.dtype,
             address: address.wrapping_add_signed(offset_bytes),
@@ -32,7 +32,7 @@ impl Matrix {
     /// The first `out.len()` elements of the row must lie inside the operand, readable.
     pub unsafe fn read_row(&self, seq: usize, out: &mut [f32]) {
         let (matrix, row) = (*self, seq);
-        self.dtype.visit(ReadRow { matrix, row, out });
+        visit(self.dtype, ReadRow { matrix, row, out });
     }
 
     /// Rounds `values` into row `seq`.
@@ -42,11 +42,14 @@ impl Matrix {
     /// else.
     pub unsafe fn write_row(&self, seq: usize, values: &[f32]) {
         let (matrix, row) = (*self, seq);
-        self.dtype.visit(WriteRow {
-            matrix,
-            row,
-            values,
-        });
+        visit(
+            self.dtype,
+            WriteRow {
+                matrix,
+                row,
+                values,
+            },
+        );
     }
 
     fn row_start<T>(&self, row: usize) -> *mut T {

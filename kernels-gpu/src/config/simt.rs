@@ -1,4 +1,6 @@
-//! Tile shapes: one row per kernel instance, with the measured reason beside it.
+//! Tile shapes of the fp32 kernels.
+
+use super::SM80_SHARED_BYTES;
 
 /// Tile shape of one fp32 forward kernel ([`crate::instances`]).
 ///
@@ -68,26 +70,22 @@ impl SimtTile {
     }
 }
 
-/// Shared memory a block may use on sm_80, the smallest of the architectures the fp32 kernel targets
-/// that has room for its largest tile (CUDA C++ Programming Guide, "Technical Specifications").
-pub const SM80_SHARED_BYTES: u32 = 163 * 1024;
-
 /// head_dim ≤ 64. Two blocks fit an SM.
-pub const SIMT_HD64: SimtTile = SimtTile {
+pub const HD64: SimtTile = SimtTile {
     head_dim: 64,
     threads: 128,
     thread_rows: 8,
     min_blocks: 2,
 };
 /// head_dim ≤ 128. Two blocks fit an SM.
-pub const SIMT_HD128: SimtTile = SimtTile {
+pub const HD128: SimtTile = SimtTile {
     head_dim: 128,
     threads: 128,
     thread_rows: 8,
     min_blocks: 2,
 };
 /// head_dim ≤ 256. Four rows a thread, as the output tile alone takes 16 registers a row.
-pub const SIMT_HD256: SimtTile = SimtTile {
+pub const HD256: SimtTile = SimtTile {
     head_dim: 256,
     threads: 256,
     thread_rows: 4,
@@ -95,7 +93,7 @@ pub const SIMT_HD256: SimtTile = SimtTile {
 };
 
 const _: () = {
-    let tiles = [SIMT_HD64, SIMT_HD128, SIMT_HD256];
+    let tiles = [HD64, HD128, HD256];
     let mut i = 0;
     while i < tiles.len() {
         let tile = tiles[i];

@@ -1,0 +1,101 @@
+//! The builder: from a crate's folder to a folder of PTX.
+
+use std::path::{Path, PathBuf};
+
+use crate::manifest::write_if_changed;
+use crate::ptx::finish::{LaunchBounds, finish, launch_bounds};
+use crate::ptx::split::split;
+use crate::{Build, Compiler, Error, Kernel, cargo};
+
+/// Compiles a kernel crate to PTX.
+#[derive(Clone, Debug)]
+pub struct CudaBuilder {
+    crate_dir: PathBuf,
+    archs: Vec<String>,
+    copy_to: Option<PathBuf>,
+    target_dir: Option<PathBuf>,
+}
+
+impl CudaBuilder {
+    /// A build of the crate in `crate_dir`, which lies in a workspace with a `gpu` profile.
+    pub fn new(crate_dir: impl AsRef<Path>) -> Self {
+        Self {
+            crate_dir: crate_dir.as_ref().to_owned(),
+            archs: Vec::new(),
+            copy_to: None,
+            target_dir: None,
+        }
+    }
+
+    /// Adds an architecture to compile for, such as `sm_80`. The crate sees it as `cfg(gpu_arch = "sm_80")`.
+    pub fn arch(mut self, arch: impl Into<String>) -> Self {
+        self.archs.push(arch.into());
+        self
+    }
+
+    /// The folder to put PTX modules and the manifest in.
+    pub fn copy_to(mut self, directory: impl AsRef<Path>) -> Self {
+        self.copy_to = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// The folder for cargo's intermediate files; `target/gpu` of the workspace if not given.
+    pub fn target_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.target_dir = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// Compiles, and returns what was made. A kernel without `#[launch_bounds]` is refused, as the
+    /// registers it may use would be the assembler's guess.
+    pub fn build(self) -> Result<Build, Error> {
+        let crate_dir = self
+            .crate_dir
+            .canonicalize()
+            .map_err(Error::io(&self.crate_dir))?;
+        let target_dir = match self.target_dir {
+            Some(directory) => std::path::absolute(&directory).map_err(Error::io(directory))?,
+            None => crate_dir.join("../target/gpu"),
+        };
+        let output = self.copy_to.unwrap_or_else(|| target_dir.join("ptx"));
+        std::fs::create_dir_all(&output).map_err(Error::io(&output))?;
+
+        let compiler = Compiler::find_or_install(&crate_dir)?;
+        let mut kernels = Vec::new();
+        for arch in &self.archs {
+            let path = cargo::compile(&compiler, &crate_dir, arch, &target_dir)?;
+            let raw = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+            let bounds = launch_bounds(&raw)?;
+            for (entry, ptx) in split(&finish(&raw)?)? {
+                let Some((_, bounds)) = bounds.iter().find(|(name, _)| *name == entry) else {
+                    return Err(Error::Ptx(format!(
+                        "kernel {entry} has no #[launch_bounds]"
+                    )));
+                };
+                let LaunchBounds {
+                    threads,
+                    min_blocks,
+                    cluster,
+                } = *bounds;
+                let file = PathBuf::from(format!("{entry}.ptx"));
+                write_if_changed(&output.join(&file), &ptx)?;
+                let (arch, resources) = (arch.clone(), Vec::new());
+                kernels.push(Kernel {
+                    entry,
+                    arch,
+                    threads,
+                    min_blocks,
+                    cluster,
+                    ptx: file,
+                    resources,
+                });
+            }
+        }
+        for kernel in &mut kernels {
+            kernel.ptx = output.join(&kernel.ptx);
+        }
+        Ok(Build {
+            compiler: compiler.version,
+            kernels,
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! Running cargo for the GPU target.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Compiler, Error, run};
+
+/// The GPU target of rustc.
+const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// The profile of the workspace that kernels are compiled with.
+const PROFILE: &str = "gpu";
+
+/// Flags every kernel needs, and why:
+///
+/// * `linker=/bin/true`: nothing is linked, as the assembly text is the product;
+/// * JumpThreading off: it copies a barrier into both sides of a thread-dependent branch, which no GPU
+///   barrier survives;
+/// * `unroll-threshold`: Rust has no unroll pragma, and an accumulator array indexed by a loop that LLVM
+///   leaves rolled lives in local memory instead of registers;
+/// * `cap-lints`: lints are the workspace compiler's business, not this possibly newer one's.
+const FLAGS: [&str; 7] = [
+    "-Clinker=/bin/true",
+    "-Zmir-enable-passes=-JumpThreading",
+    "-Cllvm-args=-unroll-threshold=4000",
+    "--cap-lints=warn",
+    "-Zunstable-options",
+    "--check-cfg=cfg(gpu_arch,values(any()))",
+    "-Aunused",
+];
+
+/// Between flags in `CARGO_ENCODED_RUSTFLAGS`.
+const FLAG_SEPARATOR: &str = "\x1f";
+
+/// Compiles the crate in `manifest_dir` for `arch` and returns the path of its PTX.
+///
+/// `target_dir` holds intermediate files; an architecture has a folder of its own in it, so that several
+/// do not evict each other.
+pub fn compile(
+    compiler: &Compiler,
+    manifest_dir: &Path,
+    arch: &str,
+    target_dir: &Path,
+) -> Result<PathBuf, Error> {
+    let target_dir = target_dir.join(arch);
+    let ptx = target_dir.join("kernels.ptx");
+    let mut command = command(compiler, manifest_dir, arch, &target_dir);
+    command
+        .arg("--")
+        .arg(format!("--emit=asm={}", ptx.display()));
+    run::checked(&mut command)?;
+    if !ptx.exists() {
+        // Cargo found nothing to do, but somebody removed the output: make it forget and do it again.
+        let artifacts = target_dir.join(TARGET);
+        std::fs::remove_dir_all(&artifacts).map_err(Error::io(artifacts))?;
+        run::checked(&mut command)?;
+    }
+    Ok(ptx)
+}
+
+fn command(compiler: &Compiler, manifest_dir: &Path, arch: &str, target_dir: &Path) -> Command {
+    let flags = FLAGS.map(str::to_owned);
+    let arch_flags = [
+        format!("-Ctarget-cpu={arch}"),
+        format!("--cfg=gpu_arch=\"{arch}\""),
+    ];
+    let flags = flags
+        .into_iter()
+        .chain(arch_flags)
+        .collect::<Vec<_>>()
+        .join(FLAG_SEPARATOR);
+
+    let mut command = Command::new("cargo");
+    // A build script or `cargo xtask` runs inside another cargo, whose settings are not for this one.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let inherited = text.starts_with("CARGO") || text.starts_with("RUST");
+        let kept =
+            ["CARGO_HOME", "CARGO_NET_OFFLINE"].contains(&&*text) || text.starts_with("RUSTUP_");
+        if inherited && !kept {
+            command.env_remove(&name);
+        }
+    }
+    command
+        .current_dir(manifest_dir)
+        .env("RUSTC", &compiler.rustc)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", target_dir)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        .args([
+            "rustc",
+            "--lib",
+            "--crate-type",
+            "cdylib",
+            "-Zbuild-std=core",
+        ])
+        .args(["--target", TARGET, "--profile", PROFILE, "--quiet"]);
+    command
+}

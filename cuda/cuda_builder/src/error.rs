@@ -1,0 +1,44 @@
+//! What can go wrong on the way from Rust to PTX.
+
+use std::path::PathBuf;
+
+/// Why a build failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No rustc that can build `core` for the GPU, and none could be installed.
+    #[error("no GPU compiler: {}", .0.join("; "))]
+    NoCompiler(Vec<String>),
+    /// A program could not be started.
+    #[error("cannot run {program}: {source}")]
+    Spawn {
+        program: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// A program ran and failed.
+    #[error("{program} failed ({status}):\n{output}")]
+    Failed {
+        program: String,
+        status: String,
+        output: String,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The PTX does not look like what rustc emits.
+    #[error("unexpected PTX: {0}")]
+    Ptx(String),
+}
+
+impl Error {
+    /// Attaches the path to an I/O error.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}

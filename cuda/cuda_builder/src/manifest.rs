@@ -1,0 +1,81 @@
+//! What a build made.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Name of the file that describes a build, beside its PTX.
+pub const FILE_NAME: &str = "manifest.json";
+
+/// The kernels of a build.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Build {
+    /// What compiled it: `rustc --version`.
+    pub compiler: String,
+    pub kernels: Vec<Kernel>,
+}
+
+/// One kernel in a PTX module of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Name of the kernel in the module.
+    pub entry: String,
+    /// Architecture it was compiled for, as rustc and ptxas name it.
+    pub arch: String,
+    /// Threads in a block.
+    pub threads: u32,
+    /// Blocks an SM must be able to hold.
+    pub min_blocks: u32,
+    /// Blocks in a cluster; 1 is no cluster.
+    pub cluster: u32,
+    /// The module, in the folder of the manifest.
+    pub ptx: PathBuf,
+    /// What ptxas reported for each architecture it was asked for; empty where it was not run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<Resources>,
+}
+
+/// What ptxas reports about a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Architecture it was assembled for.
+    pub arch: String,
+    /// Registers of a thread at entry.
+    pub registers: u32,
+    /// Static shared memory, bytes.
+    pub static_shared_bytes: u32,
+    /// Local memory of a thread, bytes.
+    pub stack_bytes: u32,
+    pub spill_store_bytes: u32,
+    pub spill_load_bytes: u32,
+    /// Warnings and performance notes, whole lines.
+    pub notes: Vec<String>,
+}
+
+impl Build {
+    /// Writes the manifest into `directory`, touching the file only if it changes.
+    pub fn write(&self, directory: &Path) -> Result<(), Error> {
+        let text = serde_json::to_string_pretty(self).expect("plain data serialises");
+        write_if_changed(&directory.join(FILE_NAME), &(text + "\n"))
+    }
+
+    /// Reads the manifest of `directory`.
+    pub fn read(directory: &Path) -> Result<Self, Error> {
+        let path = directory.join(FILE_NAME);
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        serde_json::from_str(&text).map_err(|error| Error::Io {
+            path,
+            source: error.into(),
+        })
+    }
+}
+
+/// Writes `text` unless the file already holds it, so that what depends on the file's age is not rebuilt.
+pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
+    if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    std::fs::write(path, text).map_err(Error::io(path))
+}

@@ -1,0 +1,5 @@
+//! Passes over PTX text, each a pure function.
+
+pub mod finish;
+pub mod item;
+pub mod split;

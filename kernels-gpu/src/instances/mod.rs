@@ -1,0 +1,93 @@
+//! The instance table: the only place that names an exported kernel.
+//!
+//! One file per family lists what is instantiated. On the GPU each row becomes a kernel; everywhere it becomes
+//! an entry of [`INSTANCES`], from which the host computes launches.
+
+mod simt;
+
+use crate::dtype::DType;
+
+/// Oldest architecture a kernel's PTX runs on. `Sm90a` runs on Hopper only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arch {
+    Sm80,
+    Sm90a,
+}
+
+impl Arch {
+    pub const ALL: [Self; 2] = [Self::Sm80, Self::Sm90a];
+
+    /// The name rustc and ptxas use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sm80 => "sm_80",
+            Self::Sm90a => "sm_90a",
+        }
+    }
+}
+
+/// How a kernel computes; the values `--force` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// fp32 on CUDA cores.
+    Simt,
+}
+
+impl Family {
+    pub const ALL: [Self; 1] = [Self::Simt];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Simt => "simt",
+        }
+    }
+}
+
+/// One exported kernel and what a launch of it needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Instance {
+    /// Entry name in the PTX.
+    pub name: &'static str,
+    pub family: Family,
+    pub arch: Arch,
+    /// Element type of q, k, v and o.
+    pub dtype: DType,
+    /// Largest head_dim and head_dim_v it takes.
+    pub head_dim: u32,
+    /// Query rows a block owns.
+    pub block_m: u32,
+    /// Keys a step of the inner loop covers.
+    pub block_n: u32,
+    /// Threads in a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a launch.
+    pub shared_bytes: u32,
+}
+
+/// The rows of every family.
+const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES];
+
+/// Every exported kernel, family by family.
+pub const INSTANCES: &[Instance] = &{
+    let mut all = [FAMILIES[0][0]; count()];
+    let (mut family, mut next) = (0, 0);
+    while family < FAMILIES.len() {
+        let mut row = 0;
+        while row < FAMILIES[family].len() {
+            all[next] = FAMILIES[family][row];
+            row += 1;
+            next += 1;
+        }
+        family += 1;
+    }
+    all
+};
+
+const fn count() -> usize {
+    let (mut family, mut total) = (0, 0);
+    while family < FAMILIES.len() {
+        total += FAMILIES[family].len();
+        family += 1;
+    }
+    total
+}
