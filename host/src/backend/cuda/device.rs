@@ -150,7 +150,7 @@ unsafe impl Memory for CudaDevice {
             requested_bytes: bytes as u64,
             free: self.free_memory(),
         };
-        // The driver calls a size beyond all memory an invalid value.
+        // Beyond all memory, a driver may speak of an invalid value instead.
         if bytes as u64 > self.cuda_info().memory_bytes {
             return Err(out_of_memory());
         }
