@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const VECTOR_ADD_PTX: &str = ".visible .entry vector_add(...)";
 /// A kernel that it only logs.
 pub const NOTHING_PTX: &str = ".visible .entry nothing()";
+/// A kernel in clusters of two blocks.
+pub const PAIRS_PTX: &str = ".visible .entry pairs() .explicitcluster .reqnctapercluster 2, 1, 1";
 /// A module that it does not compile.
 pub const BAD_PTX: &str = ".visible .entry bad() { bad_instruction; }";
 

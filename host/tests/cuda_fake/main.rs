@@ -4,9 +4,10 @@
 
 mod fake;
 
-use fake::{BAD_PTX, NOTHING_PTX, VECTOR_ADD_PTX, fake};
-use ferroflash::backend::cuda::{CudaDevice, KernelLaunch};
-use ferroflash::{Error, Memory};
+use fake::{BAD_PTX, NOTHING_PTX, PAIRS_PTX, VECTOR_ADD_PTX, fake};
+use ferroflash::backend::cuda::{Cuda, CudaDevice, KernelLaunch};
+use ferroflash::{Backend, Error, ForwardOptions, HostTensor, Layout, Memory, Shape, forward};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A launch of the kernel that does nothing.
 const NOTHING: KernelLaunch<'_> = KernelLaunch {
@@ -14,7 +15,6 @@ const NOTHING: KernelLaunch<'_> = KernelLaunch {
     ptx: NOTHING_PTX,
     grid: 7,
     block: 96,
-    cluster: 1,
     shared_bytes: 0,
     params: &[],
 };
@@ -208,12 +208,12 @@ fn a_launch_the_host_can_judge_is_refused_or_skipped_there() {
     let Some(fake) = fake() else { return };
     let mut device = CudaDevice::new(0).unwrap();
     launch(&mut device, &KernelLaunch { grid: 0, ..NOTHING }).unwrap();
-    let clusters = KernelLaunch {
-        grid: 7,
-        cluster: 2,
+    let pairs = KernelLaunch {
+        name: "pairs",
+        ptx: PAIRS_PTX,
         ..NOTHING
     };
-    let error = launch(&mut device, &clusters).unwrap_err().to_string();
+    let error = launch(&mut device, &pairs).unwrap_err().to_string();
     assert!(
         error.contains("7 blocks are no whole number of clusters of 2"),
         "{error}"
@@ -291,13 +291,57 @@ fn an_empty_buffer_needs_no_memory() {
 }
 
 #[test]
-#[should_panic(expected = "used by the device that allocated it")]
 fn a_buffer_of_another_device_is_refused() {
-    let Some(_fake) = fake() else {
-        panic!("NOT RUN: used by the device that allocated it")
-    };
+    let Some(_fake) = fake() else { return };
     let buffer = CudaDevice::new(0).unwrap().alloc(16).unwrap();
-    CudaDevice::new(0).unwrap().address(&buffer);
+    let other = CudaDevice::new(0).unwrap();
+    let refused = catch_unwind(AssertUnwindSafe(|| other.address(&buffer)));
+    let message = refused.unwrap_err().downcast::<&str>().unwrap();
+    assert_eq!(*message, "a buffer is used by the device that allocated it");
+}
+
+#[test]
+fn forward_allocates_the_result_launches_and_does_not_wait() {
+    let Some(fake) = fake() else { return };
+    let mut cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    let shape = Shape {
+        batch: 2,
+        heads: 3,
+        seq: 40,
+        dim: 64,
+    };
+    let ones = vec![1.0; 2 * 3 * 40 * 64];
+    let tensor = HostTensor::from_f32(&ones, shape, Layout::Bshd).unwrap();
+    let q = tensor.upload(cuda.memory()).unwrap();
+    fake.take_log();
+    let out = forward(&mut cuda, &q, &q, &q, &ForwardOptions::new()).unwrap();
+    let log = fake.take_log();
+    let (setup, launch) = log.split_at(log.len() - 1);
+    let o_bytes = 4 * ones.len();
+    assert_eq!(
+        setup[..3],
+        [
+            format!("cuMemAllocAsync {o_bytes} 0x57"),
+            format!("cuMemAllocAsync {} 0x57", o_bytes / 64),
+            "cuModuleLoadDataEx".to_owned(),
+        ]
+    );
+    assert!(
+        setup[3..]
+            .iter()
+            .all(|call| call.starts_with("cuFuncSetAttribute"))
+    );
+    assert!(
+        launch[0].starts_with("cuLaunchKernel fa_fwd_"),
+        "{launch:?}"
+    );
+    drop(out);
+
+    // The kernel is there now: another call is two allocations and a launch.
+    let _out = forward(&mut cuda, &q, &q, &q, &ForwardOptions::new()).unwrap();
+    let mut log = fake.take_log();
+    log.retain(|call| !call.starts_with("cuMemFreeAsync"));
+    assert_eq!(log.len(), 3, "{log:?}");
 }
 
 #[test]

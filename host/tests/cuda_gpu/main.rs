@@ -57,7 +57,6 @@ fn add(device: &mut CudaDevice, [a, b, c]: [&<CudaDevice as Memory>::Buffer; 3])
         ptx: ptx::VECTOR_ADD,
         grid: n.div_ceil(256),
         block: 256,
-        cluster: 1,
         shared_bytes: 0,
         params: &[&a_param, &b_param, &c_param, &n.to_ne_bytes()],
     };
@@ -72,7 +71,6 @@ fn wait(device: &mut CudaDevice, time: Duration) {
         ptx: ptx::WAIT,
         grid: 1,
         block: 1,
-        cluster: 1,
         shared_bytes: 0,
         params: &[&(time.as_nanos() as u64).to_ne_bytes()],
     };
@@ -85,12 +83,12 @@ fn the_device_says_what_it_is() {
     let Some((device, _turn)) = device() else {
         return;
     };
-    let info = device.info();
+    let info = device.cuda_info();
     say(&format!("{info}"));
-    assert!(!info.name.is_empty());
-    assert!(info.compute_capability >= (5, 0));
+    assert!(!info.device.name.is_empty());
+    assert!(info.device.compute_capability >= (5, 0));
     assert!(info.multiprocessors > 0 && info.l2_bytes > 0);
-    assert!(info.shared_bytes >= 48 << 10 && info.memory_bytes > 1 << 30);
+    assert!(info.device.shared_bytes >= 48 << 10 && info.memory_bytes > 1 << 30);
     assert!(CudaDevice::count().unwrap() >= 1);
 }
 
@@ -114,7 +112,6 @@ fn kernels_of_two_modules_run_in_order() {
         ptx: ptx::SCALE,
         grid: (n as u32).div_ceil(128),
         block: 128,
-        cluster: 1,
         shared_bytes: 0,
         params: &[&params],
     };
@@ -136,7 +133,7 @@ fn a_block_may_use_more_than_48_kib_of_shared_memory() {
         return;
     };
     // As much as the device has: 99 KiB at the least since Ampere, 227 KiB on Hopper.
-    let n = device.info().shared_bytes / 4;
+    let n = device.cuda_info().device.shared_bytes / 4;
     let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let x = upload(&mut device, &values);
     let launch = KernelLaunch {
@@ -144,7 +141,6 @@ fn a_block_may_use_more_than_48_kib_of_shared_memory() {
         ptx: ptx::REVERSE,
         grid: 1,
         block: 1024,
-        cluster: 1,
         shared_bytes: 4 * n,
         params: &[&device.address(&x).to_ne_bytes(), &n.to_ne_bytes()],
     };
@@ -173,8 +169,8 @@ fn clusters_are_launched_as_the_kernel_says() {
     let Some((mut device, _turn)) = device() else {
         return;
     };
-    if device.info().compute_capability < (9, 0) {
-        say(&format!("NOT RUN: {} has no clusters", device.info()));
+    if device.cuda_info().device.compute_capability < (9, 0) {
+        say(&format!("NOT RUN: {} has no clusters", device.cuda_info()));
         return;
     }
     let out = upload(&mut device, &[0.0; 6]);
@@ -183,7 +179,6 @@ fn clusters_are_launched_as_the_kernel_says() {
         ptx: ptx::CLUSTER_RANK,
         grid: 6,
         block: 1,
-        cluster: 2,
         shared_bytes: 0,
         params: &[&device.address(&out).to_ne_bytes()],
     };
@@ -191,6 +186,15 @@ fn clusters_are_launched_as_the_kernel_says() {
     unsafe { device.launch_kernel(&launch) }.unwrap();
     let ranks = download(&mut device, &out);
     assert_eq!(bytemuck::cast_slice::<f32, u32>(&ranks), [0, 1, 0, 1, 0, 1]);
+    let half_a_cluster = KernelLaunch { grid: 7, ..launch };
+    // SAFETY: refused.
+    let error = unsafe { device.launch_kernel(&half_a_cluster) }.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("7 blocks are no whole number of clusters of 2"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -293,7 +297,7 @@ fn a_kernel_that_does_not_compile_says_why() {
         return;
     };
     let error = device.prepare("bad", ptx::BAD).unwrap_err().to_string();
-    say(&format!("{error}"));
+    say(&error);
     assert!(
         error.contains("compiling kernel bad failed: CUDA_ERROR_INVALID_PTX (218)"),
         "{error}"
@@ -308,7 +312,7 @@ fn out_of_memory_is_an_error_and_the_device_goes_on() {
         return;
     };
     // All of its memory, of which the context itself already has some; and more than any device has.
-    let all = usize::try_from(device.info().memory_bytes).unwrap();
+    let all = usize::try_from(device.cuda_info().memory_bytes).unwrap();
     for bytes in [all, usize::MAX] {
         match device.alloc(bytes) {
             Err(error @ Error::OutOfMemory { .. }) => say(&format!("{error}")),

@@ -5,9 +5,11 @@ use super::kernel::Kernel;
 use super::primary::{Primary, device_count};
 use super::queue::Queue;
 use super::{CudaBuffer, CudaInfo, CudaMark, KernelLaunch};
+use crate::backend::{Device, DeviceInfo, Launch};
 use crate::{Error, Memory};
 use cuda_loader::{CuResult, sys};
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 /// One GPU and one stream of it.
@@ -61,8 +63,8 @@ impl CudaDevice {
         }
     }
 
-    /// What this device is.
-    pub fn info(&self) -> &CudaInfo {
+    /// What this device is, and more than [`Device::info`] says.
+    pub fn cuda_info(&self) -> &CudaInfo {
         &self.queue.primary.info
     }
 
@@ -90,7 +92,7 @@ impl CudaDevice {
     /// # Safety
     /// `params` has one entry a parameter of the kernel, each of that parameter's size. Until the queued
     /// work is done, whatever the kernel reads or writes through them must be live memory of this device
-    /// that nobody writes, or accesses, meanwhile. `grid`, `block`, `cluster` and `shared_bytes` are what
+    /// that nobody writes, or accesses, meanwhile. `grid`, `block` and `shared_bytes` are what
     /// the kernel was written for.
     pub unsafe fn launch_kernel(&mut self, launch: &KernelLaunch<'_>) -> Result<(), Error> {
         let kernel = self.kernel(launch.name, launch.ptx)?;
@@ -148,8 +150,8 @@ unsafe impl Memory for CudaDevice {
             requested_bytes: bytes as u64,
             free: self.free_memory(),
         };
-        // The driver calls a size beyond all memory an invalid value.
-        if bytes as u64 > self.info().memory_bytes {
+        // Beyond all memory, a driver may speak of an invalid value instead.
+        if bytes as u64 > self.cuda_info().memory_bytes {
             return Err(out_of_memory());
         }
         CudaBuffer::new(queue, bytes).map_err(|error| match error.code {
@@ -217,5 +219,35 @@ unsafe impl Memory for CudaDevice {
     fn elapsed_ms(&mut self, start: &CudaMark, stop: &CudaMark) -> Result<f64, Error> {
         self.queue
             .call("timing", || stop.since(start).map(f64::from))
+    }
+}
+
+impl Device for CudaDevice {
+    const BACKEND_NAME: &'static str = "cuda";
+
+    fn info(&self) -> &DeviceInfo {
+        &self.cuda_info().device
+    }
+
+    unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error> {
+        let launch = KernelLaunch {
+            name: launch.kernel.name,
+            ptx: launch.ptx,
+            grid: launch.grid,
+            block: launch.kernel.threads,
+            shared_bytes: launch.kernel.shared_bytes,
+            params: launch.params,
+        };
+        // SAFETY: the caller vouches for the parameters; the geometry is the kernel's own.
+        unsafe { self.launch_kernel(&launch) }
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaDevice")
+            .field("info", self.cuda_info())
+            .field("stream", &self.stream())
+            .finish_non_exhaustive()
     }
 }

@@ -18,12 +18,10 @@ pub struct KernelLaunch<'a> {
     pub name: &'a str,
     /// The text of a module with that entry.
     pub ptx: &'a str,
-    /// Number of blocks; 0 launches nothing.
+    /// Number of blocks, whole clusters of them where the kernel has `.reqnctapercluster`; 0 launches nothing.
     pub grid: u32,
     /// Threads per block.
     pub block: u32,
-    /// Blocks per cluster, as the kernel's `.reqnctapercluster` says; 1 without.
-    pub cluster: u32,
     /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,
     /// The bytes of each parameter, in order.
@@ -33,12 +31,17 @@ pub struct KernelLaunch<'a> {
 /// Most parameters a kernel here has; a launch puts their pointers on the stack.
 const MAX_PARAMS: usize = 16;
 
+/// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH` of cuda.h, which is younger than `cust_raw`.
+const REQUIRED_CLUSTER_WIDTH: c_uint = 11;
+
 /// Room for what the driver's compiler has to say, in bytes.
 const JIT_LOG_BYTES: usize = 8192;
 
 /// A compiled kernel. Its last owner drops it with the context current.
 pub(super) struct Kernel {
     function: sys::CUfunction,
+    /// Blocks per cluster, along x.
+    cluster: u32,
     /// The most dynamic shared memory a launch may ask for so far, in bytes.
     shared_limit: AtomicU32,
     /// Keeps `function` alive.
@@ -69,15 +72,19 @@ impl Kernel {
         let function = function
             .map_err(|error| failed(of_cust(error).to_string()))?
             .to_raw();
-        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let mut shared_limit = 0;
-        // SAFETY: `shared_limit` is writable, and the function is alive with its module.
-        let result =
-            unsafe { sys::cuFuncGetAttribute(&mut shared_limit, attribute as u32, function) };
-        result.ok().map_err(|error| failed(error.to_string()))?;
+        let shared_limit = attribute(
+            function,
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32,
+        );
+        let shared_limit = shared_limit.map_err(|error| failed(error.to_string()))?;
+        // A driver that does not know the attribute runs no clusters; a kernel without them has 0.
+        let cluster = attribute(function, REQUIRED_CLUSTER_WIDTH)
+            .unwrap_or(1)
+            .max(1);
         Ok(Self {
             function,
-            shared_limit: AtomicU32::new(shared_limit as u32),
+            cluster,
+            shared_limit: AtomicU32::new(shared_limit),
             _module: module,
         })
     }
@@ -96,13 +103,9 @@ impl Kernel {
             operation: format!("launching kernel {}", launch.name),
             detail,
         };
-        let KernelLaunch {
-            grid,
-            cluster,
-            params,
-            ..
-        } = *launch;
-        if cluster == 0 || !grid.is_multiple_of(cluster) {
+        let KernelLaunch { grid, params, .. } = *launch;
+        let cluster = self.cluster;
+        if !grid.is_multiple_of(cluster) {
             return Err(refused(format!(
                 "{grid} blocks are no whole number of clusters of {cluster}"
             )));
@@ -158,6 +161,15 @@ impl Kernel {
         self.shared_limit.fetch_max(bytes, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// One attribute of a kernel of the current context.
+fn attribute(function: sys::CUfunction, which: c_uint) -> Result<u32, DriverError> {
+    let mut value = 0;
+    // SAFETY: `value` is writable, and the caller's function is alive.
+    unsafe { sys::cuFuncGetAttribute(&mut value, which, function) }.ok()?;
+    // The attributes asked for here are never negative.
+    Ok(value as u32)
 }
 
 /// Why `ptx` did not compile: compiles it again with room for the compiler's log, which `cust` has no

@@ -24,6 +24,9 @@ mod mark;
 mod primary;
 mod queue;
 
+/// The backend that runs problems on an NVIDIA GPU.
+pub type Cuda = crate::Gpu<CudaDevice>;
+
 pub use buffer::CudaBuffer;
 pub use device::CudaDevice;
 pub use info::CudaInfo;

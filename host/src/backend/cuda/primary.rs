@@ -81,7 +81,7 @@ impl Primary {
     /// [`Error::Device`], once the driver has shut down or a kernel has broken the context.
     pub(super) fn enter(&self) -> Result<Entered<'_>, Error> {
         self.push()
-            .map_err(|error| failure(&self.info.name, "entering the context", error))
+            .map_err(|error| failure(&self.info.device.name, "entering the context", error))
     }
 
     fn push(&self) -> Result<Entered<'_>, DriverError> {
@@ -108,7 +108,7 @@ impl Primary {
             return Ok(Arc::clone(kernel));
         }
         let _entered = self.enter()?;
-        let kernel = Arc::new(Kernel::load(&self.info.name, name, ptx)?);
+        let kernel = Arc::new(Kernel::load(&self.info.device.name, name, ptx)?);
         kernels.insert(name.into(), Arc::clone(&kernel));
         Ok(kernel)
     }

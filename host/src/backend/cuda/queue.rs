@@ -24,8 +24,13 @@ impl Queue {
     /// A stream of its own. It waits for work on the legacy default stream, and that for it.
     pub(super) fn new(primary: Arc<Primary>) -> Result<Self, Error> {
         let entered = primary.enter()?;
-        let own = Stream::new(StreamFlags::DEFAULT, None)
-            .map_err(|error| failure(&primary.info.name, "creating a stream", of_cust(error)))?;
+        let own = Stream::new(StreamFlags::DEFAULT, None).map_err(|error| {
+            failure(
+                &primary.info.device.name,
+                "creating a stream",
+                of_cust(error),
+            )
+        })?;
         drop(entered);
         Ok(Self {
             stream: own.as_inner(),
@@ -52,7 +57,7 @@ impl Queue {
 
     /// The device's name.
     pub(super) fn device(&self) -> &str {
-        &self.primary.info.name
+        &self.primary.info.device.name
     }
 
     /// Runs driver calls with the context current.
