@@ -1,6 +1,7 @@
 //! `--backend`.
 
-use ferroflash::{Backend, Cpu};
+use ferroflash::backend::cuda::{Cuda, CudaDevice};
+use ferroflash::{Backend, Cpu, Error};
 
 use crate::arguments::BackendName;
 use crate::failure::Failure;
@@ -14,18 +15,22 @@ pub trait Work {
 pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
     match name {
         BackendName::Cpu => on(Cpu::new(), "", work),
-        BackendName::Auto => on(Cpu::new(), "", work),
-        BackendName::Cuda | BackendName::Sim => {
-            Err(Failure::refused("--backend", "not built in", "cpu"))
-        }
+        BackendName::Cuda => on(cuda()?, "", work),
+        BackendName::Sim => Err(Failure::refused("--backend", "sim: not built in", "cpu")),
+        BackendName::Auto => match cuda() {
+            Ok(cuda) => on(cuda, "", work),
+            Err(Error::NoDevice { wrong, .. }) => on(Cpu::new(), &format!(" ({wrong})"), work),
+            Err(error) => on(Cpu::new(), &format!(" ({error})"), work),
+        },
     }
 }
 
+fn cuda() -> Result<Cuda, Error> {
+    Ok(Cuda::on(CudaDevice::new(0)?))
+}
+
 fn on<B: Backend>(mut backend: B, note: &str, work: impl Work) -> Result<(), Failure> {
-    eprintln!(
-        "backend {}: {}{note}",
-        backend.name(),
-        backend.device_name()
-    );
+    let (name, device) = (backend.name(), backend.device_name());
+    eprintln!("backend {name}: {device}{note}");
     work.run(&mut backend)
 }
