@@ -192,7 +192,7 @@ fn verify_prints_a_table_and_the_worst_ratio() {
         text.contains("worst error over allowed error: o "),
         "{text}"
     );
-    assert!(text.ends_with("5 of 5 cases within the bound\n"), "{text}");
+    assert!(text.ends_with("5 of 5 runs within the bound\n"), "{text}");
     assert_eq!(run("verify --cases 5 --seed 3 --backend cpu").stdout, text);
     assert_ne!(run("verify --cases 5 --seed 4 --backend cpu").stdout, text);
 }
