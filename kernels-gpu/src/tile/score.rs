@@ -10,8 +10,7 @@ use crate::abi::ForwardParams;
 /// Scores in the units the softmax works in.
 ///
 /// The exponent is `score · scale_log2`, folded into one FMA with the row maximum; a positive
-/// `scale_log2` keeps the order of the scores, so a negative softmax_scale flips their sign first, and a softmax_scale of 0 is
-/// taken as the smallest normal number, under which a hidden score of −∞ stays −∞.
+/// `scale_log2` keeps the order of the scores, so a negative softmax_scale flips their sign first.
 #[derive(Clone, Copy)]
 pub struct ScoreTransform {
     /// Applied to `q · k` before anything else.
@@ -51,7 +50,7 @@ impl ScoreTransform {
         } else {
             (
                 1.0f32.copysign(params.softmax_scale),
-                params.softmax_scale.abs().max(f32::MIN_POSITIVE),
+                params.softmax_scale.abs(),
             )
         };
         Self {
