@@ -5,6 +5,7 @@
 
 pub mod command;
 pub mod files;
+pub mod folder;
 pub mod gpu;
 pub mod not_run;
 pub mod paths;
