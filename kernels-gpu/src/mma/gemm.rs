@@ -197,25 +197,44 @@ pub fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
     operand
 }
 
-/// O += P V.
+/// O += P V, where P is finished while it is being multiplied.
+///
+/// `finish` gets every element of P once, with the number of its row: those of the first 16 keys at the start, those of
+/// the next 16 between the instructions that multiply the first, and so on, so that its work hides under the tensor
+/// core's.
 ///
 /// # Safety
 /// V is in shared memory and visible to the warp; all 32 lanes must reach the same call.
 #[inline(always)]
 pub unsafe fn pv<E: Element, const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
-    p: &[[f32; S_COLS]; ROWS],
+    p: &mut [[f32; S_COLS]; ROWS],
     v: LaneAddress,
+    mut finish: impl FnMut(&mut f32, usize),
 ) {
-    for step in 0..S_COLS / LOAD_COLS {
+    let steps = S_COLS / LOAD_COLS;
+    let parts = O_COLS / LOAD_COLS;
+    for i in 0..ROWS {
+        for j in 0..LOAD_COLS {
+            finish(&mut p[i][j], i);
+        }
+    }
+    for step in 0..steps {
         let p_frag = p_operand::<E, ROWS, S_COLS>(p, step);
-        for dims in 0..O_COLS / LOAD_COLS {
-            let col = dims * LOAD_COLS;
+        for part in 0..parts {
+            let col = part * LOAD_COLS;
             // SAFETY: forwarded to the caller.
             unsafe {
-                let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, dims));
+                let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, part));
                 multiply::<E, ROWS, O_COLS>(acc_o, col, &p_frag, [b0, b1]);
                 multiply::<E, ROWS, O_COLS>(acc_o, col + 2, &p_frag, [b2, b3]);
+            }
+            if step + 1 < steps {
+                let elements = ROWS * LOAD_COLS;
+                for index in part * elements / parts..(part + 1) * elements / parts {
+                    let (i, j) = (index % ROWS, index / ROWS);
+                    finish(&mut p[i][(step + 1) * LOAD_COLS + j], i);
+                }
             }
         }
     }

@@ -248,16 +248,25 @@ unsafe fn forward_tile<
             if !warp_hidden {
                 let k_smem = stages + stage * config.stage_bytes();
                 let k = LaneAddress::k(k_smem, head_dim, lane);
-                let v = LaneAddress::v(k_smem + config.operand_bytes(), head_dim, lane);
 
                 // S = Q Kᵀ
                 // SAFETY: Q and this block of K are in shared memory; the warp is converged.
                 let mut acc_s = unsafe { qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, k) };
 
                 // softmax
+                let v_smem = k_smem + config.operand_bytes();
+                let v = LaneAddress::v(v_smem, head_dim, lane);
                 if settled && !warp_masked {
+                    let mut offsets = [0.0; ROWS];
                     for i in 0..ROWS {
-                        rows[i].accumulate(&mut acc_s[i], &transform);
+                        offsets[i] = rows[i].offset(&transform);
+                    }
+                    // O += P V
+                    // SAFETY: this block of V is in shared memory; the warp is converged.
+                    unsafe {
+                        pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |score, i| {
+                            rows[i].accumulate_one(score, offsets[i], &transform);
+                        });
                     }
                 } else {
                     // SAFETY: forwarded to the caller.
@@ -280,11 +289,12 @@ unsafe fn forward_tile<
                             *o *= rescale;
                         }
                     }
+                    // O += P V
+                    // SAFETY: this block of V is in shared memory; the warp is converged.
+                    unsafe {
+                        pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |_, _| ());
+                    }
                 }
-
-                // O += P V
-                // SAFETY: this block of V is in shared memory; the warp is converged.
-                unsafe { pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &acc_s, v) };
                 let mut unsettled = !in_haste || careful;
                 for row in &rows {
                     unsettled |= !row.is_settled(E::SETTLED_LIMIT);
