@@ -12,7 +12,12 @@ pub mod config;
 pub mod dtype;
 pub mod instances;
 pub mod tile;
+pub mod wgmma;
 
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+mod barriers;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+mod pipeline;
 #[cfg(target_arch = "nvptx64")]
 mod simt;
 

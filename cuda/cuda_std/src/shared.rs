@@ -50,6 +50,21 @@ pub unsafe fn load4(address: u32) -> [f32; 4] {
     [a, b, c, d]
 }
 
+/// Loads four consecutive words (`ld.shared.v4.b32`); not moved across barriers.
+///
+/// # Safety
+/// `address` is 16-byte aligned and the 16 bytes are inside the block's shared memory.
+#[inline(always)]
+pub unsafe fn load4_words(address: u32) -> [u32; 4] {
+    let [a, b, c, d]: [u32; 4];
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address, options(nostack));
+    }
+    [a, b, c, d]
+}
+
 /// Stores one f32 (`st.shared.f32`).
 ///
 /// # Safety

@@ -1,6 +1,7 @@
 //! Tile shapes: one row per kernel instance, with the measured reason beside it; one file per family.
 
 pub mod simt;
+pub mod wgmma;
 
 /// Shared memory a block may use on sm_80 (CUDA C++ Programming Guide, "Technical Specifications").
 pub const SM80_SHARED_BYTES: u32 = 163 * 1024;

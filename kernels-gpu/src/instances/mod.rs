@@ -4,7 +4,9 @@
 //! an entry of [`INSTANCES`], from which the host computes launches.
 
 mod simt;
+mod wgmma;
 
+use crate::config::wgmma::WgmmaTile;
 use crate::dtype::DType;
 
 /// Oldest architecture a kernel's PTX runs on. `Sm90a` runs on Hopper only.
@@ -31,14 +33,17 @@ impl Arch {
 pub enum Family {
     /// fp32 on CUDA cores.
     Simt,
+    /// TMA and warpgroup matrix multiplication, on Hopper.
+    Wgmma,
 }
 
 impl Family {
-    pub const ALL: [Self; 1] = [Self::Simt];
+    pub const ALL: [Self; 2] = [Self::Simt, Self::Wgmma];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simt => "simt",
+            Self::Wgmma => "wgmma",
         }
     }
 }
@@ -60,12 +65,16 @@ pub struct Instance {
     pub block_n: u32,
     /// Threads in a block.
     pub threads: u32,
+    /// Blocks in a cluster; 1 is no cluster.
+    pub cluster: u32,
     /// Dynamic shared memory of a launch.
     pub shared_bytes: u32,
+    /// For kernels that take tensor maps, the tile that determines them.
+    pub wgmma: Option<&'static WgmmaTile>,
 }
 
 /// The rows of every family.
-const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES];
+const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES, wgmma::INSTANCES];
 
 /// Every exported kernel, family by family.
 pub const INSTANCES: &[Instance] = &{

@@ -1,0 +1,90 @@
+//! The Hopper kernels.
+
+use super::{Arch, Family, Instance};
+use crate::config::wgmma::{self, WgmmaTile};
+use crate::dtype::DType;
+
+/// The row of a kernel.
+const fn instance(name: &'static str, dtype: DType, tile: &'static WgmmaTile) -> Instance {
+    Instance {
+        name,
+        family: Family::Wgmma,
+        arch: Arch::Sm90a,
+        dtype,
+        head_dim: tile.head_dim,
+        block_m: tile.block_m(),
+        block_n: tile.block_n,
+        threads: tile.threads(),
+        cluster: tile.cluster,
+        shared_bytes: tile.shared_bytes(),
+        wgmma: Some(tile),
+    }
+}
+
+/// `name = element, tile, registers|shared;`: Q from registers or from shared memory.
+macro_rules! instances {
+    ($($name:ident = $dtype:ident, $tile:path, $query:ident;)*) => {
+        $(
+            /// Forward pass in 16 bits on Hopper.
+            ///
+            /// # Safety
+            /// `params` and the tensor maps of q, k, v and o describe the same live allocations; `counter` is the
+            /// address of a u32 that is 0 and that no concurrent launch uses.
+            #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+            #[cuda_std::launch_bounds($tile.threads(), 1, $tile.cluster)]
+            #[cuda_std::kernel]
+            pub unsafe fn $name(
+                params: crate::abi::ForwardParams,
+                _q: crate::wgmma::tensor_map::TensorMap,
+                _k: crate::wgmma::tensor_map::TensorMap,
+                _v: crate::wgmma::tensor_map::TensorMap,
+                _o: crate::wgmma::tensor_map::TensorMap,
+                counter: u64,
+            ) {
+                use crate::wgmma::device::{Maps, forward, policy};
+                const TILE: WgmmaTile = $tile;
+                struct Kernel;
+                impl policy::Policy<
+                    { TILE.block_n as usize / 2 },
+                    { TILE.block_n as usize / 4 },
+                    { TILE.head_dim_v as usize / 2 },
+                > for Kernel {
+                    const TILE: WgmmaTile = TILE;
+                    type Element = cuda_std::half::$dtype;
+                    type Query = instances!(@query $query, $dtype);
+                }
+                let maps = Maps {
+                    q: cuda_std::tensor_map_parameter!($name, 1),
+                    k: cuda_std::tensor_map_parameter!($name, 2),
+                    v: cuda_std::tensor_map_parameter!($name, 3),
+                    o: cuda_std::tensor_map_parameter!($name, 4),
+                };
+                // SAFETY: forwarded to the launch.
+                unsafe {
+                    forward::<
+                        Kernel,
+                        { TILE.producer_registers },
+                        { TILE.consumer_registers },
+                        { TILE.block_n as usize / 2 },
+                        { TILE.block_n as usize / 4 },
+                        { TILE.head_dim_v as usize / 2 },
+                    >(&params, maps, counter)
+                }
+            }
+        )*
+
+        pub const INSTANCES: &[Instance] =
+            &[$(instance(stringify!($name), DType::$dtype, &$tile)),*];
+    };
+    (@query registers, $dtype:ident) => {
+        policy::RegisterQuery<cuda_std::half::$dtype, { TILE.head_dim as usize / 4 }>
+    };
+    (@query shared, $dtype:ident) => {
+        policy::SharedQuery<cuda_std::half::$dtype, { TILE.head_dim as usize }>
+    };
+}
+
+instances! {
+    fa_fwd_sm90_bf16_hd128 = Bf16, wgmma::HD128, registers;
+    fa_fwd_sm90_bf16_hd128_single = Bf16, wgmma::HD128_SINGLE, registers;
+}

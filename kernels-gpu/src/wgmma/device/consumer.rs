@@ -1,0 +1,402 @@
+//! A consumer warpgroup: 64 rows of scores, softmax and output.
+
+use cuda_std::half::Half;
+use cuda_std::mbarrier;
+use cuda_std::warp;
+use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
+
+use super::Launch;
+use super::blocks::{block_range, cluster_range};
+use super::epilogue;
+use super::lanes::Lanes;
+use super::mask::{hide_left, hide_right};
+use super::policy::{Policy, Query};
+use super::softmax::{PerRow, Rows, scale_rows};
+use super::work::Inbox;
+use crate::barriers::Turns;
+use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
+use crate::pipeline::Ring;
+use crate::tile::block_range::BlockRange;
+use crate::tile::score::ScoreTransform;
+use crate::wgmma::schedule::Tile;
+
+/// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
+/// f16's, so that no packed probability overflows.
+const LARGE_SUM: f32 = 1024.0;
+
+/// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
+struct Consumer<'a, K, const S: usize, const P: usize, const O: usize>
+where
+    K: Policy<S, P, O>,
+{
+    launch: &'a Launch<'a>,
+    transform: ScoreTransform,
+    scale_log2: f32,
+    lanes: Lanes,
+    turns: Turns,
+    k: Ring,
+    v: Ring,
+    k_smem: Descriptor,
+    v_smem: Descriptor,
+    policy: core::marker::PhantomData<K>,
+    acc_s: [f32; S],
+    p_frag: [u32; P],
+    acc_o: [f32; O],
+    rows: Rows,
+    /// 0 until the tile's first PV, which overwrites `acc_o`.
+    accumulate: u32,
+}
+
+/// The tile as this thread sees it.
+#[derive(Clone, Copy)]
+struct View {
+    blocks: BlockRange,
+    /// First of the thread's two queries.
+    row: u32,
+}
+
+/// Computes tiles until there are no more.
+///
+/// # Safety
+/// `launch` holds; all threads of consumer warpgroup `warpgroup` call it.
+#[inline(always)]
+pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
+    launch: &Launch,
+    warpgroup: u32,
+    first: Option<Tile>,
+) where
+    K: Policy<S, P, O>,
+    [f32; S]: InFlight,
+    [f32; O]: InFlight,
+{
+    let tile = &K::TILE;
+    let Launch {
+        params,
+        smem,
+        barriers,
+        ..
+    } = *launch;
+    let lanes = Lanes::new();
+    let transform = ScoreTransform::new(params);
+    // SAFETY: the whole warpgroup is here.
+    let turns = unsafe { Turns::new(warpgroup, tile.consumers) };
+    let mut consumer = Consumer::<K, S, P, O> {
+        launch,
+        transform,
+        // A scale of zero must not turn a hidden score into −∞ · 0.
+        scale_log2: transform.scale_log2.max(f32::MIN_POSITIVE),
+        lanes,
+        turns,
+        k: Ring::consumer(barriers.k_full, barriers.k_empty, tile.k_stages),
+        v: Ring::consumer(barriers.v_full, barriers.v_empty, tile.v_stages),
+        k_smem: Descriptor::k_major(smem + tile.k_offset()),
+        v_smem: Descriptor::mn_major(smem + tile.v_offset(), tile.kv_panel_bytes()),
+        policy: core::marker::PhantomData,
+        acc_s: [0.0; S],
+        p_frag: [0; P],
+        acc_o: [0.0; O],
+        rows: Rows::new(),
+        accumulate: 0,
+    };
+    let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, 1);
+    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers);
+    let q_smem = smem + warpgroup * tile.q_bytes();
+    let mut work = first;
+    // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
+    unsafe {
+        if tile.ping_pong {
+            turns.start();
+        }
+        while let Some(place) = work {
+            let cluster = cluster_range(params, tile, place);
+            let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
+            let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
+            let view = View {
+                blocks: block_range(params, tile, &cluster, m_begin),
+                row: row_begin + lanes.row(),
+            };
+            consumer.skip(cluster.end - view.blocks.end);
+            q.wait_full();
+            let query = K::Query::load(q_smem, lanes);
+            consumer.attend(&query, view, &q);
+            consumer.skip(view.blocks.begin - cluster.begin);
+            epilogue::store::<K, S, P, O>(
+                launch,
+                warpgroup,
+                lanes,
+                &consumer.acc_o,
+                &consumer.rows,
+                place,
+                row_begin,
+                &q,
+            );
+            q.advance();
+            work = inbox.receive(lanes.lane);
+        }
+        epilogue::finish();
+    }
+}
+
+impl<K, const S: usize, const P: usize, const O: usize> Consumer<'_, K, S, P, O>
+where
+    K: Policy<S, P, O>,
+    [f32; S]: InFlight,
+    [f32; O]: InFlight,
+{
+    const TILE: WgmmaTile = K::TILE;
+
+    /// Passes over blocks that only the other block of the cluster needs.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn skip(&mut self, blocks: u32) {
+        if Self::TILE.cluster == 1 {
+            return;
+        }
+        let mut i = 0;
+        while i < blocks {
+            // SAFETY: forwarded to the caller.
+            unsafe {
+                self.k.wait_full();
+                self.release_k();
+                self.v.wait_full();
+                self.release_v();
+            }
+            i += 1;
+        }
+    }
+
+    /// From the first block's scores to the last block's output, last block first.
+    ///
+    /// # Safety
+    /// As [`consume`]; Q has arrived.
+    #[inline(always)]
+    unsafe fn attend(&mut self, query: &K::Query, view: View, q: &Ring) {
+        let blocks = view.blocks;
+        // The block whose probabilities are packed and whose PV is still to come.
+        let mut n_block = blocks.end - 1;
+        self.rows = Rows::new();
+        self.accumulate = 0;
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.k.wait_full();
+            self.scores(query);
+            self.acc_s.wait::<0>();
+            self.release_k();
+            if Self::TILE.q_in_registers {
+                // The multiplication has read the registers, so the loads that filled them are done.
+                mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
+            }
+            self.softmax(view, n_block);
+            self.pack();
+
+            let (fast_begin, fast_end) = if self.plain() {
+                blocks.unmasked(Self::TILE.block_n)
+            } else {
+                (blocks.begin, blocks.begin)
+            };
+            // Blocks masked on the right, blocks without a mask, blocks masked on the left.
+            let mut stop = fast_end;
+            loop {
+                while n_block > stop {
+                    self.step_online(query, view, n_block - 1);
+                    n_block -= 1;
+                }
+                if stop == blocks.begin {
+                    break;
+                }
+                let mut tame = true;
+                while n_block > fast_begin && tame {
+                    tame = self.step_max_free(query);
+                    n_block -= 1;
+                }
+                stop = blocks.begin;
+            }
+
+            if !Self::TILE.q_in_registers && Self::TILE.staging_is_own() {
+                mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
+            }
+            // O += P V of the first block.
+            self.v.wait_full();
+            self.output();
+            self.acc_o.wait::<0>();
+            self.release_v();
+        }
+    }
+
+    /// Whether scores enter the softmax as they are, up to a positive factor.
+    #[inline(always)]
+    fn plain(&self) -> bool {
+        self.launch.params.softcap <= 0.0 && self.launch.params.softmax_scale >= 0.0
+    }
+
+    /// Moves on by one block: S = Q Kᵀ of block `next` beside O += P V of the one before, then the online
+    /// softmax, with masks where the block needs them.
+    #[inline(always)]
+    unsafe fn step_online(&mut self, query: &K::Query, view: View, next: u32) {
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.multiply(query);
+            self.release_k();
+            let rescale = self.softmax(view, next);
+            self.finish_output();
+            scale_rows(&mut self.acc_o, rescale);
+            self.pack();
+        }
+    }
+
+    /// As [`Self::step_online`] for a block without masks, under the references of the block before. Returns
+    /// false if a row outgrew f32; its block has then been taken back and done by the online softmax.
+    #[inline(always)]
+    unsafe fn step_max_free(&mut self, query: &K::Query) -> bool {
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.multiply(query);
+            let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
+            let large = !(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM);
+            let overflow = !(sums[0] < f32::INFINITY && sums[1] < f32::INFINITY);
+            // K of this block stays until it is known that its scores are not needed again.
+            let overflow = warp::any(self.turns.any(overflow));
+            self.finish_output();
+            if overflow {
+                self.scores(query);
+                self.acc_s.wait::<0>();
+                let rescale = self.rows.update(&mut self.acc_s, self.scale_log2);
+                scale_rows(&mut self.acc_o, rescale);
+            } else {
+                self.rows.add(sums);
+                if warp::any(large) {
+                    let factor = self.rows.lower(sums);
+                    scale_rows(&mut self.acc_s, factor);
+                    scale_rows(&mut self.acc_o, factor);
+                }
+            }
+            self.release_k();
+            self.pack();
+            !overflow
+        }
+    }
+
+    /// Issues S = Q Kᵀ of the next block and O += P V of the present one, and waits for S.
+    #[inline(always)]
+    unsafe fn multiply(&mut self, query: &K::Query) {
+        let tile = Self::TILE;
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            if tile.overlap {
+                self.k.wait_full();
+                if tile.ping_pong {
+                    self.turns.take();
+                }
+                self.scores(query);
+                self.v.wait_full();
+                self.output();
+                if tile.ping_pong {
+                    self.turns.hand_over();
+                }
+                self.acc_s.wait::<1>();
+            } else {
+                self.v.wait_full();
+                if tile.ping_pong {
+                    self.turns.take();
+                }
+                self.output();
+                self.k.wait_full();
+                self.scores(query);
+                if tile.ping_pong {
+                    self.turns.hand_over();
+                }
+                self.acc_o.wait::<0>();
+                self.acc_s.wait::<0>();
+                self.release_v();
+            }
+        }
+    }
+
+    /// Waits for O += P V, unless [`Self::multiply`] has.
+    #[inline(always)]
+    unsafe fn finish_output(&mut self) {
+        if Self::TILE.overlap {
+            // SAFETY: forwarded to the caller.
+            unsafe {
+                self.acc_o.wait::<0>();
+                self.release_v();
+            }
+        }
+    }
+
+    /// Starts S = Q Kᵀ.
+    #[inline(always)]
+    unsafe fn scores(&mut self, query: &K::Query) {
+        let k = self.k_smem.offset(self.k.stage * Self::TILE.k_bytes());
+        // SAFETY: forwarded to the caller.
+        unsafe { query.scores(&mut self.acc_s, k) };
+    }
+
+    /// Starts O += P V.
+    #[inline(always)]
+    unsafe fn output(&mut self) {
+        let v = self.v_smem.offset(self.v.stage * Self::TILE.v_bytes());
+        // SAFETY: forwarded to the caller.
+        unsafe { K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v, self.accumulate) };
+        self.accumulate = 1;
+    }
+
+    /// Masks the scores of block `n_block` where needed and turns them into probabilities.
+    #[inline(always)]
+    unsafe fn softmax(&mut self, view: View, n_block: u32) -> PerRow {
+        let params = self.launch.params;
+        let key_begin = n_block * Self::TILE.block_n;
+        if !self.plain() {
+            self.transform.apply(core::array::from_mut(&mut self.acc_s));
+        }
+        let (lanes, row) = (self.lanes, view.row);
+        if view.blocks.needs_right_mask(key_begin, Self::TILE.block_n) {
+            hide_right(
+                &mut self.acc_s,
+                lanes,
+                row,
+                key_begin,
+                params.band,
+                params.seq_kv,
+            );
+        }
+        if view.blocks.needs_left_mask(key_begin) {
+            hide_left(
+                &mut self.acc_s,
+                lanes,
+                row,
+                key_begin,
+                params.band,
+                params.seq_kv,
+            );
+        }
+        // SAFETY: forwarded to the caller.
+        unsafe { self.rows.update(&mut self.acc_s, self.scale_log2) }
+    }
+
+    /// Rounds the probabilities to the left operand of P V.
+    #[inline(always)]
+    fn pack(&mut self) {
+        let mut i = 0;
+        while i < P {
+            self.p_frag[i] = K::Element::pack(self.acc_s[2 * i], self.acc_s[2 * i + 1]);
+            i += 1;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn release_k(&mut self) {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.k.release(self.lanes.lane, Self::TILE.cluster) };
+        self.k.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn release_v(&mut self) {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.v.release(self.lanes.lane, Self::TILE.cluster) };
+        self.v.advance();
+    }
+}

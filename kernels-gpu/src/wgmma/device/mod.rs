@@ -1,0 +1,136 @@
+//! The kernel itself.
+
+mod blocks;
+mod consumer;
+mod epilogue;
+mod lanes;
+mod mask;
+pub mod policy;
+mod producer;
+mod softmax;
+mod work;
+
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::warp::sync_warp;
+use cuda_std::wgmma::InFlight;
+use cuda_std::{cluster, shared, tma, warpgroup};
+
+use super::schedule::Schedule;
+use crate::abi::ForwardParams;
+use crate::barriers::Barriers;
+use policy::Policy;
+
+/// What a launch gives every thread.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    pub params: &'a ForwardParams,
+    /// Addresses of the tensor maps.
+    pub q: u64,
+    pub k: u64,
+    pub v: u64,
+    pub o: u64,
+    /// Global address of the tile counter, 0 before and after the launch.
+    pub counter: u64,
+    /// Start of dynamic shared memory.
+    smem: u32,
+    barriers: Barriers,
+    /// Of this block in its cluster.
+    rank: u32,
+}
+
+/// The addresses a kernel has of its own parameters.
+#[derive(Clone, Copy)]
+pub struct Maps {
+    pub q: u64,
+    pub k: u64,
+    pub v: u64,
+    pub o: u64,
+}
+
+/// The whole kernel: splits the block into producer and consumers.
+///
+/// # Safety
+/// `params` and `maps` describe live allocations, `counter` is a zeroed u32 that no concurrent launch uses, and
+/// the launch has the instance's block size, cluster size and shared memory.
+#[inline(always)]
+pub unsafe fn forward<
+    K,
+    const PRODUCER_REGISTERS: u32,
+    const CONSUMER_REGISTERS: u32,
+    const S: usize,
+    const P: usize,
+    const O: usize,
+>(
+    params: &ForwardParams,
+    maps: Maps,
+    counter: u64,
+) where
+    K: Policy<S, P, O>,
+    [f32; S]: InFlight,
+    [f32; O]: InFlight,
+{
+    let tile = &K::TILE;
+    let smem = shared::dynamic_base();
+    let launch = Launch {
+        params,
+        q: maps.q,
+        k: maps.k,
+        v: maps.v,
+        o: maps.o,
+        counter,
+        smem,
+        barriers: Barriers::new(tile, smem + tile.barriers_offset()),
+        rank: if tile.cluster == 1 {
+            0
+        } else {
+            cluster::rank()
+        },
+    };
+    let clusters = grid_dim_x() / tile.cluster;
+    let schedule = Schedule::new(params, tile.cluster_m());
+    let number = block_idx_x() / tile.cluster;
+    let first = (number < schedule.count).then(|| schedule.get(number));
+
+    // SAFETY: forwarded to the caller. The branches below are taken by whole warpgroups.
+    unsafe {
+        if thread_idx_x() == 0 {
+            for map in [maps.q, maps.k, maps.v, maps.o] {
+                tma::prefetch(map);
+            }
+            launch.barriers.init(tile);
+        }
+        meet(tile.cluster);
+        let warpgroup = warpgroup::index();
+        if warpgroup == 0 {
+            warpgroup::release_registers::<PRODUCER_REGISTERS>();
+            if thread_idx_x() == 0 {
+                producer::produce(&launch, tile, &schedule, clusters, first);
+            }
+            // The barrier below wants whole warps.
+            sync_warp();
+        } else {
+            warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
+            consumer::consume::<K, S, P, O>(&launch, warpgroup - 1, first);
+        }
+        // A block must outlive arrivals and copies from the others.
+        if tile.cluster > 1 {
+            cluster::sync();
+        }
+    }
+}
+
+/// A barrier of the whole cluster.
+///
+/// # Safety
+/// All of its threads reach the same call.
+#[inline(always)]
+unsafe fn meet(cluster_blocks: u32) {
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        if cluster_blocks > 1 {
+            cluster::sync();
+        } else {
+            sync_threads();
+        }
+    }
+}

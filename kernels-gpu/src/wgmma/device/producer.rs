@@ -1,0 +1,173 @@
+//! The producer: one thread that draws tiles and keeps Q, K and V coming.
+
+use cuda_std::{mbarrier, tma};
+
+use super::Launch;
+use super::blocks::cluster_range;
+use super::work::{Dispatcher, Inbox, leads};
+use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
+use crate::pipeline::Ring;
+use crate::wgmma::schedule::{Schedule, Tile};
+
+/// Loads for tiles until there are no more.
+///
+/// # Safety
+/// `launch` holds; one thread of the block calls it.
+#[inline(always)]
+pub unsafe fn produce(
+    launch: &Launch,
+    tile: &WgmmaTile,
+    schedule: &Schedule,
+    clusters: u32,
+    first: Option<Tile>,
+) {
+    let Launch {
+        params,
+        smem,
+        barriers,
+        ..
+    } = *launch;
+    let slots = smem + tile.work_offset();
+    let mut inbox = Inbox::new(slots, &barriers);
+    let mut dispatcher = Dispatcher::new(slots, &barriers, launch.counter, clusters, tile.cluster);
+    let mut loader = Loader {
+        launch,
+        tile,
+        q: Ring::producer(barriers.q_full, barriers.q_empty, 1),
+        k: Ring::producer(barriers.k_full, barriers.k_empty, tile.k_stages),
+        v: Ring::producer(barriers.v_full, barriers.v_empty, tile.v_stages),
+    };
+    let leader = leads(launch.rank);
+    let group = params.heads_q / params.heads_kv.max(1);
+    let mut work = first;
+    while let Some(place) = work {
+        // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
+        unsafe {
+            let next = if leader { dispatcher.draw(schedule) } else { 0 };
+            let blocks = cluster_range(params, tile, place);
+            let head_kv = place.head / group.max(1);
+            let mut n_block = blocks.end - 1;
+            loader.load_k(n_block, head_kv, place.batch);
+            loader.load_q(place);
+            // V trails K by a block, as PV trails QKᵀ.
+            while n_block > blocks.begin {
+                loader.load_k(n_block - 1, head_kv, place.batch);
+                loader.load_v(n_block, head_kv, place.batch);
+                n_block -= 1;
+            }
+            loader.load_v(n_block, head_kv, place.batch);
+            if leader {
+                dispatcher.announce(schedule, next);
+            }
+            work = inbox.receive_as_producer();
+        }
+    }
+}
+
+struct Loader<'a> {
+    launch: &'a Launch<'a>,
+    tile: &'a WgmmaTile,
+    q: Ring,
+    k: Ring,
+    v: Ring,
+}
+
+impl Loader<'_> {
+    /// Loads this block's Q.
+    #[inline(always)]
+    unsafe fn load_q(&mut self, place: Tile) {
+        let tile = self.tile;
+        let m_begin = place.super_block * tile.cluster_m() + self.launch.rank * tile.block_m();
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.q.wait_empty();
+            mbarrier::arrive_expect(self.q.full(), tile.consumers * tile.q_bytes());
+            let mut warpgroup = 0;
+            while warpgroup < tile.consumers {
+                let rows = m_begin + warpgroup * WARPGROUP_ROWS;
+                let mut panel = 0;
+                while panel < tile.panels() {
+                    let to = self.launch.smem
+                        + warpgroup * tile.q_bytes()
+                        + panel * tile.row_panel_bytes();
+                    let from = [panel * PANEL_COLS, rows, place.head, place.batch];
+                    tma::load4d(to, self.launch.q, from, self.q.full());
+                    panel += 1;
+                }
+                warpgroup += 1;
+            }
+        }
+        self.q.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_k(&mut self, n_block: u32, head: u32, batch: u32) {
+        let tile = self.tile;
+        let stage = self.launch.smem + tile.k_offset() + self.k.stage * tile.k_bytes();
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.load_block(
+                &self.k,
+                self.launch.k,
+                stage,
+                tile.panels(),
+                [n_block, head, batch],
+            )
+        };
+        self.k.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_v(&mut self, n_block: u32, head: u32, batch: u32) {
+        let tile = self.tile;
+        let stage = self.launch.smem + tile.v_offset() + self.v.stage * tile.v_bytes();
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.load_block(
+                &self.v,
+                self.launch.v,
+                stage,
+                tile.panels_v(),
+                [n_block, head, batch],
+            )
+        };
+        self.v.advance();
+    }
+
+    /// Loads this block's rows of a stage of K or V, for every block of the cluster.
+    #[inline(always)]
+    unsafe fn load_block(
+        &self,
+        ring: &Ring,
+        map: u64,
+        stage: u32,
+        panels: u32,
+        [n_block, head, batch]: [u32; 3],
+    ) {
+        let tile = self.tile;
+        let rank = self.launch.rank;
+        let rows = tile.kv_box_rows();
+        let all_blocks = (1 << tile.cluster) - 1;
+        // SAFETY: forwarded to the caller. The stage is empty in every block of the cluster.
+        unsafe {
+            ring.wait_empty();
+            mbarrier::arrive_expect(ring.full(), panels * tile.kv_panel_bytes());
+            let mut panel = 0;
+            while panel < panels {
+                let to = stage + panel * tile.kv_panel_bytes() + rank * rows * PANEL_ROW_BYTES;
+                let from = [
+                    panel * PANEL_COLS,
+                    n_block * tile.block_n + rank * rows,
+                    head,
+                    batch,
+                ];
+                if tile.cluster == 1 {
+                    tma::load4d(to, map, from, ring.full());
+                } else {
+                    tma::load4d_multicast(to, map, from, ring.full(), all_blocks);
+                }
+                panel += 1;
+            }
+        }
+    }
+}
