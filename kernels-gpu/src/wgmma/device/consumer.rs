@@ -119,6 +119,9 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             q.wait_full();
             let query = K::Query::load(q_smem, lanes);
             consumer.attend(&query, view, &q);
+            // The next tile's place is read while the last PV runs.
+            work = inbox.receive(lanes.lane);
+            consumer.close_output();
             consumer.skip(view.blocks.begin - cluster.begin);
             epilogue::store::<K, S, P, O>(
                 launch,
@@ -131,7 +134,6 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 &q,
             );
             q.advance();
-            work = inbox.receive(lanes.lane);
         }
         epilogue::finish();
     }
@@ -167,7 +169,7 @@ where
         }
     }
 
-    /// From the first block's scores to the last block's output, last block first.
+    /// From the last block's scores to the first block's output, which is left running.
     ///
     /// # Safety
     /// As [`consume`]; Q has arrived.
@@ -220,6 +222,17 @@ where
             // O += P V of the first block.
             self.v.wait_full();
             self.output();
+        }
+    }
+
+    /// Waits for the last PV, which [`Self::attend`] leaves running.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn close_output(&mut self) {
+        // SAFETY: forwarded to the caller.
+        unsafe {
             self.acc_o.wait::<0>();
             self.release_v();
         }

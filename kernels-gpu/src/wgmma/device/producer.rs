@@ -9,6 +9,10 @@ use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTil
 use crate::pipeline::Ring;
 use crate::wgmma::schedule::{Schedule, Tile};
 
+/// Blocks of a tile that are loaded before the next tile is announced: the draw, a round trip to global memory,
+/// has come back by then, and the consumers are still busy.
+const ANNOUNCE_AFTER: u32 = 2;
+
 /// Loads for tiles until there are no more.
 ///
 /// # Safety
@@ -47,17 +51,28 @@ pub unsafe fn produce(
             let blocks = cluster_range(params, tile, place);
             let head_kv = place.head / group.max(1);
             let mut n_block = blocks.end - 1;
-            loader.load_k(n_block, head_kv, place.batch);
-            loader.load_q(place);
-            // V trails K by a block, as PV trails QKᵀ.
-            while n_block > blocks.begin {
-                loader.load_k(n_block - 1, head_kv, place.batch);
-                loader.load_v(n_block, head_kv, place.batch);
-                n_block -= 1;
+            if tile.q_in_registers {
+                // The consumers are done with Q early: it can come long before its tile.
+                loader.load_q(place);
+                loader.load_k(n_block, head_kv, place.batch);
+            } else {
+                loader.load_k(n_block, head_kv, place.batch);
+                loader.load_q(place);
             }
-            loader.load_v(n_block, head_kv, place.batch);
-            if leader {
-                dispatcher.announce(schedule, next);
+            // V trails K by a block, as PV trails QKᵀ.
+            let announce_at = blocks.end.saturating_sub(ANNOUNCE_AFTER).max(blocks.begin);
+            loop {
+                if n_block > blocks.begin {
+                    loader.load_k(n_block - 1, head_kv, place.batch);
+                }
+                loader.load_v(n_block, head_kv, place.batch);
+                if leader && n_block == announce_at {
+                    dispatcher.announce(schedule, next);
+                }
+                if n_block == blocks.begin {
+                    break;
+                }
+                n_block -= 1;
             }
             work = inbox.receive_as_producer();
         }
