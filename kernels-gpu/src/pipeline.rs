@@ -105,6 +105,14 @@ impl Ring {
         }
     }
 
+    /// The producer's view of the stage after the one this consumer is at.
+    #[inline(always)]
+    pub fn next_as_producer(mut self) -> Self {
+        self.advance();
+        self.phase ^= 1;
+        self
+    }
+
     /// Goes to the next stage.
     #[inline(always)]
     pub fn advance(&mut self) {

@@ -33,6 +33,8 @@ pub mod global;
 #[cfg(target_arch = "nvptx64")]
 pub mod half;
 #[cfg(target_arch = "nvptx64")]
+pub mod hint;
+#[cfg(target_arch = "nvptx64")]
 pub mod math;
 #[cfg(target_arch = "nvptx64")]
 pub mod shared;

@@ -65,6 +65,20 @@ pub unsafe fn load4_words(address: u32) -> [u32; 4] {
     [a, b, c, d]
 }
 
+/// Stores four consecutive words (`st.shared.v4.b32`).
+///
+/// # Safety
+/// `address` is 16-byte aligned, the 16 bytes are inside the block's shared memory, and no other thread accesses
+/// them without a barrier in between.
+#[inline(always)]
+pub unsafe fn store4_words(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg32) address,
+            in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
+    }
+}
+
 /// Stores one f32 (`st.shared.f32`).
 ///
 /// # Safety

@@ -6,18 +6,19 @@
 
 use core::arch::asm;
 
-/// The address of parameter `index` of kernel `name`, a tensor map passed by value.
+/// The address of parameter `index` (a constant expression) of kernel `name`, a tensor map passed by value.
 ///
-/// rustc would copy the parameter to local memory; the hardware wants it where the launch put it.
+/// rustc would copy the parameter to local memory; the hardware wants it where the launch put it. Worked out
+/// anew at each use, as two instructions are cheaper than a pair of registers that lives through the kernel.
 #[macro_export]
 macro_rules! tensor_map_parameter {
-    ($name:ident, $index:literal) => {{
+    ($name:ident, $index:expr) => {{
         let address: u64;
         // SAFETY: reads the address of the kernel's own parameter.
         unsafe {
             ::core::arch::asm!(
-                concat!("{{ .reg .b64 t; mov.b64 t, ", stringify!($name), "_param_", $index, "; cvta.param.u64 {}, t; }}"),
-                out(reg64) address, options(pure, nomem, nostack)
+                concat!("{{ .reg .b64 t; mov.b64 t, ", stringify!($name), "_param_{1}; cvta.param.u64 {0}, t; }}"),
+                out(reg64) address, const $index, options(nomem, nostack)
             );
         }
         address

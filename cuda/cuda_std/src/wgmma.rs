@@ -113,6 +113,7 @@ pub trait InFlight {
 }
 
 wgmma_gemms! {
-    scores_from_registers: (128, 128);
-    output_from_registers: (128, 128);
+    scores_from_registers: (128, 96), (128, 128);
+    scores_from_shared: (128, 64), (112, 192), (80, 256);
+    output_from_registers: (64, 128), (96, 128), (128, 112), (128, 128), (192, 112), (256, 80);
 }

@@ -11,8 +11,8 @@ pub const WARPGROUP_ROWS: u32 = 64;
 /// Columns of a panel: the 128 bytes that the swizzle spans, in 16-bit elements.
 pub const PANEL_COLS: u32 = 64;
 pub const PANEL_ROW_BYTES: u32 = 128;
-/// Slots in which the producer announces tiles to the consumers: the one being computed, and the next.
-pub const WORK_SLOTS: u32 = 2;
+/// Slots in which the producer announces tiles: the one being stored, the one being computed, and the next.
+pub const WORK_SLOTS: u32 = 3;
 /// Bytes of a slot.
 pub const WORK_BYTES: u32 = 16;
 
@@ -190,6 +190,29 @@ impl WgmmaTile {
     }
 }
 
+/// head_dim ≤ 64. Three consumers, as exponentials bind as much as the tensor cores and more warps hide each
+/// other's; for the same reason no overlap inside a warpgroup, which costs 5 % there.
+pub const HD64: WgmmaTile = WgmmaTile {
+    head_dim: 64,
+    head_dim_v: 64,
+    consumers: 3,
+    block_n: 128,
+    k_stages: 2,
+    v_stages: 2,
+    cluster: 1,
+    q_in_registers: false,
+    overlap: false,
+    ping_pong: true,
+    staging: Staging::Own,
+    producer_registers: 32,
+    consumer_registers: 160,
+};
+/// head_dim ≤ 96: as 128.
+pub const HD96: WgmmaTile = WgmmaTile {
+    head_dim: 96,
+    head_dim_v: 96,
+    ..HD128
+};
 /// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power.
 pub const HD128: WgmmaTile = WgmmaTile {
     head_dim: 128,
@@ -211,8 +234,35 @@ pub const HD128_SINGLE: WgmmaTile = WgmmaTile {
     cluster: 1,
     ..HD128
 };
+/// head_dim ≤ 192 with head_dim_v ≤ 128 (DeepSeek's 192/128).
+pub const HD192_V128: WgmmaTile = WgmmaTile {
+    head_dim_v: 128,
+    staging: Staging::Own,
+    ..HD192
+};
+/// head_dim ≤ 192. The longest block for which two stages of K and V fit beside Q, and the scores beside O.
+pub const HD192: WgmmaTile = WgmmaTile {
+    head_dim: 192,
+    head_dim_v: 192,
+    block_n: 112,
+    q_in_registers: false,
+    staging: Staging::OverQ,
+    ..HD128
+};
+/// head_dim ≤ 256: as 192.
+pub const HD256: WgmmaTile = WgmmaTile {
+    head_dim: 256,
+    head_dim_v: 256,
+    block_n: 80,
+    ..HD192
+};
 
 const _: () = {
+    HD64.check();
+    HD96.check();
     HD128.check();
     HD128_SINGLE.check();
+    HD192_V128.check();
+    HD192.check();
+    HD256.check();
 };

@@ -41,9 +41,15 @@ macro_rules! instances {
                 _o: crate::wgmma::tensor_map::TensorMap,
                 counter: u64,
             ) {
-                use crate::wgmma::device::{Maps, forward, policy};
+                use crate::wgmma::device::{forward, policy};
                 const TILE: WgmmaTile = $tile;
                 struct Kernel;
+                impl policy::Maps for Kernel {
+                    #[inline(always)]
+                    fn address<const PARAMETER: u32>() -> u64 {
+                        cuda_std::tensor_map_parameter!($name, PARAMETER)
+                    }
+                }
                 impl policy::Policy<
                     { TILE.block_n as usize / 2 },
                     { TILE.block_n as usize / 4 },
@@ -53,12 +59,6 @@ macro_rules! instances {
                     type Element = cuda_std::half::$dtype;
                     type Query = instances!(@query $query, $dtype);
                 }
-                let maps = Maps {
-                    q: cuda_std::tensor_map_parameter!($name, 1),
-                    k: cuda_std::tensor_map_parameter!($name, 2),
-                    v: cuda_std::tensor_map_parameter!($name, 3),
-                    o: cuda_std::tensor_map_parameter!($name, 4),
-                };
                 // SAFETY: forwarded to the launch.
                 unsafe {
                     forward::<
@@ -68,7 +68,7 @@ macro_rules! instances {
                         { TILE.block_n as usize / 2 },
                         { TILE.block_n as usize / 4 },
                         { TILE.head_dim_v as usize / 2 },
-                    >(&params, maps, counter)
+                    >(&params, counter)
                 }
             }
         )*
@@ -85,6 +85,18 @@ macro_rules! instances {
 }
 
 instances! {
+    fa_fwd_sm90_bf16_hd64 = Bf16, wgmma::HD64, shared;
+    fa_fwd_sm90_bf16_hd96 = Bf16, wgmma::HD96, registers;
     fa_fwd_sm90_bf16_hd128 = Bf16, wgmma::HD128, registers;
     fa_fwd_sm90_bf16_hd128_single = Bf16, wgmma::HD128_SINGLE, registers;
+    fa_fwd_sm90_bf16_hd192_v128 = Bf16, wgmma::HD192_V128, shared;
+    fa_fwd_sm90_bf16_hd192 = Bf16, wgmma::HD192, shared;
+    fa_fwd_sm90_bf16_hd256 = Bf16, wgmma::HD256, shared;
+    fa_fwd_sm90_f16_hd64 = F16, wgmma::HD64, shared;
+    fa_fwd_sm90_f16_hd96 = F16, wgmma::HD96, registers;
+    fa_fwd_sm90_f16_hd128 = F16, wgmma::HD128, registers;
+    fa_fwd_sm90_f16_hd128_single = F16, wgmma::HD128_SINGLE, registers;
+    fa_fwd_sm90_f16_hd192_v128 = F16, wgmma::HD192_V128, shared;
+    fa_fwd_sm90_f16_hd192 = F16, wgmma::HD192, shared;
+    fa_fwd_sm90_f16_hd256 = F16, wgmma::HD256, shared;
 }

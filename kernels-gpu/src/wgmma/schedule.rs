@@ -14,6 +14,8 @@ const L2_BYTES: u64 = 32 << 20;
 pub struct Tile {
     pub super_block: u32,
     pub head: u32,
+    /// The key/value head it reads.
+    pub head_kv: u32,
     pub batch: u32,
 }
 
@@ -25,6 +27,8 @@ pub struct Tile {
 pub struct Schedule {
     super_blocks: u32,
     heads: u32,
+    /// Query heads that share a key/value head.
+    group: u32,
     /// `batch · heads_q`.
     sequences: u32,
     /// Sequences of a section; the last one may have fewer.
@@ -47,6 +51,7 @@ impl Schedule {
         Self {
             super_blocks,
             heads: params.heads_q,
+            group: divide(params.heads_q, params.heads_kv).0,
             sequences,
             section,
             count: super_blocks * sequences,
@@ -71,6 +76,7 @@ impl Schedule {
         Tile {
             super_block: self.super_blocks - 1 - reversed,
             head,
+            head_kv: divide(head, self.group).0,
             batch,
         }
     }

@@ -13,6 +13,14 @@ use crate::config::wgmma::{PANEL_COLS, WARPGROUP_ROWS, WgmmaTile};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap(pub [u64; 16]);
 
+/// Position of a launch's tensor maps among the kernel's parameters.
+pub mod parameter {
+    pub const Q: u32 = 1;
+    pub const K: u32 = 2;
+    pub const V: u32 = 3;
+    pub const O: u32 = 4;
+}
+
 /// Dimensions of every tensor map.
 pub const RANK: usize = 4;
 /// TMA wants addresses and strides in multiples of it.

@@ -18,11 +18,14 @@ use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
 use crate::pipeline::Ring;
 use crate::tile::block_range::BlockRange;
 use crate::tile::score::ScoreTransform;
-use crate::wgmma::schedule::Tile;
 
 /// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
 /// f16's, so that no packed probability overflows.
 const LARGE_SUM: f32 = 1024.0;
+
+/// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
+/// the range in which [`Rows::lower`] has an exact factor.
+const HUGE_SUM: f32 = f32::from_bits((127 + 120) << 23);
 
 /// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
 struct Consumer<'a, K, const S: usize, const P: usize, const O: usize>
@@ -63,7 +66,6 @@ struct View {
 pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
     launch: &Launch,
     warpgroup: u32,
-    first: Option<Tile>,
 ) where
     K: Policy<S, P, O>,
     [f32; S]: InFlight,
@@ -99,29 +101,25 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         accumulate: 0,
     };
     let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, 1);
-    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers);
+    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile.cluster);
     let q_smem = smem + warpgroup * tile.q_bytes();
-    let mut work = first;
     // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
     unsafe {
         if tile.ping_pong {
             turns.start();
         }
-        while let Some(place) = work {
+        while inbox.wait() {
+            let place = inbox.tile();
             let cluster = cluster_range(params, tile, place);
             let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-            let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
             let view = View {
                 blocks: block_range(params, tile, &cluster, m_begin),
-                row: row_begin + lanes.row(),
+                row: m_begin + warpgroup * WARPGROUP_ROWS + lanes.row(),
             };
             consumer.skip(cluster.end - view.blocks.end);
             q.wait_full();
             let query = K::Query::load(q_smem, lanes);
             consumer.attend(&query, view, &q);
-            // The next tile's place is read while the last PV runs.
-            work = inbox.receive(lanes.lane);
-            consumer.close_output();
             consumer.skip(view.blocks.begin - cluster.begin);
             epilogue::store::<K, S, P, O>(
                 launch,
@@ -129,10 +127,10 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 lanes,
                 &consumer.acc_o,
                 &consumer.rows,
-                place,
-                row_begin,
+                inbox.tile(),
                 &q,
             );
+            inbox.release(lanes.lane == 0);
             q.advance();
         }
         epilogue::finish();
@@ -169,7 +167,7 @@ where
         }
     }
 
-    /// From the last block's scores to the first block's output, which is left running.
+    /// From the last block's scores to the first block's output.
     ///
     /// # Safety
     /// As [`consume`]; Q has arrived.
@@ -222,17 +220,6 @@ where
             // O += P V of the first block.
             self.v.wait_full();
             self.output();
-        }
-    }
-
-    /// Waits for the last PV, which [`Self::attend`] leaves running.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn close_output(&mut self) {
-        // SAFETY: forwarded to the caller.
-        unsafe {
             self.acc_o.wait::<0>();
             self.release_v();
         }
@@ -268,7 +255,7 @@ where
             self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
             let large = !(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM);
-            let overflow = !(sums[0] < f32::INFINITY && sums[1] < f32::INFINITY);
+            let overflow = !(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM);
             // K of this block stays until it is known that its scores are not needed again.
             let overflow = warp::any(self.turns.any(overflow));
             self.finish_output();

@@ -1,6 +1,7 @@
 //! Normalising a warpgroup's output and handing it to TMA, which writes it under the next tile.
 
 use cuda_std::half::Half;
+use cuda_std::hint::opaque;
 use cuda_std::wgmma::InFlight;
 use cuda_std::{global, mbarrier, stmatrix, tma};
 
@@ -9,12 +10,13 @@ use super::lanes::{Lanes, ROW_STEP};
 use super::policy::Policy;
 use super::softmax::Rows;
 use crate::barriers::Turns;
-use crate::config::wgmma::{PANEL_COLS, Staging};
+use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP_ROWS};
 use crate::pipeline::Ring;
 use crate::wgmma::schedule::Tile;
+use crate::wgmma::tensor_map::parameter;
 
-/// Writes the warpgroup's rows of `o` and `lse`, starting with row `row_begin`; rows past the sequence are
-/// left out, by TMA and by predicates.
+/// Writes the warpgroup's rows of `o` and `lse`, its part of tile `place`; rows past the sequence are left
+/// out, by TMA and by predicates.
 ///
 /// # Safety
 /// `launch` holds; all threads of the warpgroup reach the same call.
@@ -27,7 +29,6 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     acc_o: &[f32; O],
     rows: &Rows,
     place: Tile,
-    row_begin: u32,
     q: &Ring,
 ) where
     K: Policy<S, P, O>,
@@ -35,7 +36,10 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
 {
     let tile = &K::TILE;
     let params = launch.params;
-    let o_smem = launch.smem + tile.o_offset() + warpgroup * tile.o_pitch();
+    let lanes = lanes.anew();
+    let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
+    let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
+    let o_smem = opaque(launch.smem) + tile.o_offset() + warpgroup * tile.o_pitch();
     // SAFETY: the stage is private to the warpgroup and free after the wait and the barrier.
     unsafe {
         let turns = Turns::new(warpgroup, tile.consumers);
@@ -69,7 +73,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
         while panel < tile.panels_v() {
             let to = [panel * PANEL_COLS, row_begin, place.head, place.batch];
             let from = o_smem + panel * tile.row_panel_bytes();
-            tma::store4d_if(lanes.is_first(), launch.o, to, from);
+            tma::store4d_if(lanes.is_first(), K::address::<{ parameter::O }>(), to, from);
             panel += 1;
         }
         tma::commit_stores();

@@ -1,5 +1,6 @@
 //! Where a thread's fragment elements lie in its warpgroup's 64 rows (`cuda_std::wgmma`).
 
+use cuda_std::hint::opaque;
 use cuda_std::thread::thread_idx_x;
 use cuda_std::warp::WARP_SIZE;
 
@@ -23,6 +24,15 @@ impl Lanes {
         Self {
             lane: thread % WARP_SIZE,
             warp: thread / WARP_SIZE,
+        }
+    }
+
+    /// The same place, for addresses that are to be worked out where they are used, not kept in registers.
+    #[inline(always)]
+    pub fn anew(&self) -> Self {
+        Self {
+            lane: opaque(self.lane),
+            warp: self.warp,
         }
     }
 

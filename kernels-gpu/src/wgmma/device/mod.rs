@@ -10,12 +10,13 @@ mod producer;
 mod softmax;
 mod work;
 
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::InFlight;
 use cuda_std::{cluster, shared, tma, warpgroup};
 
 use super::schedule::Schedule;
+use super::tensor_map::parameter;
 use crate::abi::ForwardParams;
 use crate::barriers::Barriers;
 use policy::Policy;
@@ -24,11 +25,6 @@ use policy::Policy;
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
     pub params: &'a ForwardParams,
-    /// Addresses of the tensor maps.
-    pub q: u64,
-    pub k: u64,
-    pub v: u64,
-    pub o: u64,
     /// Global address of the tile counter, 0 before and after the launch.
     pub counter: u64,
     /// Start of dynamic shared memory.
@@ -38,19 +34,10 @@ pub struct Launch<'a> {
     rank: u32,
 }
 
-/// The addresses a kernel has of its own parameters.
-#[derive(Clone, Copy)]
-pub struct Maps {
-    pub q: u64,
-    pub k: u64,
-    pub v: u64,
-    pub o: u64,
-}
-
 /// The whole kernel: splits the block into producer and consumers.
 ///
 /// # Safety
-/// `params` and `maps` describe live allocations, `counter` is a zeroed u32 that no concurrent launch uses, and
+/// `params` and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent launch uses, and
 /// the launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
@@ -62,7 +49,6 @@ pub unsafe fn forward<
     const O: usize,
 >(
     params: &ForwardParams,
-    maps: Maps,
     counter: u64,
 ) where
     K: Policy<S, P, O>,
@@ -73,10 +59,6 @@ pub unsafe fn forward<
     let smem = shared::dynamic_base();
     let launch = Launch {
         params,
-        q: maps.q,
-        k: maps.k,
-        v: maps.v,
-        o: maps.o,
         counter,
         smem,
         barriers: Barriers::new(tile, smem + tile.barriers_offset()),
@@ -86,31 +68,32 @@ pub unsafe fn forward<
             cluster::rank()
         },
     };
-    let clusters = grid_dim_x() / tile.cluster;
     let schedule = Schedule::new(params, tile.cluster_m());
-    let number = block_idx_x() / tile.cluster;
-    let first = (number < schedule.count).then(|| schedule.get(number));
 
     // SAFETY: forwarded to the caller. The branches below are taken by whole warpgroups.
     unsafe {
         if thread_idx_x() == 0 {
-            for map in [maps.q, maps.k, maps.v, maps.o] {
-                tma::prefetch(map);
-            }
+            tma::prefetch(K::address::<{ parameter::Q }>());
+            tma::prefetch(K::address::<{ parameter::K }>());
+            tma::prefetch(K::address::<{ parameter::V }>());
+            tma::prefetch(K::address::<{ parameter::O }>());
             launch.barriers.init(tile);
+            let slots = smem + tile.work_offset();
+            let number = block_idx_x() / tile.cluster;
+            work::announce_first(slots, &launch.barriers, &schedule, number);
         }
         meet(tile.cluster);
         let warpgroup = warpgroup::index();
         if warpgroup == 0 {
             warpgroup::release_registers::<PRODUCER_REGISTERS>();
             if thread_idx_x() == 0 {
-                producer::produce(&launch, tile, &schedule, clusters, first);
+                producer::produce::<K>(&launch, tile);
             }
             // The barrier below wants whole warps.
             sync_warp();
         } else {
             warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
-            consumer::consume::<K, S, P, O>(&launch, warpgroup - 1, first);
+            consumer::consume::<K, S, P, O>(&launch, warpgroup - 1);
         }
         // A block must outlive arrivals and copies from the others.
         if tile.cluster > 1 {

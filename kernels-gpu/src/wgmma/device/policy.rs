@@ -10,10 +10,18 @@ use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTil
 
 /// One instance: `S`, `P` and `O` are the registers a thread holds of the scores, of the packed
 /// probabilities and of the output.
-pub trait Policy<const S: usize, const P: usize, const O: usize> {
+pub trait Policy<const S: usize, const P: usize, const O: usize>: Maps {
     const TILE: WgmmaTile;
     type Element: Half + OutputFromRegisters<O, P>;
     type Query: Query<S>;
+}
+
+/// Where the launch put the kernel's tensor maps.
+pub trait Maps {
+    /// The address of tensor map number `PARAMETER` of the kernel ([`parameter`]).
+    ///
+    /// [`parameter`]: crate::wgmma::tensor_map::parameter
+    fn address<const PARAMETER: u32>() -> u64;
 }
 
 /// A warpgroup's Q as the left operand of S = Q Kᵀ.
@@ -45,6 +53,7 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
     unsafe fn load(q_smem: u32, lanes: Lanes) -> Self {
         /// Columns that four 8 × 8 matrices cover, two of them side by side.
         const STEP: u32 = 16;
+        let lanes = lanes.anew();
         let mut fragment = [0; Q];
         let mut step = 0;
         while step < Q / 4 {

@@ -1,30 +1,24 @@
 //! The producer: one thread that draws tiles and keeps Q, K and V coming.
 
+use core::marker::PhantomData;
+
 use cuda_std::{mbarrier, tma};
 
 use super::Launch;
 use super::blocks::cluster_range;
+use super::policy::Maps;
 use super::work::{Dispatcher, Inbox, leads};
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
 use crate::pipeline::Ring;
-use crate::wgmma::schedule::{Schedule, Tile};
-
-/// Blocks of a tile that are loaded before the next tile is announced: the draw, a round trip to global memory,
-/// has come back by then, and the consumers are still busy.
-const ANNOUNCE_AFTER: u32 = 2;
+use crate::wgmma::schedule::Tile;
+use crate::wgmma::tensor_map::parameter;
 
 /// Loads for tiles until there are no more.
 ///
 /// # Safety
 /// `launch` holds; one thread of the block calls it.
 #[inline(always)]
-pub unsafe fn produce(
-    launch: &Launch,
-    tile: &WgmmaTile,
-    schedule: &Schedule,
-    clusters: u32,
-    first: Option<Tile>,
-) {
+pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     let Launch {
         params,
         smem,
@@ -32,9 +26,14 @@ pub unsafe fn produce(
         ..
     } = *launch;
     let slots = smem + tile.work_offset();
-    let mut inbox = Inbox::new(slots, &barriers);
-    let mut dispatcher = Dispatcher::new(slots, &barriers, launch.counter, clusters, tile.cluster);
-    let mut loader = Loader {
+    let mut inbox = Inbox::new(slots, &barriers, tile.cluster);
+    let dispatcher = Dispatcher {
+        params,
+        tile,
+        counter: launch.counter,
+    };
+    let mut loader = Loader::<M> {
+        maps: PhantomData,
         launch,
         tile,
         q: Ring::producer(barriers.q_full, barriers.q_empty, 1),
@@ -42,44 +41,37 @@ pub unsafe fn produce(
         v: Ring::producer(barriers.v_full, barriers.v_empty, tile.v_stages),
     };
     let leader = leads(launch.rank);
-    let group = params.heads_q / params.heads_kv.max(1);
-    let mut work = first;
-    while let Some(place) = work {
-        // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
-        unsafe {
-            let next = if leader { dispatcher.draw(schedule) } else { 0 };
+    // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
+    unsafe {
+        while let Some(place) = inbox.wait_alone() {
             let blocks = cluster_range(params, tile, place);
-            let head_kv = place.head / group.max(1);
             let mut n_block = blocks.end - 1;
             if tile.q_in_registers {
                 // The consumers are done with Q early: it can come long before its tile.
                 loader.load_q(place);
-                loader.load_k(n_block, head_kv, place.batch);
+                loader.load_k(n_block, place.head_kv, place.batch);
             } else {
-                loader.load_k(n_block, head_kv, place.batch);
+                loader.load_k(n_block, place.head_kv, place.batch);
                 loader.load_q(place);
             }
+            // The round trips of drawing pass while the previous tile's last blocks are computed on.
+            if leader {
+                dispatcher.announce_next(&inbox);
+            }
             // V trails K by a block, as PV trails QKᵀ.
-            let announce_at = blocks.end.saturating_sub(ANNOUNCE_AFTER).max(blocks.begin);
-            loop {
-                if n_block > blocks.begin {
-                    loader.load_k(n_block - 1, head_kv, place.batch);
-                }
-                loader.load_v(n_block, head_kv, place.batch);
-                if leader && n_block == announce_at {
-                    dispatcher.announce(schedule, next);
-                }
-                if n_block == blocks.begin {
-                    break;
-                }
+            while n_block > blocks.begin {
+                loader.load_k(n_block - 1, place.head_kv, place.batch);
+                loader.load_v(n_block, place.head_kv, place.batch);
                 n_block -= 1;
             }
-            work = inbox.receive_as_producer();
+            loader.load_v(n_block, place.head_kv, place.batch);
+            inbox.release(true);
         }
     }
 }
 
-struct Loader<'a> {
+struct Loader<'a, M> {
+    maps: PhantomData<M>,
     launch: &'a Launch<'a>,
     tile: &'a WgmmaTile,
     q: Ring,
@@ -87,7 +79,7 @@ struct Loader<'a> {
     v: Ring,
 }
 
-impl Loader<'_> {
+impl<M: Maps> Loader<'_, M> {
     /// Loads this block's Q.
     #[inline(always)]
     unsafe fn load_q(&mut self, place: Tile) {
@@ -106,7 +98,7 @@ impl Loader<'_> {
                         + warpgroup * tile.q_bytes()
                         + panel * tile.row_panel_bytes();
                     let from = [panel * PANEL_COLS, rows, place.head, place.batch];
-                    tma::load4d(to, self.launch.q, from, self.q.full());
+                    tma::load4d(to, M::address::<{ parameter::Q }>(), from, self.q.full());
                     panel += 1;
                 }
                 warpgroup += 1;
@@ -123,7 +115,7 @@ impl Loader<'_> {
         unsafe {
             self.load_block(
                 &self.k,
-                self.launch.k,
+                M::address::<{ parameter::K }>(),
                 stage,
                 tile.panels(),
                 [n_block, head, batch],
@@ -140,7 +132,7 @@ impl Loader<'_> {
         unsafe {
             self.load_block(
                 &self.v,
-                self.launch.v,
+                M::address::<{ parameter::V }>(),
                 stage,
                 tile.panels_v(),
                 [n_block, head, batch],

@@ -122,7 +122,7 @@ impl Rows {
     /// probabilities included.
     ///
     /// # Safety
-    /// All 32 lanes must reach the same call; `sums` are finite.
+    /// All 32 lanes must reach the same call; `sums` are below 2¹²⁶.
     #[inline(always)]
     pub unsafe fn lower(&mut self, sums: PerRow) -> PerRow {
         let mut factor = [1.0; ROWS];
