@@ -191,13 +191,14 @@ impl WgmmaTile {
 }
 
 /// head_dim ≤ 64. Three consumers, as exponentials bind as much as the tensor cores and more warps hide each
-/// other's; for the same reason no overlap inside a warpgroup, which costs 5 % there.
+/// other's; for the same reason no overlap inside a warpgroup, which costs 5 % there. Four stages of K: a block
+/// stays until its exponentials are done, which take most of a step.
 pub const HD64: WgmmaTile = WgmmaTile {
     head_dim: 64,
     head_dim_v: 64,
     consumers: 3,
     block_n: 128,
-    k_stages: 2,
+    k_stages: 4,
     v_stages: 2,
     cluster: 1,
     q_in_registers: false,

@@ -28,7 +28,8 @@ macro_rules! instances {
             /// Forward pass in 16 bits on Hopper.
             ///
             /// # Safety
-            /// `params` and the tensor maps of q, k, v and o describe the same live allocations; `counter` is the
+            /// `params` and the tensor maps of q, k, v and o describe the same live allocations and `schedule` their
+            /// tiles; `counter` is the
             /// address of a u32 that is 0 and that no concurrent launch uses.
             #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
             #[cuda_std::launch_bounds($tile.threads(), 1, $tile.cluster)]
@@ -39,6 +40,7 @@ macro_rules! instances {
                 _k: crate::wgmma::tensor_map::TensorMap,
                 _v: crate::wgmma::tensor_map::TensorMap,
                 _o: crate::wgmma::tensor_map::TensorMap,
+                schedule: crate::wgmma::schedule::Schedule,
                 counter: u64,
             ) {
                 use crate::wgmma::device::{forward, policy};
@@ -68,7 +70,7 @@ macro_rules! instances {
                         { TILE.block_n as usize / 2 },
                         { TILE.block_n as usize / 4 },
                         { TILE.head_dim_v as usize / 2 },
-                    >(&params, counter)
+                    >(&params, &schedule, counter)
                 }
             }
         )*

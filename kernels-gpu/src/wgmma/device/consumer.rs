@@ -6,15 +6,16 @@ use cuda_std::warp;
 use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
 
 use super::Launch;
-use super::blocks::{block_range, cluster_range};
+use super::blocks::Ranges;
 use super::epilogue;
 use super::lanes::Lanes;
 use super::mask::{hide_left, hide_right};
 use super::policy::{Policy, Query};
 use super::softmax::{PerRow, Rows, scale_rows};
 use super::work::Inbox;
+use crate::abi::Band;
 use crate::barriers::Turns;
-use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
+use crate::config::wgmma::WgmmaTile;
 use crate::pipeline::Ring;
 use crate::tile::block_range::BlockRange;
 use crate::tile::score::ScoreTransform;
@@ -109,18 +110,22 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             turns.start();
         }
         while inbox.wait() {
-            let place = inbox.tile();
-            let cluster = cluster_range(params, tile, place);
-            let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-            let view = View {
-                blocks: block_range(params, tile, &cluster, m_begin),
-                row: m_begin + warpgroup * WARPGROUP_ROWS + lanes.row(),
-            };
-            consumer.skip(cluster.end - view.blocks.end);
+            let ranges = Ranges::new(launch, tile, inbox.tile(), warpgroup);
+            consumer.skip(ranges.cluster.end - ranges.block.end, false);
+            consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
             q.wait_full();
             let query = K::Query::load(q_smem, lanes);
+            let view = View {
+                blocks: ranges.own,
+                row: ranges.row_begin + lanes.row(),
+            };
             consumer.attend(&query, view, &q);
-            consumer.skip(view.blocks.begin - cluster.begin);
+            if launch.params.band.lower > -Band::OPEN {
+                // Worked out again rather than kept; without a border on the left all begin with key 0.
+                let ranges = Ranges::new(launch, tile, inbox.tile(), warpgroup);
+                consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
+                consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
+            }
             epilogue::store::<K, S, P, O>(
                 launch,
                 warpgroup,
@@ -145,15 +150,13 @@ where
 {
     const TILE: WgmmaTile = K::TILE;
 
-    /// Passes over blocks that only the other block of the cluster needs.
+    /// Passes over key blocks that only others need: the other block of the cluster, or, with a turn for each,
+    /// other warpgroups of this block.
     ///
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn skip(&mut self, blocks: u32) {
-        if Self::TILE.cluster == 1 {
-            return;
-        }
+    unsafe fn skip(&mut self, blocks: u32, turns: bool) {
         let mut i = 0;
         while i < blocks {
             // SAFETY: forwarded to the caller.
@@ -162,6 +165,10 @@ where
                 self.release_k();
                 self.v.wait_full();
                 self.release_v();
+                if turns {
+                    self.turns.take();
+                    self.turns.hand_over();
+                }
             }
             i += 1;
         }

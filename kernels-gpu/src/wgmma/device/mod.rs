@@ -25,6 +25,7 @@ use policy::Policy;
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
     pub params: &'a ForwardParams,
+    pub schedule: &'a Schedule,
     /// Global address of the tile counter, 0 before and after the launch.
     pub counter: u64,
     /// Start of dynamic shared memory.
@@ -49,6 +50,7 @@ pub unsafe fn forward<
     const O: usize,
 >(
     params: &ForwardParams,
+    schedule: &Schedule,
     counter: u64,
 ) where
     K: Policy<S, P, O>,
@@ -59,6 +61,7 @@ pub unsafe fn forward<
     let smem = shared::dynamic_base();
     let launch = Launch {
         params,
+        schedule,
         counter,
         smem,
         barriers: Barriers::new(tile, smem + tile.barriers_offset()),
@@ -68,7 +71,6 @@ pub unsafe fn forward<
             cluster::rank()
         },
     };
-    let schedule = Schedule::new(params, tile.cluster_m());
 
     // SAFETY: forwarded to the caller. The branches below are taken by whole warpgroups.
     unsafe {
@@ -80,7 +82,7 @@ pub unsafe fn forward<
             launch.barriers.init(tile);
             let slots = smem + tile.work_offset();
             let number = block_idx_x() / tile.cluster;
-            work::announce_first(slots, &launch.barriers, &schedule, number);
+            work::announce_first(slots, &launch.barriers, schedule, number);
         }
         meet(tile.cluster);
         let warpgroup = warpgroup::index();

@@ -28,7 +28,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     let slots = smem + tile.work_offset();
     let mut inbox = Inbox::new(slots, &barriers, tile.cluster);
     let dispatcher = Dispatcher {
-        params,
+        schedule: launch.schedule,
         tile,
         counter: launch.counter,
     };

@@ -3,11 +3,10 @@
 //! An announcement stays in its slot until every reader is done with the tile, so that nobody keeps it in
 //! registers.
 
-use cuda_std::hint::{opaque, opaque_grid_dim_x};
+use cuda_std::hint::opaque_grid_dim_x;
 use cuda_std::warp::uniform;
 use cuda_std::{cluster, global, mbarrier, shared};
 
-use crate::abi::ForwardParams;
 use crate::barriers::Barriers;
 use crate::config::wgmma::{WORK_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
@@ -18,7 +17,7 @@ const LEADER: u32 = 0;
 
 /// Words of a slot: a tile, its last word one above `head_kv`; all zero for the end.
 fn message(schedule: &Schedule, number: u32) -> [u32; 4] {
-    if number < schedule.count {
+    if number <= schedule.last {
         let tile = schedule.get(number);
         [tile.super_block, tile.head, tile.batch, tile.head_kv + 1]
     } else {
@@ -140,28 +139,17 @@ pub unsafe fn announce_first(slots: u32, barriers: &Barriers, schedule: &Schedul
 
 /// The leader's side: draws numbers and fills slots.
 pub struct Dispatcher<'a> {
-    pub params: &'a ForwardParams,
+    pub schedule: &'a Schedule,
     pub tile: &'a WgmmaTile,
     /// Global address of the counter: 0 before the launch, and again after it.
     pub counter: u64,
 }
 
 impl Dispatcher<'_> {
-    /// The tiles; computed at each use, as registers are dearer here than time.
-    #[inline(always)]
-    fn schedule(&self) -> Schedule {
-        let params = ForwardParams {
-            seq_q: opaque(self.params.seq_q),
-            seq_kv: opaque(self.params.seq_kv),
-            ..*self.params
-        };
-        Schedule::new(&params, self.tile.cluster_m())
-    }
-
     /// Draws the next tile and announces it, or the end, to every block of the cluster, in the slot after the one
     /// that `inbox` reads.
     ///
-    /// Every cluster draws until it gets a number past the end. That makes `count` draws in all, after which
+    /// Every cluster draws until it gets a number past the end. That makes as many draws as tiles, after which
     /// the counter wraps to 0 for the next launch.
     ///
     /// # Safety
@@ -169,10 +157,10 @@ impl Dispatcher<'_> {
     /// for each tile.
     #[inline(always)]
     pub unsafe fn announce_next(&self, inbox: &Inbox) {
-        let schedule = self.schedule();
+        let schedule = self.schedule;
         // SAFETY: forwarded to the caller.
-        let drawn = unsafe { global::fetch_increment(self.counter, schedule.count - 1) };
-        let message = message(&schedule, opaque_grid_dim_x() / self.tile.cluster + drawn);
+        let drawn = unsafe { global::fetch_increment(self.counter, schedule.last) };
+        let message = message(schedule, opaque_grid_dim_x() / self.tile.cluster + drawn);
         let next = inbox.ring.next_as_producer();
         let slot = inbox.slots + next.stage * WORK_BYTES;
         // SAFETY: the slot is empty after the wait; all blocks exit together.
