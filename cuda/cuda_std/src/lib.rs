@@ -33,9 +33,11 @@ pub mod global;
 #[cfg(target_arch = "nvptx64")]
 pub mod half;
 #[cfg(target_arch = "nvptx64")]
-pub mod hint;
+pub mod ldmatrix;
 #[cfg(target_arch = "nvptx64")]
 pub mod math;
+#[cfg(target_arch = "nvptx64")]
+pub mod mma_sync;
 #[cfg(target_arch = "nvptx64")]
 pub mod shared;
 #[cfg(target_arch = "nvptx64")]

@@ -20,7 +20,7 @@ unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.redux.sync.umax"]
     fn redux_sync_umax(value: u32, members: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
-    fn vote_any_sync(members: u32, predicate: bool) -> bool;
+    fn vote_any_sync(members: u32, condition: bool) -> bool;
 }
 
 /// Index of this thread in its warp, for one-dimensional blocks.
@@ -46,6 +46,19 @@ pub fn warp_id() -> u32 {
 pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { shfl_sync_bfly_f32(ALL_LANES, value, lane_mask, WHOLE_WARP) }
+}
+
+/// Whether `condition` holds in some lane.
+///
+/// # PTX
+/// `vote.sync.any.pred`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn any(condition: bool) -> bool {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { vote_any_sync(ALL_LANES, condition) }
 }
 
 /// Waits for all lanes of the warp, and orders their memory accesses.
@@ -89,16 +102,6 @@ pub unsafe fn reduce_sum<const LANES: u32>(mut value: f32) -> f32 {
         lane_mask /= 2;
     }
     value
-}
-
-/// Whether `predicate` holds in any lane (`vote.sync.any`).
-///
-/// # Safety
-/// All 32 lanes must reach the same call.
-#[inline(always)]
-pub unsafe fn any(predicate: bool) -> bool {
-    // SAFETY: the caller vouches that the whole warp arrives.
-    unsafe { vote_any_sync(ALL_LANES, predicate) }
 }
 
 /// `value`, which is the same in all lanes, in a form that ptxas knows to be so (`redux.sync.max.u32`, sm_80).

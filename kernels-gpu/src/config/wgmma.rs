@@ -47,6 +47,8 @@ pub struct WgmmaTile {
     /// Warpgroups take turns issuing GEMMs, so that one's softmax runs under the others' GEMMs.
     pub ping_pong: bool,
     pub staging: Staging,
+    /// Takes varlen launches, and only those.
+    pub varlen: bool,
     /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch gives,
     /// 168 · 384 or 128 · 512.
     pub producer_registers: u32,
@@ -171,6 +173,14 @@ impl WgmmaTile {
         matches!(self.staging, Staging::Own)
     }
 
+    /// The same tile for varlen launches.
+    pub const fn for_varlen(self) -> Self {
+        Self {
+            varlen: true,
+            ..self
+        }
+    }
+
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     pub const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
@@ -205,6 +215,7 @@ pub const HD64: WgmmaTile = WgmmaTile {
     overlap: false,
     ping_pong: true,
     staging: Staging::Own,
+    varlen: false,
     producer_registers: 32,
     consumer_registers: 160,
 };
@@ -227,6 +238,7 @@ pub const HD128: WgmmaTile = WgmmaTile {
     overlap: true,
     ping_pong: true,
     staging: Staging::Own,
+    varlen: false,
     producer_registers: 40,
     consumer_registers: 232,
 };

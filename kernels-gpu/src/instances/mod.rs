@@ -3,6 +3,7 @@
 //! One file per family lists what is instantiated. On the GPU each row becomes a kernel; everywhere it becomes
 //! an entry of [`INSTANCES`], from which the host computes launches.
 
+mod mma;
 mod simt;
 mod wgmma;
 
@@ -33,16 +34,19 @@ impl Arch {
 pub enum Family {
     /// fp32 on CUDA cores.
     Simt,
-    /// TMA and warpgroup matrix multiplication, on Hopper.
+    /// f16 and bf16 by `mma.sync`, which every tensor core since Ampere runs.
+    Mma,
+    /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
     Wgmma,
 }
 
 impl Family {
-    pub const ALL: [Self; 2] = [Self::Simt, Self::Wgmma];
+    pub const ALL: [Self; 3] = [Self::Simt, Self::Mma, Self::Wgmma];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simt => "simt",
+            Self::Mma => "mma",
             Self::Wgmma => "wgmma",
         }
     }
@@ -74,7 +78,8 @@ pub struct Instance {
 }
 
 /// The rows of every family.
-const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES, wgmma::INSTANCES];
+const FAMILIES: [&[Instance]; Family::ALL.len()] =
+    [simt::INSTANCES, mma::INSTANCES, wgmma::INSTANCES];
 
 /// Every exported kernel, family by family.
 pub const INSTANCES: &[Instance] = &{

@@ -23,7 +23,7 @@ const fn instance(name: &'static str, dtype: DType, tile: &'static WgmmaTile) ->
 
 /// `name = element, tile, registers|shared;`: Q from registers or from shared memory.
 macro_rules! instances {
-    ($($name:ident = $dtype:ident, $tile:path, $query:ident;)*) => {
+    ($($name:ident = $dtype:ident, $tile:expr, $query:ident;)*) => {
         $(
             /// Forward pass in 16 bits on Hopper.
             ///
@@ -101,4 +101,16 @@ instances! {
     fa_fwd_sm90_f16_hd192_v128 = F16, wgmma::HD192_V128, shared;
     fa_fwd_sm90_f16_hd192 = F16, wgmma::HD192, shared;
     fa_fwd_sm90_f16_hd256 = F16, wgmma::HD256, shared;
+    fa_fwd_sm90_bf16_hd64_varlen = Bf16, wgmma::HD64.for_varlen(), shared;
+    fa_fwd_sm90_bf16_hd96_varlen = Bf16, wgmma::HD96.for_varlen(), registers;
+    fa_fwd_sm90_bf16_hd128_varlen = Bf16, wgmma::HD128.for_varlen(), registers;
+    fa_fwd_sm90_bf16_hd192_v128_varlen = Bf16, wgmma::HD192_V128.for_varlen(), shared;
+    fa_fwd_sm90_bf16_hd192_varlen = Bf16, wgmma::HD192.for_varlen(), shared;
+    fa_fwd_sm90_bf16_hd256_varlen = Bf16, wgmma::HD256.for_varlen(), shared;
+    fa_fwd_sm90_f16_hd64_varlen = F16, wgmma::HD64.for_varlen(), shared;
+    fa_fwd_sm90_f16_hd96_varlen = F16, wgmma::HD96.for_varlen(), registers;
+    fa_fwd_sm90_f16_hd128_varlen = F16, wgmma::HD128.for_varlen(), registers;
+    fa_fwd_sm90_f16_hd192_v128_varlen = F16, wgmma::HD192_V128.for_varlen(), shared;
+    fa_fwd_sm90_f16_hd192_varlen = F16, wgmma::HD192.for_varlen(), shared;
+    fa_fwd_sm90_f16_hd256_varlen = F16, wgmma::HD256.for_varlen(), shared;
 }

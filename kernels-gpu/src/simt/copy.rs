@@ -1,10 +1,11 @@
 //! Copying a rectangle of a strided operand to shared memory, zero-filled where the operand ends.
 
-use cuda_std::cp_async::{copy4, copy16};
+use cuda_std::cp_async::{copy4, copy16_padded};
 use cuda_std::thread::thread_idx_x;
 
-use super::{F32_BYTES, opaque};
+use super::F32_BYTES;
 use crate::abi::TensorArg;
+use crate::tile::opaque;
 
 /// Elements of the widest copy.
 const VECTOR: u32 = 4;
@@ -22,12 +23,9 @@ pub struct Source {
 }
 
 impl Source {
+    /// The head of `operand` whose row 0 is at `address`.
     #[inline(always)]
-    pub fn new(operand: &TensorArg, batch: u32, head: u32, rows: u32, dims: u32) -> Self {
-        let offset = batch as i64 * operand.batch_stride + head as i64 * operand.head_stride;
-        let address = operand
-            .address
-            .wrapping_add_signed(offset * F32_BYTES as i64);
+    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
         let row_bytes = operand.seq_stride * F32_BYTES as i64;
         let misaligned = (address | row_bytes as u64) % (VECTOR * F32_BYTES) as u64 != 0;
         Self {
@@ -58,7 +56,7 @@ impl Source {
         let pieces_per_row = COLS as u32 / VECTOR;
         let rows_per_step = THREADS / pieces_per_row;
         let row_elems = (COLS + PAD) as u32;
-        let thread = thread_idx_x();
+        let thread = opaque(thread_idx_x());
         let col = thread % pieces_per_row * VECTOR;
         let dim = dim_begin + col;
         let valid_dims = self.dims.saturating_sub(dim).min(VECTOR);
@@ -79,7 +77,7 @@ impl Source {
             // SAFETY: forwarded to the caller; out-of-range elements are not read.
             unsafe {
                 if self.vectors {
-                    copy16(destination, source, valid_dims * F32_BYTES);
+                    copy16_padded(destination, source, valid_dims * F32_BYTES);
                 } else {
                     for i in 0..VECTOR {
                         let valid_bytes = if i < valid_dims { F32_BYTES } else { 0 };

@@ -1,15 +1,17 @@
 //! A consumer warpgroup: 64 rows of scores, softmax and output.
 
+use core::f32::consts::LOG2_E;
+
 use cuda_std::half::Half;
 use cuda_std::mbarrier;
 use cuda_std::warp;
 use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
 
 use super::Launch;
-use super::blocks::Ranges;
+use super::blocks::{Ranges, is_past_end, rows_of};
 use super::epilogue;
 use super::lanes::Lanes;
-use super::mask::{hide_left, hide_right};
+use super::mask::{Keys, below, col};
 use super::policy::{Policy, Query};
 use super::softmax::{PerRow, Rows, scale_rows};
 use super::work::Inbox;
@@ -19,6 +21,8 @@ use crate::config::wgmma::WgmmaTile;
 use crate::pipeline::Ring;
 use crate::tile::block_range::BlockRange;
 use crate::tile::score::ScoreTransform;
+use crate::tile::sequence::Sequence;
+use crate::wgmma::schedule::Tile;
 
 /// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
 /// f16's, so that no packed probability overflows.
@@ -34,7 +38,7 @@ where
     K: Policy<S, P, O>,
 {
     launch: &'a Launch<'a>,
-    transform: ScoreTransform,
+    /// Multiplies a score that enters the softmax as it is: bits.
     scale_log2: f32,
     lanes: Lanes,
     turns: Turns,
@@ -80,14 +84,11 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         ..
     } = *launch;
     let lanes = Lanes::new();
-    let transform = ScoreTransform::new(params);
     // SAFETY: the whole warpgroup is here.
     let turns = unsafe { Turns::new(warpgroup, tile.consumers) };
     let mut consumer = Consumer::<K, S, P, O> {
         launch,
-        transform,
-        // A scale of zero must not turn a hidden score into −∞ · 0.
-        scale_log2: transform.scale_log2.max(f32::MIN_POSITIVE),
+        scale_log2: params.softmax_scale * LOG2_E,
         lanes,
         turns,
         k: Ring::consumer(barriers.k_full, barriers.k_empty, tile.k_stages),
@@ -110,7 +111,13 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             turns.start();
         }
         while inbox.wait() {
-            let ranges = Ranges::new(launch, tile, inbox.tile(), warpgroup);
+            let place = inbox.tile();
+            let sequence = rows_of(params, tile, place.batch);
+            if is_past_end(&sequence, tile, place) {
+                inbox.release(lanes.lane == 0);
+                continue;
+            }
+            let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
             consumer.skip(ranges.cluster.end - ranges.block.end, false);
             consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
             q.wait_full();
@@ -119,10 +126,13 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 blocks: ranges.own,
                 row: ranges.row_begin + lanes.row(),
             };
-            consumer.attend(&query, view, &q);
-            if launch.params.band.lower > -Band::OPEN {
-                // Worked out again rather than kept; without a border on the left all begin with key 0.
-                let ranges = Ranges::new(launch, tile, inbox.tile(), warpgroup);
+            consumer.attend(&query, view, &q, &inbox);
+            let place = inbox.tile();
+            // Worked out again rather than kept.
+            let sequence = rows_of(params, tile, place.batch);
+            if params.band.lower > -Band::OPEN {
+                // Without a border on the left all ranges begin with block 0.
+                let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
                 consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
                 consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
             }
@@ -132,7 +142,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 lanes,
                 &consumer.acc_o,
                 &consumer.rows,
-                inbox.tile(),
+                place,
+                &sequence,
                 &q,
             );
             inbox.release(lanes.lane == 0);
@@ -179,7 +190,7 @@ where
     /// # Safety
     /// As [`consume`]; Q has arrived.
     #[inline(always)]
-    unsafe fn attend(&mut self, query: &K::Query, view: View, q: &Ring) {
+    unsafe fn attend(&mut self, query: &K::Query, view: View, q: &Ring, inbox: &Inbox) {
         let blocks = view.blocks;
         // The block whose probabilities are packed and whose PV is still to come.
         let mut n_block = blocks.end - 1;
@@ -195,7 +206,7 @@ where
                 // The multiplication has read the registers, so the loads that filled them are done.
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
-            self.softmax(view, n_block);
+            self.softmax(view, n_block, inbox);
             self.pack();
 
             let (fast_begin, fast_end) = if self.plain() {
@@ -207,7 +218,7 @@ where
             let mut stop = fast_end;
             loop {
                 while n_block > stop {
-                    self.step_online(query, view, n_block - 1);
+                    self.step_online(query, view, n_block - 1, inbox);
                     n_block -= 1;
                 }
                 if stop == blocks.begin {
@@ -235,18 +246,19 @@ where
     /// Whether scores enter the softmax as they are, up to a positive factor.
     #[inline(always)]
     fn plain(&self) -> bool {
-        self.launch.params.softcap <= 0.0 && self.launch.params.softmax_scale >= 0.0
+        let params = self.launch.params;
+        params.softcap <= 0.0 && params.softmax_scale > 0.0 && params.alibi_slopes == 0
     }
 
     /// Moves on by one block: S = Q Kᵀ of block `next` beside O += P V of the one before, then the online
     /// softmax, with masks where the block needs them.
     #[inline(always)]
-    unsafe fn step_online(&mut self, query: &K::Query, view: View, next: u32) {
+    unsafe fn step_online(&mut self, query: &K::Query, view: View, next: u32, inbox: &Inbox) {
         // SAFETY: forwarded to the caller.
         unsafe {
             self.multiply(query);
             self.release_k();
-            let rescale = self.softmax(view, next);
+            let rescale = self.softmax(view, next, inbox);
             self.finish_output();
             scale_rows(&mut self.acc_o, rescale);
             self.pack();
@@ -350,37 +362,62 @@ where
         self.accumulate = 1;
     }
 
-    /// Masks the scores of block `n_block` where needed and turns them into probabilities.
+    /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
     #[inline(always)]
-    unsafe fn softmax(&mut self, view: View, n_block: u32) -> PerRow {
-        let params = self.launch.params;
+    unsafe fn softmax(&mut self, view: View, n_block: u32, inbox: &Inbox) -> PerRow {
+        let View { blocks, row } = view;
         let key_begin = n_block * Self::TILE.block_n;
-        if !self.plain() {
-            self.transform.apply(core::array::from_mut(&mut self.acc_s));
-        }
-        let (lanes, row) = (self.lanes, view.row);
-        if view.blocks.needs_right_mask(key_begin, Self::TILE.block_n) {
-            hide_right(
-                &mut self.acc_s,
-                lanes,
-                row,
-                key_begin,
-                params.band,
-                params.seq_kv,
-            );
-        }
-        if view.blocks.needs_left_mask(key_begin) {
-            hide_left(
-                &mut self.acc_s,
-                lanes,
-                row,
-                key_begin,
-                params.band,
-                params.seq_kv,
-            );
-        }
+        let right = blocks.needs_right_mask(key_begin, Self::TILE.block_n);
+        let left = blocks.needs_left_mask(key_begin);
+        let plain = self.plain();
+        let mut scale_log2 = self.scale_log2;
         // SAFETY: forwarded to the caller.
-        unsafe { self.rows.update(&mut self.acc_s, self.scale_log2) }
+        unsafe {
+            if right || left || !plain {
+                // What only such blocks need is worked out here rather than kept.
+                let place = inbox.tile();
+                let sequence = rows_of(self.launch.params, &Self::TILE, place.batch);
+                if !plain {
+                    scale_log2 = self.transform(place, &sequence, row, key_begin);
+                }
+                let keys = Keys {
+                    lanes: self.lanes,
+                    row,
+                    key_begin,
+                    sequence: &sequence,
+                };
+                if right {
+                    keys.hide_right(&mut self.acc_s);
+                }
+                if left {
+                    keys.hide_left(&mut self.acc_s);
+                }
+            }
+            self.rows.update(&mut self.acc_s, scale_log2)
+        }
+    }
+
+    /// Applies a softcap, a slope or a scale that is not positive; returns what is left of the scale, in bits.
+    #[inline(always)]
+    unsafe fn transform(
+        &mut self,
+        place: Tile,
+        sequence: &Sequence,
+        row: u32,
+        key_begin: u32,
+    ) -> f32 {
+        // SAFETY: forwarded to the caller; the tile's batch entry and head exist.
+        let transform =
+            unsafe { ScoreTransform::new(self.launch.params, place.batch, place.head, 0.0) };
+        let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
+        let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
+        let scores = core::array::from_mut(&mut self.acc_s);
+        transform.apply(
+            scores,
+            |_| distance,
+            |register| col(register) - below(register),
+        );
+        transform.scale_log2
     }
 
     /// Rounds the probabilities to the left operand of P V.

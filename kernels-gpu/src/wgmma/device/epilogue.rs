@@ -1,19 +1,27 @@
 //! Normalising a warpgroup's output and handing it to TMA, which writes it under the next tile.
 
 use cuda_std::half::Half;
-use cuda_std::hint::opaque;
+use cuda_std::warp::WARP_SIZE;
 use cuda_std::wgmma::InFlight;
-use cuda_std::{global, mbarrier, stmatrix, tma};
+use cuda_std::{global, mbarrier, shared, stmatrix, tma};
 
 use super::Launch;
-use super::lanes::{Lanes, ROW_STEP};
+use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
 use super::policy::Policy;
 use super::softmax::Rows;
+use crate::abi::ForwardParams;
 use crate::barriers::Turns;
-use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP_ROWS};
+use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP, WARPGROUP_ROWS, WgmmaTile};
+
 use crate::pipeline::Ring;
+use crate::tile::opaque;
+use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
+
+const F32_BYTES: u64 = size_of::<f32>() as u64;
+/// Bytes of an element of O.
+const ELEMENT_BYTES: u32 = 2;
 
 /// Writes the warpgroup's rows of `o` and `lse`, its part of tile `place`; rows past the sequence are left
 /// out, by TMA and by predicates.
@@ -29,6 +37,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     acc_o: &[f32; O],
     rows: &Rows,
     place: Tile,
+    sequence: &Sequence,
     q: &Ring,
 ) where
     K: Policy<S, P, O>,
@@ -69,28 +78,77 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
         }
         tma::fence_shared();
         turns.gather();
-        let mut panel = 0;
-        while panel < tile.panels_v() {
-            let to = [panel * PANEL_COLS, row_begin, place.head, place.batch];
-            let from = o_smem + panel * tile.row_panel_bytes();
-            tma::store4d_if(lanes.is_first(), K::address::<{ parameter::O }>(), to, from);
-            panel += 1;
+        let own_rows = sequence.seq_q.saturating_sub(row_begin);
+        if tile.varlen && own_rows < WARPGROUP_ROWS {
+            // The rows below belong to the next sequence, which TMA cannot know.
+            store_rows(
+                params, tile, lanes, place.head, sequence, row_begin, own_rows, o_smem,
+            );
+            turns.gather();
+        } else {
+            let mut panel = 0;
+            while panel < tile.panels_v() {
+                let row = sequence.q_begin + row_begin;
+                let to = [panel * PANEL_COLS, row, place.head, sequence.batch];
+                let from = o_smem + panel * tile.row_panel_bytes();
+                tma::store4d_if(lanes.is_first(), K::address::<{ parameter::O }>(), to, from);
+                panel += 1;
+            }
+            tma::commit_stores();
         }
-        tma::commit_stores();
         if matches!(tile.staging, Staging::OverQ) {
             tma::wait_stores_read();
             mbarrier::arrive_if(lanes.is_first(), q.empty());
         }
 
-        let sequence = place.batch as u64 * params.heads_q as u64 + place.head as u64;
         let row = row_begin + lanes.row();
-        let lse =
-            params.lse + (sequence * params.seq_q as u64 + row as u64) * size_of::<f32>() as u64;
+        let lse = sequence.lse_address(params, place.head) + row as u64 * F32_BYTES;
         let first_col = lanes.col() == 0;
-        global::store_if(first_col && row < params.seq_q, lse, closed.lse[0]);
+        global::store_if(first_col && row < sequence.seq_q, lse, closed.lse[0]);
         let below = row + ROW_STEP;
-        let lse = lse + ROW_STEP as u64 * size_of::<f32>() as u64;
-        global::store_if(first_col && below < params.seq_q, lse, closed.lse[1]);
+        let lse = lse + ROW_STEP as u64 * F32_BYTES;
+        global::store_if(first_col && below < sequence.seq_q, lse, closed.lse[1]);
+    }
+}
+
+/// Copies `rows` staged rows to global memory, a row at a time by as many lanes as it has 16-byte chunks.
+///
+/// # Safety
+/// As [`store`]; the staged rows are visible to the whole warpgroup.
+#[expect(clippy::too_many_arguments, reason = "what a tile's end needs, once")]
+#[inline(always)]
+unsafe fn store_rows(
+    params: &ForwardParams,
+    tile: &WgmmaTile,
+    lanes: Lanes,
+    head: u32,
+    sequence: &Sequence,
+    row_begin: u32,
+    rows: u32,
+    o_smem: u32,
+) {
+    let head_address = sequence.q_address(&params.o, head, ELEMENT_BYTES);
+    let row_bytes = params.o.seq_stride * ELEMENT_BYTES as i64;
+    let thread = lanes.warp * WARP_SIZE + lanes.lane;
+    // A panel's row is eight chunks wide.
+    let chunk = thread % CHUNKS;
+    let mut row = thread / CHUNKS;
+    while row < rows {
+        let row_address = head_address.wrapping_add_signed((row_begin + row) as i64 * row_bytes);
+        let mut panel = 0;
+        while panel < tile.panels_v() {
+            let col = panel * PANEL_COLS + chunk * CHUNK_ELEMS;
+            if col < params.head_dim_v {
+                let from = o_smem + panel * tile.row_panel_bytes() + swizzled(row, chunk);
+                // SAFETY: the chunk is staged, and exists in global memory, as head_dim_v is a multiple of it.
+                unsafe {
+                    let bits = shared::load4_bits(from);
+                    global::store4_bits(row_address + (col * ELEMENT_BYTES) as u64, bits);
+                }
+            }
+            panel += 1;
+        }
+        row += WARPGROUP / CHUNKS;
     }
 }
 

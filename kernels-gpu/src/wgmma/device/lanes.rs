@@ -1,10 +1,10 @@
 //! Where a thread's fragment elements lie in its warpgroup's 64 rows (`cuda_std::wgmma`).
 
-use cuda_std::hint::opaque;
 use cuda_std::thread::thread_idx_x;
 use cuda_std::warp::WARP_SIZE;
 
 use crate::config::wgmma::{PANEL_ROW_BYTES, WARPGROUP};
+use crate::tile::opaque;
 
 /// A consumer thread's place in its warpgroup.
 #[derive(Clone, Copy)]
@@ -58,11 +58,20 @@ impl Lanes {
     /// `stmatrix` for 16 columns that start at 16-byte chunk `chunk`.
     ///
     /// Matrices 0 and 1 are the upper and lower eight rows of the left eight columns, 2 and 3 of the right:
-    /// the order of an A fragment's registers. The 128-byte swizzle xors the chunk with the row modulo 8.
+    /// the order of an A fragment's registers.
     #[inline(always)]
     pub fn matrix_row(&self, chunk: u32) -> u32 {
         let row = self.warp * 16 + self.lane % 16;
-        let chunk = chunk + self.lane / 16;
-        row * PANEL_ROW_BYTES + (chunk ^ (row % 8)) * 16
+        swizzled(row, chunk + self.lane / 16)
     }
+}
+
+/// 16-byte chunks of a panel's row, and elements of a chunk.
+pub const CHUNKS: u32 = PANEL_ROW_BYTES / 16;
+pub const CHUNK_ELEMS: u32 = 8;
+
+/// Offset in a panel of 16-byte chunk `chunk` of a row: the 128-byte swizzle xors it with the row modulo 8.
+#[inline(always)]
+pub fn swizzled(row: u32, chunk: u32) -> u32 {
+    row * PANEL_ROW_BYTES + (chunk ^ (row % 8)) * 16
 }

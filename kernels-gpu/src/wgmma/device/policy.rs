@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 use cuda_std::half::Half;
-use cuda_std::stmatrix;
+use cuda_std::ldmatrix;
 use cuda_std::wgmma::{Descriptor, OutputFromRegisters, ScoresFromRegisters, ScoresFromShared};
 
 use super::lanes::Lanes;
@@ -60,7 +60,7 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
             let panel = step as u32 * STEP / PANEL_COLS * WARPGROUP_ROWS * PANEL_ROW_BYTES;
             let chunk = step as u32 * STEP % PANEL_COLS / 8;
             // SAFETY: inside the warpgroup's Q.
-            let four = unsafe { stmatrix::load4(q_smem + panel + lanes.matrix_row(chunk)) };
+            let four = unsafe { ldmatrix::load_x4(q_smem + panel + lanes.matrix_row(chunk)) };
             fragment[4 * step] = four[0];
             fragment[4 * step + 1] = four[1];
             fragment[4 * step + 2] = four[2];

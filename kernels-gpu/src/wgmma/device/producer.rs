@@ -5,11 +5,12 @@ use core::marker::PhantomData;
 use cuda_std::{mbarrier, tma};
 
 use super::Launch;
-use super::blocks::cluster_range;
+use super::blocks::{cluster_range, is_past_end, rows_of};
 use super::policy::Maps;
 use super::work::{Dispatcher, Inbox, leads};
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
 use crate::pipeline::Ring;
+use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
 
@@ -44,15 +45,23 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
     unsafe {
         while let Some(place) = inbox.wait_alone() {
-            let blocks = cluster_range(params, tile, place);
+            let sequence = rows_of(params, tile, place.batch);
+            if is_past_end(&sequence, tile, place) {
+                if leader {
+                    dispatcher.announce_next(&inbox);
+                }
+                inbox.release(true);
+                continue;
+            }
+            let blocks = cluster_range(&sequence, tile, place);
             let mut n_block = blocks.end - 1;
             if tile.q_in_registers {
                 // The consumers are done with Q early: it can come long before its tile.
-                loader.load_q(place);
-                loader.load_k(n_block, place.head_kv, place.batch);
+                loader.load_q(place, &sequence);
+                loader.load_k(n_block, place.head_kv, &sequence);
             } else {
-                loader.load_k(n_block, place.head_kv, place.batch);
-                loader.load_q(place);
+                loader.load_k(n_block, place.head_kv, &sequence);
+                loader.load_q(place, &sequence);
             }
             // The round trips of drawing pass while the previous tile's last blocks are computed on.
             if leader {
@@ -60,11 +69,11 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
             }
             // V trails K by a block, as PV trails QKᵀ.
             while n_block > blocks.begin {
-                loader.load_k(n_block - 1, place.head_kv, place.batch);
-                loader.load_v(n_block, place.head_kv, place.batch);
+                loader.load_k(n_block - 1, place.head_kv, &sequence);
+                loader.load_v(n_block, place.head_kv, &sequence);
                 n_block -= 1;
             }
-            loader.load_v(n_block, place.head_kv, place.batch);
+            loader.load_v(n_block, place.head_kv, &sequence);
             inbox.release(true);
         }
     }
@@ -82,7 +91,7 @@ struct Loader<'a, M> {
 impl<M: Maps> Loader<'_, M> {
     /// Loads this block's Q.
     #[inline(always)]
-    unsafe fn load_q(&mut self, place: Tile) {
+    unsafe fn load_q(&mut self, place: Tile, sequence: &Sequence) {
         let tile = self.tile;
         let m_begin = place.super_block * tile.cluster_m() + self.launch.rank * tile.block_m();
         // SAFETY: forwarded to the caller.
@@ -91,13 +100,13 @@ impl<M: Maps> Loader<'_, M> {
             mbarrier::arrive_expect(self.q.full(), tile.consumers * tile.q_bytes());
             let mut warpgroup = 0;
             while warpgroup < tile.consumers {
-                let rows = m_begin + warpgroup * WARPGROUP_ROWS;
+                let row = sequence.q_begin + m_begin + warpgroup * WARPGROUP_ROWS;
                 let mut panel = 0;
                 while panel < tile.panels() {
                     let to = self.launch.smem
                         + warpgroup * tile.q_bytes()
                         + panel * tile.row_panel_bytes();
-                    let from = [panel * PANEL_COLS, rows, place.head, place.batch];
+                    let from = [panel * PANEL_COLS, row, place.head, sequence.batch];
                     tma::load4d(to, M::address::<{ parameter::Q }>(), from, self.q.full());
                     panel += 1;
                 }
@@ -108,8 +117,9 @@ impl<M: Maps> Loader<'_, M> {
     }
 
     #[inline(always)]
-    unsafe fn load_k(&mut self, n_block: u32, head: u32, batch: u32) {
+    unsafe fn load_k(&mut self, n_block: u32, head: u32, sequence: &Sequence) {
         let tile = self.tile;
+        let row = sequence.kv_begin + n_block * tile.block_n;
         let stage = self.launch.smem + tile.k_offset() + self.k.stage * tile.k_bytes();
         // SAFETY: forwarded to the caller.
         unsafe {
@@ -118,15 +128,16 @@ impl<M: Maps> Loader<'_, M> {
                 M::address::<{ parameter::K }>(),
                 stage,
                 tile.panels(),
-                [n_block, head, batch],
+                [row, head, sequence.batch],
             )
         };
         self.k.advance();
     }
 
     #[inline(always)]
-    unsafe fn load_v(&mut self, n_block: u32, head: u32, batch: u32) {
+    unsafe fn load_v(&mut self, n_block: u32, head: u32, sequence: &Sequence) {
         let tile = self.tile;
+        let row = sequence.kv_begin + n_block * tile.block_n;
         let stage = self.launch.smem + tile.v_offset() + self.v.stage * tile.v_bytes();
         // SAFETY: forwarded to the caller.
         unsafe {
@@ -135,7 +146,7 @@ impl<M: Maps> Loader<'_, M> {
                 M::address::<{ parameter::V }>(),
                 stage,
                 tile.panels_v(),
-                [n_block, head, batch],
+                [row, head, sequence.batch],
             )
         };
         self.v.advance();
@@ -149,7 +160,7 @@ impl<M: Maps> Loader<'_, M> {
         map: u64,
         stage: u32,
         panels: u32,
-        [n_block, head, batch]: [u32; 3],
+        [row, head, batch]: [u32; 3],
     ) {
         let tile = self.tile;
         let rank = self.launch.rank;
@@ -162,12 +173,7 @@ impl<M: Maps> Loader<'_, M> {
             let mut panel = 0;
             while panel < panels {
                 let to = stage + panel * tile.kv_panel_bytes() + rank * rows * PANEL_ROW_BYTES;
-                let from = [
-                    panel * PANEL_COLS,
-                    n_block * tile.block_n + rank * rows,
-                    head,
-                    batch,
-                ];
+                let from = [panel * PANEL_COLS, row + rank * rows, head, batch];
                 if tile.cluster == 1 {
                     tma::load4d(to, map, from, ring.full());
                 } else {

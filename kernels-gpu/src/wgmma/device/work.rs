@@ -3,7 +3,7 @@
 //! An announcement stays in its slot until every reader is done with the tile, so that nobody keeps it in
 //! registers.
 
-use cuda_std::hint::opaque_grid_dim_x;
+use cuda_std::thread::grid_dim_x;
 use cuda_std::warp::uniform;
 use cuda_std::{cluster, global, mbarrier, shared};
 
@@ -119,7 +119,7 @@ impl Inbox {
     #[inline(always)]
     unsafe fn read(&self) -> [u32; 4] {
         // SAFETY: inside the slots.
-        unsafe { shared::load4_words(self.slots + self.ring.stage * WORK_BYTES) }
+        unsafe { shared::load4_bits(self.slots + self.ring.stage * WORK_BYTES) }
     }
 }
 
@@ -132,7 +132,7 @@ impl Inbox {
 pub unsafe fn announce_first(slots: u32, barriers: &Barriers, schedule: &Schedule, cluster: u32) {
     // SAFETY: forwarded to the caller.
     unsafe {
-        shared::store4_words(slots, message(schedule, cluster));
+        shared::store4_bits(slots, message(schedule, cluster));
         mbarrier::arrive_if(true, barriers.work_full);
     }
 }
@@ -160,14 +160,14 @@ impl Dispatcher<'_> {
         let schedule = self.schedule;
         // SAFETY: forwarded to the caller.
         let drawn = unsafe { global::fetch_increment(self.counter, schedule.last) };
-        let message = message(schedule, opaque_grid_dim_x() / self.tile.cluster + drawn);
+        let message = message(schedule, grid_dim_x() / self.tile.cluster + drawn);
         let next = inbox.ring.next_as_producer();
         let slot = inbox.slots + next.stage * WORK_BYTES;
         // SAFETY: the slot is empty after the wait; all blocks exit together.
         unsafe {
             next.wait_empty();
             if self.tile.cluster == 1 {
-                shared::store4_words(slot, message);
+                shared::store4_bits(slot, message);
                 mbarrier::arrive_if(true, next.full());
                 return;
             }

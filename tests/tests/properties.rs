@@ -1,0 +1,66 @@
+//! Every backend against the f64 oracle, on random shapes, strides, masks, scales and inputs.
+
+use std::cell::RefCell;
+
+use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
+use ferroflash::oracle::Rows;
+use ferroflash::variant::eligible;
+use ferroflash::{Backend, Cpu};
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::strategy;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Runs `cases` random cases on `backend`.
+fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
+    let config = Config {
+        cases,
+        // The binary also runs where there is no source tree to keep seeds in; a failure prints
+        // its case whole.
+        failure_persistence: None,
+        max_global_rejects: 1 << 20,
+        ..Config::default()
+    };
+    let dtypes = dtypes_of(&backend).expect("the backend runs something");
+    let strategy = strategy::case(&dtypes, limits);
+    let backend = RefCell::new(backend);
+    let outcome =
+        TestRunner::new(config).run(&strategy, |spec| agrees(&mut *backend.borrow_mut(), &spec));
+    if let Err(failure) = outcome {
+        panic!("{}: {failure}", backend.borrow().name());
+    }
+}
+
+/// Every variant that can run the case agrees with the oracle.
+fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseError> {
+    let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
+    let mut case = spec.build().map_err(fail)?;
+    let problem = case.problem().map_err(fail)?;
+    let variants = eligible(&problem, &backend.capabilities());
+    prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
+    for variant in variants {
+        case.options.force = Some(variant);
+        let (o, lse) = case.run(backend).map_err(fail)?;
+        let verdict = case.check(&o, &lse, Rows::All).map_err(fail)?;
+        prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+    }
+    Ok(())
+}
+
+/// What the oracle compares in about a tenth of a second.
+const LIMITS: Limits = Limits {
+    work: 20_000_000,
+    ..Limits::FAST
+};
+
+#[test]
+fn cpu() {
+    backend_agrees(Cpu::new(), LIMITS, 300);
+}
+
+#[test]
+fn cuda() {
+    if let Some(gpu) = gpu_or_not_run("properties") {
+        backend_agrees(gpu, LIMITS, 300);
+    }
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask build`
+
+use cuda_builder::{Build, ptxas};
+use kernels_gpu::instances::INSTANCES;
+
+use crate::{kernels, paths};
+
+pub fn run() -> anyhow::Result<()> {
+    let mut build = kernels::compile()?;
+    match ptxas::find_or_install(&paths::ptxas_venv()) {
+        Ok(program) => kernels::assemble(&mut build, &program)?,
+        Err(error) => {
+            eprintln!("no ptxas, so no registers in the manifest: {error}");
+            build.write(&paths::ptx())?;
+        }
+    }
+    print_table(&build);
+    println!(
+        "compiled by {} into {}",
+        build.compiler,
+        paths::ptx().display()
+    );
+    Ok(())
+}
+
+fn print_table(build: &Build) {
+    println!("| kernel | PTX for | threads | shared bytes | registers | spilled bytes |");
+    println!("|---|---|---|---|---|---|");
+    for kernel in &build.kernels {
+        let shared = INSTANCES
+            .iter()
+            .find(|instance| instance.name == kernel.entry)
+            .map_or(0, |instance| instance.shared_bytes);
+        let worst = |figure: fn(&cuda_builder::manifest::Resources) -> u32| {
+            kernel
+                .resources
+                .iter()
+                .map(figure)
+                .max()
+                .map_or("not assembled".to_owned(), |n| n.to_string())
+        };
+        println!(
+            "| {} | {} | {} | {shared} | {} | {} |",
+            kernel.entry,
+            kernel.arch,
+            kernel.threads,
+            worst(|r| r.registers),
+            worst(|r| r.spill_store_bytes + r.spill_load_bytes),
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! `cargo xtask dist`
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::Value;
+use xshell::{Shell, cmd};
+
+use crate::{kernels, paths};
+
+/// The script that runs everything in the packed folder.
+const RUN_TESTS: &str = include_str!("run-tests.sh");
+
+/// Packs the command, the test binaries, the examples and the PTX into `dist/`.
+pub fn run() -> anyhow::Result<()> {
+    let sh = Shell::new()?;
+    sh.change_dir(paths::root());
+    let dist = paths::root().join("dist");
+    sh.remove_path(&dist)?;
+    for folder in ["bin", "tests", "ptx", "bench"] {
+        sh.create_dir(dist.join(folder))?;
+    }
+
+    let build = kernels::compile()?;
+    for kernel in &build.kernels {
+        sh.copy_file(&kernel.ptx, dist.join("ptx"))?;
+    }
+    cmd!(sh, "cargo build --release --package ferroflash").run()?;
+    pack_binary(
+        &sh,
+        &paths::target().join("release/ferroflash"),
+        &dist.join("bin/ferroflash"),
+    )?;
+    for (name, binary) in test_binaries(&sh)? {
+        pack_binary(&sh, &binary, &dist.join("tests").join(name))?;
+    }
+    copy_folder(&paths::root().join("examples"), &dist.join("examples"))?;
+    sh.copy_file("bench/side_by_side.py", dist.join("bench"))?;
+
+    let script = dist.join("run-tests");
+    fs::write(&script, RUN_TESTS)?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    println!(
+        "packed {}; on a GPU machine run dist/run-tests",
+        dist.display()
+    );
+    Ok(())
+}
+
+/// Name and path of every test binary that exercises a device.
+fn test_binaries(sh: &Shell) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let json = cmd!(
+        sh,
+        "cargo test --release --no-run --package ferroflash-tests --package ferroflash --message-format=json"
+    )
+    .read()?;
+    let mut binaries = Vec::new();
+    for line in json.lines() {
+        let message: Value = serde_json::from_str(line).context("cargo's messages are JSON")?;
+        let is_test = message["profile"]["test"] == true;
+        if let (true, Some(path), Some(name)) = (
+            is_test,
+            message["executable"].as_str(),
+            message["target"]["name"].as_str(),
+        ) {
+            let kind = message["target"]["kind"][0].as_str().unwrap_or("test");
+            binaries.push((format!("{name}-{kind}"), PathBuf::from(path)));
+        }
+    }
+    anyhow::ensure!(!binaries.is_empty(), "cargo built no test binaries");
+    Ok(binaries)
+}
+
+/// Copies a program without its debug information.
+fn pack_binary(sh: &Shell, from: &Path, to: &Path) -> anyhow::Result<()> {
+    sh.copy_file(from, to)?;
+    cmd!(sh, "strip --strip-debug {to}").run()?;
+    Ok(())
+}
+
+fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask doctor`
+
+use std::path::Path;
+
+use cuda_builder::{compiler, ptxas};
+
+use crate::commands::verify::has_gpu;
+use crate::paths;
+
+pub fn run() -> anyhow::Result<()> {
+    let workspace = paths::root();
+    println!(
+        "GPU compiler (rustc ≥ {}.{} with rust-src), in order:",
+        compiler::OLDEST.0,
+        compiler::OLDEST.1
+    );
+    for (origin, candidate) in compiler::candidates(workspace) {
+        match candidate {
+            Ok(found) => println!(
+                "  found    {origin}: {} at {}",
+                found.version,
+                found.rustc.display()
+            ),
+            Err(why) => println!("  no       {origin}: {why}"),
+        }
+    }
+    if compiler::Compiler::find(workspace).is_none() {
+        println!(
+            "  MISSING  install with `{}`",
+            compiler::INSTALL_COMMANDS.join("`, or `")
+        );
+    }
+
+    println!("ptxas (for PTX checks; kernels build without it):");
+    let venv = paths::ptxas_venv();
+    match ptxas::find(&venv) {
+        Some(path) => println!(
+            "  found    {} at {}",
+            ptxas::version(&path)?,
+            path.display()
+        ),
+        None => println!(
+            "  MISSING  install with `{}`",
+            ptxas::install_command(&venv)
+        ),
+    }
+
+    println!("NVIDIA driver (to run on a GPU; everything else works without):");
+    match std::fs::read_to_string("/proc/driver/nvidia/version") {
+        Ok(version) => println!("  found    {}", version.lines().next().unwrap_or_default()),
+        Err(_) if has_gpu() => println!("  found    a device, of unknown driver version"),
+        Err(_) => println!(
+            "  MISSING  install it from your distribution; tests on a GPU will print NOT RUN"
+        ),
+    }
+    let python = which_python();
+    println!("python3 (only to install ptxas, and for the scripts in bench/ and examples/):");
+    println!(
+        "  {}",
+        if python {
+            "found"
+        } else {
+            "MISSING  install it from your distribution"
+        }
+    );
+    Ok(())
+}
+
+fn which_python() -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|dir| Path::new(&dir).join("python3").exists())
+    })
+}

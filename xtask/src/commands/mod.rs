@@ -1,0 +1,11 @@
+//! One module a command.
+
+pub mod bench;
+pub mod build;
+pub mod ci;
+pub mod dist;
+pub mod doctor;
+pub mod example;
+pub mod mutants;
+pub mod test;
+pub mod verify;

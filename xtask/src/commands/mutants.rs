@@ -1,0 +1,144 @@
+//! `cargo xtask mutants`
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use xshell::{Shell, cmd};
+
+use crate::paths;
+use crate::report::{Outcome, Report};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only the mutants whose name contains this
+    filter: Option<String>,
+}
+
+/// One way to break the code, which the property tests must notice.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    /// Occurs exactly once in the file.
+    original: &'static str,
+    broken: &'static str,
+}
+
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "rescale: the accumulator keeps its old maximum",
+        file: "kernels-gpu/src/simt/mod.rs",
+        original: "*o *= rescale;",
+        broken: "*o *= rescale.max(1.0);",
+    },
+    Mutant {
+        name: "mask: one hidden key is seen",
+        file: "kernels-gpu/src/simt/mask.rs",
+        original: "key > last",
+        broken: "key > last + 1",
+    },
+    Mutant {
+        name: "mask: one block that needs a mask gets none",
+        file: "kernels-gpu/src/tile/block_range.rs",
+        original: "key_last > self.full_last",
+        broken: "key_last > self.full_last + 1",
+    },
+    Mutant {
+        name: "tail: the last partial tile of keys is left out",
+        file: "kernels-gpu/src/tile/block_range.rs",
+        original: "last as u32 / block_n + 1",
+        broken: "(last as u32 + 1) / block_n",
+    },
+    Mutant {
+        name: "tail: the last partial chunk of V is left out",
+        file: "kernels-gpu/src/simt/mod.rs",
+        original: "keys.div_ceil(v_chunk)",
+        broken: "(keys / v_chunk).max(1)",
+    },
+    Mutant {
+        name: "stride: heads of K and V use the sequence stride",
+        file: "kernels-gpu/src/simt/copy.rs",
+        original: "head as i64 * operand.head_stride",
+        broken: "head as i64 * operand.seq_stride",
+    },
+    Mutant {
+        name: "barrier: a chunk is read before it is visible",
+        file: "kernels-gpu/src/simt/mod.rs",
+        original: "            unsafe { sync_threads() };\n            if chunk + 1 < k_chunks {",
+        broken: "            if chunk + 1 < k_chunks {",
+    },
+];
+
+/// Breaks a copy of the tree in each way and runs the property tests on it: they must fail.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let sh = Shell::new()?;
+    let copy = paths::target().join("mutants/tree");
+    copy_tree(&sh, &copy)?;
+    sh.change_dir(&copy);
+    sh.set_var("CARGO_TARGET_DIR", paths::target().join("mutants/target"));
+
+    let test = || {
+        cmd!(
+            sh,
+            "cargo test --quiet --package ferroflash-tests --test properties"
+        )
+        .quiet()
+    };
+    test()
+        .run()
+        .context("the tests must pass before anything is broken")?;
+
+    let mut report = Report::default();
+    let wanted = |mutant: &&Mutant| {
+        args.filter
+            .as_ref()
+            .is_none_or(|filter| mutant.name.contains(filter))
+    };
+    for mutant in MUTANTS.iter().filter(wanted) {
+        let path = copy.join(mutant.file);
+        let text = fs::read_to_string(&path).with_context(|| mutant.file)?;
+        anyhow::ensure!(
+            text.matches(mutant.original).count() == 1,
+            "{}: `{}` must occur once in {}",
+            mutant.name,
+            mutant.original,
+            mutant.file
+        );
+        fs::write(&path, text.replace(mutant.original, mutant.broken))?;
+        let output = test().ignore_status().output()?;
+        report.add(verdict(
+            mutant.name,
+            output.status.success(),
+            &String::from_utf8_lossy(&output.stdout),
+        ));
+        fs::write(&path, text)?;
+    }
+    report.finish("mutants")
+}
+
+/// A mutant is caught by a test that fails, not by one that does not compile.
+fn verdict(name: &str, passed: bool, output: &str) -> Outcome {
+    if passed {
+        Outcome::Failed(format!("not noticed: {name}"))
+    } else if output.contains("test result: FAILED") {
+        Outcome::Passed(format!("noticed: {name}"))
+    } else {
+        Outcome::Failed(format!("does not build: {name}"))
+    }
+}
+
+/// Copies every file git tracks, leaving unchanged files' ages alone so that cargo rebuilds little.
+fn copy_tree(sh: &Shell, to: &Path) -> anyhow::Result<()> {
+    sh.change_dir(paths::root());
+    let files = cmd!(sh, "git ls-files").read()?;
+    for file in files.lines() {
+        let (from, to) = (paths::root().join(file), to.join(file));
+        let Ok(new) = fs::read(&from) else { continue };
+        if fs::read(&to).is_ok_and(|old| old == new) {
+            continue;
+        }
+        fs::create_dir_all(to.parent().expect("a file has a folder"))?;
+        fs::write(&to, new)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! `cargo xtask test`
+
+use xshell::{Shell, cmd};
+
+use crate::commands::verify::{check_ptx, has_gpu};
+use crate::paths;
+use crate::report::{Outcome, Report};
+
+#[derive(Default, clap::Args)]
+pub struct Args {
+    /// Passed on to the test binaries: a filter, `--nocapture`, …
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    filter: Vec<String>,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut report = Report::default();
+    if args.filter.is_empty() {
+        check_ptx(false, &mut report)?;
+    }
+    let sh = Shell::new()?;
+    sh.change_dir(paths::root());
+    let filter = &args.filter;
+    report.add(
+        match cmd!(sh, "cargo test --workspace -- {filter...}").run() {
+            Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
+            Err(error) => Outcome::Failed(error.to_string()),
+        },
+    );
+    if !has_gpu() {
+        let reason = "tests on a GPU: no NVIDIA driver here (pack them with `cargo xtask dist`)";
+        report.add(Outcome::NotRun(reason.to_owned()));
+    }
+    report.finish("test")
+}

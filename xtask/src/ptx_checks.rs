@@ -1,0 +1,173 @@
+//! What must hold of every kernel's PTX and of what ptxas makes of it.
+
+use std::fs;
+
+use cuda_builder::manifest::Resources;
+use cuda_builder::{Build, Kernel};
+
+use crate::budgets::Budgets;
+use crate::report::{Outcome, Report};
+
+/// Checks the PTX text of every kernel.
+pub fn check_text(build: &Build, report: &mut Report) -> anyhow::Result<()> {
+    for kernel in &build.kernels {
+        let ptx = fs::read_to_string(&kernel.ptx)?;
+        report.add(match text_faults(&ptx) {
+            faults if faults.is_empty() => Outcome::Passed(format!("{}: PTX text", kernel.entry)),
+            faults => Outcome::Failed(format!("{}: PTX text: {}", kernel.entry, faults.join("; "))),
+        });
+    }
+    Ok(())
+}
+
+/// Words that must not occur, and what each would mean.
+const FORBIDDEN: [(&str, &str); 3] = [
+    (
+        ".local ",
+        "an array that should be in registers lives in local memory",
+    ),
+    (
+        "call",
+        "a function was not inlined (a panic branch, most likely)",
+    ),
+    ("trap;", "a panic branch was left in"),
+];
+
+fn text_faults(ptx: &str) -> Vec<String> {
+    let instructions = || {
+        ptx.lines()
+            .map(|line| line.split("//").next().unwrap_or_default())
+    };
+    FORBIDDEN
+        .into_iter()
+        .filter_map(|(word, meaning)| {
+            let line = instructions().position(|line| has_word(line, word))?;
+            Some(format!("`{}` at line {}: {meaning}", word.trim(), line + 1))
+        })
+        .collect()
+}
+
+/// Whether `word` stands in `line` where an instruction or directive starts.
+fn has_word(line: &str, word: &str) -> bool {
+    line.trim_start()
+        .trim_start_matches(['{', ' '])
+        .starts_with(word)
+}
+
+/// Checks what ptxas reported of every kernel.
+pub fn check_resources(build: &Build, budgets: &Budgets, report: &mut Report) {
+    for kernel in &build.kernels {
+        let faults: Vec<String> = kernel
+            .resources
+            .iter()
+            .flat_map(|resources| resource_faults(kernel, resources, budgets))
+            .collect();
+        let registers: Vec<String> = kernel
+            .resources
+            .iter()
+            .map(|r| format!("{} {}", r.arch, r.registers))
+            .collect();
+        report.add(if faults.is_empty() {
+            Outcome::Passed(format!(
+                "{}: no spills, registers {}",
+                kernel.entry,
+                registers.join(", ")
+            ))
+        } else {
+            Outcome::Failed(format!("{}: {}", kernel.entry, faults.join("; ")))
+        });
+    }
+}
+
+fn resource_faults(kernel: &Kernel, resources: &Resources, budgets: &Budgets) -> Vec<String> {
+    let mut faults = Vec::new();
+    let arch = &resources.arch;
+    let spills = resources.spill_store_bytes + resources.spill_load_bytes;
+    if spills > 0 {
+        faults.push(format!("{arch}: {spills} bytes of spills"));
+    }
+    if resources.stack_bytes > 0 {
+        faults.push(format!(
+            "{arch}: {} bytes of local memory",
+            resources.stack_bytes
+        ));
+    }
+    faults.extend(resources.notes.iter().map(|note| format!("{arch}: {note}")));
+    match budgets.get(&kernel.entry) {
+        Some(&budget) if resources.registers > budget => {
+            faults.push(format!(
+                "{arch}: {} registers, pinned at {budget}",
+                resources.registers
+            ));
+        }
+        Some(_) => {}
+        None => faults.push(format!(
+            "{arch}: no pinned register count (xtask verify --pin-registers)"
+        )),
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_forbidden_words_in_instructions_only() {
+        assert!(text_faults("\tadd.s32 %r1, %r2, %r3; // call me\n\tbar.sync 0;\n").is_empty());
+        assert_eq!(text_faults("\t.local .align 8 .b8 depot[40];\n").len(), 1);
+        assert_eq!(text_faults("\tcall.uni panic, ();\n\ttrap;\n").len(), 2);
+    }
+
+    #[test]
+    fn resources_are_held_to_their_budget() {
+        let kernel = Kernel {
+            entry: "k".to_owned(),
+            arch: "sm_80".to_owned(),
+            threads: 128,
+            min_blocks: 1,
+            cluster: 1,
+            ptx: "k.ptx".into(),
+            resources: Vec::new(),
+        };
+        let clean = Resources {
+            arch: "sm_90".to_owned(),
+            registers: 100,
+            static_shared_bytes: 0,
+            stack_bytes: 0,
+            spill_store_bytes: 0,
+            spill_load_bytes: 0,
+            notes: Vec::new(),
+        };
+        let budgets = Budgets::from([("k".to_owned(), 100)]);
+        let faults = |resources: Resources| resource_faults(&kernel, &resources, &budgets).len();
+        assert_eq!(faults(clean.clone()), 0);
+        assert_eq!(
+            faults(Resources {
+                registers: 101,
+                ..clean.clone()
+            }),
+            1
+        );
+        assert_eq!(
+            faults(Resources {
+                spill_load_bytes: 4,
+                stack_bytes: 8,
+                ..clean.clone()
+            }),
+            2
+        );
+        assert_eq!(
+            faults(Resources {
+                notes: vec!["C7512".to_owned()],
+                ..clean.clone()
+            }),
+            1
+        );
+        let unpinned = Kernel {
+            entry: "other".to_owned(),
+            ..kernel.clone()
+        };
+        assert_eq!(resource_faults(&unpinned, &clean, &budgets).len(), 1);
+    }
+}

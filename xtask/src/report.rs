@@ -1,0 +1,56 @@
+//! What a command found: checks passed, failed, or not run and why.
+
+use std::fmt;
+
+/// Outcome of one check.
+pub enum Outcome {
+    Passed(String),
+    Failed(String),
+    /// Not run, with the reason. Never counted as passed.
+    NotRun(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed(detail) => write!(f, "ok       {detail}"),
+            Self::Failed(detail) => write!(f, "FAILED   {detail}"),
+            Self::NotRun(reason) => write!(f, "NOT RUN  {reason}"),
+        }
+    }
+}
+
+/// Outcomes in the order they came.
+#[derive(Default)]
+pub struct Report {
+    outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    /// Prints an outcome and keeps it.
+    pub fn add(&mut self, outcome: Outcome) {
+        println!("{outcome}");
+        self.outcomes.push(outcome);
+    }
+
+    /// Says again what was not run, and fails if anything failed.
+    pub fn finish(&self, what: &str) -> anyhow::Result<()> {
+        let count =
+            |wanted: fn(&Outcome) -> bool| self.outcomes.iter().filter(|o| wanted(o)).count();
+        let failed = count(|o| matches!(o, Outcome::Failed(_)));
+        let not_run = count(|o| matches!(o, Outcome::NotRun(_)));
+        println!(
+            "{what}: {} ok, {failed} failed, {not_run} not run",
+            self.outcomes.len() - failed - not_run
+        );
+        for outcome in self
+            .outcomes
+            .iter()
+            .filter(|o| matches!(o, Outcome::NotRun(_)))
+        {
+            println!("  {outcome}");
+        }
+        anyhow::ensure!(failed == 0, "{what}: {failed} failed");
+        Ok(())
+    }
+}
