@@ -4,6 +4,8 @@
 //! tiles for the end. Each cluster draws the next number from a counter in global memory, which balances
 //! better than any fixed split: tiles of a causal mask differ in length, and SMs in speed.
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::abi::{Band, ForwardParams};
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
@@ -24,7 +26,7 @@ pub struct Tile {
 /// Heads are grouped into sections of about equal size; within a section the last rows of every head come
 /// first, which under a causal mask are the longest. The host works it out and passes it to the kernel by value.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
     super_blocks: u32,
     heads: u32,
@@ -110,23 +112,10 @@ fn divide(dividend: u32, divisor: u32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::TensorArg;
-
-    const ARG: TensorArg = TensorArg {
-        address: 0,
-        batch_stride: 0,
-        head_stride: 0,
-        seq_stride: 0,
-        dim_stride: 1,
-    };
+    use bytemuck::Zeroable;
 
     fn params(batch: u32, heads: [u32; 2], seq: u32, band: Band) -> ForwardParams {
         ForwardParams {
-            q: ARG,
-            k: ARG,
-            v: ARG,
-            o: ARG,
-            lse: 0,
             batch,
             heads_q: heads[0],
             heads_kv: heads[1],
@@ -134,9 +123,8 @@ mod tests {
             seq_kv: seq,
             head_dim: 128,
             head_dim_v: 128,
-            softmax_scale: 1.0,
-            softcap: 0.0,
             band,
+            ..ForwardParams::zeroed()
         }
     }
 

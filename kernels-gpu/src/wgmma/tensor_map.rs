@@ -4,13 +4,15 @@
 //! by some rows under the 128-byte swizzle. Its extents are the true ones: TMA reads zeros beyond them and
 //! writes nothing there, which pads head_dim and ends the sequences.
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::abi::{ForwardParams, TensorArg};
 use crate::config::wgmma::{PANEL_COLS, WARPGROUP_ROWS, WgmmaTile};
 
 /// An encoded `CUtensorMap`, passed to the kernel by value. `cuda_builder` raises the parameter's alignment
 /// to the 64 bytes the hardware wants.
 #[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct TensorMap(pub [u64; 16]);
 
 /// Position of a launch's tensor maps among the kernel's parameters.
@@ -54,6 +56,8 @@ pub enum Inexpressible {
     Stride(i64),
     /// A dimension without elements.
     Empty,
+    /// A head dimension that is not a multiple of the elements in [`ALIGN_BYTES`].
+    Width(u32),
 }
 
 /// Which operand, and why.
@@ -69,9 +73,14 @@ pub struct ForwardMaps {
 }
 
 impl ForwardMaps {
-    /// The maps for `params` and a kernel of this tile shape.
-    pub fn new(params: &ForwardParams, tile: &WgmmaTile) -> Result<Self, Refusal> {
-        let (batch, seq_q, seq_kv) = (params.batch, params.seq_q, params.seq_kv);
+    /// The maps for `params` and a kernel of this tile shape. `total_kv` is the number of rows of all sequences of k
+    /// and v together, and is read for varlen tiles only.
+    pub fn new(params: &ForwardParams, total_kv: u32, tile: &WgmmaTile) -> Result<Self, Refusal> {
+        let (batch, seq_q, seq_kv) = if tile.varlen {
+            (1, params.total_q, total_kv)
+        } else {
+            (params.batch, params.seq_q, params.seq_kv)
+        };
         let (d, d_v) = (params.head_dim, params.head_dim_v);
         let kv_rows = tile.kv_box_rows();
         let map = |name, arg: &TensorArg, dims: [u32; RANK], rows| {
@@ -105,6 +114,9 @@ impl ForwardMaps {
 fn spec(arg: &TensorArg, dims: [u32; RANK], box_rows: u32) -> Result<TensorMapSpec, Inexpressible> {
     if dims.contains(&0) {
         return Err(Inexpressible::Empty);
+    }
+    if !(dims[0] as u64 * ELEMENT_BYTES as u64).is_multiple_of(ALIGN_BYTES) {
+        return Err(Inexpressible::Width(dims[0]));
     }
     if !arg.address.is_multiple_of(ALIGN_BYTES) {
         return Err(Inexpressible::Address(arg.address));
@@ -180,6 +192,10 @@ mod tests {
             Inexpressible::Stride(1 << 39)
         );
         assert_eq!(spec(&ARG, [96, 0, 8, 3], 64), Err(Inexpressible::Empty));
+        assert_eq!(
+            spec(&ARG, [90, 1000, 8, 3], 64),
+            Err(Inexpressible::Width(90))
+        );
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Normalising a warpgroup's output and handing it to TMA, which writes it under the next tile.
 
 use cuda_std::half::Half;
-use cuda_std::warp::WARP_SIZE;
+use cuda_std::math::fma;
+use cuda_std::warp::{self, WARP_SIZE};
 use cuda_std::wgmma::InFlight;
 use cuda_std::{global, mbarrier, shared, stmatrix, tma};
 
 use super::Launch;
 use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
 use super::policy::Policy;
-use super::softmax::Rows;
-use crate::abi::ForwardParams;
+use super::repair::Repair;
+use super::softmax::{ROWS, Rows};
+use crate::abi::{Band, ForwardParams};
 use crate::barriers::Turns;
 use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP, WARPGROUP_ROWS, WgmmaTile};
 
@@ -20,6 +22,8 @@ use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
 
 const F32_BYTES: u64 = size_of::<f32>() as u64;
+/// Rows of a warp.
+const WARP_ROWS: u32 = 16;
 /// Bytes of an element of O.
 const ELEMENT_BYTES: u32 = 2;
 
@@ -58,16 +62,15 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             tma::wait_stores_read();
         }
         turns.gather();
+        let poisoned = !is_finite(acc_o, closed.keep);
         let mut step = 0;
         while step < O / 8 {
             let col = step as u32 * 16;
             let panel = col / PANEL_COLS * tile.row_panel_bytes();
             let pair = |register: usize, row: usize| {
-                let packed = K::Element::pack(
-                    acc_o[register] * closed.norm[row],
-                    acc_o[register + 1] * closed.norm[row],
-                );
-                packed & closed.keep[row]
+                let low = acc_o[register] * closed.norm[row];
+                let high = acc_o[register + 1] * closed.norm[row];
+                K::Element::pack(low, high) & closed.keep[row]
             };
             let r = 8 * step;
             stmatrix::store4(
@@ -78,6 +81,22 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
         }
         tma::fence_shared();
         turns.gather();
+        let may_hide = params.band != Band::FULL || tile.varlen;
+        if may_hide && warp::any(turns.any(poisoned)) {
+            let repair = Repair {
+                params,
+                tile,
+                sequence,
+                place,
+                lanes,
+                o_smem,
+                row_begin: row_begin + lanes.warp * WARP_ROWS,
+                lse: closed.lse,
+            };
+            repair.run::<K::Element>();
+            tma::fence_shared();
+            turns.gather();
+        }
         let own_rows = sequence.seq_q.saturating_sub(row_begin);
         if tile.varlen && own_rows < WARPGROUP_ROWS {
             // The rows below belong to the next sequence, which TMA cannot know.
@@ -109,6 +128,21 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
         let lse = lse + ROW_STEP as u64 * F32_BYTES;
         global::store_if(first_col && below < sequence.seq_q, lse, closed.lse[1]);
     }
+}
+
+/// Whether the elements of the rows to keep are all finite.
+#[inline(always)]
+fn is_finite<const O: usize>(acc_o: &[f32; O], keep: [u32; ROWS]) -> bool {
+    // A sum of zeros becomes NaN with the first number that is not finite. Two sums a row, for speed.
+    let mut zeros = [[0.0; 2]; ROWS];
+    let mut i = 0;
+    while i < O {
+        let zero = &mut zeros[i / 2 % 2][i % 2];
+        *zero = fma(acc_o[i], 0.0, *zero);
+        i += 1;
+    }
+    let kept = |row: usize| (zeros[row][0] + zeros[row][1]).to_bits() & keep[row];
+    f32::from_bits(kept(0)) == 0.0 && f32::from_bits(kept(1)) == 0.0
 }
 
 /// Copies `rows` staged rows to global memory, a row at a time by as many lanes as it has 16-byte chunks.

@@ -7,6 +7,7 @@ mod lanes;
 mod mask;
 pub mod policy;
 mod producer;
+mod repair;
 mod softmax;
 mod work;
 

@@ -10,6 +10,7 @@ use cuda_std::{cluster, global, mbarrier, shared};
 use crate::barriers::Barriers;
 use crate::config::wgmma::{WORK_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
+use crate::tile::opaque;
 use crate::wgmma::schedule::{Schedule, Tile};
 
 /// Rank of the block that draws tiles.
@@ -159,7 +160,7 @@ impl Dispatcher<'_> {
     pub unsafe fn announce_next(&self, inbox: &Inbox) {
         let schedule = self.schedule;
         // SAFETY: forwarded to the caller.
-        let drawn = unsafe { global::fetch_increment(self.counter, schedule.last) };
+        let drawn = unsafe { global::fetch_increment(self.counter, opaque(schedule.last)) };
         let message = message(schedule, grid_dim_x() / self.tile.cluster + drawn);
         let next = inbox.ring.next_as_producer();
         let slot = inbox.slots + next.stage * WORK_BYTES;
