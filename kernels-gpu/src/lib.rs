@@ -13,9 +13,14 @@ pub mod dtype;
 pub mod instances;
 pub mod layout;
 pub mod tile;
+pub mod wgmma;
 
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+mod barriers;
 #[cfg(target_arch = "nvptx64")]
 mod mma;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+mod pipeline;
 #[cfg(target_arch = "nvptx64")]
 mod simt;
 

@@ -16,6 +16,34 @@ pub unsafe fn store(address: u64, value: f32) {
     }
 }
 
+/// Where `condition` holds, stores one f32; predicated, not branched around.
+///
+/// # Safety
+/// As [`store`], where `condition` holds.
+#[inline(always)]
+pub unsafe fn store_if(condition: bool, address: u64, value: f32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("{{ .reg .pred p; setp.ne.b32 p, {}, 0; @p st.global.f32 [{}], {}; }}",
+            in(reg32) condition as u32, in(reg64) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Adds 1 to a counter that wraps to 0 after `last`; returns its old value (`atom.global.inc.u32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside an allocation.
+#[inline(always)]
+pub unsafe fn fetch_increment(address: u64, last: u32) -> u32 {
+    let old: u32;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("atom.relaxed.gpu.global.inc.u32 {}, [{}], {};", out(reg32) old, in(reg64) address,
+            in(reg32) last, options(nostack));
+    }
+    old
+}
+
 /// Stores four consecutive f32 (`st.global.v4.f32`).
 ///
 /// # Safety

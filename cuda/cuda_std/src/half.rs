@@ -27,3 +27,60 @@ pub fn pack_f16(low: f32, high: f32) -> u32 {
     }
     packed
 }
+
+/// A 16-bit element type of a matrix.
+pub trait Half: Copy {
+    /// Bits of +∞; larger magnitudes are NaN.
+    const INFINITY: u32;
+
+    /// Rounds two numbers to nearest even; `low` takes the low half.
+    fn pack(low: f32, high: f32) -> u32;
+
+    /// The two numbers of a pair, low half first.
+    fn unpack(pair: u32) -> [f32; 2];
+}
+
+/// bfloat16: 8 exponent bits, 7 fraction bits.
+#[derive(Clone, Copy)]
+pub struct Bf16;
+
+/// IEEE binary16: 5 exponent bits, 10 fraction bits.
+#[derive(Clone, Copy)]
+pub struct F16;
+
+impl Half for Bf16 {
+    const INFINITY: u32 = 0x7f80;
+
+    #[inline(always)]
+    fn unpack(pair: u32) -> [f32; 2] {
+        [
+            f32::from_bits(pair << 16),
+            f32::from_bits(pair & 0xffff_0000),
+        ]
+    }
+
+    #[inline(always)]
+    fn pack(low: f32, high: f32) -> u32 {
+        pack_bf16(low, high)
+    }
+}
+
+impl Half for F16 {
+    const INFINITY: u32 = 0x7c00;
+
+    #[inline(always)]
+    fn unpack(pair: u32) -> [f32; 2] {
+        let [low, high]: [f32; 2];
+        // SAFETY: pure arithmetic.
+        unsafe {
+            asm!("{{ .reg .b16 low, high; mov.b32 {{low, high}}, {}; cvt.f32.f16 {}, low; cvt.f32.f16 {}, high; }}",
+                in(reg32) pair, out(reg32) low, out(reg32) high, options(pure, nomem, nostack));
+        }
+        [low, high]
+    }
+
+    #[inline(always)]
+    fn pack(low: f32, high: f32) -> u32 {
+        pack_f16(low, high)
+    }
+}

@@ -44,3 +44,18 @@ pub mod shared;
 pub mod thread;
 #[cfg(target_arch = "nvptx64")]
 pub mod warp;
+
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod cluster;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod mbarrier;
+#[cfg(target_arch = "nvptx64")]
+pub mod named_barrier;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod stmatrix;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod tma;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod warpgroup;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod wgmma;

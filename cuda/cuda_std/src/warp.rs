@@ -17,6 +17,10 @@ unsafe extern "unadjusted" {
     fn shfl_sync_bfly_f32(members: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(members: u32);
+    #[link_name = "llvm.nvvm.shfl.sync.idx.f32"]
+    fn shfl_sync_idx_f32(members: u32, value: f32, lane: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.redux.sync.umax"]
+    fn redux_sync_umax(value: u32, members: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(members: u32, condition: bool) -> bool;
 }
@@ -100,4 +104,26 @@ pub unsafe fn reduce_sum<const LANES: u32>(mut value: f32) -> f32 {
         lane_mask /= 2;
     }
     value
+}
+
+/// The value of lane `lane`, in every lane (`shfl.sync.idx.b32`).
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn broadcast(value: f32, lane: u32) -> f32 {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { shfl_sync_idx_f32(ALL_LANES, value, lane, WHOLE_WARP) }
+}
+
+/// `value`, which is the same in all lanes, in a form that ptxas knows to be so (`redux.sync.max.u32`, sm_80).
+///
+/// Branches on it are not divergent, and it can live in a uniform register.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn uniform(value: u32) -> u32 {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { redux_sync_umax(value, ALL_LANES) }
 }

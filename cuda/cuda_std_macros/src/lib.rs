@@ -1,4 +1,7 @@
-//! Attributes for GPU kernels: [`macro@kernel`] and [`macro@launch_bounds`].
+//! Attributes for GPU kernels, [`macro@kernel`] and [`macro@launch_bounds`], and the generator of warpgroup
+//! matrix multiplications, [`wgmma_gemms!`].
+
+mod wgmma;
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
@@ -68,6 +71,22 @@ pub fn launch_bounds(attr: TokenStream, item: TokenStream) -> TokenStream {
         #function
     }
     .into()
+}
+
+/// Implements `cuda_std::wgmma`'s GEMM traits for a list of shapes; for use in that module only.
+///
+/// ```text
+/// scores_from_registers: (n, k), …;   D = A · Bᵀ, A in registers, B (n × k) K-major in shared memory
+/// scores_from_shared: (n, k), …;      D = A · Bᵀ, both K-major in shared memory
+/// output_from_registers: (n, k), …;   D (+)= A · B, A in registers, B (k × n) MN-major in shared memory
+/// ```
+#[proc_macro]
+pub fn wgmma_gemms(input: TokenStream) -> TokenStream {
+    let families = parse_macro_input!(input as wgmma::Families);
+    match wgmma::expand(families) {
+        Ok(code) => code.into(),
+        Err(error) => error.to_compile_error().into(),
+    }
 }
 
 fn error(message: &str) -> TokenStream {

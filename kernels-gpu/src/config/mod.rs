@@ -2,6 +2,7 @@
 
 pub mod mma;
 pub mod simt;
+pub mod wgmma;
 
 /// Shared memory a block may use on sm_80 (CUDA C++ Programming Guide, "Technical Specifications").
 pub const SM80_SHARED_BYTES: u32 = 163 * 1024;

@@ -15,7 +15,9 @@ const fn instance(name: &'static str, dtype: DType, tile: &MmaTile) -> Instance 
         block_m: tile.block_m() as u32,
         block_n: tile.block_n as u32,
         threads: tile.threads(),
+        cluster: 1,
         shared_bytes: tile.shared_bytes(),
+        wgmma: None,
     }
 }
 

@@ -5,7 +5,9 @@
 
 mod mma;
 mod simt;
+mod wgmma;
 
+use crate::config::wgmma::WgmmaTile;
 use crate::dtype::DType;
 
 /// Oldest architecture a kernel's PTX runs on. `Sm90a` runs on Hopper only.
@@ -34,15 +36,18 @@ pub enum Family {
     Simt,
     /// f16 and bf16 by `mma.sync`, which every tensor core since Ampere runs.
     Mma,
+    /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
+    Wgmma,
 }
 
 impl Family {
-    pub const ALL: [Self; 2] = [Self::Simt, Self::Mma];
+    pub const ALL: [Self; 3] = [Self::Simt, Self::Mma, Self::Wgmma];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simt => "simt",
             Self::Mma => "mma",
+            Self::Wgmma => "wgmma",
         }
     }
 }
@@ -64,12 +69,17 @@ pub struct Instance {
     pub block_n: u32,
     /// Threads in a block.
     pub threads: u32,
+    /// Blocks in a cluster; 1 is no cluster.
+    pub cluster: u32,
     /// Dynamic shared memory of a launch.
     pub shared_bytes: u32,
+    /// For kernels that take tensor maps, the tile that determines them.
+    pub wgmma: Option<&'static WgmmaTile>,
 }
 
 /// The rows of every family.
-const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES, mma::INSTANCES];
+const FAMILIES: [&[Instance]; Family::ALL.len()] =
+    [simt::INSTANCES, mma::INSTANCES, wgmma::INSTANCES];
 
 /// Every exported kernel, family by family.
 pub const INSTANCES: &[Instance] = &{

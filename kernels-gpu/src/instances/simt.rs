@@ -15,7 +15,9 @@ const fn instance(name: &'static str, tile: &SimtTile) -> Instance {
         block_m: tile.block_m() as u32,
         block_n: SimtTile::BLOCK_N as u32,
         threads: tile.threads,
+        cluster: 1,
         shared_bytes: tile.shared_bytes(),
+        wgmma: None,
     }
 }
 

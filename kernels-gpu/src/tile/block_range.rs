@@ -43,11 +43,45 @@ impl BlockRange {
         }
     }
 
+    /// Block `block` alone, none of whose keys any row sees.
+    #[inline(always)]
+    pub fn hidden(block: u32) -> Self {
+        Self {
+            begin: block,
+            end: block + 1,
+            full_first: i32::MAX,
+            full_last: -1,
+        }
+    }
+
+    /// The blocks that every row of the tile sees whole, as `begin..end`; empty ranges lie at `self.begin`.
+    #[inline(always)]
+    pub fn unmasked(&self, block_n: u32) -> (u32, u32) {
+        let begin = (self.full_first as u32).div_ceil(block_n).max(self.begin);
+        let end = ((self.full_last + 1).max(0) as u32 / block_n).min(self.end);
+        if begin < end {
+            (begin, end)
+        } else {
+            (self.begin, self.begin)
+        }
+    }
+
+    /// Whether some row of the tile does not see some key of the block because of the border on the right.
+    #[inline(always)]
+    pub fn needs_right_mask(&self, key_begin: u32, block_n: u32) -> bool {
+        (key_begin + block_n - 1) as i32 > self.full_last
+    }
+
+    /// Whether some row of the tile does not see some key of the block because of the border on the left.
+    #[inline(always)]
+    pub fn needs_left_mask(&self, key_begin: u32) -> bool {
+        (key_begin as i32) < self.full_first
+    }
+
     /// Whether some row of the tile does not see some key of the block that starts at `key_begin`.
     #[inline(always)]
     pub fn needs_mask(&self, key_begin: u32, block_n: u32) -> bool {
-        let key_last = (key_begin + block_n - 1) as i32;
-        (key_begin as i32) < self.full_first || key_last > self.full_last
+        self.needs_left_mask(key_begin) || self.needs_right_mask(key_begin, block_n)
     }
 }
 
@@ -98,6 +132,14 @@ mod tests {
             assert_eq!(
                 range.needs_mask(block * block_n, block_n),
                 !all,
+                "block {block} of {range:?}"
+            );
+        }
+        let (begin, end) = range.unmasked(block_n);
+        for block in range.begin..range.end {
+            assert_eq!(
+                (begin..end).contains(&block),
+                !range.needs_mask(block * block_n, block_n),
                 "block {block} of {range:?}"
             );
         }

@@ -8,11 +8,11 @@ use crate::abi::{Band, ForwardParams, TensorArg};
 #[derive(Clone, Copy)]
 pub struct Sequence {
     /// Batch index for the strides of operands: 0 in a varlen launch.
-    batch: u32,
+    pub batch: u32,
     /// First row of q and o.
-    q_begin: u32,
+    pub q_begin: u32,
     /// First row of k and v.
-    kv_begin: u32,
+    pub kv_begin: u32,
     pub seq_q: u32,
     pub seq_kv: u32,
     /// Aligned to this sequence's bottom-right corner.
@@ -25,14 +25,7 @@ impl Sequence {
     #[inline(always)]
     pub unsafe fn new(params: &ForwardParams, batch: u32) -> Self {
         if params.cu_seqlens_q == 0 {
-            return Self {
-                batch,
-                q_begin: 0,
-                kv_begin: 0,
-                seq_q: params.seq_q,
-                seq_kv: params.seq_kv,
-                band: params.band,
-            };
+            return Self::dense(params, batch);
         }
         // SAFETY: both arrays have batch + 1 elements.
         let (q_begin, seq_q, kv_begin, seq_kv) = unsafe {
@@ -47,6 +40,19 @@ impl Sequence {
             seq_q,
             seq_kv,
             band: params.band.bottom_right(seq_q, seq_kv),
+        }
+    }
+
+    /// A batch entry of a dense launch.
+    #[inline(always)]
+    pub fn dense(params: &ForwardParams, batch: u32) -> Self {
+        Self {
+            batch,
+            q_begin: 0,
+            kv_begin: 0,
+            seq_q: params.seq_q,
+            seq_kv: params.seq_kv,
+            band: params.band,
         }
     }
 

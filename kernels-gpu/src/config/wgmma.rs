@@ -1,0 +1,281 @@
+//! Tile shapes of the Hopper kernels.
+
+/// Shared memory a block may use on sm_90 (CUDA C++ Programming Guide, "Technical Specifications").
+pub const SM90_SHARED_BYTES: u32 = 227 * 1024;
+/// Alignment of a tile in shared memory: the 128-byte swizzle repeats every 8 rows of 128 bytes.
+pub const TILE_ALIGN: u32 = 1024;
+/// Threads in a warpgroup.
+pub const WARPGROUP: u32 = 128;
+/// Rows of Q and O one warpgroup owns: the M of `wgmma`.
+pub const WARPGROUP_ROWS: u32 = 64;
+/// Columns of a panel: the 128 bytes that the swizzle spans, in 16-bit elements.
+pub const PANEL_COLS: u32 = 64;
+pub const PANEL_ROW_BYTES: u32 = 128;
+/// Slots in which the producer announces tiles: the one being stored, the one being computed, and the next.
+pub const WORK_SLOTS: u32 = 3;
+/// Bytes of a slot.
+pub const WORK_BYTES: u32 = 16;
+
+/// Where the output tile is staged for its TMA store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staging {
+    /// In shared memory of its own: the store runs under the next tile.
+    Own,
+    /// Where Q was: Q of the next tile arrives only after the store has read it.
+    OverQ,
+}
+
+/// Tile shape and pipeline of one Hopper forward kernel ([`crate::instances`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WgmmaTile {
+    /// Largest head_dim; TMA pads smaller ones with zeros.
+    pub head_dim: u32,
+    /// Largest head_dim_v.
+    pub head_dim_v: u32,
+    /// Consumer warpgroups, each with 64 query rows. One more warpgroup produces.
+    pub consumers: u32,
+    /// Keys of a block.
+    pub block_n: u32,
+    pub k_stages: u32,
+    pub v_stages: u32,
+    /// Blocks of a cluster; they take neighbouring tiles of one head and each loads its part of K and V for all.
+    pub cluster: u32,
+    /// Q is read to registers once a tile instead of by every QKᵀ.
+    pub q_in_registers: bool,
+    /// QKᵀ of a block is issued with PV of the one before, whose softmax has run, and only QKᵀ waited for.
+    pub overlap: bool,
+    /// Warpgroups take turns issuing GEMMs, so that one's softmax runs under the others' GEMMs.
+    pub ping_pong: bool,
+    pub staging: Staging,
+    /// Takes varlen launches, and only those.
+    pub varlen: bool,
+    /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch gives,
+    /// 168 · 384 or 128 · 512.
+    pub producer_registers: u32,
+    pub consumer_registers: u32,
+}
+
+/// Panels that hold `dim` columns.
+const fn panels(dim: u32) -> u32 {
+    dim.div_ceil(PANEL_COLS)
+}
+
+impl WgmmaTile {
+    /// Threads in a block.
+    pub const fn threads(&self) -> u32 {
+        (self.consumers + 1) * WARPGROUP
+    }
+
+    /// Query rows a block owns.
+    pub const fn block_m(&self) -> u32 {
+        self.consumers * WARPGROUP_ROWS
+    }
+
+    /// Query rows a cluster owns.
+    pub const fn cluster_m(&self) -> u32 {
+        self.block_m() * self.cluster
+    }
+
+    /// Panels of Q and K.
+    pub const fn panels(&self) -> u32 {
+        panels(self.head_dim)
+    }
+
+    /// Panels of V and O.
+    pub const fn panels_v(&self) -> u32 {
+        panels(self.head_dim_v)
+    }
+
+    /// Rows of K and V that one TMA box holds: a block's part of a stage.
+    pub const fn kv_box_rows(&self) -> u32 {
+        self.block_n / self.cluster
+    }
+
+    /// Bytes of a panel of K or V.
+    pub const fn kv_panel_bytes(&self) -> u32 {
+        self.block_n * PANEL_ROW_BYTES
+    }
+
+    /// Bytes of a panel of a warpgroup's Q or O.
+    pub const fn row_panel_bytes(&self) -> u32 {
+        WARPGROUP_ROWS * PANEL_ROW_BYTES
+    }
+
+    /// Bytes of a warpgroup's Q.
+    pub const fn q_bytes(&self) -> u32 {
+        self.panels() * self.row_panel_bytes()
+    }
+
+    /// Bytes of a warpgroup's O.
+    pub const fn o_bytes(&self) -> u32 {
+        self.panels_v() * self.row_panel_bytes()
+    }
+
+    /// Bytes of a stage of K.
+    pub const fn k_bytes(&self) -> u32 {
+        self.panels() * self.kv_panel_bytes()
+    }
+
+    /// Bytes of a stage of V.
+    pub const fn v_bytes(&self) -> u32 {
+        self.panels_v() * self.kv_panel_bytes()
+    }
+
+    /// Offset of K's stages; Q lies before them.
+    pub const fn k_offset(&self) -> u32 {
+        self.consumers * self.q_bytes()
+    }
+
+    /// Offset of V's stages.
+    pub const fn v_offset(&self) -> u32 {
+        self.k_offset() + self.k_stages * self.k_bytes()
+    }
+
+    /// Offset of the staged output.
+    pub const fn o_offset(&self) -> u32 {
+        match self.staging {
+            Staging::Own => self.v_offset() + self.v_stages * self.v_bytes(),
+            Staging::OverQ => 0,
+        }
+    }
+
+    /// From a warpgroup's staged output to the next one's.
+    pub const fn o_pitch(&self) -> u32 {
+        match self.staging {
+            Staging::Own => self.o_bytes(),
+            Staging::OverQ => self.q_bytes(),
+        }
+    }
+
+    /// Offset of the announced tiles.
+    pub const fn work_offset(&self) -> u32 {
+        let end = self.v_offset() + self.v_stages * self.v_bytes();
+        match self.staging {
+            Staging::Own => end + self.consumers * self.o_bytes(),
+            Staging::OverQ => end,
+        }
+    }
+
+    /// Offset of the mbarriers.
+    pub const fn barriers_offset(&self) -> u32 {
+        self.work_offset() + WORK_SLOTS * WORK_BYTES
+    }
+
+    /// Dynamic shared memory of a launch.
+    pub const fn shared_bytes(&self) -> u32 {
+        // A full and an empty barrier for Q, each stage, and each slot.
+        let pairs = 1 + self.k_stages + self.v_stages + WORK_SLOTS;
+        self.barriers_offset() + pairs * 2 * size_of::<u64>() as u32
+    }
+
+    /// Whether Q's shared memory is free once Q has been read.
+    pub const fn staging_is_own(&self) -> bool {
+        matches!(self.staging, Staging::Own)
+    }
+
+    /// The same tile for varlen launches.
+    pub const fn for_varlen(self) -> Self {
+        Self {
+            varlen: true,
+            ..self
+        }
+    }
+
+    /// Panics, when evaluated at compile time, on a shape that cannot work.
+    pub const fn check(&self) {
+        assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
+        assert!(self.block_n.is_multiple_of(16) && self.block_n <= 256);
+        assert!((self.kv_box_rows() * PANEL_ROW_BYTES).is_multiple_of(TILE_ALIGN));
+        assert!(self.head_dim.is_multiple_of(16) && self.head_dim_v.is_multiple_of(16));
+        assert!(self.cluster == 1 || self.cluster == 2);
+        // A consumer warp arrives at each block of the cluster with a lane of its own.
+        assert!(!matches!(self.staging, Staging::OverQ) || self.o_bytes() <= self.q_bytes());
+        let pool = match self.consumers {
+            2 => 168 * 384,
+            3 => 128 * 512,
+            _ => panic!("two or three consumer warpgroups"),
+        };
+        let used = self.producer_registers + self.consumers * self.consumer_registers;
+        assert!(used * WARPGROUP <= pool);
+    }
+}
+
+/// head_dim ≤ 64. Three consumers, as exponentials bind as much as the tensor cores and more warps hide each
+/// other's; for the same reason no overlap inside a warpgroup, which costs 5 % there. Four stages of K: a block
+/// stays until its exponentials are done, which take most of a step.
+pub const HD64: WgmmaTile = WgmmaTile {
+    head_dim: 64,
+    head_dim_v: 64,
+    consumers: 3,
+    block_n: 128,
+    k_stages: 4,
+    v_stages: 2,
+    cluster: 1,
+    q_in_registers: false,
+    overlap: false,
+    ping_pong: true,
+    staging: Staging::Own,
+    varlen: false,
+    producer_registers: 32,
+    consumer_registers: 160,
+};
+/// head_dim ≤ 96: as 128.
+pub const HD96: WgmmaTile = WgmmaTile {
+    head_dim: 96,
+    head_dim_v: 96,
+    ..HD128
+};
+/// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power.
+pub const HD128: WgmmaTile = WgmmaTile {
+    head_dim: 128,
+    head_dim_v: 128,
+    consumers: 2,
+    block_n: 128,
+    k_stages: 2,
+    v_stages: 2,
+    cluster: 2,
+    q_in_registers: true,
+    overlap: true,
+    ping_pong: true,
+    staging: Staging::Own,
+    varlen: false,
+    producer_registers: 40,
+    consumer_registers: 232,
+};
+/// head_dim ≤ 128 without clusters, for short sequences: a cluster's blocks wait for each other.
+pub const HD128_SINGLE: WgmmaTile = WgmmaTile {
+    cluster: 1,
+    ..HD128
+};
+/// head_dim ≤ 192 with head_dim_v ≤ 128 (DeepSeek's 192/128).
+pub const HD192_V128: WgmmaTile = WgmmaTile {
+    head_dim_v: 128,
+    staging: Staging::Own,
+    ..HD192
+};
+/// head_dim ≤ 192. The longest block for which two stages of K and V fit beside Q, and the scores beside O.
+pub const HD192: WgmmaTile = WgmmaTile {
+    head_dim: 192,
+    head_dim_v: 192,
+    block_n: 112,
+    q_in_registers: false,
+    staging: Staging::OverQ,
+    ..HD128
+};
+/// head_dim ≤ 256: as 192.
+pub const HD256: WgmmaTile = WgmmaTile {
+    head_dim: 256,
+    head_dim_v: 256,
+    block_n: 80,
+    ..HD192
+};
+
+const _: () = {
+    HD64.check();
+    HD96.check();
+    HD128.check();
+    HD128_SINGLE.check();
+    HD192_V128.check();
+    HD192.check();
+    HD256.check();
+};

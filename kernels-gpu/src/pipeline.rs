@@ -1,0 +1,125 @@
+//! Rings of shared-memory stages between one producer thread and the consumer warps.
+//!
+//! Every stage has a `full` barrier, on which the producer's copies count, and an `empty` one, at which each
+//! consumer warp arrives when it has read the stage. Both sides walk the ring in the same order.
+
+use cuda_std::mbarrier;
+
+/// One side's place in a ring.
+#[derive(Clone, Copy)]
+pub struct Ring {
+    /// First of the full barriers.
+    full: u32,
+    /// First of the empty barriers.
+    empty: u32,
+    /// Known at compile time, once inlined.
+    stages: u32,
+    pub stage: u32,
+    /// Parity of the phase this side waits for next.
+    phase: u32,
+}
+
+impl Ring {
+    /// The consumers' side: the first full phase is 0.
+    #[inline(always)]
+    pub fn consumer(full: u32, empty: u32, stages: u32) -> Self {
+        let (stage, phase) = (0, 0);
+        Self {
+            full,
+            empty,
+            stages,
+            stage,
+            phase,
+        }
+    }
+
+    /// The producer's side: stages start empty, so the phase before the first counts as complete.
+    #[inline(always)]
+    pub fn producer(full: u32, empty: u32, stages: u32) -> Self {
+        let (stage, phase) = (0, 1);
+        Self {
+            full,
+            empty,
+            stages,
+            stage,
+            phase,
+        }
+    }
+
+    /// The full barrier of the present stage.
+    #[inline(always)]
+    pub fn full(&self) -> u32 {
+        self.full + self.stage * mbarrier::BYTES
+    }
+
+    /// The empty barrier of the present stage.
+    #[inline(always)]
+    pub fn empty(&self) -> u32 {
+        self.empty + self.stage * mbarrier::BYTES
+    }
+
+    /// Waits until the present stage is full.
+    ///
+    /// # Safety
+    /// The barriers are initialised.
+    #[inline(always)]
+    pub unsafe fn wait_full(&self) {
+        // SAFETY: forwarded to the caller.
+        unsafe { mbarrier::wait(self.full(), self.phase) }
+    }
+
+    /// As [`Self::wait_full`], for a stage that another block of the cluster wrote.
+    ///
+    /// # Safety
+    /// The barriers are initialised.
+    #[inline(always)]
+    pub unsafe fn wait_published(&self) {
+        // SAFETY: forwarded to the caller.
+        unsafe { mbarrier::wait_published(self.full(), self.phase) }
+    }
+
+    /// Waits until the present stage is empty.
+    ///
+    /// # Safety
+    /// The barriers are initialised.
+    #[inline(always)]
+    pub unsafe fn wait_empty(&self) {
+        // SAFETY: forwarded to the caller.
+        unsafe { mbarrier::wait(self.empty(), self.phase) }
+    }
+
+    /// A consumer warp has read the present stage: it arrives at the stage's empty barrier in each of
+    /// the cluster's blocks, as their producers each fill a part of this block's stage.
+    ///
+    /// # Safety
+    /// All lanes of the warp reach the same call, once a stage.
+    #[inline(always)]
+    pub unsafe fn release(&self, lane: u32, cluster: u32) {
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            if cluster == 1 {
+                mbarrier::arrive_if(lane == 0, self.empty());
+            } else {
+                mbarrier::arrive_at_if(lane < cluster, self.empty(), lane % cluster);
+            }
+        }
+    }
+
+    /// The producer's view of the stage after the one this consumer is at.
+    #[inline(always)]
+    pub fn next_as_producer(mut self) -> Self {
+        self.advance();
+        self.phase ^= 1;
+        self
+    }
+
+    /// Goes to the next stage.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.stage += 1;
+        if self.stage == self.stages {
+            self.stage = 0;
+            self.phase ^= 1;
+        }
+    }
+}

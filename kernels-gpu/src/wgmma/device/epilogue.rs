@@ -1,0 +1,193 @@
+//! Normalising a warpgroup's output and handing it to TMA, which writes it under the next tile.
+
+use cuda_std::half::Half;
+use cuda_std::math::fma;
+use cuda_std::warp::{self, WARP_SIZE};
+use cuda_std::wgmma::InFlight;
+use cuda_std::{global, mbarrier, shared, stmatrix, tma};
+
+use super::Launch;
+use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
+use super::policy::Policy;
+use super::repair::Repair;
+use super::softmax::{ROWS, Rows};
+use crate::abi::{Band, ForwardParams};
+use crate::barriers::Turns;
+use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP, WARPGROUP_ROWS, WgmmaTile};
+
+use crate::pipeline::Ring;
+use crate::tile::opaque;
+use crate::tile::sequence::Sequence;
+use crate::wgmma::schedule::Tile;
+use crate::wgmma::tensor_map::parameter;
+
+const F32_BYTES: u64 = size_of::<f32>() as u64;
+/// Rows of a warp.
+const WARP_ROWS: u32 = 16;
+/// Bytes of an element of O.
+const ELEMENT_BYTES: u32 = 2;
+
+/// Writes the warpgroup's rows of `o` and `lse`, its part of tile `place`; rows past the sequence are left
+/// out, by TMA and by predicates.
+///
+/// # Safety
+/// `launch` holds; all threads of the warpgroup reach the same call.
+#[expect(clippy::too_many_arguments, reason = "what a tile's end needs, once")]
+#[inline(always)]
+pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
+    launch: &Launch,
+    warpgroup: u32,
+    lanes: Lanes,
+    acc_o: &[f32; O],
+    rows: &Rows,
+    place: Tile,
+    sequence: &Sequence,
+    q: &Ring,
+) where
+    K: Policy<S, P, O>,
+    [f32; O]: InFlight,
+{
+    let tile = &K::TILE;
+    let params = launch.params;
+    let lanes = lanes.anew();
+    let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
+    let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
+    let o_smem = opaque(launch.smem) + tile.o_offset() + warpgroup * tile.o_pitch();
+    // SAFETY: the stage is private to the warpgroup and free after the wait and the barrier.
+    unsafe {
+        let turns = Turns::new(warpgroup, tile.consumers);
+        let closed = rows.close();
+        if matches!(tile.staging, Staging::Own) {
+            // Only the first thread has stores, the previous tile's.
+            tma::wait_stores_read();
+        }
+        turns.gather();
+        let poisoned = !is_finite(acc_o, closed.keep);
+        let mut step = 0;
+        while step < O / 8 {
+            let col = step as u32 * 16;
+            let panel = col / PANEL_COLS * tile.row_panel_bytes();
+            let pair = |register: usize, row: usize| {
+                let low = acc_o[register] * closed.norm[row];
+                let high = acc_o[register + 1] * closed.norm[row];
+                K::Element::pack(low, high) & closed.keep[row]
+            };
+            let r = 8 * step;
+            stmatrix::store4(
+                o_smem + panel + lanes.matrix_row(col % PANEL_COLS / 8),
+                [pair(r, 0), pair(r + 2, 1), pair(r + 4, 0), pair(r + 6, 1)],
+            );
+            step += 1;
+        }
+        tma::fence_shared();
+        turns.gather();
+        let may_hide = params.band != Band::FULL || tile.varlen;
+        if may_hide && warp::any(turns.any(poisoned)) {
+            let repair = Repair {
+                params,
+                tile,
+                sequence,
+                place,
+                lanes,
+                o_smem,
+                row_begin: row_begin + lanes.warp * WARP_ROWS,
+                lse: closed.lse,
+            };
+            repair.run::<K::Element>();
+            tma::fence_shared();
+            turns.gather();
+        }
+        let own_rows = sequence.seq_q.saturating_sub(row_begin);
+        if tile.varlen && own_rows < WARPGROUP_ROWS {
+            // The rows below belong to the next sequence, which TMA cannot know.
+            store_rows(
+                params, tile, lanes, place.head, sequence, row_begin, own_rows, o_smem,
+            );
+            turns.gather();
+        } else {
+            let mut panel = 0;
+            while panel < tile.panels_v() {
+                let row = sequence.q_begin + row_begin;
+                let to = [panel * PANEL_COLS, row, place.head, sequence.batch];
+                let from = o_smem + panel * tile.row_panel_bytes();
+                tma::store4d_if(lanes.is_first(), K::address::<{ parameter::O }>(), to, from);
+                panel += 1;
+            }
+            tma::commit_stores();
+        }
+        if matches!(tile.staging, Staging::OverQ) {
+            tma::wait_stores_read();
+            mbarrier::arrive_if(lanes.is_first(), q.empty());
+        }
+
+        let row = row_begin + lanes.row();
+        let lse = sequence.lse_address(params, place.head) + row as u64 * F32_BYTES;
+        let first_col = lanes.col() == 0;
+        global::store_if(first_col && row < sequence.seq_q, lse, closed.lse[0]);
+        let below = row + ROW_STEP;
+        let lse = lse + ROW_STEP as u64 * F32_BYTES;
+        global::store_if(first_col && below < sequence.seq_q, lse, closed.lse[1]);
+    }
+}
+
+/// Whether the elements of the rows to keep are all finite.
+#[inline(always)]
+fn is_finite<const O: usize>(acc_o: &[f32; O], keep: [u32; ROWS]) -> bool {
+    // A sum of zeros becomes NaN with the first number that is not finite. Two sums a row, for speed.
+    let mut zeros = [[0.0; 2]; ROWS];
+    let mut i = 0;
+    while i < O {
+        let zero = &mut zeros[i / 2 % 2][i % 2];
+        *zero = fma(acc_o[i], 0.0, *zero);
+        i += 1;
+    }
+    let kept = |row: usize| (zeros[row][0] + zeros[row][1]).to_bits() & keep[row];
+    f32::from_bits(kept(0)) == 0.0 && f32::from_bits(kept(1)) == 0.0
+}
+
+/// Copies `rows` staged rows to global memory, a row at a time by as many lanes as it has 16-byte chunks.
+///
+/// # Safety
+/// As [`store`]; the staged rows are visible to the whole warpgroup.
+#[expect(clippy::too_many_arguments, reason = "what a tile's end needs, once")]
+#[inline(always)]
+unsafe fn store_rows(
+    params: &ForwardParams,
+    tile: &WgmmaTile,
+    lanes: Lanes,
+    head: u32,
+    sequence: &Sequence,
+    row_begin: u32,
+    rows: u32,
+    o_smem: u32,
+) {
+    let head_address = sequence.q_address(&params.o, head, ELEMENT_BYTES);
+    let row_bytes = params.o.seq_stride * ELEMENT_BYTES as i64;
+    let thread = lanes.warp * WARP_SIZE + lanes.lane;
+    // A panel's row is eight chunks wide.
+    let chunk = thread % CHUNKS;
+    let mut row = thread / CHUNKS;
+    while row < rows {
+        let row_address = head_address.wrapping_add_signed((row_begin + row) as i64 * row_bytes);
+        let mut panel = 0;
+        while panel < tile.panels_v() {
+            let col = panel * PANEL_COLS + chunk * CHUNK_ELEMS;
+            if col < params.head_dim_v {
+                let from = o_smem + panel * tile.row_panel_bytes() + swizzled(row, chunk);
+                // SAFETY: the chunk is staged, and exists in global memory, as head_dim_v is a multiple of it.
+                unsafe {
+                    let bits = shared::load4_bits(from);
+                    global::store4_bits(row_address + (col * ELEMENT_BYTES) as u64, bits);
+                }
+            }
+            panel += 1;
+        }
+        row += WARPGROUP / CHUNKS;
+    }
+}
+
+/// Waits for the thread's stores, before the block exits.
+#[inline(always)]
+pub fn finish() {
+    tma::wait_stores();
+}

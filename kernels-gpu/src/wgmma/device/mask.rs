@@ -1,0 +1,63 @@
+//! Hiding scores that a row does not see: each border by itself, as most masked blocks have one.
+
+use super::lanes::{Lanes, ROW_STEP};
+use crate::tile::block_range::visible_keys;
+use crate::tile::sequence::Sequence;
+
+/// Column of a fragment's register, from the thread's first.
+#[inline(always)]
+pub fn col(register: usize) -> i32 {
+    (register / 4 * 8 + register % 2) as i32
+}
+
+/// How far below the thread's first row a fragment's register lies.
+#[inline(always)]
+pub fn below(register: usize) -> i32 {
+    (register / 2 % 2) as i32 * ROW_STEP as i32
+}
+
+/// The keys of a block as a thread's two queries see them.
+pub struct Keys<'a> {
+    pub lanes: Lanes,
+    /// First of the thread's queries.
+    pub row: u32,
+    pub key_begin: u32,
+    pub sequence: &'a Sequence,
+}
+
+impl Keys<'_> {
+    /// Sets the scores of keys beyond the last visible one to −∞.
+    #[inline(always)]
+    pub fn hide_right<const S: usize>(&self, scores: &mut [f32; S]) {
+        let last = [self.visible(0).1, self.visible(ROW_STEP).1];
+        hide(scores, |col, row| col > last[row]);
+    }
+
+    /// Sets the scores of keys before the first visible one to −∞.
+    #[inline(always)]
+    pub fn hide_left<const S: usize>(&self, scores: &mut [f32; S]) {
+        let first = [self.visible(0).0, self.visible(ROW_STEP).0];
+        hide(scores, |col, row| col < first[row]);
+    }
+
+    /// First and last visible key of the query `below` the first, from the thread's first column.
+    #[inline(always)]
+    fn visible(&self, below: u32) -> (i32, i32) {
+        let Sequence { band, seq_kv, .. } = *self.sequence;
+        let origin = (self.key_begin + self.lanes.col()) as i32;
+        let (first, last) = visible_keys((self.row + below) as i32, band, seq_kv);
+        (first - origin, last - origin)
+    }
+}
+
+/// Sets to −∞ where `hidden(column from the thread's first, row 0 or 1)`.
+#[inline(always)]
+fn hide<const S: usize>(scores: &mut [f32; S], hidden: impl Fn(i32, usize) -> bool) {
+    let mut register = 0;
+    while register < S {
+        if hidden(col(register), register / 2 % 2) {
+            scores[register] = f32::NEG_INFINITY;
+        }
+        register += 1;
+    }
+}

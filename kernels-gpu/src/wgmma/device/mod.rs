@@ -1,0 +1,122 @@
+//! The kernel itself.
+
+mod blocks;
+mod consumer;
+mod epilogue;
+mod lanes;
+mod mask;
+pub mod policy;
+mod producer;
+mod repair;
+mod softmax;
+mod work;
+
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::warp::sync_warp;
+use cuda_std::wgmma::InFlight;
+use cuda_std::{cluster, shared, tma, warpgroup};
+
+use super::schedule::Schedule;
+use super::tensor_map::parameter;
+use crate::abi::ForwardParams;
+use crate::barriers::Barriers;
+use policy::Policy;
+
+/// What a launch gives every thread.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    pub params: &'a ForwardParams,
+    pub schedule: &'a Schedule,
+    /// Global address of the tile counter, 0 before and after the launch.
+    pub counter: u64,
+    /// Start of dynamic shared memory.
+    smem: u32,
+    barriers: Barriers,
+    /// Of this block in its cluster.
+    rank: u32,
+}
+
+/// The whole kernel: splits the block into producer and consumers.
+///
+/// # Safety
+/// `params` and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent launch uses, and
+/// the launch has the instance's block size, cluster size and shared memory.
+#[inline(always)]
+pub unsafe fn forward<
+    K,
+    const PRODUCER_REGISTERS: u32,
+    const CONSUMER_REGISTERS: u32,
+    const S: usize,
+    const P: usize,
+    const O: usize,
+>(
+    params: &ForwardParams,
+    schedule: &Schedule,
+    counter: u64,
+) where
+    K: Policy<S, P, O>,
+    [f32; S]: InFlight,
+    [f32; O]: InFlight,
+{
+    let tile = &K::TILE;
+    let smem = shared::dynamic_base();
+    let launch = Launch {
+        params,
+        schedule,
+        counter,
+        smem,
+        barriers: Barriers::new(tile, smem + tile.barriers_offset()),
+        rank: if tile.cluster == 1 {
+            0
+        } else {
+            cluster::rank()
+        },
+    };
+
+    // SAFETY: forwarded to the caller. The branches below are taken by whole warpgroups.
+    unsafe {
+        if thread_idx_x() == 0 {
+            tma::prefetch(K::address::<{ parameter::Q }>());
+            tma::prefetch(K::address::<{ parameter::K }>());
+            tma::prefetch(K::address::<{ parameter::V }>());
+            tma::prefetch(K::address::<{ parameter::O }>());
+            launch.barriers.init(tile);
+            let slots = smem + tile.work_offset();
+            let number = block_idx_x() / tile.cluster;
+            work::announce_first(slots, &launch.barriers, schedule, number);
+        }
+        meet(tile.cluster);
+        let warpgroup = warpgroup::index();
+        if warpgroup == 0 {
+            warpgroup::release_registers::<PRODUCER_REGISTERS>();
+            if thread_idx_x() == 0 {
+                producer::produce::<K>(&launch, tile);
+            }
+            // The barrier below wants whole warps.
+            sync_warp();
+        } else {
+            warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
+            consumer::consume::<K, S, P, O>(&launch, warpgroup - 1);
+        }
+        // A block must outlive arrivals and copies from the others.
+        if tile.cluster > 1 {
+            cluster::sync();
+        }
+    }
+}
+
+/// A barrier of the whole cluster.
+///
+/// # Safety
+/// All of its threads reach the same call.
+#[inline(always)]
+unsafe fn meet(cluster_blocks: u32) {
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        if cluster_blocks > 1 {
+            cluster::sync();
+        } else {
+            sync_threads();
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The producer: one thread that draws tiles and keeps Q, K and V coming.
+
+use core::marker::PhantomData;
+
+use cuda_std::{mbarrier, tma};
+
+use super::Launch;
+use super::blocks::{cluster_range, is_past_end, rows_of};
+use super::policy::Maps;
+use super::work::{Dispatcher, Inbox, leads};
+use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
+use crate::pipeline::Ring;
+use crate::tile::sequence::Sequence;
+use crate::wgmma::schedule::Tile;
+use crate::wgmma::tensor_map::parameter;
+
+/// Loads for tiles until there are no more.
+///
+/// # Safety
+/// `launch` holds; one thread of the block calls it.
+#[inline(always)]
+pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
+    let Launch {
+        params,
+        smem,
+        barriers,
+        ..
+    } = *launch;
+    let slots = smem + tile.work_offset();
+    let mut inbox = Inbox::new(slots, &barriers, tile.cluster);
+    let dispatcher = Dispatcher {
+        schedule: launch.schedule,
+        tile,
+        counter: launch.counter,
+    };
+    let mut loader = Loader::<M> {
+        maps: PhantomData,
+        launch,
+        tile,
+        q: Ring::producer(barriers.q_full, barriers.q_empty, 1),
+        k: Ring::producer(barriers.k_full, barriers.k_empty, tile.k_stages),
+        v: Ring::producer(barriers.v_full, barriers.v_empty, tile.v_stages),
+    };
+    let leader = leads(launch.rank);
+    // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
+    unsafe {
+        while let Some(place) = inbox.wait_alone() {
+            let sequence = rows_of(params, tile, place.batch);
+            if is_past_end(&sequence, tile, place) {
+                if leader {
+                    dispatcher.announce_next(&inbox);
+                }
+                inbox.release(true);
+                continue;
+            }
+            let blocks = cluster_range(&sequence, tile, place);
+            let mut n_block = blocks.end - 1;
+            if tile.q_in_registers {
+                // The consumers are done with Q early: it can come long before its tile.
+                loader.load_q(place, &sequence);
+                loader.load_k(n_block, place.head_kv, &sequence);
+            } else {
+                loader.load_k(n_block, place.head_kv, &sequence);
+                loader.load_q(place, &sequence);
+            }
+            // The round trips of drawing pass while the previous tile's last blocks are computed on.
+            if leader {
+                dispatcher.announce_next(&inbox);
+            }
+            // V trails K by a block, as PV trails QKᵀ.
+            while n_block > blocks.begin {
+                loader.load_k(n_block - 1, place.head_kv, &sequence);
+                loader.load_v(n_block, place.head_kv, &sequence);
+                n_block -= 1;
+            }
+            loader.load_v(n_block, place.head_kv, &sequence);
+            inbox.release(true);
+        }
+    }
+}
+
+struct Loader<'a, M> {
+    maps: PhantomData<M>,
+    launch: &'a Launch<'a>,
+    tile: &'a WgmmaTile,
+    q: Ring,
+    k: Ring,
+    v: Ring,
+}
+
+impl<M: Maps> Loader<'_, M> {
+    /// Loads this block's Q.
+    #[inline(always)]
+    unsafe fn load_q(&mut self, place: Tile, sequence: &Sequence) {
+        let tile = self.tile;
+        let m_begin = place.super_block * tile.cluster_m() + self.launch.rank * tile.block_m();
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.q.wait_empty();
+            mbarrier::arrive_expect(self.q.full(), tile.consumers * tile.q_bytes());
+            let mut warpgroup = 0;
+            while warpgroup < tile.consumers {
+                let row = sequence.q_begin + m_begin + warpgroup * WARPGROUP_ROWS;
+                let mut panel = 0;
+                while panel < tile.panels() {
+                    let to = self.launch.smem
+                        + warpgroup * tile.q_bytes()
+                        + panel * tile.row_panel_bytes();
+                    let from = [panel * PANEL_COLS, row, place.head, sequence.batch];
+                    tma::load4d(to, M::address::<{ parameter::Q }>(), from, self.q.full());
+                    panel += 1;
+                }
+                warpgroup += 1;
+            }
+        }
+        self.q.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_k(&mut self, n_block: u32, head: u32, sequence: &Sequence) {
+        let tile = self.tile;
+        let row = sequence.kv_begin + n_block * tile.block_n;
+        let stage = self.launch.smem + tile.k_offset() + self.k.stage * tile.k_bytes();
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.load_block(
+                &self.k,
+                M::address::<{ parameter::K }>(),
+                stage,
+                tile.panels(),
+                [row, head, sequence.batch],
+            )
+        };
+        self.k.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_v(&mut self, n_block: u32, head: u32, sequence: &Sequence) {
+        let tile = self.tile;
+        let row = sequence.kv_begin + n_block * tile.block_n;
+        let stage = self.launch.smem + tile.v_offset() + self.v.stage * tile.v_bytes();
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            self.load_block(
+                &self.v,
+                M::address::<{ parameter::V }>(),
+                stage,
+                tile.panels_v(),
+                [row, head, sequence.batch],
+            )
+        };
+        self.v.advance();
+    }
+
+    /// Loads this block's rows of a stage of K or V, for every block of the cluster.
+    #[inline(always)]
+    unsafe fn load_block(
+        &self,
+        ring: &Ring,
+        map: u64,
+        stage: u32,
+        panels: u32,
+        [row, head, batch]: [u32; 3],
+    ) {
+        let tile = self.tile;
+        let rank = self.launch.rank;
+        let rows = tile.kv_box_rows();
+        let all_blocks = (1 << tile.cluster) - 1;
+        // SAFETY: forwarded to the caller. The stage is empty in every block of the cluster.
+        unsafe {
+            ring.wait_empty();
+            mbarrier::arrive_expect(ring.full(), panels * tile.kv_panel_bytes());
+            let mut panel = 0;
+            while panel < panels {
+                let to = stage + panel * tile.kv_panel_bytes() + rank * rows * PANEL_ROW_BYTES;
+                let from = [panel * PANEL_COLS, row + rank * rows, head, batch];
+                if tile.cluster == 1 {
+                    tma::load4d(to, map, from, ring.full());
+                } else {
+                    tma::load4d_multicast(to, map, from, ring.full(), all_blocks);
+                }
+                panel += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Keeping ∞ and NaN in V away from rows that do not see them.
+//!
+//! A hidden key's probability is 0, and 0 · ∞ poisons the row all the same. That shows as a non-finite output, which
+//! is rare enough for a slow cure: before a warp's staged rows leave, every non-finite element is worked out again
+//! from global memory, over the visible keys alone, one key at a time by the whole warp. Elements that are rightly
+//! non-finite would cost as much, so columns of V that hold one where all rows see it are left as they are.
+
+use core::f32::consts::LOG2_E;
+
+use cuda_std::half::Half;
+use cuda_std::math::{exp2, fma};
+use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
+use cuda_std::{global, shared};
+
+use super::lanes::{CHUNK_ELEMS, Lanes, swizzled};
+use super::softmax::PerRow;
+use crate::abi::ForwardParams;
+use crate::config::wgmma::{PANEL_COLS, WgmmaTile};
+use crate::tile::block_range::visible_keys;
+use crate::tile::opaque;
+use crate::tile::score::ScoreTransform;
+use crate::tile::sequence::Sequence;
+use crate::wgmma::schedule::Tile;
+
+/// Rows of a warp.
+const ROWS: u32 = 16;
+/// Pairs of columns a lane looks after: `lane + 32 i`.
+const PAIRS: usize = 4;
+const PAIR_BYTES: u32 = 4;
+const ELEMENT_BYTES: u32 = 2;
+
+/// One warp's staged rows and where they come from.
+pub struct Repair<'a> {
+    pub params: &'a ForwardParams,
+    pub tile: &'a WgmmaTile,
+    pub sequence: &'a Sequence,
+    pub place: Tile,
+    pub lanes: Lanes,
+    /// The warpgroup's staged output.
+    pub o_smem: u32,
+    /// First query of the warp.
+    pub row_begin: u32,
+    pub lse: PerRow,
+}
+
+impl Repair<'_> {
+    /// Repairs the warp's staged rows.
+    ///
+    /// # Safety
+    /// All lanes reach the same call; the rows are staged and stay the warp's own until a barrier; `params` describes
+    /// live allocations.
+    #[inline(always)]
+    pub unsafe fn run<E: Half>(&self) {
+        let rows = self.sequence.seq_q.saturating_sub(self.row_begin).min(ROWS);
+        // SAFETY: forwarded to the caller; only existing rows and columns are read.
+        unsafe {
+            let mut all_suspects = 0;
+            let mut row = 0;
+            while row < opaque(rows) {
+                all_suspects |= self.suspects::<E>(row);
+                row += 1;
+            }
+            let settled = self.seen_by_all::<E>(rows, all_suspects);
+            let mut row = 0;
+            while row < opaque(rows) {
+                let suspects = self.suspects::<E>(row) & !settled;
+                if any(suspects != 0) {
+                    self.repair_row::<E>(row, suspects);
+                }
+                row += 1;
+            }
+        }
+    }
+
+    /// The lane's pairs of a row's columns that are not finite.
+    #[inline(always)]
+    unsafe fn suspects<E: Half>(&self, row: u32) -> u32 {
+        let mut suspects = 0;
+        for i in 0..PAIRS {
+            // SAFETY: inside the staged row.
+            let special = || is_special::<E>(unsafe { shared::load_bits(self.staged(row, i)) });
+            if self.has_pair(i) && special() {
+                suspects |= 1 << i;
+            }
+        }
+        suspects
+    }
+
+    /// Which of the lane's pairs `wanted` are columns in which V holds a non-finite number that every row of the warp
+    /// sees.
+    #[inline(always)]
+    unsafe fn seen_by_all<E: Half>(&self, rows: u32, wanted: u32) -> u32 {
+        let Sequence { band, seq_kv, .. } = *self.sequence;
+        let (_, last) = visible_keys(self.row_begin as i32, band, seq_kv);
+        let (first, _) = visible_keys((self.row_begin + rows) as i32 - 1, band, seq_kv);
+        let mut found = 0;
+        let mut key = first;
+        // SAFETY: all lanes run the same loop.
+        while key <= last && unsafe { any(wanted & !found != 0) } {
+            for i in 0..PAIRS {
+                // SAFETY: the key and the columns exist.
+                if self.has_pair(i) && is_special::<E>(unsafe { self.v_pair(key as u32, i) }) {
+                    found |= 1 << i;
+                }
+            }
+            key += 1;
+        }
+        found
+    }
+
+    /// Works out the suspect pairs of one row.
+    #[inline(always)]
+    unsafe fn repair_row<E: Half>(&self, row: u32, suspects: u32) {
+        let Sequence {
+            band,
+            seq_kv,
+            seq_q,
+            ..
+        } = *self.sequence;
+        let query = self.row_begin + row;
+        let (first, last) = visible_keys(query as i32, band, seq_kv);
+        let q_head = self
+            .sequence
+            .q_address(&self.params.q, self.place.head, ELEMENT_BYTES);
+        let k_head = self
+            .sequence
+            .kv_address(&self.params.k, self.place.head_kv, ELEMENT_BYTES);
+        // SAFETY: forwarded to the caller; all lanes run the same loops.
+        unsafe {
+            let transform =
+                ScoreTransform::new(self.params, self.place.batch, self.place.head, 0.0);
+            // A row's state is its quad's.
+            let lse = if row < 8 { self.lse[0] } else { self.lse[1] };
+            let lse = broadcast(lse, row % 8 * 4);
+            let mut sums = [[0.0; 2]; PAIRS];
+            let mut key = first;
+            while key <= opaque(last as u32) as i32 {
+                let mut dot = 0.0;
+                for i in 0..PAIRS {
+                    let col = self.col(i);
+                    if col < self.params.head_dim {
+                        let q = E::unpack(global::load_u32(element(
+                            q_head,
+                            self.params.q.seq_stride,
+                            query,
+                            col,
+                        )));
+                        let k = E::unpack(global::load_u32(element(
+                            k_head,
+                            self.params.k.seq_stride,
+                            key as u32,
+                            col,
+                        )));
+                        dot = fma(q[0], k[0], fma(q[1], k[1], dot));
+                    }
+                }
+                let mut score = [[reduce_sum::<WARP_SIZE>(dot)]];
+                let distance = query as i32 + seq_kv as i32 - seq_q as i32 - key;
+                transform.apply(&mut score, |_| distance, |_| 0);
+                let p = exp2(fma(score[0][0], transform.scale_log2, -lse * LOG2_E));
+                for i in 0..PAIRS {
+                    if suspects >> i & 1 != 0 {
+                        let v = E::unpack(self.v_pair(key as u32, i));
+                        sums[i] = [fma(p, v[0], sums[i][0]), fma(p, v[1], sums[i][1])];
+                    }
+                }
+                key += 1;
+            }
+            for i in 0..PAIRS {
+                if suspects >> i & 1 != 0 {
+                    shared::store_bits(self.staged(row, i), E::pack(sums[i][0], sums[i][1]));
+                }
+            }
+        }
+    }
+
+    /// First column of the lane's pair `i`.
+    #[inline(always)]
+    fn col(&self, i: usize) -> u32 {
+        (self.lanes.lane + i as u32 * WARP_SIZE) * 2
+    }
+
+    #[inline(always)]
+    fn has_pair(&self, i: usize) -> bool {
+        self.col(i) < self.params.head_dim_v
+    }
+
+    /// Shared address of the lane's pair `i` of a staged row.
+    #[inline(always)]
+    fn staged(&self, row: u32, i: usize) -> u32 {
+        let col = self.col(i);
+        let row = self.lanes.warp * ROWS + row;
+        let panel = col / PANEL_COLS * self.tile.row_panel_bytes();
+        let in_panel = col % PANEL_COLS;
+        let in_chunk = in_panel % CHUNK_ELEMS / 2 * PAIR_BYTES;
+        self.o_smem + panel + swizzled(row, in_panel / CHUNK_ELEMS) + in_chunk
+    }
+
+    /// The lane's pair `i` of a row of V.
+    #[inline(always)]
+    unsafe fn v_pair(&self, key: u32, i: usize) -> u32 {
+        let head = self
+            .sequence
+            .kv_address(&self.params.v, self.place.head_kv, ELEMENT_BYTES);
+        // SAFETY: forwarded to the caller.
+        unsafe { global::load_u32(element(head, self.params.v.seq_stride, key, self.col(i))) }
+    }
+}
+
+/// Address of an element of a head.
+#[inline(always)]
+fn element(head: u64, seq_stride: i64, row: u32, col: u32) -> u64 {
+    let offset = row as i64 * seq_stride + col as i64;
+    head.wrapping_add_signed(offset * ELEMENT_BYTES as i64)
+}
+
+/// Whether either number of a pair is ∞ or NaN.
+#[inline(always)]
+fn is_special<E: Half>(pair: u32) -> bool {
+    let low = pair & E::INFINITY == E::INFINITY;
+    low || pair >> 16 & E::INFINITY == E::INFINITY
+}
