@@ -6,7 +6,10 @@ use std::str::FromStr;
 
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance};
 
-use crate::{Error, Problem};
+use kernels_gpu::config::wgmma::SHORT_SEQ;
+
+use crate::backend::hopper::HopperPlan;
+use crate::{Error, Operands, Problem};
 
 /// A way to compute attention. Every one gives the same answer within the accuracy bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,17 +121,40 @@ pub fn find_instance(
         return Err(format!("it has no {} kernel", dtype.name()));
     }
     let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
-    let fitting = wide_enough
+    let why_not = |instance: &&Instance| {
+        instance_unfit(instance, gpu).or_else(|| shape_unfit(instance, problem))
+    };
+    wide_enough
         .clone()
-        .filter(|instance| instance_unfit(instance, gpu).is_none());
-    fitting
-        .min_by_key(|instance| instance.head_dim)
+        .filter(|instance| why_not(instance).is_none())
+        .min_by_key(|instance| waste(instance, problem))
         .ok_or_else(|| {
             wide_enough
-                .min_by_key(|instance| instance.head_dim)
-                .and_then(|instance| instance_unfit(instance, gpu))
+                .min_by_key(|instance| waste(instance, problem))
+                .and_then(|instance| why_not(&instance))
                 .unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}"))
         })
+}
+
+/// Why the shape or the strides of `problem` keep `instance` from running it, wherever its operands lie.
+fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
+    let tile = instance.wgmma?;
+    let q = problem.q().shape;
+    if q.batch == 0 || q.heads == 0 || q.seq == 0 {
+        return None;
+    }
+    let anywhere = problem.forward_params(&Operands::default());
+    HopperPlan::new(&anywhere, tile).err()
+}
+
+/// Orders kernels that can run a problem: the least padding first, and of two that differ in their cluster the one for
+/// sequences of this length.
+fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool) {
+    let (head_dim_v, clustered) = instance
+        .wgmma
+        .map_or((0, false), |tile| (tile.head_dim_v, tile.cluster > 1));
+    let short = problem.k().shape.seq <= SHORT_SEQ;
+    (instance.head_dim, head_dim_v, clustered == short)
 }
 
 /// Why `variant` cannot run `problem` here, or `None` if it can.

@@ -1,4 +1,6 @@
+use kernels_gpu::dtype::DType;
 use kernels_gpu::instances::{Family, Instance};
+use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 
 use crate::{Error, Memory};
 
@@ -25,6 +27,12 @@ pub trait Device: Memory {
     /// from them must lie in live memory of this device until the launch is done, accessed by nobody
     /// else where the kernel writes.
     unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error>;
+
+    /// Encodes the descriptor by which TMA reads or writes an operand of element type `dtype`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device has no TMA or refuses the description.
+    fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error>;
 }
 
 /// One kernel launch. Block size and shared memory stand in the instance.
@@ -49,6 +57,8 @@ pub struct DeviceInfo {
     pub compute_capability: (u32, u32),
     /// Largest shared memory of one block, in bytes, with opt-in.
     pub shared_bytes: u32,
+    /// Number of streaming multiprocessors.
+    pub multiprocessors: u32,
     /// Memory of the device, in bytes, where that is a fixed size.
     pub memory_bytes: Option<u64>,
     /// What runs it: a driver and its version, or the simulator.

@@ -1,20 +1,29 @@
-use kernels_gpu::instances::Instance;
+use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::instances::{Family, Instance};
 use kernels_gpu::tile::schedule::TileList;
 
 use super::device::{Device, DeviceInfo, Launch};
-use crate::variant::{GpuCapabilities, find_instance, select};
+use super::hopper::HopperPlan;
+use crate::variant::{GpuCapabilities, eligible, find_instance, select};
 use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
-#[derive(Debug)]
-pub struct Gpu<D> {
+///
+/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles; nothing else is
+/// allocated beside what the caller asks for.
+pub struct Gpu<D: Device> {
     device: D,
+    /// 0 between launches.
+    tile_counter: Option<D::Buffer>,
 }
 
 impl<D: Device> Gpu<D> {
     /// A backend on `device`.
     pub fn on(device: D) -> Self {
-        Self { device }
+        Self {
+            device,
+            tile_counter: None,
+        }
     }
 
     /// The device.
@@ -27,14 +36,55 @@ impl<D: Device> Gpu<D> {
         self.device.info()
     }
 
-    /// The kernel that will run `problem`.
+    /// The kernel that will run `problem` on aligned operands.
     fn instance(&self, problem: &Problem) -> Result<&'static Instance, Error> {
         let here = self.gpu_capabilities();
-        let Variant::Kernels(family) = select(problem, &Capabilities::Gpu(here))? else {
-            unreachable!("only kernels are eligible on a GPU");
-        };
-        let instance = find_instance(family, problem, &here);
+        let variant = select(problem, &Capabilities::Gpu(here))?;
+        let instance = find_instance(family_of(variant), problem, &here);
         Ok(instance.expect("an eligible family has a kernel"))
+    }
+
+    /// The kernel that runs `problem` on operands at the addresses of `params`: the first eligible one that can reach
+    /// them.
+    fn instance_for(
+        &self,
+        problem: &Problem,
+        params: &ForwardParams,
+    ) -> Result<(&'static Instance, Option<HopperPlan>), Error> {
+        let here = self.gpu_capabilities();
+        let chosen = select(problem, &Capabilities::Gpu(here))?;
+        let others = match problem.force() {
+            Some(_) => Vec::new(),
+            None => eligible(problem, &Capabilities::Gpu(here)),
+        };
+        let mut refusal = String::new();
+        for variant in std::iter::once(chosen).chain(others) {
+            let instance = find_instance(family_of(variant), problem, &here);
+            let instance = instance.expect("an eligible family has a kernel");
+            let Some(tile) = instance.wgmma else {
+                return Ok((instance, None));
+            };
+            match HopperPlan::new(params, tile) {
+                Ok(plan) => return Ok((instance, Some(plan))),
+                Err(reason) => refusal = reason,
+            }
+        }
+        Err(Error::argument(
+            "force",
+            format!("variant {chosen} cannot run this problem here: {refusal}"),
+            "operands at addresses that are multiples of 16, or another variant",
+        ))
+    }
+
+    /// Address of the tile counter.
+    fn tile_counter(&mut self) -> Result<u64, Error> {
+        if self.tile_counter.is_none() {
+            let mut counter = self.device.alloc(size_of::<u32>())?;
+            self.device.write(&mut counter, &0u32.to_ne_bytes())?;
+            self.tile_counter = Some(counter);
+        }
+        let counter = self.tile_counter.as_ref().expect("it was made above");
+        Ok(self.device.address(counter))
     }
 
     /// What the device can run.
@@ -72,20 +122,49 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {
-        let kernel = self.instance(problem)?;
         let params = problem.forward_params(operands);
-        let tiles = TileList::new(params.batch, params.heads_q, params.seq_q, kernel.block_m);
-        if tiles.count == 0 {
-            return Ok(());
+        let shape = problem.q().shape;
+        if shape.batch == 0 || shape.heads == 0 || shape.seq == 0 {
+            // There is nothing to compute, but a forced variant must still be one that could.
+            return self.instance(problem).map(|_| ());
         }
-        let launch = Launch {
-            kernel,
-            ptx: modules::ptx(kernel.name).expect("every instance has a module"),
-            grid: tiles.grid(),
-            params: &[bytemuck::bytes_of(&params)],
-        };
-        // SAFETY: these are the parameters of every forward kernel; the kernel reads and writes what
-        // the problem's shapes and strides reach, which the caller vouches for.
-        unsafe { self.device.launch(&launch) }
+        let (kernel, plan) = self.instance_for(problem, &params)?;
+        let ptx = modules::ptx(kernel.name).expect("every instance has a module");
+        match (plan, kernel.wgmma) {
+            (Some(plan), Some(tile)) => {
+                let counter = self.tile_counter()?;
+                let images = plan.images(&self.device, kernel.dtype, tile, params, counter)?;
+                let launch = Launch {
+                    kernel,
+                    ptx,
+                    grid: images.grid,
+                    params: &images.params(),
+                };
+                // SAFETY: as below; the maps were encoded from the same addresses and strides, and the counter
+                // is used by this stream alone.
+                unsafe { self.device.launch(&launch) }
+            }
+            _ => {
+                let tiles =
+                    TileList::new(params.batch, params.heads_q, params.seq_q, kernel.block_m);
+                let launch = Launch {
+                    kernel,
+                    ptx,
+                    grid: tiles.grid(),
+                    params: &[bytemuck::bytes_of(&params)],
+                };
+                // SAFETY: these are the parameters of every other forward kernel; the kernel reads and writes
+                // what the problem's shapes and strides reach, which the caller vouches for.
+                unsafe { self.device.launch(&launch) }
+            }
+        }
     }
+}
+
+/// The family behind a variant that was found eligible on a GPU.
+fn family_of(variant: Variant) -> Family {
+    let Variant::Kernels(family) = variant else {
+        unreachable!("only kernels are eligible on a GPU");
+    };
+    family
 }

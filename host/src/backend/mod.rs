@@ -4,6 +4,7 @@ pub mod cpu;
 pub mod cuda;
 mod device;
 mod gpu;
+pub(crate) mod hopper;
 pub mod sim;
 
 pub use device::{Device, DeviceInfo, Launch};

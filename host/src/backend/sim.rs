@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use kernels_gpu::dtype::DType;
 use kernels_gpu::instances::Family;
+use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 use ptx_sim::{LaunchConfig, MemoryError, Module};
 
 use super::device::{Device, DeviceInfo, Launch};
@@ -56,6 +58,9 @@ impl Drop for SimBuffer {
 
 const DEVICE_NAME: &str = "simulated GPU";
 
+/// Few, so that persistent kernels take several tiles a block on small problems too.
+const MULTIPROCESSORS: u32 = 4;
+
 impl SimDevice {
     /// A device with empty memory.
     pub fn new() -> Self {
@@ -73,6 +78,7 @@ impl SimDevice {
                 compute_capability: (9, 0),
                 // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
                 shared_bytes: 227 << 10,
+                multiprocessors: MULTIPROCESSORS,
                 memory_bytes: None,
                 driver: "ptx-sim".to_owned(),
             },
@@ -193,5 +199,9 @@ impl Device for SimDevice {
             Ok(_) => Ok(()),
             Err(error) => Err(failure(format!("running kernel {name}"), error)),
         }
+    }
+
+    fn encode_tensor_map(&self, _: DType, _: &TensorMapSpec) -> Result<TensorMap, Error> {
+        Err(failure("encoding a tensor map", "TMA is not simulated yet"))
     }
 }

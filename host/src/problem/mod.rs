@@ -33,7 +33,7 @@ pub struct Problem {
 ///
 /// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand
 /// without elements is never read, whatever its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operands {
     /// q, `[batch, heads_q, seq_q, head_dim]`.
     pub q: u64,

@@ -87,7 +87,7 @@ fn the_device_says_what_it_is() {
     say(&format!("{info}"));
     assert!(!info.device.name.is_empty());
     assert!(info.device.compute_capability >= (5, 0));
-    assert!(info.multiprocessors > 0 && info.l2_bytes > 0);
+    assert!(info.device.multiprocessors > 0 && info.l2_bytes > 0);
     assert!(info.device.shared_bytes >= 48 << 10 && info.memory_bytes > 1 << 30);
     assert!(CudaDevice::count().unwrap() >= 1);
 }

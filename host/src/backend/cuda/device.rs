@@ -4,13 +4,16 @@ use super::failure::failure;
 use super::kernel::Kernel;
 use super::primary::{Primary, device_count};
 use super::queue::Queue;
-use super::{CudaBuffer, CudaInfo, CudaMark, KernelLaunch};
+use super::{CudaBuffer, CudaInfo, CudaMark, KernelLaunch, tensor_map};
 use crate::backend::{Device, DeviceInfo, Launch};
 use crate::{Error, Memory};
 use cuda_loader::{CuResult, sys};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+
+use kernels_gpu::dtype::DType;
+use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 
 /// One GPU and one stream of it.
 ///
@@ -240,6 +243,11 @@ impl Device for CudaDevice {
         };
         // SAFETY: the caller vouches for the parameters; the geometry is the kernel's own.
         unsafe { self.launch_kernel(&launch) }
+    }
+
+    fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error> {
+        tensor_map::encode(dtype, spec)
+            .map_err(|error| failure(&self.info().name, "encoding a tensor map", error))
     }
 }
 

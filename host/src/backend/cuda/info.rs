@@ -14,8 +14,6 @@ pub struct CudaInfo {
     pub device: DeviceInfo,
     /// Which of the driver's devices this is.
     pub ordinal: u32,
-    /// Number of streaming multiprocessors.
-    pub multiprocessors: u32,
     /// Size of the L2 cache, in bytes.
     pub l2_bytes: u64,
     /// Size of the device's memory, in bytes.
@@ -41,11 +39,11 @@ impl CudaInfo {
                 shared_bytes: attribute(
                     Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                 )?,
+                multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
                 memory_bytes: Some(memory_bytes),
                 driver: format!("NVIDIA driver for CUDA {cuda_major}.{cuda_minor}"),
             },
             ordinal,
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
             memory_bytes,
         })
@@ -70,7 +68,7 @@ impl fmt::Display for CudaInfo {
             "{} (device {}, sm_{major}{minor}, {} SMs, {} MiB L2, {:.1} GiB, {})",
             self.device.name,
             self.ordinal,
-            self.multiprocessors,
+            self.device.multiprocessors,
             self.l2_bytes >> 20,
             self.memory_bytes as f64 / f64::from(1 << 30),
             self.device.driver,

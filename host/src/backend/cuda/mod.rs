@@ -23,6 +23,7 @@ mod kernel;
 mod mark;
 mod primary;
 mod queue;
+mod tensor_map;
 
 /// The backend that runs problems on an NVIDIA GPU.
 pub type Cuda = crate::Gpu<CudaDevice>;

@@ -1,0 +1,97 @@
+//! What a launch of a Hopper kernel takes beside the parameters of every forward kernel.
+
+use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::config::wgmma::WgmmaTile;
+use kernels_gpu::dtype::DType;
+use kernels_gpu::wgmma::schedule::Schedule;
+use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
+
+use super::device::Device;
+use crate::Error;
+
+/// The order of tiles and what TMA is told, for one problem on operands at known addresses.
+pub(crate) struct HopperPlan {
+    schedule: Schedule,
+    maps: ForwardMaps,
+}
+
+impl HopperPlan {
+    /// Why a kernel of shape `tile` cannot run a dense problem, or how it does.
+    pub fn new(params: &ForwardParams, tile: &WgmmaTile) -> Result<Self, String> {
+        if tile.varlen {
+            return Err("it takes packed sequences only".to_owned());
+        }
+        if params.head_dim > tile.head_dim || params.head_dim_v > tile.head_dim_v {
+            return Err(format!(
+                "it holds a head_dim of {} and a head_dim_v of {} at most",
+                tile.head_dim, tile.head_dim_v
+            ));
+        }
+        let schedule = Schedule::new(params, tile.cluster_m())
+            .ok_or_else(|| "it has no tile, or more than it can count".to_owned())?;
+        let maps = ForwardMaps::new(params, params.seq_kv, tile).map_err(|(operand, reason)| {
+            format!("TMA cannot reach {operand}: {}", words(reason))
+        })?;
+        Ok(Self { schedule, maps })
+    }
+
+    /// The launch on `device`: its grid, and every parameter's image in the kernel's order.
+    pub fn images<D: Device>(
+        &self,
+        device: &D,
+        dtype: DType,
+        tile: &WgmmaTile,
+        params: ForwardParams,
+        counter: u64,
+    ) -> Result<HopperImages, Error> {
+        let ForwardMaps { q, k, v, o } = &self.maps;
+        let encode = |spec| device.encode_tensor_map(dtype, spec);
+        Ok(HopperImages {
+            grid: self
+                .schedule
+                .grid(device.info().multiprocessors, tile.cluster),
+            params,
+            maps: [encode(q)?, encode(k)?, encode(v)?, encode(o)?],
+            schedule: self.schedule,
+            counter,
+        })
+    }
+}
+
+/// The parameters of a launch, by value.
+pub(crate) struct HopperImages {
+    pub grid: u32,
+    params: ForwardParams,
+    maps: [TensorMap; 4],
+    schedule: Schedule,
+    counter: u64,
+}
+
+impl HopperImages {
+    /// The image of each parameter.
+    pub fn params(&self) -> [&[u8]; 7] {
+        use bytemuck::bytes_of;
+        let [q, k, v, o] = &self.maps;
+        [
+            bytes_of(&self.params),
+            bytes_of(q),
+            bytes_of(k),
+            bytes_of(v),
+            bytes_of(o),
+            bytes_of(&self.schedule),
+            bytes_of(&self.counter),
+        ]
+    }
+}
+
+fn words(reason: Inexpressible) -> String {
+    match reason {
+        Inexpressible::Address(address) => format!("address {address:#x} is not a multiple of 16"),
+        Inexpressible::DimStride(stride) => format!("its head_dim stride is {stride}, not 1"),
+        Inexpressible::Stride(stride) => {
+            format!("a stride of {stride} elements is not a positive multiple of 16 bytes")
+        }
+        Inexpressible::Empty => "it has no elements".to_owned(),
+        Inexpressible::Width(dim) => format!("its head_dim {dim} is not a multiple of 8"),
+    }
+}
