@@ -52,6 +52,8 @@ pub struct WgmmaTile {
     pub staging: Staging,
     /// Takes varlen launches, and only those.
     pub varlen: bool,
+    /// Of two rows for the same head_dim, the one to prefer is the one with the larger value up to seq_q.
+    pub shortest_seq_q: u32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch gives,
     /// 168 · 384 or 128 · 512.
     pub producer_registers: u32,
@@ -203,6 +205,9 @@ impl WgmmaTile {
     }
 }
 
+/// From here on clusters pay: measured at 512 (−3 % causal) and 1024 (+2 % causal, +7 % full).
+const LONG: u32 = 1024;
+
 /// head_dim ≤ 64. Three consumers, as exponentials bind as much as the tensor cores and more warps hide each
 /// other's; for the same reason no overlap inside a warpgroup, which costs 5 % there. Four stages of K: a block
 /// stays until its exponentials are done, which take most of a step.
@@ -219,6 +224,7 @@ pub const HD64: WgmmaTile = WgmmaTile {
     ping_pong: true,
     staging: Staging::Own,
     varlen: false,
+    shortest_seq_q: 0,
     producer_registers: 32,
     consumer_registers: 160,
 };
@@ -242,12 +248,14 @@ pub const HD128: WgmmaTile = WgmmaTile {
     ping_pong: true,
     staging: Staging::Own,
     varlen: false,
+    shortest_seq_q: LONG,
     producer_registers: 40,
     consumer_registers: 232,
 };
 /// head_dim ≤ 128 without clusters, for short sequences: a cluster's blocks wait for each other.
 pub const HD128_SINGLE: WgmmaTile = WgmmaTile {
     cluster: 1,
+    shortest_seq_q: 0,
     ..HD128
 };
 /// head_dim ≤ 192 with head_dim_v ≤ 128 (DeepSeek's 192/128).
@@ -272,6 +280,12 @@ pub const HD256: WgmmaTile = WgmmaTile {
     block_n: 80,
     ..HD192
 };
+/// head_dim ≤ 256 without clusters, for short sequences: as 128.
+pub const HD256_SINGLE: WgmmaTile = WgmmaTile {
+    cluster: 1,
+    shortest_seq_q: 0,
+    ..HD256
+};
 
 const _: () = {
     HD64.check();
@@ -281,4 +295,5 @@ const _: () = {
     HD192_V128.check();
     HD192.check();
     HD256.check();
+    HD256_SINGLE.check();
 };

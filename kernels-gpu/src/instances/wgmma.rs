@@ -94,6 +94,7 @@ instances! {
     fa_fwd_sm90_bf16_hd192_v128 = Bf16, wgmma::HD192_V128, shared;
     fa_fwd_sm90_bf16_hd192 = Bf16, wgmma::HD192, shared;
     fa_fwd_sm90_bf16_hd256 = Bf16, wgmma::HD256, shared;
+    fa_fwd_sm90_bf16_hd256_single = Bf16, wgmma::HD256_SINGLE, shared;
     fa_fwd_sm90_f16_hd64 = F16, wgmma::HD64, shared;
     fa_fwd_sm90_f16_hd96 = F16, wgmma::HD96, registers;
     fa_fwd_sm90_f16_hd128 = F16, wgmma::HD128, registers;
@@ -101,6 +102,7 @@ instances! {
     fa_fwd_sm90_f16_hd192_v128 = F16, wgmma::HD192_V128, shared;
     fa_fwd_sm90_f16_hd192 = F16, wgmma::HD192, shared;
     fa_fwd_sm90_f16_hd256 = F16, wgmma::HD256, shared;
+    fa_fwd_sm90_f16_hd256_single = F16, wgmma::HD256_SINGLE, shared;
     fa_fwd_sm90_bf16_hd64_varlen = Bf16, wgmma::HD64.for_varlen(), shared;
     fa_fwd_sm90_bf16_hd96_varlen = Bf16, wgmma::HD96.for_varlen(), registers;
     fa_fwd_sm90_bf16_hd128_varlen = Bf16, wgmma::HD128.for_varlen(), registers;

@@ -63,17 +63,22 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 loader.load_k(n_block, place.head_kv, &sequence);
                 loader.load_q(place, &sequence);
             }
-            // The round trips of drawing pass while the previous tile's last blocks are computed on.
+            // V trails K by a block, as PV trails QKᵀ.
+            if n_block > blocks.begin {
+                loader.load_k(n_block - 1, place.head_kv, &sequence);
+            }
+            loader.load_v(n_block, place.head_kv, &sequence);
+            // What follows waits for the consumers anyway: time for the round trips of drawing.
             if leader {
                 dispatcher.announce_next(&inbox);
             }
-            // V trails K by a block, as PV trails QKᵀ.
             while n_block > blocks.begin {
-                loader.load_k(n_block - 1, place.head_kv, &sequence);
-                loader.load_v(n_block, place.head_kv, &sequence);
                 n_block -= 1;
+                if n_block > blocks.begin {
+                    loader.load_k(n_block - 1, place.head_kv, &sequence);
+                }
+                loader.load_v(n_block, place.head_kv, &sequence);
             }
-            loader.load_v(n_block, place.head_kv, &sequence);
             inbox.release(true);
         }
     }

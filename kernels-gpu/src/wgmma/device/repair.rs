@@ -29,6 +29,9 @@ const PAIRS: usize = 4;
 const PAIR_BYTES: u32 = 4;
 const ELEMENT_BYTES: u32 = 2;
 
+/// Keys looked at together when V is searched.
+const SCAN_KEYS: i32 = 8;
+
 /// One warp's staged rows and where they come from.
 pub struct Repair<'a> {
     pub params: &'a ForwardParams,
@@ -97,13 +100,17 @@ impl Repair<'_> {
         let mut key = first;
         // SAFETY: all lanes run the same loop.
         while key <= last && unsafe { any(wanted & !found != 0) } {
-            for i in 0..PAIRS {
-                // SAFETY: the key and the columns exist.
-                if self.has_pair(i) && is_special::<E>(unsafe { self.v_pair(key as u32, i) }) {
-                    found |= 1 << i;
+            // Loads of several keys in flight at once.
+            for ahead in 0..SCAN_KEYS {
+                let key = (key + ahead).min(last) as u32;
+                for i in 0..PAIRS {
+                    // SAFETY: the key and the columns exist.
+                    if self.has_pair(i) && is_special::<E>(unsafe { self.v_pair(key, i) }) {
+                        found |= 1 << i;
+                    }
                 }
             }
-            key += 1;
+            key += SCAN_KEYS;
         }
         found
     }

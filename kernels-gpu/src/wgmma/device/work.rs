@@ -167,12 +167,9 @@ impl Dispatcher<'_> {
         // SAFETY: the slot is empty after the wait; all blocks exit together.
         unsafe {
             next.wait_empty();
-            if self.tile.cluster == 1 {
-                shared::store4_bits(slot, message);
-                mbarrier::arrive_if(true, next.full());
-                return;
-            }
-            let mut rank = 0;
+            shared::store4_bits(slot, message);
+            mbarrier::arrive_if(true, next.full());
+            let mut rank = LEADER + 1;
             while rank < self.tile.cluster {
                 cluster::store4(slot, rank, message);
                 mbarrier::arrive_publish(next.full(), rank);
