@@ -1,6 +1,6 @@
 //! proptest strategies for [`CaseSpec`]: they shrink a failing case to a small one.
 
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Limits};
+use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Limits, tile_sizes};
 use ferroflash::{DType, Layout, MAX_HEAD_DIM, Mask};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -39,9 +39,10 @@ pub fn case(dtypes: &[DType], limits: Limits) -> impl Strategy<Value = CaseSpec>
         .prop_filter("too much work", move |case| limits.allow(case))
 }
 
-/// Short and long, and often beside a multiple of 16, where tiles end.
+/// Short and long, and often beside the end of a tile.
 fn seq(limit: usize) -> impl Strategy<Value = usize> {
-    let beside = (1..=limit.div_ceil(16), 0..=2usize).prop_map(|(n, by)| 16 * n + by - 1);
+    let beside = (select(tile_sizes()), 1..=4usize, 0..=2usize)
+        .prop_map(|(tile, tiles, by)| tile * tiles + by - 1);
     let any_length = prop_oneof![0..8usize, 0..=limit.min(150), 0..=limit];
     prop_oneof![any_length, beside].prop_map(move |length| length.min(limit))
 }

@@ -71,14 +71,14 @@ fn sim() {
             not_run(&format!("properties of {name} on sim: not simulated yet"));
         }
     }
-    backend_agrees(Sim::new(), Limits::SIMULATED, 48);
+    backend_agrees(Sim::new(), Limits::SIMULATED, 100);
 }
 
 /// Warps interleaved at random: a missing barrier shows.
 #[test]
 fn sim_interleaved() {
     let sim = Sim::on(SimDevice::with_schedule(0x5eed));
-    backend_agrees(sim, Limits::SIMULATED, 24);
+    backend_agrees(sim, Limits::SIMULATED, 50);
 }
 
 #[test]

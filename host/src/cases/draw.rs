@@ -1,3 +1,6 @@
+use std::collections::BTreeSet;
+
+use kernels_gpu::instances::INSTANCES;
 use rand::RngExt;
 use rand::seq::{IndexedRandom, SliceRandom};
 
@@ -135,13 +138,26 @@ fn draw_head_dim(rng: &mut impl RngExt) -> usize {
     }
 }
 
-/// Lengths of every magnitude, and often one beside a multiple of 16, where tiles end.
+/// Lengths at whose multiples tiles end: the tile sizes of every kernel, and of one matrix instruction.
+pub fn tile_sizes() -> Vec<usize> {
+    let of_kernels = INSTANCES
+        .iter()
+        .flat_map(|instance| [instance.block_m as usize, instance.block_n as usize]);
+    let sizes: BTreeSet<usize> = of_kernels.chain([16]).collect();
+    sizes.into_iter().collect()
+}
+
+/// Lengths of every magnitude, and often one beside the end of a tile.
 fn draw_seq(rng: &mut impl RngExt, limit: usize) -> usize {
     let bits = (limit as f64).log2();
     let length = rng.random_range(0.0..bits).exp2() as usize;
-    let length = match rng.random_bool(0.5) {
-        true => length.next_multiple_of(16) + rng.random_range(0..3) - 1,
-        false => length - usize::from(rng.random_bool(0.05)) * length,
+    let length = match rng.random_range(0..20) {
+        0 => 0,
+        1..10 => length,
+        _ => {
+            let &tile = tile_sizes().choose(rng).expect("not empty");
+            length.next_multiple_of(tile) + rng.random_range(0..3) - 1
+        }
     };
     length.min(limit)
 }

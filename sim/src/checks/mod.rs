@@ -1,6 +1,35 @@
 //! What is checked and counted beside the execution itself.
 
+mod clock;
 mod counting;
-mod order;
+mod global_order;
+mod races;
+mod shadow;
+mod shared_order;
+mod sync;
+mod threads;
 
-pub(crate) use order::Touch;
+pub(crate) use global_order::Published;
+pub(crate) use races::Races;
+
+use crate::exec::LANES;
+use crate::ir::Order;
+use shadow::Kind;
+
+/// One warp's access to memory.
+pub(crate) struct Touch<'a> {
+    /// Address of each active lane.
+    pub(crate) at: &'a [u64; LANES],
+    pub(crate) mask: u32,
+    /// Bytes a lane touches.
+    pub(crate) bytes: u32,
+    pub(crate) write: bool,
+    pub(crate) order: Order,
+}
+
+fn kind_of(order: Order) -> Kind {
+    match order {
+        Order::Weak => Kind::Plain,
+        _ => Kind::Strong,
+    }
+}

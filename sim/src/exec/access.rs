@@ -48,7 +48,6 @@ fn touch<'a>(at: &'a [u64; LANES], mask: u32, op: &LdSt, write: bool) -> Touch<'
         bytes: op.bytes(),
         write,
         order: op.order,
-        scope: op.scope,
     }
 }
 
@@ -184,6 +183,28 @@ impl State<'_> {
         Ok(())
     }
 
+    /// Lanes whose store is not a repetition of an earlier lane's: one value written by several lanes
+    /// of an instruction is no race among them.
+    fn first_writers(&self, warp: &Warp, mask: u32, at: &[u64; LANES], op: &LdSt) -> u32 {
+        if self.races.is_none() {
+            return mask;
+        }
+        let mut first = mask;
+        for lane in lanes(mask) {
+            let same = |&before: &usize| {
+                at[before] == at[lane]
+                    && op
+                        .slots
+                        .iter()
+                        .all(|&s| get(warp, s, before) == get(warp, s, lane))
+            };
+            if lanes(mask & ((1 << lane) - 1)).any(|before| same(&before)) {
+                first &= !(1 << lane);
+            }
+        }
+        first
+    }
+
     pub(super) fn store(&mut self, warp: &mut Warp, m: u32, op: &LdSt) -> Exec<()> {
         let at = addresses(&warp.regs, &op.addr);
         let (bytes, elem) = (op.bytes(), op.elem_bytes);
@@ -192,7 +213,8 @@ impl State<'_> {
             match memory {
                 Memory::Global => {
                     self.count_global(at, mask, bytes);
-                    self.global_access(warp, &touch(at, mask, op, true))?;
+                    let first = self.first_writers(warp, mask, at, op);
+                    self.global_access(warp, &touch(at, first, op, true))?;
                     for lane in lanes(mask) {
                         let (owner, offset) =
                             self.global_range(at[lane], bytes.into(), bytes.into(), lane)?;
@@ -207,7 +229,8 @@ impl State<'_> {
                     for lane in lanes(mask) {
                         self.shared_range(rank, at[lane], bytes.into(), bytes.into(), lane)?;
                     }
-                    self.shared_access(warp, &touch(at, mask, op, true), rank)?;
+                    let first = self.first_writers(warp, mask, at, op);
+                    self.shared_access(warp, &touch(at, first, op, true), rank)?;
                     for lane in lanes(mask) {
                         let start =
                             self.shared_range(rank, at[lane], bytes.into(), bytes.into(), lane)?;

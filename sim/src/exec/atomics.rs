@@ -29,7 +29,6 @@ impl State<'_> {
                 bytes,
                 write: true,
                 order: op.order,
-                scope: op.scope,
             };
             self.atomic_order(warp, &touch, memory)?;
             for lane in lanes(mask) {

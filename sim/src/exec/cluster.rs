@@ -5,6 +5,7 @@ use super::launch::Launch;
 use super::regs::{LANES, Regs};
 use super::rng::Rng;
 use super::warp::{Wait, Warp};
+use crate::checks::Races;
 use crate::error::source_line;
 use crate::fault::{BlockState, Exec, Fault, FaultKind, Raise};
 use crate::memory::local::Local;
@@ -36,6 +37,7 @@ pub(crate) struct State<'l> {
     /// Counts events that may let another warp go on.
     pub(crate) events: u64,
     pub(crate) counters: Option<Box<Counters>>,
+    pub(crate) races: Option<Box<Races>>,
 }
 
 /// What [`Cluster::run`] stopped at.
@@ -88,6 +90,14 @@ impl<'l> Cluster<'l> {
                     .checks
                     .statistics
                     .then(|| Box::new(Counters::new(launch.kernel.code.len()))),
+                races: launch.checks.races.then(|| {
+                    Box::new(Races::new(
+                        launch.ctas_per_cluster(),
+                        launch.warps,
+                        launch.shared_bytes,
+                        index,
+                    ))
+                }),
             },
             warps,
             next: 0,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::cluster::{Cluster, State, Status};
 use super::regs::LANES;
 use super::{MAX_SHARED_BYTES, MAX_THREADS};
+use crate::checks::Published;
 use crate::decode::SHARED_BASE;
 use crate::error::SimError;
 use crate::fault::Fault;
@@ -157,6 +158,7 @@ pub(crate) struct Launch<'l> {
     pub(crate) config: &'l LaunchConfig,
     pub(crate) checks: Checks,
     pub(crate) view: View,
+    pub(crate) published: Published,
     globals: Arc<[u64]>,
     pub(crate) params: Vec<u8>,
     cluster: [u32; 3],
@@ -252,6 +254,7 @@ impl<'l> Launch<'l> {
             checks: config.checks,
             globals: module.load(memory)?,
             view: memory.view(),
+            published: Published::default(),
             params: pack_params(kernel, params).map_err(refuse)?,
             cluster,
             threads: threads as u32,

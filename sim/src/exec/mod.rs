@@ -22,7 +22,7 @@ mod warp;
 pub(crate) use cluster::State;
 pub use launch::{Checks, LaunchConfig, Report, launch};
 pub(crate) use place::Memory;
-pub(crate) use regs::LANES;
+pub(crate) use regs::{LANES, lanes};
 pub(crate) use warp::{PendingCopy, Warp};
 
 /// Most shared memory of a CTA on sm_90 (CUDA programming guide, technical specifications).

@@ -82,7 +82,7 @@ impl State<'_> {
     /// Checks that `bytes` at `offset` of a CTA's shared memory exist and are aligned to `align`;
     /// returns the byte index.
     #[inline(always)]
-    pub(super) fn shared_range(
+    pub(crate) fn shared_range(
         &self,
         cta: u32,
         offset: u64,
@@ -117,7 +117,7 @@ impl State<'_> {
 
     /// The allocation and offset of a global access.
     #[inline(always)]
-    pub(super) fn global_range(
+    pub(crate) fn global_range(
         &self,
         address: u64,
         bytes: u64,

@@ -30,8 +30,6 @@ pub(crate) struct Allocation {
     data: Box<[AtomicU32]>,
     /// One bit a byte.
     written: Box<[AtomicU32]>,
-    /// Access history for the race check, made when a launch first needs it.
-    pub(crate) shadow: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl Allocation {
@@ -42,7 +40,6 @@ impl Allocation {
             bytes,
             data: zeroed(words),
             written: zeroed(words.div_ceil(8)),
-            shadow: OnceLock::new(),
         }
     }
 
@@ -247,8 +244,10 @@ impl Memory {
 
     /// The allocations as they are now, for lock-free use by a launch.
     pub(crate) fn view(&self) -> View {
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner()).clone();
         View {
-            slots: self.slots.read().unwrap_or_else(|e| e.into_inner()).clone(),
+            histories: slots.iter().map(|_| OnceLock::new()).collect(),
+            slots,
         }
     }
 
@@ -274,6 +273,7 @@ type Nearest = Option<(u64, u64)>;
 /// A snapshot of the allocations.
 pub(crate) struct View {
     slots: Vec<Option<Arc<Allocation>>>,
+    histories: Vec<OnceLock<Box<[AtomicU64]>>>,
 }
 
 impl View {
@@ -282,6 +282,23 @@ impl View {
     pub(crate) fn owner(&self, address: u64) -> Option<&Arc<Allocation>> {
         let index = (address >> OFFSET_BITS).wrapping_sub(1) as usize;
         self.slots.get(index)?.as_ref()
+    }
+
+    /// This launch's access history of an allocation: `words` a granule of `granule` bytes.
+    pub(crate) fn history(
+        &self,
+        allocation: &Allocation,
+        granule: u64,
+        words: usize,
+    ) -> &[AtomicU64] {
+        let index = (allocation.base >> OFFSET_BITS) as usize - 1;
+        self.histories[index].get_or_init(|| {
+            let entries = allocation.bytes.div_ceil(granule) as usize * words;
+            let plain: Box<[u64]> = vec![0u64; entries].into();
+            // SAFETY: `AtomicU64` has the size, alignment and bit validity of `u64`, and the box is
+            // owned.
+            unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
+        })
     }
 
     /// The allocation holding `size` bytes at `address`, or the start and size of the one nearby.

@@ -8,7 +8,7 @@ use crate::exec::place::{Memory, addresses, classify};
 use crate::exec::regs::{LANES, lanes};
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{MatrixMove, Order, Scope, Space};
+use crate::ir::{MatrixMove, Order, Space};
 
 /// Bytes of a matrix row.
 const ROW_BYTES: u32 = 16;
@@ -57,7 +57,6 @@ impl State<'_> {
             bytes: ROW_BYTES,
             write,
             order: Order::Weak,
-            scope: Scope::Cta,
         };
         self.shared_access(warp, &touch, warp.cta)?;
         Ok((starts, mask))

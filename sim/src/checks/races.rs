@@ -1,0 +1,223 @@
+//! The race check: who may touch what, by happens-before.
+//!
+//! Every thread has a vector clock ([`super::threads`]), every byte of shared memory the history of
+//! its last write and the reads since ([`super::shadow`]), every two bytes of global memory a
+//! compressed one ([`super::global_order`]). An access that is not ordered after a conflicting one is
+//! a fault, whether or not this schedule made it visible.
+
+use std::collections::HashMap;
+
+use super::clock::Known;
+use super::shadow::{Cell, IN_FLIGHT, Kind, Reader, Shadow, Writer};
+use super::threads::Threads;
+use crate::exec::{State, Warp};
+use crate::fault::{Access, FaultKind};
+
+/// A barrier's knowledge: what has arrived, and what the last opening handed out.
+#[derive(Clone, Default)]
+pub(crate) struct Gate {
+    pub(super) gathering: Option<Known>,
+    pub(super) opened: Option<Known>,
+}
+
+pub(crate) struct Races {
+    pub(crate) threads: Threads,
+    /// By CTA rank.
+    pub(super) shared: Vec<Shadow>,
+    pub(super) gates: Vec<Vec<Gate>>,
+    pub(super) cluster_gate: Gate,
+    /// Locations of shared memory used to synchronise, by CTA rank and address.
+    pub(super) locations: HashMap<(u32, u64), Known>,
+    /// Names of agents, whose slots follow the threads'.
+    pub(super) agents: Vec<String>,
+    /// Cluster number, for global memory.
+    pub(super) cluster: u64,
+}
+
+/// The access being checked.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    /// Thread slot.
+    pub(super) me: u32,
+    pub(super) warp: u32,
+    pub(super) lane: u32,
+    pub(super) time: u32,
+    pub(super) line: u32,
+    pub(super) write: bool,
+    pub(super) kind: Kind,
+}
+
+/// What an access conflicts with.
+pub(super) struct Conflict {
+    slot: u32,
+    line: u32,
+    write: bool,
+    kind: Kind,
+    in_flight: bool,
+    /// Ordered, but without a proxy fence.
+    unfenced: bool,
+}
+
+impl Races {
+    pub(crate) fn new(ctas: u32, warps_per_cta: u32, shared_bytes: u32, cluster: u64) -> Self {
+        Self {
+            threads: Threads::new(ctas, warps_per_cta),
+            shared: (0..ctas).map(|_| Shadow::new(shared_bytes)).collect(),
+            gates: (0..ctas).map(|_| vec![Gate::default(); 16]).collect(),
+            cluster_gate: Gate::default(),
+            locations: HashMap::new(),
+            agents: Vec::new(),
+            cluster,
+        }
+    }
+
+    /// A new agent's slot.
+    pub(crate) fn new_agent(&mut self, name: String) -> u32 {
+        self.agents.push(name);
+        self.threads.slots() + self.agents.len() as u32 - 1
+    }
+
+    /// Checks an access against one byte's (or word's) history, and enters it.
+    #[inline(always)]
+    pub(super) fn touch(threads: &Threads, cell: &mut Cell, now: &Now) -> Result<(), Conflict> {
+        let w = cell.writer;
+        let both_strong = now.kind == Kind::Strong && w.kind == Kind::Strong;
+        if w.time != 0 && !both_strong {
+            let conflict = |in_flight, unfenced| Conflict {
+                slot: w.slot,
+                line: w.line,
+                write: true,
+                kind: w.kind,
+                in_flight,
+                unfenced,
+            };
+            if w.time == IN_FLIGHT {
+                return Err(conflict(true, false));
+            }
+            if !threads.ordered(now.me, w.slot, w.time) {
+                return Err(conflict(false, false));
+            }
+            // The async proxy sees a generic write only across a proxy fence.
+            if now.kind == Kind::Async
+                && w.kind != Kind::Async
+                && !threads.fenced(now.me, w.slot, w.time)
+            {
+                return Err(conflict(false, true));
+            }
+        }
+        if now.write {
+            if let Some((slot, line)) = cell.unordered_reader(threads, now.me) {
+                return Err(Conflict {
+                    slot,
+                    line,
+                    write: false,
+                    kind: Kind::Plain,
+                    in_flight: false,
+                    unfenced: false,
+                });
+            }
+            cell.writer = Writer {
+                slot: now.me,
+                time: now.time,
+                line: now.line,
+                kind: now.kind,
+            };
+            cell.clear_readers();
+        } else if now.kind != Kind::Strong {
+            cell.read(Reader {
+                who: now.warp,
+                mask: 1 << now.lane,
+                time: now.time,
+                line: now.line,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn verb(kind: Kind, write: bool) -> &'static str {
+    match (kind, write) {
+        (Kind::Plain, true) => "write",
+        (Kind::Plain, false) => "read",
+        (Kind::Strong, true) => "atomic or volatile write",
+        (Kind::Strong, false) => "atomic or volatile read",
+        (Kind::Async, true) => "asynchronous write",
+        (Kind::Async, false) => "asynchronous read",
+        (Kind::CpAsync, true) => "cp.async write",
+        (Kind::CpAsync, false) => "cp.async read",
+    }
+}
+
+impl State<'_> {
+    pub(super) fn line(&self) -> u32 {
+        self.launch.kernel.code[self.pc as usize].line
+    }
+
+    /// The access of one lane of `warp`, now.
+    pub(super) fn now(races: &Races, warp: &Warp, line: u32, write: bool, kind: Kind) -> Now {
+        Now {
+            me: races.threads.slot(warp, 0),
+            warp: races.threads.warp_number(warp),
+            lane: 0,
+            time: races.threads.now(warp),
+            line,
+            write,
+            kind,
+        }
+    }
+
+    /// A slot in words.
+    pub(super) fn who(&self, races: &Races, slot: u32) -> String {
+        if slot >= races.threads.slots() {
+            let agent = (slot - races.threads.slots()) as usize;
+            return races.agents[agent].clone();
+        }
+        let (rank, thread) = races.threads.thread_of(slot);
+        let block = self.ctas[rank as usize].id;
+        format!(
+            "block {block:?} thread {:?} (warp {}, lane {})",
+            self.launch.tid(thread),
+            thread / 32,
+            thread % 32
+        )
+    }
+
+    /// The fault a conflict is.
+    pub(super) fn conflict(
+        &self,
+        races: &Races,
+        space: &'static str,
+        address: u64,
+        now: &Now,
+        with: &Conflict,
+    ) -> FaultKind {
+        let access = |what: &str, slot, line| {
+            Box::new(Access {
+                what: what.to_owned(),
+                who: self.who(races, slot),
+                line,
+            })
+        };
+        let current = access(verb(now.kind, now.write), now.me, now.line);
+        let before = access(verb(with.kind, with.write), with.slot, with.line);
+        if with.in_flight {
+            return FaultKind::AsyncInFlight(format!(
+                "{current} of {space} address {address:#x}, which the unfinished {before} still uses"
+            ));
+        }
+        if with.unfenced {
+            return FaultKind::ProxyFence {
+                space,
+                address,
+                now: current,
+                before,
+            };
+        }
+        FaultKind::Race {
+            space,
+            address,
+            now: current,
+            before,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Accesses to shared memory, in order.
+
+use super::races::{Conflict, Now, Races};
+use super::shadow::{IN_FLIGHT, Kind};
+use super::{Touch, kind_of};
+use crate::decode::SHARED_BASE;
+use crate::exec::{LANES, Memory, PendingCopy, State, Warp, lanes};
+use crate::fault::Exec;
+use crate::ir::Order;
+
+impl State<'_> {
+    /// Checks and enters an access of each lane of `touch` to CTA `rank`'s shared memory.
+    pub(crate) fn shared_access(&mut self, warp: &Warp, touch: &Touch<'_>, rank: u32) -> Exec<()> {
+        self.shared_touch(warp, touch, rank, kind_of(touch.order))?;
+        if touch.order != Order::Weak {
+            self.shared_sync(warp, touch, rank, false);
+        }
+        Ok(())
+    }
+
+    fn shared_touch(&mut self, warp: &Warp, touch: &Touch<'_>, rank: u32, kind: Kind) -> Exec<()> {
+        let line = self.line();
+        let Some(races) = self.races.as_deref_mut() else {
+            return Ok(());
+        };
+        let mut now = Self::now(races, warp, line, touch.write, kind);
+        let first = now.me;
+        for lane in lanes(touch.mask) {
+            now.lane = lane as u32;
+            now.me = first + now.lane;
+            let start = (touch.at[lane] - u64::from(SHARED_BASE)) as usize;
+            let found = touch_range(races, rank, start, touch.bytes as usize, &now);
+            if let Err((at, conflict)) = found {
+                return Err(self.shared_fault(at, &now, &conflict).at(lane));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn shared_fault(
+        &self,
+        at: usize,
+        now: &Now,
+        conflict: &Conflict,
+    ) -> crate::fault::FaultKind {
+        let races = self.races.as_deref().expect("a conflict was found by it");
+        let address = at as u64 + u64::from(SHARED_BASE);
+        self.conflict(races, "shared", address, now, conflict)
+    }
+
+    /// Orders `atom` and `red`, which conflict with plain accesses only.
+    pub(crate) fn atomic_order(
+        &mut self,
+        warp: &Warp,
+        touch: &Touch<'_>,
+        memory: Memory,
+    ) -> Exec<()> {
+        match memory {
+            Memory::Shared(rank) => {
+                for lane in lanes(touch.mask) {
+                    let bytes = touch.bytes.into();
+                    self.shared_range(rank, touch.at[lane], bytes, bytes, lane)?;
+                }
+                self.shared_touch(warp, touch, rank, Kind::Strong)?;
+                self.shared_sync(warp, touch, rank, true);
+                Ok(())
+            }
+            Memory::Global => self.global_atomic(warp, touch),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a strong access publishes and learns at its location. `rmw` reads and writes.
+    fn shared_sync(&mut self, warp: &Warp, touch: &Touch<'_>, rank: u32, rmw: bool) {
+        let Some(races) = self.races.as_deref_mut() else {
+            return;
+        };
+        for lane in lanes(touch.mask) {
+            let slot = races.threads.slot(warp, lane);
+            let key = (rank, touch.at[lane]);
+            let one = 1 << lane;
+            if rmw || !touch.write {
+                if let Some(known) = races.locations.get(&key) {
+                    if touch.order.acquires() {
+                        races.threads.acquire(warp, one, known);
+                    } else {
+                        races.threads.finds(slot, known);
+                    }
+                }
+            }
+            if touch.write {
+                let mut known = races.threads.nothing();
+                if touch.order.releases() {
+                    races.threads.release(warp, one, &mut known);
+                } else if let Some(published) = races.threads.published(slot) {
+                    known = published.clone();
+                }
+                // A read-modify-write continues the release sequence; a store starts a new one.
+                match races.locations.get_mut(&key) {
+                    Some(old) if rmw => old.join(&known),
+                    _ => {
+                        races.locations.insert(key, known);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `cp.async` issued: its destination must be free now, and is in use until waited for.
+    pub(crate) fn copy_issued(
+        &mut self,
+        warp: &Warp,
+        m: u32,
+        at: &[u64; LANES],
+        bytes: u32,
+    ) -> Exec<()> {
+        let line = self.line();
+        let Some(races) = self.races.as_deref_mut() else {
+            return Ok(());
+        };
+        let mut now = Self::now(races, warp, line, true, Kind::CpAsync);
+        let first = now.me;
+        now.time = IN_FLIGHT;
+        for lane in lanes(m) {
+            now.lane = lane as u32;
+            now.me = first + now.lane;
+            let start = (at[lane] - u64::from(SHARED_BASE)) as usize;
+            if let Err((at, conflict)) = touch_range(races, warp.cta, start, bytes as usize, &now) {
+                return Err(self.shared_fault(at, &now, &conflict).at(lane));
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy was waited for: from now on it is a write by its thread, as any other.
+    pub(crate) fn copy_done(&mut self, warp: &Warp, copy: &PendingCopy) -> Exec<()> {
+        let Some(races) = self.races.as_deref_mut() else {
+            return Ok(());
+        };
+        let time = races.threads.now(warp);
+        let slot = races.threads.slot(warp, copy.lane.into());
+        let shadow = &mut races.shared[warp.cta as usize];
+        let done = shadow.each(copy.dst as usize, copy.bytes.into(), |_, cell| {
+            if cell.writer.time == IN_FLIGHT && cell.writer.slot == slot {
+                cell.writer.time = time;
+                cell.writer.kind = Kind::Plain;
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        match done {
+            Ok(()) => {}
+        }
+        if copy.src_bytes == 0 {
+            return Ok(());
+        }
+        self.global_copy_read(warp, copy)
+    }
+}
+
+/// Enters one access; a conflict comes with the byte it is at.
+pub(super) fn touch_range(
+    races: &mut Races,
+    rank: u32,
+    start: usize,
+    size: usize,
+    now: &Now,
+) -> Result<(), (usize, Conflict)> {
+    let threads = &races.threads;
+    races.shared[rank as usize].each(start, size, |at, cell| {
+        Races::touch(threads, cell, now).map_err(|conflict| (at, conflict))
+    })
+}

@@ -1,0 +1,53 @@
+//! Events that order threads: barriers and fences.
+
+use crate::exec::{State, Warp};
+use crate::ir::Fence;
+
+impl State<'_> {
+    /// The lanes of `m` arrive at CTA barrier `id`.
+    pub(crate) fn barrier_arrives(&mut self, warp: &Warp, m: u32, id: u32) {
+        if let Some(races) = self.races.as_deref_mut() {
+            let gate = &mut races.gates[warp.cta as usize][id as usize];
+            let nothing = races.threads.nothing();
+            let gathering = gate.gathering.get_or_insert(nothing);
+            races.threads.release(warp, m, gathering);
+        }
+    }
+
+    pub(crate) fn barrier_opens(&mut self, cta: u32, id: u32) {
+        if let Some(races) = self.races.as_deref_mut() {
+            let gate = &mut races.gates[cta as usize][id as usize];
+            gate.opened = gate.gathering.take();
+        }
+    }
+
+    /// The lanes of `m` go on behind CTA barrier `id`.
+    pub(crate) fn barrier_synchronises(&mut self, warp: &Warp, m: u32, id: u32) {
+        if let Some(races) = self.races.as_deref_mut() {
+            let gate = &races.gates[warp.cta as usize][id as usize];
+            if let Some(opened) = &gate.opened {
+                races.threads.acquire(warp, m, opened);
+            }
+        }
+    }
+
+    /// `bar.warp.sync`: the lanes of `mask` know each other's past.
+    pub(crate) fn warp_synchronises(&mut self, warp: &Warp, mask: u32) {
+        if let Some(races) = self.races.as_deref_mut() {
+            let mut all = races.threads.nothing();
+            races.threads.release(warp, mask, &mut all);
+            races.threads.acquire(warp, mask, &all);
+        }
+    }
+
+    pub(crate) fn fence(&mut self, warp: &Warp, m: u32, fence: Fence) {
+        if let Some(races) = self.races.as_deref_mut() {
+            match fence {
+                Fence::Memory(_) => races.threads.memory_fence(warp, m),
+                // The check covers shared memory; a fence of global memory alone does not help it.
+                Fence::ProxyAsync { shared: true, .. } => races.threads.proxy_fence(warp, m),
+                Fence::ProxyAsync { .. } | Fence::ProxyOther | Fence::MbarrierInit => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Every thread's knowledge, and the events that spread it.
+
+use std::sync::Arc;
+
+use super::clock::{Clock, Known, join_all};
+use crate::exec::{LANES, Warp};
+
+/// Lanes of a warp, as indices.
+fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    (0..LANES).filter(move |lane| mask >> lane & 1 == 1)
+}
+
+pub(crate) struct Threads {
+    /// Time of each warp of the cluster.
+    time: Vec<u32>,
+    pub(crate) known: Vec<Known>,
+    /// Own time up to which a thread's accesses have passed its own proxy fence.
+    fenced_own: Vec<u32>,
+    /// What a thread published by its last memory fence; its relaxed writes carry it.
+    released: Vec<Option<Known>>,
+    /// What its relaxed reads found; its next memory fence makes it known.
+    found: Vec<Option<Known>>,
+    warps_per_cta: u32,
+    slots: usize,
+}
+
+impl Threads {
+    pub(crate) fn new(ctas: u32, warps_per_cta: u32) -> Self {
+        let warps = (ctas * warps_per_cta) as usize;
+        let slots = warps * LANES;
+        Self {
+            time: vec![1; warps],
+            known: vec![Known::nothing(slots); slots],
+            fenced_own: vec![0; slots],
+            released: vec![None; slots],
+            found: vec![None; slots],
+            warps_per_cta,
+            slots,
+        }
+    }
+
+    /// Number of thread slots; agents follow.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots as u32
+    }
+
+    /// The warp's number in the cluster.
+    pub(crate) fn warp_number(&self, warp: &Warp) -> u32 {
+        warp.cta * self.warps_per_cta + warp.index
+    }
+
+    pub(crate) fn slot(&self, warp: &Warp, lane: usize) -> u32 {
+        self.warp_number(warp) * LANES as u32 + lane as u32
+    }
+
+    pub(crate) fn now(&self, warp: &Warp) -> u32 {
+        self.time[self.warp_number(warp) as usize]
+    }
+
+    /// CTA rank, and thread number in the CTA, of a thread slot.
+    pub(crate) fn thread_of(&self, slot: u32) -> (u32, u32) {
+        let per_cta = self.warps_per_cta * LANES as u32;
+        (slot / per_cta, slot % per_cta)
+    }
+
+    /// Nobody knows anything yet.
+    pub(crate) fn nothing(&self) -> Known {
+        Known::nothing(self.slots)
+    }
+
+    /// Adds what the lanes of `m` know and did up to now to `to`; later accesses are not covered.
+    pub(crate) fn release(&mut self, warp: &Warp, m: u32, to: &mut Known) {
+        let w = self.warp_number(warp) as usize;
+        let now = self.time[w];
+        let mut last: Option<usize> = None;
+        for lane in lanes(m) {
+            let slot = w * LANES + lane;
+            // Neighbours mostly share their knowledge.
+            if last.is_none_or(|l| !self.known[l].same(&self.known[slot])) {
+                to.join(&self.known[slot]);
+                last = Some(slot);
+            }
+        }
+        let (seen, fenced) = (Arc::make_mut(&mut to.seen), Arc::make_mut(&mut to.fenced));
+        for lane in lanes(m) {
+            let slot = (w * LANES + lane) as u32;
+            seen.raise(slot, now);
+            fenced.raise(slot, self.fenced_own[slot as usize]);
+        }
+        self.time[w] += 1;
+    }
+
+    /// The lanes of `m` learn what `from` knows.
+    pub(crate) fn acquire(&mut self, warp: &Warp, m: u32, from: &Known) {
+        let start = self.warp_number(warp) as usize * LANES;
+        let all = self.known[start..start + LANES]
+            .iter_mut()
+            .enumerate()
+            .filter(|(lane, _)| m >> lane & 1 == 1)
+            .map(|(_, known)| known);
+        join_all(all, from);
+    }
+
+    /// The lanes of `m` learn that `slot` is past `time`.
+    pub(crate) fn learn(&mut self, warp: &Warp, m: u32, slot: u32, time: u32) {
+        let mut fact = self.nothing();
+        Arc::make_mut(&mut fact.seen).raise(slot, time);
+        self.acquire(warp, m, &fact);
+    }
+
+    /// `fence.proxy.async`: everything known so far, and the own past, is visible to the async proxy.
+    pub(crate) fn proxy_fence(&mut self, warp: &Warp, m: u32) {
+        let w = self.warp_number(warp) as usize;
+        for lane in lanes(m) {
+            let slot = w * LANES + lane;
+            self.known[slot].fenced = self.known[slot].seen.clone();
+            self.fenced_own[slot] = self.time[w];
+        }
+        self.time[w] += 1;
+    }
+
+    /// A memory fence (`membar`, `fence`): later relaxed writes release, earlier relaxed reads acquire.
+    pub(crate) fn memory_fence(&mut self, warp: &Warp, m: u32) {
+        let start = self.warp_number(warp) as usize * LANES;
+        for lane in lanes(m) {
+            if let Some(found) = self.found[start + lane].take() {
+                self.known[start + lane].join(&found);
+            }
+        }
+        let mut all = self.nothing();
+        // One knowledge a lane: a fence of one lane publishes that lane's past only.
+        let now = self.time[start / LANES];
+        for lane in lanes(m) {
+            all.clone_from(&self.known[start + lane]);
+            Arc::make_mut(&mut all.seen).raise((start + lane) as u32, now);
+            let fenced = self.fenced_own[start + lane];
+            Arc::make_mut(&mut all.fenced).raise((start + lane) as u32, fenced);
+            self.released[start + lane] = Some(all.clone());
+        }
+        self.time[start / LANES] += 1;
+    }
+
+    /// What a relaxed write of this thread publishes.
+    pub(crate) fn published(&self, slot: u32) -> Option<&Known> {
+        self.released[slot as usize].as_ref()
+    }
+
+    /// A relaxed read found a location that publishes `from`.
+    pub(crate) fn finds(&mut self, slot: u32, from: &Known) {
+        match &mut self.found[slot as usize] {
+            Some(found) => found.join(from),
+            none => *none = Some(from.clone()),
+        }
+    }
+
+    /// Does `slot`'s time `time` happen before the next access of thread `me`?
+    #[inline(always)]
+    pub(crate) fn ordered(&self, me: u32, slot: u32, time: u32) -> bool {
+        slot == me || self.known[me as usize].seen.get(slot) >= time
+    }
+
+    /// [`Self::ordered`], with a proxy fence on the way.
+    #[inline(always)]
+    pub(crate) fn fenced(&self, me: u32, slot: u32, time: u32) -> bool {
+        let time_seen = if slot == me {
+            self.fenced_own[me as usize]
+        } else {
+            self.known[me as usize].fenced.get(slot)
+        };
+        time_seen >= time
+    }
+
+    #[inline(always)]
+    pub(crate) fn seen(&self, me: u32) -> &Clock {
+        &self.known[me as usize].seen
+    }
+}
