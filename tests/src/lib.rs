@@ -1,1 +1,7 @@
+//! What the test files in `tests/` share.
+//!
+//! The test binaries also run where there is no cargo and no source tree (`cargo xtask dist`):
+//! [`paths`] finds what they need in both.
 
+pub mod paths;
+pub mod strategy;

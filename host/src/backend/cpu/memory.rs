@@ -1,0 +1,95 @@
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use crate::{Error, Memory};
+
+/// Two cache lines: enough for every vector load, and buffers never share a line.
+const ALIGN_BYTES: usize = 128;
+
+/// The host's heap as a backend's memory.
+#[derive(Debug, Default)]
+pub struct CpuMemory {}
+
+/// An allocation on the host's heap.
+#[derive(Debug)]
+pub struct CpuBuffer {
+    start: NonNull<u8>,
+    layout: Layout,
+    size_bytes: usize,
+}
+
+// SAFETY: a buffer owns its memory; writing through it takes `&mut`, or the promises of
+// `Backend::forward_raw`.
+unsafe impl Send for CpuBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for CpuBuffer {}
+
+impl Drop for CpuBuffer {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from `alloc_zeroed` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: an address is that of the allocation itself, exposed so that kernels may use it; work is
+// done before `forward_raw` returns, so a drop never outruns it.
+unsafe impl Memory for CpuMemory {
+    type Buffer = CpuBuffer;
+    type Mark = Instant;
+
+    fn alloc(&mut self, bytes: usize) -> Result<CpuBuffer, Error> {
+        let out_of_memory = || Error::OutOfMemory {
+            device: "cpu".into(),
+            requested_bytes: bytes as u64,
+            free: "a size that the host's memory holds is needed".into(),
+        };
+        let layout =
+            Layout::from_size_align(bytes.max(1), ALIGN_BYTES).map_err(|_| out_of_memory())?;
+        // Zeroed, because reading bytes that nobody wrote is undefined on the host; the operating
+        // system hands large allocations out zeroed anyway.
+        // SAFETY: the layout's size is at least 1.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        Ok(CpuBuffer {
+            start,
+            layout,
+            size_bytes: bytes,
+        })
+    }
+
+    fn size_bytes(&self, buffer: &CpuBuffer) -> usize {
+        buffer.size_bytes
+    }
+
+    fn address(&self, buffer: &CpuBuffer) -> u64 {
+        buffer.start.as_ptr().expose_provenance() as u64
+    }
+
+    fn write(&mut self, buffer: &mut CpuBuffer, bytes: &[u8]) -> Result<(), Error> {
+        assert!(bytes.len() <= buffer.size_bytes);
+        // SAFETY: the length was just checked, and `&mut` keeps every other access out.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.start.as_ptr(), bytes.len()) }
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &CpuBuffer, bytes: &mut [u8]) -> Result<(), Error> {
+        assert!(bytes.len() <= buffer.size_bytes);
+        // SAFETY: the length was just checked, and the buffer is initialised from its allocation on.
+        unsafe {
+            std::ptr::copy_nonoverlapping(buffer.start.as_ptr(), bytes.as_mut_ptr(), bytes.len());
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<Instant, Error> {
+        Ok(Instant::now())
+    }
+
+    fn elapsed_ms(&mut self, start: &Instant, stop: &Instant) -> Result<f64, Error> {
+        Ok(stop.duration_since(*start).as_secs_f64() * 1e3)
+    }
+}

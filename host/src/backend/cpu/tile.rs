@@ -1,0 +1,324 @@
+//! One task: up to [`BLOCK_M`] query rows against every key they see.
+//!
+//! All tiles are transposed, keys or dims down and queries across: `Sᵀ = K·Qᵀ`, `Oᵀ += Vᵀ·Pᵀ`. A
+//! query then owns one vector lane from its scores to its output, and K and V are read as they lie.
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::gemm::{Gemm, MICRO_ROWS};
+use super::pack::Matrix;
+use super::softmax::State;
+use crate::{Operands, Problem};
+
+/// Query rows of a task.
+pub(super) const BLOCK_M: usize = 64;
+/// Keys of a tile; scores of one tile then take 24 KiB and stay in the L1 cache.
+const BLOCK_N: usize = 16 * MICRO_ROWS;
+/// Columns come in multiples of this, the longest vector of any processor in f32 lanes.
+const COLUMN_STEP: usize = 16;
+
+/// The tiles of a task; none grows with the sequence length.
+pub(super) struct Scratch {
+    /// `softmax_scale · Qᵀ`, `[head_dim][columns]`.
+    q: Vec<f32>,
+    /// `[BLOCK_N][head_dim]`.
+    k: Vec<f32>,
+    /// `[BLOCK_N][head_dim_v, padded]`.
+    v: Vec<f32>,
+    /// Scores, then probabilities, `[BLOCK_N][columns]`.
+    s: Vec<f32>,
+    /// `[head_dim_v, padded][columns]`.
+    acc_o: Vec<f32>,
+    /// Keys that each column sees are `first_key[column]..end_key[column]`.
+    first_key: Vec<u32>,
+    end_key: Vec<u32>,
+    state: State,
+    /// One row of q or o.
+    row: Vec<f32>,
+}
+
+impl Scratch {
+    pub fn new(problem: &Problem) -> Self {
+        let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
+        let padded_v = head_dim_v.next_multiple_of(MICRO_ROWS);
+        Self {
+            q: vec![0.0; head_dim * BLOCK_M],
+            k: vec![0.0; BLOCK_N * head_dim],
+            v: vec![0.0; BLOCK_N * padded_v],
+            s: vec![0.0; BLOCK_N * BLOCK_M],
+            acc_o: vec![0.0; padded_v * BLOCK_M],
+            first_key: vec![0; BLOCK_M],
+            end_key: vec![0; BLOCK_M],
+            state: State::new(BLOCK_M),
+            row: vec![0.0; head_dim.max(head_dim_v)],
+        }
+    }
+}
+
+/// Rows `first_row..first_row + rows` among those that share one head of K and V.
+pub(super) struct Task<'a> {
+    pub problem: &'a Problem,
+    pub operands: &'a Operands,
+    pub batch: usize,
+    pub head_kv: usize,
+    pub first_row: usize,
+    pub rows: usize,
+    pub k: Matrix,
+    pub v: Matrix,
+}
+
+impl Task<'_> {
+    /// # Safety
+    /// As for [`Backend::forward_raw`](crate::Backend::forward_raw), and nobody else may run a task
+    /// on these rows at the same time.
+    pub unsafe fn run(&self, scratch: &mut Scratch) {
+        // SAFETY: the rows are the task's own, inside q.
+        unsafe { self.load_q(scratch) };
+        self.find_keys(scratch);
+        Arch::new().dispatch(AllTiles {
+            task: self,
+            scratch,
+        });
+        // SAFETY: the rows are the task's own, inside o and lse.
+        unsafe { self.store(scratch) };
+    }
+
+    /// Tile width: whole vectors.
+    fn columns(&self) -> usize {
+        self.rows.next_multiple_of(COLUMN_STEP)
+    }
+
+    /// (query head, position) of a column.
+    fn query(&self, column: usize) -> (usize, usize) {
+        let row = self.first_row + column;
+        let seq_q = self.problem.q().shape.seq;
+        let head = self.head_kv * self.problem.group() + row / seq_q;
+        (head, row % seq_q)
+    }
+
+    /// # Safety
+    /// The operands' promise.
+    unsafe fn load_q(&self, scratch: &mut Scratch) {
+        let head_dim = self.problem.q().shape.dim;
+        let columns = self.columns();
+        let row = &mut scratch.row[..head_dim];
+        scratch.q[..head_dim * columns].fill(0.0);
+        for column in 0..self.rows {
+            let (head, i) = self.query(column);
+            let q = Matrix::new(self.problem.q(), self.operands.q, self.batch, head);
+            // SAFETY: row i of this head lies inside q.
+            unsafe { q.read_row(i, row) };
+            for (dim, &value) in row.iter().enumerate() {
+                scratch.q[dim * columns + column] = value * self.problem.softmax_scale();
+            }
+        }
+    }
+
+    /// Finds which keys each column sees. Padding columns repeat the last one, so that they never
+    /// widen the range of tiles nor turn a tile into a masked one.
+    fn find_keys(&self, scratch: &mut Scratch) {
+        let band = self.problem.band();
+        let seq_kv = self.problem.k().shape.seq as i64;
+        for column in 0..self.columns() {
+            let (_, i) = self.query(column.min(self.rows - 1));
+            let first = (i as i64 + i64::from(band.lower)).clamp(0, seq_kv);
+            let end = (i as i64 + i64::from(band.upper) + 1).clamp(first, seq_kv);
+            scratch.first_key[column] = first as u32;
+            scratch.end_key[column] = end as u32;
+        }
+    }
+
+    /// # Safety
+    /// The operands' promise, and the rows are this task's own.
+    unsafe fn store(&self, scratch: &mut Scratch) {
+        let shape = self.problem.o().shape;
+        let columns = self.columns();
+        let lse: *mut f32 = std::ptr::with_exposed_provenance_mut(self.operands.lse as usize);
+        for column in 0..self.rows {
+            let (head, i) = self.query(column);
+            let sum = scratch.state.row_sum[column];
+            let row = &mut scratch.row[..shape.dim];
+            for (dim, o) in row.iter_mut().enumerate() {
+                let value = scratch.acc_o[dim * columns + column];
+                // A sum of 0 means that no key is visible, or that all scores are −∞.
+                *o = if sum == 0.0 { 0.0 } else { value / sum };
+            }
+            let o = Matrix::new(self.problem.o(), self.operands.o, self.batch, head);
+            // SAFETY: row i of this head lies inside o.
+            unsafe { o.write_row(i, row) };
+            let index = (self.batch * shape.heads + head) * shape.seq + i;
+            let value = match sum {
+                0.0 => f32::NEG_INFINITY,
+                _ => scratch.state.row_max[column] + sum.ln(),
+            };
+            // SAFETY: lse holds batch · heads_q · seq_q elements.
+            unsafe { *lse.add(index) = value };
+        }
+    }
+}
+
+/// The loop over K/V tiles.
+struct AllTiles<'a> {
+    task: &'a Task<'a>,
+    scratch: &'a mut Scratch,
+}
+
+impl WithSimd for AllTiles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let columns = self.task.columns();
+        let scratch = &mut *self.scratch;
+        scratch.state.clear();
+        scratch.acc_o.fill(0.0);
+        let span = |keys: &[u32]| {
+            let (low, high) = keys[..columns]
+                .iter()
+                .fold((u32::MAX, 0), |(low, high), &key| {
+                    (low.min(key), high.max(key))
+                });
+            (low as usize, high as usize)
+        };
+        let (first, all_started) = span(&scratch.first_key);
+        let (any_ended, end) = span(&scratch.end_key);
+        for n_start in (first..end).step_by(BLOCK_N) {
+            let tile = n_start..end.min(n_start + BLOCK_N);
+            let masked = tile.start < all_started || tile.end > any_ended;
+            self.step(simd, tile, masked);
+        }
+    }
+}
+
+impl AllTiles<'_> {
+    /// One K/V tile: `S = QKᵀ`, mask, softmax, `O = O · rescale + PV`.
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, simd: S, tile: Range<usize>, masked: bool) {
+        let columns = self.task.columns();
+        let problem = self.task.problem;
+        let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
+        let padded_v = head_dim_v.next_multiple_of(MICRO_ROWS);
+        let keys = tile.len();
+        self.load_kv(tile.clone(), head_dim, head_dim_v, padded_v);
+
+        let scratch = &mut *self.scratch;
+        let padded_keys = keys.next_multiple_of(MICRO_ROWS);
+        let gemm = Gemm {
+            a: &scratch.k,
+            a_row_stride: head_dim,
+            a_depth_stride: 1,
+            b: &scratch.q[..head_dim * columns],
+            c: &mut scratch.s[..padded_keys * columns],
+            rows: padded_keys,
+            depth: head_dim,
+            columns,
+        };
+        gemm.run::<S, false>(simd);
+
+        let s = &mut scratch.s[..keys * columns];
+        if let Some(softcap) = problem.softcap() {
+            for score in s.iter_mut() {
+                *score = softcap * (*score / softcap).tanh();
+            }
+        }
+        if masked {
+            hide(
+                simd,
+                s,
+                tile.start,
+                &scratch.first_key[..columns],
+                &scratch.end_key[..columns],
+            );
+        }
+        if scratch.state.update(simd, s, keys) {
+            rescale(simd, &mut scratch.acc_o, &scratch.state.rescale[..columns]);
+        }
+
+        let v = &scratch.v[..keys * padded_v];
+        if masked && v.iter().any(|value| !value.is_finite()) {
+            self.add_visible(tile, padded_v);
+            return;
+        }
+        let gemm = Gemm {
+            a: v,
+            a_row_stride: 1,
+            a_depth_stride: padded_v,
+            b: s,
+            c: &mut scratch.acc_o[..padded_v * columns],
+            rows: padded_v,
+            depth: keys,
+            columns,
+        };
+        gemm.run::<S, true>(simd);
+    }
+
+    fn load_kv(&mut self, tile: Range<usize>, head_dim: usize, head_dim_v: usize, padded_v: usize) {
+        let k_rows = self.scratch.k.chunks_exact_mut(head_dim);
+        let v_rows = self.scratch.v.chunks_exact_mut(padded_v);
+        for ((j, k_row), v_row) in tile.zip(k_rows).zip(v_rows) {
+            // SAFETY: key j < seq_kv, and the operands are as `Task::run` was promised.
+            unsafe {
+                self.task.k.read_row(j, k_row);
+                self.task.v.read_row(j, &mut v_row[..head_dim_v]);
+            }
+        }
+    }
+
+    /// `O += PV` over visible pairs only: a hidden key's probability is 0, but 0 · ∞ and 0 · NaN are
+    /// NaN, and a value may reach only the rows that see it.
+    #[inline(never)]
+    fn add_visible(&mut self, tile: Range<usize>, padded_v: usize) {
+        let columns = self.task.columns();
+        let scratch = &mut *self.scratch;
+        for (key, j) in tile.enumerate() {
+            for column in 0..columns {
+                let seen = scratch.first_key[column]..scratch.end_key[column];
+                if !seen.contains(&(j as u32)) {
+                    continue;
+                }
+                let p = scratch.s[key * columns + column];
+                for dim in 0..padded_v {
+                    scratch.acc_o[dim * columns + column] += p * scratch.v[key * padded_v + dim];
+                }
+            }
+        }
+    }
+}
+
+/// Sets the scores of hidden keys to −∞.
+#[inline(always)]
+fn hide<S: Simd>(
+    simd: S,
+    scores: &mut [f32],
+    first_row_key: usize,
+    first_key: &[u32],
+    end_key: &[u32],
+) {
+    let columns = first_key.len();
+    let (first_key, _) = S::as_simd_u32s(first_key);
+    let (end_key, _) = S::as_simd_u32s(end_key);
+    let hidden = simd.splat_f32s(f32::NEG_INFINITY);
+    for (key, row) in scores.chunks_exact_mut(columns).enumerate() {
+        let j = simd.splat_u32s((first_row_key + key) as u32);
+        let (row, _) = S::as_mut_simd_f32s(row);
+        for ((score, &first), &end) in row.iter_mut().zip(first_key).zip(end_key) {
+            let started = simd.less_than_or_equal_u32s(first, j);
+            let visible = simd.and_m32s(started, simd.less_than_u32s(j, end));
+            *score = simd.select_f32s(visible, *score, hidden);
+        }
+    }
+}
+
+/// Multiplies each column of the accumulator by its factor.
+#[inline(always)]
+fn rescale<S: Simd>(simd: S, acc_o: &mut [f32], factors: &[f32]) {
+    let (factors_simd, _) = S::as_simd_f32s(factors);
+    for row in acc_o.chunks_exact_mut(factors.len()) {
+        let (row, _) = S::as_mut_simd_f32s(row);
+        for (value, &factor) in row.iter_mut().zip(factors_simd) {
+            *value = simd.mul_f32s(*value, factor);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+use kernels_gpu::instances::Instance;
+
+use crate::{Error, Memory};
+
+/// A GPU, or a simulation of one: memory, and a way to launch kernels on it.
+///
+/// [`Gpu`](super::Gpu) turns any device into a [`Backend`](crate::Backend).
+pub trait Device: Memory {
+    /// The name `--backend` takes.
+    const BACKEND_NAME: &'static str;
+
+    /// What this device is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Queues one launch. The device keeps the kernel it loads for the next launch.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the kernel cannot be loaded or launched, or an earlier launch failed.
+    ///
+    /// # Safety
+    /// `params` must be the kernel's parameters, byte for byte, and every address the kernel computes
+    /// from them must lie in live memory of this device until the launch is done, accessed by nobody
+    /// else where the kernel writes.
+    unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error>;
+}
+
+/// One kernel launch. Block size and shared memory stand in the instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Entry name, threads of a block and shared memory.
+    pub kernel: &'static Instance,
+    /// The PTX module that holds the kernel, and no other.
+    pub ptx: &'static str,
+    /// Blocks, along x.
+    pub grid: u32,
+    /// The image of each kernel parameter.
+    pub params: &'a [&'a [u8]],
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The device in words.
+    pub name: String,
+    /// Major and minor compute capability; (9, 0) is Hopper.
+    pub compute_capability: (u32, u32),
+    /// Largest shared memory of one block, in bytes, with opt-in.
+    pub shared_bytes: u32,
+    /// Memory of the device, in bytes, where that is a fixed size.
+    pub memory_bytes: Option<u64>,
+    /// What runs it: a driver and its version, or the simulator.
+    pub driver: String,
+}

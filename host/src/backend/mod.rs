@@ -1,0 +1,48 @@
+//! What runs a problem.
+
+pub mod cpu;
+mod device;
+mod gpu;
+
+pub use device::{Device, DeviceInfo, Launch};
+pub use gpu::Gpu;
+
+use crate::{Capabilities, Error, Memory, Operands, Problem};
+
+/// Something that runs attention problems: the CPU, a GPU or a simulated GPU.
+pub trait Backend {
+    /// Where this backend's tensors live.
+    type Memory: Memory;
+
+    /// The name `--backend` takes.
+    fn name(&self) -> &'static str;
+
+    /// The device in words, for reports.
+    fn device_name(&self) -> String;
+
+    /// The memory this backend computes in.
+    fn memory(&mut self) -> &mut Self::Memory;
+
+    /// What this backend can run.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Name of the kernel that [`forward_raw`](Self::forward_raw) runs for `problem`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no variant, or not the forced one, can run it here.
+    fn kernel_name(&self, problem: &Problem) -> Result<String, Error>;
+
+    /// Queues `problem` on operands given by address, without waiting for it and without
+    /// allocating device memory.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no variant, or not the forced one, can run it here;
+    /// [`Error::Device`] if the launch fails.
+    ///
+    /// # Safety
+    /// Until the queued work is done, every element that `problem`'s shapes and strides reach from
+    /// the addresses in `operands` must lie in live memory of this backend, those of o and lse must
+    /// not be accessed by anyone else, and those of q, k and v must not be written. Addresses must
+    /// be aligned to their element's size.
+    unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error>;
+}

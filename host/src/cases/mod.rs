@@ -1,0 +1,15 @@
+//! Problems to try a backend on: random and planted inputs, from a seed.
+//!
+//! `ferroflash verify` and the property tests draw from here, so that a case which one of them
+//! finds can be given to the other.
+
+mod arrangement;
+mod draw;
+mod fill;
+mod planted;
+mod spec;
+
+pub use arrangement::Arrangement;
+pub use draw::Limits;
+pub use fill::normal;
+pub use spec::{Case, CaseSpec, InputKind};

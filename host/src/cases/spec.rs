@@ -1,0 +1,234 @@
+use std::fmt;
+
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::arrangement::Arrangement;
+use super::fill::mix;
+use super::planted::plant;
+use crate::oracle::{self, Inputs, Rows, Verdict};
+use crate::{
+    Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem, Shape,
+    TensorSpec, forward,
+};
+
+/// What the inputs hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputKind {
+    /// N(0, 1).
+    Random,
+    /// N(0, 1), with keys made equal to queries at the edges of what those queries see: the last
+    /// visible and the first hidden key then dominate their rows, and an edge that is off by one
+    /// shows.
+    Planted,
+    /// N(0, 1) with a NaN and an infinity in each of q, k and v, which may reach only the rows that
+    /// see them.
+    NonFinite,
+}
+
+impl InputKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Random, Self::Planted, Self::NonFinite];
+}
+
+/// One case, small enough to print.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaseSpec {
+    /// Element type of q, k, v and o.
+    pub dtype: DType,
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of k and v.
+    pub heads_kv: usize,
+    /// Query heads to a head of k and v.
+    pub group: usize,
+    /// Query rows.
+    pub seq_q: usize,
+    /// Keys.
+    pub seq_kv: usize,
+    /// Components of q and k.
+    pub head_dim: usize,
+    /// Components of v and o.
+    pub head_dim_v: usize,
+    /// Which keys each query sees.
+    pub mask: Mask,
+    /// softmax_scale over its default of `1 / sqrt(head_dim)`, or the default itself.
+    pub scale_factor: Option<f32>,
+    /// Scores are capped at this.
+    pub softcap: Option<f32>,
+    /// What the inputs hold.
+    pub kind: InputKind,
+    /// How q, k and v lie in memory.
+    pub arrangements: [Arrangement; 3],
+    /// How o lies in memory.
+    pub o_layout: Layout,
+    /// Seed of the inputs' values.
+    pub seed: u64,
+}
+
+/// A case with its inputs.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `[batch, heads_q, seq_q, head_dim]`.
+    pub q: HostTensor,
+    /// `[batch, heads_kv, seq_kv, head_dim]`.
+    pub k: HostTensor,
+    /// `[batch, heads_kv, seq_kv, head_dim_v]`.
+    pub v: HostTensor,
+    /// What to compute.
+    pub options: ForwardOptions,
+}
+
+impl CaseSpec {
+    /// Shapes of q, k and v.
+    fn shapes(&self) -> [Shape; 3] {
+        let shape = |heads, seq, dim| Shape {
+            batch: self.batch,
+            heads,
+            seq,
+            dim,
+        };
+        [
+            shape(self.heads_kv * self.group, self.seq_q, self.head_dim),
+            shape(self.heads_kv, self.seq_kv, self.head_dim),
+            shape(self.heads_kv, self.seq_kv, self.head_dim_v),
+        ]
+    }
+
+    /// Makes the inputs.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    pub fn build(&self) -> Result<Case, Error> {
+        let default_scale = 1.0 / (self.head_dim as f32).sqrt();
+        let options = ForwardOptions::new()
+            .mask(self.mask)
+            .softcap(self.softcap)
+            .softmax_scale(self.scale_factor.map(|factor| factor * default_scale))
+            .o_layout(self.o_layout);
+        let [q, k, v] = self.shapes();
+        let tensor = |number: usize, shape| {
+            let mut tensor = self.arrangements[number].allocate(self.dtype, shape)?;
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, number as u64));
+            tensor.fill(|| rng.sample(StandardNormal));
+            Ok::<_, Error>(tensor)
+        };
+        let mut case = Case {
+            q: tensor(0, q)?,
+            k: tensor(1, k)?,
+            v: tensor(2, v)?,
+            options,
+        };
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, 3));
+        match self.kind {
+            InputKind::Random => {}
+            InputKind::Planted => plant(&mut case, &mut rng),
+            InputKind::NonFinite => {
+                for tensor in [&mut case.q, &mut case.k, &mut case.v] {
+                    poison(tensor, f32::NAN, &mut rng);
+                    poison(tensor, f32::INFINITY, &mut rng);
+                }
+            }
+        }
+        Ok(case)
+    }
+}
+
+/// Overwrites one element.
+fn poison(tensor: &mut HostTensor, value: f32, rng: &mut impl RngExt) {
+    if tensor.spec().is_empty() {
+        return;
+    }
+    let Shape {
+        batch,
+        heads,
+        seq,
+        dim,
+    } = tensor.spec().shape;
+    let mut below = |size| rng.random_range(0..size);
+    let (batch, head, seq, dim) = (below(batch), below(heads), below(seq), below(dim));
+    tensor.set(batch, head, seq, dim, value);
+}
+
+impl Case {
+    /// The checked problem.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the inputs do not fit together.
+    pub fn problem(&self) -> Result<Problem, Error> {
+        let (q, k, v) = (self.q.spec(), self.k.spec(), self.v.spec());
+        let shape = Shape {
+            dim: v.shape.dim,
+            ..q.shape
+        };
+        let o = TensorSpec::contiguous(q.dtype, shape, self.options.o_layout)?;
+        Problem::new(*q, *k, *v, o, &self.options)
+    }
+
+    /// Runs the case on `backend` and fetches o and lse.
+    ///
+    /// # Errors
+    /// Those of [`forward`].
+    pub fn run<B: Backend>(&self, backend: &mut B) -> Result<(HostTensor, HostTensor), Error> {
+        let q = self.q.upload(backend.memory())?;
+        let k = self.k.upload(backend.memory())?;
+        let v = self.v.upload(backend.memory())?;
+        let Output { o, lse } = forward(backend, &q, &k, &v, &self.options)?;
+        let memory = backend.memory();
+        Ok((o.download(memory)?, lse.download(memory)?))
+    }
+
+    /// Compares a result with the oracle's.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn check(&self, o: &HostTensor, lse: &HostTensor, rows: Rows) -> Result<Verdict, Error> {
+        let inputs = Inputs {
+            q: &self.q,
+            k: &self.k,
+            v: &self.v,
+        };
+        Ok(oracle::check(&self.problem()?, inputs, o, lse, rows))
+    }
+}
+
+impl fmt::Display for CaseSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            batch,
+            heads_kv,
+            group,
+            seq_q,
+            seq_kv,
+            head_dim,
+            head_dim_v,
+            ..
+        } = self;
+        let heads_q = heads_kv * group;
+        let dtype = self.dtype.name();
+        write!(
+            f,
+            "{dtype} b{batch} h{heads_q}/{heads_kv} s{seq_q}x{seq_kv} d{head_dim}/{head_dim_v}"
+        )?;
+        match self.mask {
+            Mask::None => {}
+            Mask::Causal => f.write_str(" causal")?,
+            Mask::Window { left, right } => {
+                let side = |side: Option<u32>| side.map_or("∞".to_owned(), |n| n.to_string());
+                write!(f, " window {}:{}", side(left), side(right))?;
+            }
+        }
+        if let Some(factor) = self.scale_factor {
+            write!(f, " scale ×{factor}")?;
+        }
+        if let Some(softcap) = self.softcap {
+            write!(f, " softcap {softcap}")?;
+        }
+        match self.kind {
+            InputKind::Random => Ok(()),
+            InputKind::Planted => f.write_str(" planted"),
+            InputKind::NonFinite => f.write_str(" non-finite"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+use crate::{Layout, Mask, Variant};
+
+/// What to compute beside the tensors themselves.
+///
+/// ```
+/// use ferroflash::{ForwardOptions, Mask};
+/// let options = ForwardOptions::new().mask(Mask::Causal).softmax_scale(0.125);
+/// assert_eq!(options.softcap, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ForwardOptions {
+    /// Multiplies `q · k`; any finite value. `None` means `1 / sqrt(head_dim)`.
+    pub softmax_scale: Option<f32>,
+    /// Which keys each query sees.
+    pub mask: Mask,
+    /// Scores become `softcap · tanh(score / softcap)`, after scaling; finite and above 0.
+    pub softcap: Option<f32>,
+    /// Axis order of the output tensor in memory.
+    pub o_layout: Layout,
+    /// Runs this kernel variant instead of the preferred one.
+    pub force: Option<Variant>,
+}
+
+impl ForwardOptions {
+    /// Plain softmax attention: no mask, the default scale, output in bshd.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [`softmax_scale`](Self::softmax_scale).
+    pub fn softmax_scale(mut self, scale: impl Into<Option<f32>>) -> Self {
+        self.softmax_scale = scale.into();
+        self
+    }
+
+    /// Sets [`mask`](Self::mask).
+    pub fn mask(mut self, mask: Mask) -> Self {
+        self.mask = mask;
+        self
+    }
+
+    /// Sets [`softcap`](Self::softcap).
+    pub fn softcap(mut self, softcap: impl Into<Option<f32>>) -> Self {
+        self.softcap = softcap.into();
+        self
+    }
+
+    /// Sets [`o_layout`](Self::o_layout).
+    pub fn o_layout(mut self, layout: Layout) -> Self {
+        self.o_layout = layout;
+        self
+    }
+
+    /// Sets [`force`](Self::force).
+    pub fn force(mut self, variant: impl Into<Option<Variant>>) -> Self {
+        self.force = variant.into();
+        self
+    }
+}

@@ -1,0 +1,232 @@
+use std::fmt;
+
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rayon::prelude::*;
+
+use super::bound;
+use super::naive::naive;
+use super::row::{Head, Inputs, reference};
+use crate::{HostTensor, Problem};
+
+/// Which query rows to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Every row.
+    All,
+    /// The first and last row of some heads and random rows of others, for problems that are too
+    /// large to check whole.
+    Sampled {
+        /// Rows in all.
+        count: usize,
+        /// Which rows.
+        seed: u64,
+    },
+}
+
+/// The place of one value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    /// Batch entry.
+    pub batch: usize,
+    /// Query head.
+    pub head: usize,
+    /// Query row.
+    pub row: usize,
+    /// Component; 0 for lse.
+    pub dim: usize,
+}
+
+/// The value that used up most of its allowed error.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Worst {
+    /// Error over allowed error; above 1 is wrong.
+    pub ratio: f64,
+    /// Where.
+    pub at: At,
+    /// What the backend computed.
+    pub got: f64,
+    /// The exact value.
+    pub exact: f64,
+}
+
+impl Worst {
+    fn larger(self, other: Self) -> Self {
+        if other.ratio > self.ratio {
+            other
+        } else {
+            self
+        }
+    }
+}
+
+impl fmt::Display for Worst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let At {
+            batch,
+            head,
+            row,
+            dim,
+        } = self.at;
+        write!(
+            f,
+            "{:.3} of the allowed error at batch {batch}, head {head}, row {row}, dim {dim}: {} for {}",
+            self.ratio, self.got, self.exact
+        )
+    }
+}
+
+/// How a result compares with the exact one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Rows that were compared.
+    pub rows: usize,
+    /// Worst element of o.
+    pub o: Worst,
+    /// Worst element of lse.
+    pub lse: Worst,
+    /// Largest error of o, and that of plain attention in the same dtype; see
+    /// [`quality`](Self::quality).
+    pub max_error: f64,
+    /// Largest error of plain attention in the same dtype.
+    pub max_naive_error: f64,
+}
+
+impl Verdict {
+    /// Whether every compared element lies within its bound.
+    pub fn passed(&self) -> bool {
+        self.o.ratio <= 1.0 && self.lse.ratio <= 1.0
+    }
+
+    /// FlashAttention's quality figure: largest error over that of plain attention in the same dtype;
+    /// 2 or less is good. `None` where plain attention is exact.
+    pub fn quality(&self) -> Option<f64> {
+        (self.max_naive_error > 0.0).then(|| self.max_error / self.max_naive_error)
+    }
+
+    fn merge(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            o: self.o.larger(other.o),
+            lse: self.lse.larger(other.lse),
+            max_error: self.max_error.max(other.max_error),
+            max_naive_error: self.max_naive_error.max(other.max_naive_error),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "o: {}; lse: {}", self.o, self.lse)
+    }
+}
+
+/// Compares a result with the exact one, on all cores.
+///
+/// # Panics
+/// If a tensor's shape is not the problem's.
+pub fn check(
+    problem: &Problem,
+    inputs: Inputs<'_>,
+    o: &HostTensor,
+    lse: &HostTensor,
+    rows: Rows,
+) -> Verdict {
+    assert_eq!(inputs.q.spec().shape, problem.q().shape);
+    assert_eq!(inputs.k.spec().shape, problem.k().shape);
+    assert_eq!(inputs.v.spec().shape, problem.v().shape);
+    assert_eq!(o.spec().shape, problem.o().shape);
+    let check_head = |task: &HeadTask| check_head(problem, inputs, o, lse, task);
+    tasks(problem, rows)
+        .par_iter()
+        .map(check_head)
+        .reduce(Verdict::default, Verdict::merge)
+}
+
+/// Rows of one query head.
+struct HeadTask {
+    batch: usize,
+    head: usize,
+    rows: Vec<usize>,
+}
+
+fn tasks(problem: &Problem, rows: Rows) -> Vec<HeadTask> {
+    let shape = problem.q().shape;
+    let heads = (0..shape.batch).flat_map(|batch| (0..shape.heads).map(move |head| (batch, head)));
+    let task = |(batch, head), rows| HeadTask { batch, head, rows };
+    let all_rows = shape.batch * shape.heads * shape.seq;
+    let (count, seed) = match rows {
+        Rows::Sampled { count, seed } if count < all_rows => (count, seed),
+        _ => return heads.map(|at| task(at, (0..shape.seq).collect())).collect(),
+    };
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let heads: Vec<_> = heads.collect();
+    let mut tasks = Vec::new();
+    let mut left = count;
+    while left > 0 {
+        let mut rows = vec![0, shape.seq - 1];
+        rows.extend((0..ROWS_PER_HEAD - 2).map(|_| rng.random_range(0..shape.seq)));
+        rows.truncate(left);
+        left -= rows.len();
+        let &at = heads.choose(&mut rng).expect("a row has a head");
+        tasks.push(task(at, rows));
+    }
+    tasks
+}
+
+/// Sampled rows of one head: enough that widening its K and V does not dominate.
+const ROWS_PER_HEAD: usize = 8;
+
+fn check_head(
+    problem: &Problem,
+    inputs: Inputs<'_>,
+    o: &HostTensor,
+    lse: &HostTensor,
+    task: &HeadTask,
+) -> Verdict {
+    let &HeadTask {
+        batch,
+        head,
+        ref rows,
+    } = task;
+    let head_kv = head / problem.group();
+    let keys = Head {
+        k: inputs.k.head(batch, head_kv),
+        v: inputs.v.head(batch, head_kv),
+    };
+    let q = inputs.q.head(batch, head);
+    let head_dim = problem.q().shape.dim;
+    let mut verdict = Verdict::default();
+    for &row in rows {
+        let q_row = &q[row * head_dim..][..head_dim];
+        let exact = reference(problem, &keys, q_row, row);
+        let naive = naive(problem, &keys, q_row, row);
+        let value = |tensor: &HostTensor, dim| f64::from(tensor.get(batch, head, row, dim));
+        let worst = |got, exact, allowed, dim| Worst {
+            ratio: bound::ratio(got, exact, allowed),
+            at: At {
+                batch,
+                head,
+                row,
+                dim,
+            },
+            got,
+            exact,
+        };
+        let lse = worst(value(lse, 0), exact.lse, bound::of_lse(&exact), 0);
+        verdict.lse = verdict.lse.larger(lse);
+        for (dim, &naive) in naive.iter().enumerate() {
+            let got = value(o, dim);
+            let allowed = bound::of_o(problem.q().dtype, &exact, dim);
+            verdict.o = verdict.o.larger(worst(got, exact.o[dim], allowed, dim));
+            let error = |value: f64| (value - exact.o[dim]).abs();
+            // `f64::max` drops NaN: values without a distance stay out of the quality figure.
+            verdict.max_error = verdict.max_error.max(error(got));
+            let naive_error = error(f64::from(naive));
+            verdict.max_naive_error = verdict.max_naive_error.max(naive_error);
+        }
+        verdict.rows += 1;
+    }
+    verdict
+}

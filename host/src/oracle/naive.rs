@@ -1,0 +1,51 @@
+//! Plain attention that stores scores and probabilities in the dtype of its inputs: the yardstick of
+//! FlashAttention's quality figure.
+
+use super::row::{Head, visible};
+use crate::dtype::{Element, VisitElement, visit};
+use crate::{DType, Problem};
+
+struct Round(f32);
+
+impl VisitElement for Round {
+    type Output = f32;
+    fn visit<T: Element>(self) -> f32 {
+        T::from_f32(self.0).to_f32()
+    }
+}
+
+fn round(dtype: DType, value: f32) -> f32 {
+    visit(dtype, Round(value))
+}
+
+/// o of query row `i`, every intermediate rounded to the problem's dtype; sums are f32.
+pub(super) fn naive(problem: &Problem, head: &Head, q_row: &[f64], i: usize) -> Vec<f32> {
+    let dtype = problem.q().dtype;
+    let (seq_q, seq_kv) = (problem.q().shape.seq, problem.k().shape.seq);
+    let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
+    let score = |j: usize| {
+        let k_row = &head.k[j * head_dim..][..head_dim];
+        let products = q_row.iter().zip(k_row);
+        let dot: f32 = products.map(|(&q, &k)| q as f32 * k as f32).sum();
+        let scaled = round(dtype, round(dtype, dot) * problem.softmax_scale());
+        match problem.softcap() {
+            Some(cap) => round(dtype, cap * round(dtype, (scaled / cap).tanh())),
+            None => scaled,
+        }
+    };
+    let keys: Vec<usize> = (0..seq_kv)
+        .filter(|&j| visible(problem.mask(), i, j, seq_q, seq_kv))
+        .collect();
+    let scores: Vec<f32> = keys.iter().map(|&j| score(j)).collect();
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();
+    let mut o = vec![0.0f32; head_dim_v];
+    for (&j, &score) in keys.iter().zip(&scores) {
+        let p = round(dtype, (score - max).exp() / sum);
+        let v_row = &head.v[j * head_dim_v..][..head_dim_v];
+        for (o, &v) in o.iter_mut().zip(v_row) {
+            *o += p * v as f32;
+        }
+    }
+    o.iter().map(|&value| round(dtype, value)).collect()
+}

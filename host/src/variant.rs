@@ -1,0 +1,201 @@
+//! Choosing a kernel, in steps that tests can see: which variants are *eligible* for a problem, and
+//! which of them is *preferred*.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance};
+
+use crate::{Error, Problem};
+
+/// A way to compute attention. Every one gives the same answer within the accuracy bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Variant {
+    /// The tiled, multi-threaded f32 loop on the CPU.
+    Tiled,
+    /// One family of GPU kernels.
+    Kernels(Family),
+}
+
+/// What a backend can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capabilities {
+    /// The host's own processor.
+    Cpu,
+    /// A GPU, or a simulation of one.
+    Gpu {
+        /// Major and minor compute capability; (9, 0) is Hopper.
+        compute_capability: (u32, u32),
+        /// Largest shared memory of one block, in bytes, with opt-in.
+        shared_bytes: u32,
+    },
+}
+
+impl Variant {
+    /// Every variant, the most preferred first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        // The table lists families from the general to the specialised.
+        let kernels = Family::ALL.into_iter().rev().map(Self::Kernels);
+        kernels.chain([Self::Tiled])
+    }
+
+    /// The name `--force` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tiled => "tiled",
+            Self::Kernels(family) => family.name(),
+        }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Variant {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Self::all().find(|variant| variant.name() == text);
+        found.ok_or_else(|| {
+            Error::argument(
+                "force",
+                format!("unknown variant `{text}`"),
+                format!("one of {}", names(Self::all())),
+            )
+        })
+    }
+}
+
+/// Why `instance` cannot run on a GPU of `compute_capability` with `shared_bytes`, if it cannot.
+pub fn instance_unfit(
+    instance: &Instance,
+    compute_capability: (u32, u32),
+    shared_bytes: u32,
+) -> Option<String> {
+    let (major, minor) = compute_capability;
+    let (fits, needed) = match instance.arch {
+        Arch::Sm80 => (major >= 8, "8.0 or newer"),
+        Arch::Sm90a => (compute_capability == (9, 0), "9.0"),
+    };
+    if !fits {
+        return Some(format!(
+            "it needs compute capability {needed}, this is {major}.{minor}"
+        ));
+    }
+    (instance.shared_bytes > shared_bytes).then(|| {
+        format!(
+            "it needs {} bytes of shared memory, a block has {shared_bytes} here",
+            instance.shared_bytes
+        )
+    })
+}
+
+/// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits.
+///
+/// # Errors
+/// Why there is none.
+pub fn find_instance(
+    family: Family,
+    problem: &Problem,
+    compute_capability: (u32, u32),
+    shared_bytes: u32,
+) -> Result<&'static Instance, String> {
+    let dtype = problem.q().dtype;
+    let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
+    let of_dtype = || {
+        let of_family = INSTANCES
+            .iter()
+            .filter(move |instance| instance.family == family);
+        of_family.filter(move |instance| instance.dtype == dtype)
+    };
+    if of_dtype().next().is_none() {
+        return Err(format!("it has no {} kernel", dtype.name()));
+    }
+    let mut wide_enough: Vec<_> = of_dtype()
+        .filter(|instance| instance.head_dim as usize >= head_dim)
+        .collect();
+    wide_enough.sort_by_key(|instance| instance.head_dim);
+    let mut reason = format!("it has no kernel for head_dim {head_dim}");
+    for instance in wide_enough {
+        match instance_unfit(instance, compute_capability, shared_bytes) {
+            None => return Ok(instance),
+            Some(why) => reason = why,
+        }
+    }
+    Err(reason)
+}
+
+/// Why `variant` cannot run `problem` here, or `None` if it can.
+pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Option<String> {
+    match (variant, *here) {
+        (Variant::Tiled, Capabilities::Cpu) => None,
+        (Variant::Tiled, Capabilities::Gpu { .. }) => Some("it runs on the cpu backend".into()),
+        (Variant::Kernels(_), Capabilities::Cpu) => {
+            Some("it runs on the cuda and sim backends".into())
+        }
+        (
+            Variant::Kernels(family),
+            Capabilities::Gpu {
+                compute_capability,
+                shared_bytes,
+            },
+        ) => find_instance(family, problem, compute_capability, shared_bytes).err(),
+    }
+}
+
+/// The variants that can run `problem` here, the preferred one first.
+pub fn eligible(problem: &Problem, here: &Capabilities) -> Vec<Variant> {
+    Variant::all()
+        .filter(|&variant| why_not(variant, problem, here).is_none())
+        .collect()
+}
+
+/// The variant that runs `problem` here unless another is forced.
+pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
+    eligible(problem, here).first().copied()
+}
+
+/// The variant that will run: the forced one, else the preferred one.
+///
+/// # Errors
+/// [`Error::Argument`] saying why the forced variant, or every variant, is out of the question.
+pub fn select(problem: &Problem, here: &Capabilities) -> Result<Variant, Error> {
+    let eligible = eligible(problem, here);
+    let allowed = || match eligible.as_slice() {
+        [] => "no variant can run it on this backend; another backend might".to_owned(),
+        some => format!("one of {}", names(some.iter().copied())),
+    };
+    if let Some(forced) = problem.force() {
+        return match why_not(forced, problem, here) {
+            None => Ok(forced),
+            Some(reason) => Err(Error::argument(
+                "force",
+                format!("variant {forced} cannot run this problem here: {reason}"),
+                allowed(),
+            )),
+        };
+    }
+    eligible.first().copied().ok_or_else(|| {
+        let reasons: Vec<_> = Variant::all()
+            .filter_map(|variant| Some((variant, why_not(variant, problem, here)?)))
+            .map(|(variant, reason)| format!("{variant}: {reason}"))
+            .collect();
+        Error::argument(
+            "backend",
+            format!(
+                "no variant can run this problem here ({})",
+                reasons.join(", ")
+            ),
+            "a problem or a backend that a variant supports",
+        )
+    })
+}
+
+fn names(variants: impl IntoIterator<Item = Variant>) -> String {
+    let names: Vec<_> = variants.into_iter().map(Variant::name).collect();
+    names.join(", ")
+}
