@@ -34,6 +34,7 @@ mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
+pub mod learn;
 mod mask;
 mod memory;
 mod modules;
