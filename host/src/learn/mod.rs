@@ -6,4 +6,5 @@
 
 pub mod cost;
 pub mod gpu_spec;
+pub mod ladder;
 pub mod roofline;
