@@ -34,6 +34,7 @@ mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
+#[cfg(feature = "cli")]
 pub mod learn;
 mod mask;
 mod memory;
@@ -48,7 +49,7 @@ pub mod variant;
 pub use backend::cpu::Cpu;
 pub use backend::{Backend, Gpu};
 pub use error::Error;
-pub use forward::{Output, forward};
+pub use forward::{Output, forward, forward_into};
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
 pub use mask::Mask;

@@ -1,6 +1,7 @@
 //! What runs a problem.
 
 pub mod cpu;
+pub mod cuda;
 mod device;
 mod gpu;
 

@@ -25,7 +25,7 @@ pub fn resolve(address: u64, bytes: usize) -> Result<*mut u8, u32> {
 fn allocate(address: *mut u64, bytes: usize) -> Result<(), u32> {
     let mut allocations = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let in_use: usize = allocations.values().map(|data| data.len()).sum();
-    if bytes == 0 {
+    if bytes == 0 || bytes > MEMORY_BYTES {
         return Err(code::INVALID_VALUE);
     }
     if bytes > MEMORY_BYTES - in_use {

@@ -17,6 +17,7 @@ pub struct Module {
 pub struct Function {
     pub name: String,
     pub max_dynamic_shared_bytes: c_int,
+    required_cluster_width: c_int,
 }
 
 /// `CUjit_option` numbers of cuda.h.
@@ -24,8 +25,8 @@ const ERROR_LOG_BUFFER: c_uint = 5;
 const ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
 
 /// `CUfunction_attribute` numbers of cuda.h.
-const NUM_REGS: c_uint = 4;
 const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
+const REQUIRED_CLUSTER_WIDTH: c_uint = 11;
 
 /// Writes the compiler's complaint where the options ask for it.
 ///
@@ -104,12 +105,22 @@ pub extern "C" fn cuModuleGetFunction(
         let made = Function {
             name,
             max_dynamic_shared_bytes: DEFAULT_SHARED_BYTES,
+            required_cluster_width: cluster_width(&module.ptx),
         };
         // Leaked: a function lives as long as its module, and a test ends soon.
         // SAFETY: the caller passes a writable pointer, as to the driver.
         unsafe { *function = Box::into_raw(Box::new(made)) };
         Ok(())
     })
+}
+
+/// The first number after `.reqnctapercluster`, 0 without.
+fn cluster_width(ptx: &str) -> c_int {
+    let after = ptx.split_once(".reqnctapercluster").map(|(_, after)| after);
+    let first = after.and_then(|after| after.split(',').next());
+    first
+        .and_then(|width| width.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
@@ -122,8 +133,8 @@ pub extern "C" fn cuFuncGetAttribute(
         // SAFETY: the caller passes a live function.
         let function = unsafe { &*function };
         let answer = match attribute {
-            NUM_REGS => 32,
             MAX_DYNAMIC_SHARED_SIZE_BYTES => function.max_dynamic_shared_bytes,
+            REQUIRED_CLUSTER_WIDTH => function.required_cluster_width,
             _ => return Err(code::INVALID_VALUE),
         };
         // SAFETY: the caller passes a writable pointer, as to the driver.

@@ -1,0 +1,253 @@
+//! The device as this crate uses it.
+
+use super::failure::failure;
+use super::kernel::Kernel;
+use super::primary::{Primary, device_count};
+use super::queue::Queue;
+use super::{CudaBuffer, CudaInfo, CudaMark, KernelLaunch};
+use crate::backend::{Device, DeviceInfo, Launch};
+use crate::{Error, Memory};
+use cuda_loader::{CuResult, sys};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// One GPU and one stream of it.
+///
+/// Works in the device's primary context, so that addresses and streams can be shared with whatever else
+/// in the process uses the GPU, and leaves the calling thread's current context as it was. Several devices
+/// of this type may use one GPU; each has its stream, and all share the compiled kernels.
+pub struct CudaDevice {
+    /// Kernels used before, so that a launch takes no lock.
+    kernels: HashMap<Box<str>, Arc<Kernel>>,
+    queue: Arc<Queue>,
+}
+
+impl CudaDevice {
+    /// The number of GPUs the driver has.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if there is no driver or it does not start.
+    pub fn count() -> Result<u32, Error> {
+        device_count()
+    }
+
+    /// GPU number `ordinal`, with a stream of its own.
+    ///
+    /// The stream waits for work on the legacy default stream, and that for it.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if there is no driver or no such device; [`Error::Device`] if it cannot be used.
+    pub fn new(ordinal: u32) -> Result<Self, Error> {
+        Ok(Self::on(Queue::new(Primary::retain(ordinal)?)?))
+    }
+
+    /// GPU number `ordinal`, with the caller's stream.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    ///
+    /// # Safety
+    /// `stream` is null (the legacy default stream) or a live stream of that device's primary context.
+    /// It stays alive until this value and every buffer and mark made from it are dropped.
+    pub unsafe fn with_stream(ordinal: u32, stream: sys::CUstream) -> Result<Self, Error> {
+        let primary = Primary::retain(ordinal)?;
+        // SAFETY: the caller vouches for the stream.
+        Ok(Self::on(unsafe { Queue::borrow(primary, stream) }))
+    }
+
+    fn on(queue: Queue) -> Self {
+        Self {
+            kernels: HashMap::new(),
+            queue: Arc::new(queue),
+        }
+    }
+
+    /// What this device is, and more than [`Device::info`] says.
+    pub fn cuda_info(&self) -> &CudaInfo {
+        &self.queue.primary.info
+    }
+
+    /// The stream that work is queued on, for other libraries; valid as long as this value.
+    pub fn stream(&self) -> sys::CUstream {
+        self.queue.stream()
+    }
+
+    /// Compiles a kernel, if no device of this GPU has yet, without launching it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with what the driver's compiler said.
+    pub fn prepare(&mut self, name: &str, ptx: &str) -> Result<(), Error> {
+        self.kernel(name, ptx).map(drop)
+    }
+
+    /// Queues a kernel and returns without waiting for it.
+    ///
+    /// The first launch of a kernel on a GPU compiles it; later ones allocate nothing.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the kernel does not compile or the driver refuses the launch. A fault while
+    /// the kernel runs is reported by a later call.
+    ///
+    /// # Safety
+    /// `params` has one entry a parameter of the kernel, each of that parameter's size. Until the queued
+    /// work is done, whatever the kernel reads or writes through them must be live memory of this device
+    /// that nobody writes, or accesses, meanwhile. `grid`, `block` and `shared_bytes` are what
+    /// the kernel was written for.
+    pub unsafe fn launch_kernel(&mut self, launch: &KernelLaunch<'_>) -> Result<(), Error> {
+        let kernel = self.kernel(launch.name, launch.ptx)?;
+        let _entered = self.queue.enter()?;
+        // SAFETY: the caller vouches for the parameters and the geometry.
+        unsafe { kernel.launch(&self.queue, launch) }
+    }
+
+    fn kernel(&mut self, name: &str, ptx: &str) -> Result<Arc<Kernel>, Error> {
+        if let Some(kernel) = self.kernels.get(name) {
+            return Ok(Arc::clone(kernel));
+        }
+        let kernel = self.queue.primary.kernel(name, ptx)?;
+        self.kernels.insert(name.into(), Arc::clone(&kernel));
+        Ok(kernel)
+    }
+
+    /// Milliseconds of device time that the work queued by `work` takes. Waits for it.
+    ///
+    /// # Errors
+    /// Those of `work`, and [`Error::Device`].
+    pub fn time<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<(T, f64), Error> {
+        let start = self.mark()?;
+        let result = work(self)?;
+        let stop = self.mark()?;
+        let milliseconds = self.elapsed_ms(&start, &stop)?;
+        Ok((result, milliseconds))
+    }
+
+    /// What the driver says about free memory; the context is current.
+    fn free_memory(&self) -> String {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are writable.
+        match unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
+            Ok(()) => format!("{free} of {total} bytes are free"),
+            Err(error) => format!("how much is free is unknown ({error})"),
+        }
+    }
+}
+
+// SAFETY: the driver's allocations are disjoint and writable by kernels, and a drop frees behind what the
+// buffer's stream has queued. Addresses are only handed out to launches on that same stream.
+unsafe impl Memory for CudaDevice {
+    type Buffer = CudaBuffer;
+    type Mark = CudaMark;
+
+    fn alloc(&mut self, bytes: usize) -> Result<CudaBuffer, Error> {
+        let queue = &self.queue;
+        let _entered = queue.enter()?;
+        let out_of_memory = || Error::OutOfMemory {
+            device: queue.device().to_owned(),
+            requested_bytes: bytes as u64,
+            free: self.free_memory(),
+        };
+        // Beyond all memory, a driver may speak of an invalid value instead.
+        if bytes as u64 > self.cuda_info().memory_bytes {
+            return Err(out_of_memory());
+        }
+        CudaBuffer::new(queue, bytes).map_err(|error| match error.code {
+            CuResult::OUT_OF_MEMORY => out_of_memory(),
+            _ => failure(queue.device(), format!("allocating {bytes} bytes"), error),
+        })
+    }
+
+    fn size_bytes(&self, buffer: &CudaBuffer) -> usize {
+        buffer.size_bytes()
+    }
+
+    /// # Panics
+    /// If the buffer was allocated by another device: its memory is freed in the order of another stream.
+    fn address(&self, buffer: &CudaBuffer) -> u64 {
+        assert!(
+            buffer.is_of(&self.queue),
+            "a buffer is used by the device that allocated it"
+        );
+        buffer.address()
+    }
+
+    fn write(&mut self, buffer: &mut CudaBuffer, bytes: &[u8]) -> Result<(), Error> {
+        assert!(
+            bytes.len() <= buffer.size_bytes(),
+            "write beyond the buffer"
+        );
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (to, stream) = (self.address(buffer), self.stream());
+        self.queue.call("copying to the device", || {
+            let from = bytes.as_ptr().cast();
+            // SAFETY: both ranges hold `bytes.len()` bytes. `bytes` stays until the copy is done: pinned
+            // memory would be read after the call returned.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), stream) }.ok()?;
+            self.queue.synchronize()
+        })
+    }
+
+    fn read(&mut self, buffer: &CudaBuffer, bytes: &mut [u8]) -> Result<(), Error> {
+        assert!(bytes.len() <= buffer.size_bytes(), "read beyond the buffer");
+        if bytes.is_empty() {
+            return self.synchronize();
+        }
+        let (from, stream) = (self.address(buffer), self.stream());
+        self.queue.call("copying from the device", || {
+            let to = bytes.as_mut_ptr().cast();
+            // SAFETY: both ranges hold `bytes.len()` bytes, and `bytes` stays until the copy is done.
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes.len(), stream) }.ok()?;
+            self.queue.synchronize()
+        })
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        self.queue
+            .call("waiting for the device", || self.queue.synchronize())
+    }
+
+    fn mark(&mut self) -> Result<CudaMark, Error> {
+        self.queue
+            .call("recording an event", || CudaMark::record(&self.queue))
+    }
+
+    fn elapsed_ms(&mut self, start: &CudaMark, stop: &CudaMark) -> Result<f64, Error> {
+        self.queue
+            .call("timing", || stop.since(start).map(f64::from))
+    }
+}
+
+impl Device for CudaDevice {
+    const BACKEND_NAME: &'static str = "cuda";
+
+    fn info(&self) -> &DeviceInfo {
+        &self.cuda_info().device
+    }
+
+    unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error> {
+        let launch = KernelLaunch {
+            name: launch.kernel.name,
+            ptx: launch.ptx,
+            grid: launch.grid,
+            block: launch.kernel.threads,
+            shared_bytes: launch.kernel.shared_bytes,
+            params: launch.params,
+        };
+        // SAFETY: the caller vouches for the parameters; the geometry is the kernel's own.
+        unsafe { self.launch_kernel(&launch) }
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaDevice")
+            .field("info", self.cuda_info())
+            .field("stream", &self.stream())
+            .finish_non_exhaustive()
+    }
+}

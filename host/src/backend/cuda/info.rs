@@ -1,0 +1,79 @@
+//! What a device is.
+
+use super::failure::of_cust;
+use crate::backend::DeviceInfo;
+use cuda_loader::{DriverError, sys};
+use cust::device::Device;
+use cust::sys::CUdevice_attribute;
+use std::fmt;
+
+/// The facts about a GPU that reports and kernel selection use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaInfo {
+    /// What every device says about itself.
+    pub device: DeviceInfo,
+    /// Which of the driver's devices this is.
+    pub ordinal: u32,
+    /// Number of streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Size of the L2 cache, in bytes.
+    pub l2_bytes: u64,
+    /// Size of the device's memory, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl CudaInfo {
+    pub(super) fn of(
+        device: Device,
+        ordinal: u32,
+        (cuda_major, cuda_minor): (u32, u32),
+    ) -> Result<Self, DriverError> {
+        use CUdevice_attribute as Attribute;
+        let attribute = |which| attribute(device, which);
+        let memory_bytes = device.total_memory().map_err(of_cust)? as u64;
+        Ok(Self {
+            device: DeviceInfo {
+                name: device.name().map_err(of_cust)?,
+                compute_capability: (
+                    attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                    attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                ),
+                shared_bytes: attribute(
+                    Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                )?,
+                memory_bytes: Some(memory_bytes),
+                driver: format!("NVIDIA driver for CUDA {cuda_major}.{cuda_minor}"),
+            },
+            ordinal,
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+            memory_bytes,
+        })
+    }
+}
+
+/// One attribute of a device. Not all of them are among those of `cust::device::DeviceAttribute`.
+pub(super) fn attribute(device: Device, which: CUdevice_attribute) -> Result<u32, DriverError> {
+    let mut value = 0;
+    // SAFETY: `value` is writable; `device` came from the driver.
+    unsafe { sys::cuDeviceGetAttribute(&mut value, which as u32, device.as_raw()) }.ok()?;
+    // The attributes asked for here are never negative.
+    Ok(value as u32)
+}
+
+impl fmt::Display for CudaInfo {
+    /// `NVIDIA H200 (device 0, sm_90, 132 SMs, 50 MiB L2, 139.8 GiB, NVIDIA driver for CUDA 13.0)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.device.compute_capability;
+        write!(
+            f,
+            "{} (device {}, sm_{major}{minor}, {} SMs, {} MiB L2, {:.1} GiB, {})",
+            self.device.name,
+            self.ordinal,
+            self.multiprocessors,
+            self.l2_bytes >> 20,
+            self.memory_bytes as f64 / f64::from(1 << 30),
+            self.device.driver,
+        )
+    }
+}

@@ -1,0 +1,356 @@
+//! How the CUDA backend calls the driver, seen through a driver that is a fake: no GPU is needed.
+//!
+//! `fake_libcuda` keeps device memory on the host, refuses what a driver refuses, and logs the calls.
+
+mod fake;
+
+use fake::{BAD_PTX, NOTHING_PTX, PAIRS_PTX, VECTOR_ADD_PTX, fake};
+use ferroflash::backend::cuda::{Cuda, CudaDevice, KernelLaunch};
+use ferroflash::{Backend, Error, ForwardOptions, HostTensor, Layout, Memory, Shape, forward};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A launch of the kernel that does nothing.
+const NOTHING: KernelLaunch<'_> = KernelLaunch {
+    name: "nothing",
+    ptx: NOTHING_PTX,
+    grid: 7,
+    block: 96,
+    shared_bytes: 0,
+    params: &[],
+};
+
+fn launch(device: &mut CudaDevice, launch: &KernelLaunch<'_>) -> Result<(), Error> {
+    // SAFETY: the fake runs only `vector_add`, for which the caller passes good parameters.
+    unsafe { device.launch_kernel(launch) }
+}
+
+#[test]
+fn a_kernel_gets_its_parameters_and_results_come_back() {
+    let Some(fake) = fake() else { return };
+    let mut device = CudaDevice::new(0).unwrap();
+    let a: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let b = vec![0.5_f32; 1000];
+    let mut a_buffer = device.alloc(4000).unwrap();
+    let mut b_buffer = device.alloc(4000).unwrap();
+    let c_buffer = device.alloc(4000).unwrap();
+    device
+        .write(&mut a_buffer, bytemuck::cast_slice(&a))
+        .unwrap();
+    device
+        .write(&mut b_buffer, bytemuck::cast_slice(&b))
+        .unwrap();
+    fake.take_log();
+
+    let addresses = [&a_buffer, &b_buffer, &c_buffer].map(|buffer| device.address(buffer));
+    let [a_param, b_param, c_param] = addresses.map(u64::to_ne_bytes);
+    let add = KernelLaunch {
+        name: "vector_add",
+        ptx: VECTOR_ADD_PTX,
+        grid: 4,
+        block: 256,
+        params: &[&a_param, &b_param, &c_param, &1000_u32.to_ne_bytes()],
+        ..NOTHING
+    };
+    let ((), milliseconds) = device
+        .time(|device| {
+            launch(device, &add)?;
+            launch(device, &NOTHING)?;
+            launch(device, &add)
+        })
+        .unwrap();
+    assert_eq!(milliseconds, 1.5);
+    // Each kernel is compiled at its first launch, and nothing waits before the stop event is asked for.
+    let add_line = "cuLaunchKernel vector_add grid 4x1x1 block 256x1x1 shared 0 stream 0x57";
+    let nothing_line = "cuLaunchKernel nothing grid 7x1x1 block 96x1x1 shared 0 stream 0x57";
+    assert_eq!(
+        fake.take_log(),
+        [
+            "cuEventRecord 0x57",
+            "cuModuleLoadDataEx",
+            add_line,
+            "cuModuleLoadDataEx",
+            nothing_line,
+            add_line,
+            "cuEventRecord 0x57",
+            "cuEventSynchronize",
+        ]
+    );
+
+    let mut c = vec![0_f32; 1000];
+    device
+        .read(&c_buffer, bytemuck::cast_slice_mut(&mut c))
+        .unwrap();
+    assert!((0..1000).all(|i| c[i] == i as f32 + 0.5));
+    // A part of a buffer, from its start.
+    let mut head = [0_f32; 2];
+    device
+        .read(&c_buffer, bytemuck::cast_slice_mut(&mut head))
+        .unwrap();
+    assert_eq!(head, [0.5, 1.5]);
+}
+
+#[test]
+fn devices_share_context_and_kernels_and_give_everything_back() {
+    let Some(fake) = fake() else { return };
+    let mut first = CudaDevice::new(0).unwrap();
+    let mut second = CudaDevice::new(0).unwrap();
+    launch(&mut first, &NOTHING).unwrap();
+    launch(&mut second, &NOTHING).unwrap();
+    first.prepare("nothing", NOTHING_PTX).unwrap();
+    let log = fake.take_log();
+    assert_eq!(
+        log.iter()
+            .filter(|call| *call == "cuDevicePrimaryCtxRetain")
+            .count(),
+        1
+    );
+    assert_eq!(
+        log.iter()
+            .filter(|call| *call == "cuModuleLoadDataEx")
+            .count(),
+        1
+    );
+
+    // A buffer and a mark keep what they need alive.
+    let buffer = first.alloc(64).unwrap();
+    let mark = first.mark().unwrap();
+    drop(first);
+    drop(second);
+    fake.take_log();
+    drop(buffer);
+    assert_eq!(fake.take_log(), ["cuMemFreeAsync 0x57"]);
+    drop(mark);
+    let end = [
+        "cuStreamDestroy",
+        "cuModuleUnload",
+        "cuDevicePrimaryCtxRelease",
+    ];
+    assert_eq!(fake.take_log(), end);
+}
+
+#[test]
+fn the_callers_stream_is_used_and_the_callers_context_is_left_alone() {
+    let Some(fake) = fake() else { return };
+    assert_eq!(fake.current_context(), 0);
+    // SAFETY: a handle that the fake only logs.
+    let mut device = unsafe { CudaDevice::with_stream(0, 0xBEEF as _) }.unwrap();
+    assert_eq!(device.stream(), 0xBEEF as _);
+    let buffer = device.alloc(16).unwrap();
+    launch(&mut device, &NOTHING).unwrap();
+    device.synchronize().unwrap();
+    assert_eq!(fake.current_context(), 0);
+    drop(buffer);
+    let log = fake.take_log().join("\n");
+    for call in [
+        "cuMemAllocAsync 16 0xbeef",
+        "stream 0xbeef",
+        "cuStreamSynchronize 0xbeef",
+        "cuMemFreeAsync 0xbeef",
+    ] {
+        assert!(log.contains(call), "{call} is not in\n{log}");
+    }
+
+    // Another framework's context is current: it stays so, and calls still reach the right one.
+    fake.set_current_context(0xF00);
+    launch(&mut device, &NOTHING).unwrap();
+    drop(CudaDevice::new(0).unwrap());
+    assert_eq!(fake.current_context(), 0xF00);
+    fake.set_current_context(0);
+
+    // From another thread, where nothing is current.
+    std::thread::scope(|scope| {
+        scope.spawn(|| launch(&mut device, &NOTHING).unwrap());
+    });
+    drop(device);
+    // The caller's stream is not ours to destroy.
+    assert!(
+        !fake
+            .take_log()
+            .join("\n")
+            .contains("cuStreamDestroy 0xbeef")
+    );
+}
+
+#[test]
+fn shared_memory_beyond_48_kib_is_opted_in_once() {
+    let Some(fake) = fake() else { return };
+    let mut device = CudaDevice::new(0).unwrap();
+    let with_shared = |shared_bytes| KernelLaunch {
+        shared_bytes,
+        ..NOTHING
+    };
+    launch(&mut device, &with_shared(48 << 10)).unwrap();
+    assert!(!fake.take_log().join("\n").contains("cuFuncSetAttribute"));
+    for shared_bytes in [100_000, 99_999, 100_000, 227 << 10] {
+        launch(&mut device, &with_shared(shared_bytes)).unwrap();
+    }
+    let mut log = fake.take_log();
+    log.retain(|call| call.starts_with("cuFuncSetAttribute"));
+    assert_eq!(
+        log,
+        [
+            "cuFuncSetAttribute nothing 100000",
+            "cuFuncSetAttribute nothing 232448"
+        ]
+    );
+    for shared_bytes in [(227 << 10) + 1, u32::MAX] {
+        let error = launch(&mut device, &with_shared(shared_bytes)).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("launching kernel nothing failed: CUDA_ERROR_INVALID_VALUE")
+        );
+    }
+}
+
+#[test]
+fn a_launch_the_host_can_judge_is_refused_or_skipped_there() {
+    let Some(fake) = fake() else { return };
+    let mut device = CudaDevice::new(0).unwrap();
+    launch(&mut device, &KernelLaunch { grid: 0, ..NOTHING }).unwrap();
+    let pairs = KernelLaunch {
+        name: "pairs",
+        ptx: PAIRS_PTX,
+        ..NOTHING
+    };
+    let error = launch(&mut device, &pairs).unwrap_err().to_string();
+    assert!(
+        error.contains("7 blocks are no whole number of clusters of 2"),
+        "{error}"
+    );
+    let many = KernelLaunch {
+        params: &[&[] as &[u8]; 17],
+        ..NOTHING
+    };
+    let error = launch(&mut device, &many).unwrap_err().to_string();
+    assert!(error.contains("17 parameters; at most 16"), "{error}");
+    assert!(!fake.take_log().join("\n").contains("cuLaunchKernel"));
+}
+
+#[test]
+fn a_kernel_that_does_not_compile_says_why() {
+    let Some(_fake) = fake() else { return };
+    let mut device = CudaDevice::new(0).unwrap();
+    let bad = device.prepare("bad", BAD_PTX).unwrap_err();
+    assert_eq!(
+        bad.to_string(),
+        "Fake H1: compiling kernel bad failed: CUDA_ERROR_INVALID_PTX (218): ptxas application ptx input, \
+         line 7; fatal   : unknown instruction 'bad_instruction'; a device and driver that run it are needed"
+    );
+    let absent = device.prepare("absent", NOTHING_PTX).unwrap_err();
+    assert!(
+        absent
+            .to_string()
+            .contains("compiling kernel absent failed: CUDA_ERROR_NOT_FOUND (500)")
+    );
+    let nul = device.prepare("nul", "\0").unwrap_err();
+    assert!(nul.to_string().contains("its PTX contains a NUL byte"));
+    // A failure is not remembered: the same name with good text works.
+    device.prepare("nothing", NOTHING_PTX).unwrap();
+}
+
+#[test]
+fn out_of_memory_is_an_error_of_its_own() {
+    let Some(_fake) = fake() else { return };
+    let mut device = CudaDevice::new(0).unwrap();
+    let kept = device.alloc(600 << 20).unwrap();
+    for bytes in [600 << 20, 2 << 30, usize::MAX] {
+        match device.alloc(bytes) {
+            Err(Error::OutOfMemory {
+                device,
+                requested_bytes,
+                free,
+            }) => {
+                assert_eq!(
+                    (device.as_str(), requested_bytes),
+                    ("Fake H1", bytes as u64)
+                );
+                assert_eq!(free, "444596224 of 1073741824 bytes are free");
+            }
+            other => panic!(
+                "{bytes} bytes: {:?}",
+                other.map(|buffer| buffer.size_bytes())
+            ),
+        }
+    }
+    drop(kept);
+    assert_eq!(device.alloc(600 << 20).unwrap().size_bytes(), 600 << 20);
+}
+
+#[test]
+fn an_empty_buffer_needs_no_memory() {
+    let Some(fake) = fake() else { return };
+    let mut device = CudaDevice::new(0).unwrap();
+    fake.take_log();
+    let mut empty = device.alloc(0).unwrap();
+    device.write(&mut empty, &[]).unwrap();
+    device.read(&empty, &mut []).unwrap();
+    assert_eq!((device.address(&empty), device.size_bytes(&empty)), (0, 0));
+    drop(empty);
+    assert_eq!(fake.take_log(), ["cuStreamSynchronize 0x57"]);
+}
+
+#[test]
+fn a_buffer_of_another_device_is_refused() {
+    let Some(_fake) = fake() else { return };
+    let buffer = CudaDevice::new(0).unwrap().alloc(16).unwrap();
+    let other = CudaDevice::new(0).unwrap();
+    let refused = catch_unwind(AssertUnwindSafe(|| other.address(&buffer)));
+    let message = refused.unwrap_err().downcast::<&str>().unwrap();
+    assert_eq!(*message, "a buffer is used by the device that allocated it");
+}
+
+#[test]
+fn forward_allocates_the_result_launches_and_does_not_wait() {
+    let Some(fake) = fake() else { return };
+    let mut cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    let shape = Shape {
+        batch: 2,
+        heads: 3,
+        seq: 40,
+        dim: 64,
+    };
+    let ones = vec![1.0; 2 * 3 * 40 * 64];
+    let tensor = HostTensor::from_f32(&ones, shape, Layout::Bshd).unwrap();
+    let q = tensor.upload(cuda.memory()).unwrap();
+    fake.take_log();
+    let out = forward(&mut cuda, &q, &q, &q, &ForwardOptions::new()).unwrap();
+    let log = fake.take_log();
+    let (setup, launch) = log.split_at(log.len() - 1);
+    let o_bytes = 4 * ones.len();
+    assert_eq!(
+        setup[..3],
+        [
+            format!("cuMemAllocAsync {o_bytes} 0x57"),
+            format!("cuMemAllocAsync {} 0x57", o_bytes / 64),
+            "cuModuleLoadDataEx".to_owned(),
+        ]
+    );
+    assert!(
+        setup[3..]
+            .iter()
+            .all(|call| call.starts_with("cuFuncSetAttribute"))
+    );
+    assert!(
+        launch[0].starts_with("cuLaunchKernel fa_fwd_"),
+        "{launch:?}"
+    );
+    drop(out);
+
+    // The kernel is there now: another call is two allocations and a launch.
+    let _out = forward(&mut cuda, &q, &q, &q, &ForwardOptions::new()).unwrap();
+    let mut log = fake.take_log();
+    log.retain(|call| !call.starts_with("cuMemFreeAsync"));
+    assert_eq!(log.len(), 3, "{log:?}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let Some(_fake) = fake() else { return };
+    assert_eq!(CudaDevice::count().unwrap(), 1);
+    let error = CudaDevice::new(7).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "cuda: no device 7, the driver has 1; an NVIDIA GPU and its driver are needed, or another backend"
+    );
+}
