@@ -21,7 +21,8 @@ pub struct TensorArg {
 /// Keys a query may see: key `j` is visible to query `i` iff `lower <= j - i <= upper`.
 ///
 /// Causal and window masks are both bands; the host has already aligned them to the bottom-right
-/// corner (added `seq_kv - seq_q`). An open side is [`Band::OPEN`] away.
+/// corner (added `seq_kv - seq_q`), except in a varlen launch, where each sequence has its own
+/// ([`Band::bottom_right`]). An open side is [`Band::OPEN`] away.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
@@ -37,12 +38,34 @@ impl Band {
         lower: -Self::OPEN,
         upper: Self::OPEN,
     };
+
+    /// A band given from the top-left corner, moved to the bottom-right one; open sides stay open.
+    #[inline(always)]
+    pub const fn bottom_right(self, seq_q: u32, seq_kv: u32) -> Self {
+        let shift = seq_kv as i32 - seq_q as i32;
+        Self {
+            lower: if self.lower == -Self::OPEN {
+                self.lower
+            } else {
+                self.lower + shift
+            },
+            upper: if self.upper == Self::OPEN {
+                self.upper
+            } else {
+                self.upper + shift
+            },
+        }
+    }
 }
 
 /// Parameters of every forward kernel.
 ///
 /// `o[b, h, i, :] = softmax(score(q[b, h, i, :] · k[b, h', j, :]))ⱼ · v[b, h', j, :]` with
 /// `h' = h / (heads_q / heads_kv)`, over the visible keys `j`.
+///
+/// A *varlen* launch (`cu_seqlens_q` and `cu_seqlens_kv` not 0) packs its `batch` sequences one after the other along
+/// the rows of q, k, v and o: batch strides are ignored, sequence `b` of q and o has rows
+/// `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]`, of k and v `cu_seqlens_kv[b] .. cu_seqlens_kv[b + 1]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForwardParams {
@@ -50,12 +73,14 @@ pub struct ForwardParams {
     pub k: TensorArg,
     pub v: TensorArg,
     pub o: TensorArg,
-    /// Device address of `lse`, f32 `[batch, heads_q, seq_q]`, contiguous, in nats.
+    /// Device address of `lse`, f32 `[batch, heads_q, seq_q]`, contiguous, in nats; varlen `[heads_q, total_q]`.
     pub lse: u64,
     pub batch: u32,
     pub heads_q: u32,
     pub heads_kv: u32,
+    /// Rows of a sequence of q; varlen: of the longest.
     pub seq_q: u32,
+    /// Rows of a sequence of k and v; varlen: of the longest.
     pub seq_kv: u32,
     pub head_dim: u32,
     pub head_dim_v: u32,
@@ -64,6 +89,17 @@ pub struct ForwardParams {
     /// Scores become `softcap · tanh(score / softcap)`; `0` leaves them as they are.
     pub softcap: f32,
     pub band: Band,
+    /// Rows of all sequences of q together; read in a varlen launch only.
+    pub total_q: u32,
+    /// Device address of f32 slopes `[heads_q]` or `[batch, heads_q]`, or 0. Adds `-slope · |i + seq_kv - seq_q - j|`,
+    /// in nats, to the score of query `i` and key `j`, after softcap (ALiBi, Press et al. 2022).
+    pub alibi_slopes: u64,
+    /// Elements between the slopes of two batch entries; 0 if all share one row.
+    pub alibi_batch_stride: u64,
+    /// Device address of i32 `[batch + 1]`, not decreasing, or 0.
+    pub cu_seqlens_q: u64,
+    /// Device address of i32 `[batch + 1]`, not decreasing, or 0.
+    pub cu_seqlens_kv: u64,
 }
 
 #[cfg(test)]
@@ -82,6 +118,39 @@ mod tests {
         assert_eq!(offset_of!(ForwardParams, softmax_scale), 196);
         assert_eq!(offset_of!(ForwardParams, softcap), 200);
         assert_eq!(offset_of!(ForwardParams, band), 204);
-        assert_eq!(size_of::<ForwardParams>(), 216);
+        assert_eq!(offset_of!(ForwardParams, total_q), 212);
+        assert_eq!(offset_of!(ForwardParams, alibi_slopes), 216);
+        assert_eq!(offset_of!(ForwardParams, cu_seqlens_kv), 240);
+        assert_eq!(size_of::<ForwardParams>(), 248);
+    }
+
+    #[test]
+    fn bottom_right_moves_finite_sides_only() {
+        let causal = Band {
+            lower: -Band::OPEN,
+            upper: 0,
+        };
+        assert_eq!(
+            causal.bottom_right(7, 3),
+            Band {
+                lower: -Band::OPEN,
+                upper: -4
+            }
+        );
+        assert_eq!(
+            Band::FULL.bottom_right(1, Band::OPEN as u32 - 1),
+            Band::FULL
+        );
+        let window = Band {
+            lower: -5,
+            upper: 2,
+        };
+        assert_eq!(
+            window.bottom_right(3, 7),
+            Band {
+                lower: -1,
+                upper: 6
+            }
+        );
     }
 }

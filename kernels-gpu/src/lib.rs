@@ -11,8 +11,11 @@ pub mod abi;
 pub mod config;
 pub mod dtype;
 pub mod instances;
+pub mod layout;
 pub mod tile;
 
+#[cfg(target_arch = "nvptx64")]
+mod mma;
 #[cfg(target_arch = "nvptx64")]
 mod simt;
 

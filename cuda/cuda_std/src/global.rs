@@ -1,6 +1,6 @@
 //! Global memory by 64-bit address.
 //!
-//! PTX ISA, "Data Movement and Conversion Instructions: st".
+//! PTX ISA, "Data Movement and Conversion Instructions: ld, st".
 
 use core::arch::asm;
 
@@ -27,4 +27,59 @@ pub unsafe fn store4(address: u64, [a, b, c, d]: [f32; 4]) {
         asm!("st.global.v4.f32 [{}], {{{}, {}, {}, {}}};", in(reg64) address,
             in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
     }
+}
+
+/// Stores 16 bytes given as four words (`st.global.v4.b32`).
+///
+/// # Safety
+/// As [`store4`].
+#[inline(always)]
+pub unsafe fn store4_bits(address: u64, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg64) address,
+            in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
+    }
+}
+
+/// Stores 16 bits (`st.global.b16`).
+///
+/// # Safety
+/// `address` is 2-byte aligned, inside an allocation, and no other thread writes it.
+#[inline(always)]
+pub unsafe fn store_u16(address: u64, value: u16) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.b16 [{}], {};", in(reg64) address, in(reg16) value, options(nostack));
+    }
+}
+
+/// Loads 16 bits of memory that nobody writes during the launch (`ld.global.nc.b16`).
+///
+/// # Safety
+/// `address` is 2-byte aligned and inside an allocation that is only read.
+#[inline(always)]
+pub unsafe fn load_u16(address: u64) -> u16 {
+    let value: u16;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.nc.b16 {}, [{}];", out(reg16) value, in(reg64) address,
+            options(pure, readonly, nostack));
+    }
+    value
+}
+
+/// Loads 32 bits of memory that nobody writes during the launch (`ld.global.nc.b32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside an allocation that is only read.
+#[inline(always)]
+pub unsafe fn load_u32(address: u64) -> u32 {
+    let value: u32;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.nc.b32 {}, [{}];", out(reg32) value, in(reg64) address,
+            options(pure, readonly, nostack));
+    }
+    value
 }

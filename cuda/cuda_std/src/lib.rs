@@ -31,7 +31,13 @@ pub mod cp_async;
 #[cfg(target_arch = "nvptx64")]
 pub mod global;
 #[cfg(target_arch = "nvptx64")]
+pub mod half;
+#[cfg(target_arch = "nvptx64")]
+pub mod ldmatrix;
+#[cfg(target_arch = "nvptx64")]
 pub mod math;
+#[cfg(target_arch = "nvptx64")]
+pub mod mma_sync;
 #[cfg(target_arch = "nvptx64")]
 pub mod shared;
 #[cfg(target_arch = "nvptx64")]

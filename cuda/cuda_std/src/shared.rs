@@ -62,3 +62,61 @@ pub unsafe fn store(address: u32, value: f32) {
         asm!("st.shared.f32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
     }
 }
+
+/// Loads one word (`ld.shared.b32`).
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub unsafe fn load_bits(address: u32) -> u32 {
+    // SAFETY: forwarded to the caller.
+    unsafe { load(address) }.to_bits()
+}
+
+/// Sets the bits of `value` in a word that other threads may be setting bits of too (`red.shared.or.b32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside the block's shared memory; other accesses are a barrier apart.
+#[inline(always)]
+pub unsafe fn atomic_or(address: u32, value: u32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("red.shared.or.b32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Loads 16 bytes as four words (`ld.shared.v4.b32`).
+///
+/// # Safety
+/// As [`load4`].
+#[inline(always)]
+pub unsafe fn load4_bits(address: u32) -> [u32; 4] {
+    // SAFETY: forwarded to the caller.
+    unsafe { load4(address) }.map(f32::to_bits)
+}
+
+/// Stores one word (`st.shared.b32`).
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+pub unsafe fn store_bits(address: u32, value: u32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Stores 16 bytes given as four words (`st.shared.v4.b32`).
+///
+/// # Safety
+/// `address` is 16-byte aligned, its 16 bytes are inside the block's shared memory, and no other thread
+/// accesses them without a barrier in between.
+#[inline(always)]
+pub unsafe fn store4_bits(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg32) address,
+            in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
+    }
+}

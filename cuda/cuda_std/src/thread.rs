@@ -7,6 +7,8 @@ use core::arch::nvptx::{_block_dim_x, _block_idx_x, _grid_dim_x, _thread_idx_x};
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
     fn barrier_cta_sync_all(id: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.all"]
+    fn barrier_cta_red_or_all(id: u32, condition: bool) -> bool;
 }
 
 /// Index of this thread in its block (`%tid.x`).
@@ -48,4 +50,17 @@ pub fn grid_dim_x() -> u32 {
 pub unsafe fn sync_threads() {
     // SAFETY: the caller vouches that the whole block arrives.
     unsafe { barrier_cta_sync_all(0) }
+}
+
+/// [`sync_threads`] that also tells every thread whether `condition` held in some thread.
+///
+/// # PTX
+/// `barrier.cta.red.or.pred` on barrier 0.
+///
+/// # Safety
+/// Every thread of the block must reach the same call.
+#[inline(always)]
+pub unsafe fn sync_threads_or(condition: bool) -> bool {
+    // SAFETY: the caller vouches that the whole block arrives.
+    unsafe { barrier_cta_red_or_all(0, condition) }
 }

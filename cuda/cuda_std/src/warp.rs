@@ -17,6 +17,8 @@ unsafe extern "unadjusted" {
     fn shfl_sync_bfly_f32(members: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(members: u32);
+    #[link_name = "llvm.nvvm.vote.any.sync"]
+    fn vote_any_sync(members: u32, condition: bool) -> bool;
 }
 
 /// Index of this thread in its warp, for one-dimensional blocks.
@@ -42,6 +44,19 @@ pub fn warp_id() -> u32 {
 pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { shfl_sync_bfly_f32(ALL_LANES, value, lane_mask, WHOLE_WARP) }
+}
+
+/// Whether `condition` holds in some lane.
+///
+/// # PTX
+/// `vote.sync.any.pred`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn any(condition: bool) -> bool {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { vote_any_sync(ALL_LANES, condition) }
 }
 
 /// Waits for all lanes of the warp, and orders their memory accesses.

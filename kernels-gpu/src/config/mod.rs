@@ -1,5 +1,6 @@
 //! Tile shapes: one row per kernel instance, with the measured reason beside it; one file per family.
 
+pub mod mma;
 pub mod simt;
 
 /// Shared memory a block may use on sm_80 (CUDA C++ Programming Guide, "Technical Specifications").

@@ -3,6 +3,7 @@
 //! One file per family lists what is instantiated. On the GPU each row becomes a kernel; everywhere it becomes
 //! an entry of [`INSTANCES`], from which the host computes launches.
 
+mod mma;
 mod simt;
 
 use crate::dtype::DType;
@@ -31,14 +32,17 @@ impl Arch {
 pub enum Family {
     /// fp32 on CUDA cores.
     Simt,
+    /// f16 and bf16 by `mma.sync`, which every tensor core since Ampere runs.
+    Mma,
 }
 
 impl Family {
-    pub const ALL: [Self; 1] = [Self::Simt];
+    pub const ALL: [Self; 2] = [Self::Simt, Self::Mma];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simt => "simt",
+            Self::Mma => "mma",
         }
     }
 }
@@ -65,7 +69,7 @@ pub struct Instance {
 }
 
 /// The rows of every family.
-const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES];
+const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES, mma::INSTANCES];
 
 /// Every exported kernel, family by family.
 pub const INSTANCES: &[Instance] = &{

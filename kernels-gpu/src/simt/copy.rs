@@ -3,8 +3,9 @@
 use cuda_std::cp_async::{copy4, copy16};
 use cuda_std::thread::thread_idx_x;
 
-use super::{F32_BYTES, opaque};
+use super::F32_BYTES;
 use crate::abi::TensorArg;
+use crate::tile::opaque;
 
 /// Elements of the widest copy.
 const VECTOR: u32 = 4;
@@ -22,12 +23,9 @@ pub struct Source {
 }
 
 impl Source {
+    /// The head of `operand` whose row 0 is at `address`.
     #[inline(always)]
-    pub fn new(operand: &TensorArg, batch: u32, head: u32, rows: u32, dims: u32) -> Self {
-        let offset = batch as i64 * operand.batch_stride + head as i64 * operand.head_stride;
-        let address = operand
-            .address
-            .wrapping_add_signed(offset * F32_BYTES as i64);
+    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
         let row_bytes = operand.seq_stride * F32_BYTES as i64;
         let misaligned = (address | row_bytes as u64) % (VECTOR * F32_BYTES) as u64 != 0;
         Self {

@@ -2,11 +2,10 @@
 
 use cuda_std::global;
 
-use super::{F32_BYTES, LANES, Place};
+use super::{F32_BYTES, LANES, Place, Row};
 use crate::abi::ForwardParams;
-use crate::tile::schedule::Tile;
 use crate::tile::score::ScoreTransform;
-use crate::tile::softmax::RowState;
+use crate::tile::sequence::Sequence;
 
 /// Consecutive output columns of a thread.
 const RUN: usize = 4;
@@ -18,18 +17,17 @@ const RUN: usize = 4;
 #[inline(always)]
 pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
     acc_o: &[[f32; O_COLS]; ROWS],
-    rows: &[RowState<{ LANES as u32 }>; ROWS],
+    rows: &[Row; ROWS],
     place: Place<THREADS>,
     transform: &ScoreTransform,
     params: &ForwardParams,
-    tile: Tile,
+    sequence: Sequence,
+    head: u32,
     m_begin: u32,
 ) {
     let o = &params.o;
-    let offset = tile.batch as i64 * o.batch_stride + tile.head as i64 * o.head_stride;
-    let head_address = o.address.wrapping_add_signed(offset * F32_BYTES as i64);
-    let sequence = tile.batch as u64 * params.heads_q as u64 + tile.head as u64;
-    let lse_address = params.lse + sequence * params.seq_q as u64 * F32_BYTES as u64;
+    let head_address = sequence.q_address(o, head, F32_BYTES);
+    let lse_address = sequence.lse_address(params, head);
     let row_bytes = o.seq_stride * F32_BYTES as i64;
     let misaligned = (head_address | row_bytes as u64) % (RUN as u32 * F32_BYTES) as u64 != 0;
     let vectors = o.dim_stride == 1 && !misaligned;
@@ -38,7 +36,7 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
         // SAFETY: all lanes run the same loop.
         let (norm, lse) = unsafe { rows[i].finalize(transform) };
         let row = m_begin + place.row(i);
-        if row >= params.seq_q {
+        if row >= sequence.seq_q {
             continue;
         }
         let row_address = head_address.wrapping_add_signed(row as i64 * row_bytes);

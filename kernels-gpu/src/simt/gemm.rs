@@ -3,8 +3,9 @@
 use cuda_std::math::fma;
 use cuda_std::shared;
 
-use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores, opaque};
+use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores};
 use crate::config::simt::SimtTile;
+use crate::tile::opaque;
 
 /// Contraction steps one 16-byte load covers.
 const STEP: usize = 4;

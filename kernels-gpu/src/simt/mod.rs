@@ -18,9 +18,6 @@
 mod copy;
 mod epilogue;
 mod gemm;
-mod mask;
-
-use core::arch::asm;
 
 use cuda_std::cp_async::{commit_group, wait_group};
 use cuda_std::shared;
@@ -30,8 +27,11 @@ use cuda_std::warp::sync_warp;
 use crate::abi::ForwardParams;
 use crate::config::simt::SimtTile;
 use crate::tile::block_range::BlockRange;
+use crate::tile::mask;
+use crate::tile::opaque;
 use crate::tile::schedule::{Tile, TileList};
 use crate::tile::score::ScoreTransform;
+use crate::tile::sequence::{Sequence, head_kv};
 use crate::tile::softmax::RowState;
 use copy::Source;
 use gemm::{pv, qk, store_p};
@@ -43,6 +43,11 @@ const F32_BYTES: u32 = size_of::<f32>() as u32;
 
 /// A thread's part of the score tile: `[row][j]` is column `lane + 16j`.
 type Scores<const ROWS: usize> = [[f32; SCORE_COLS]; ROWS];
+
+/// Softmax state of a row.
+type Row = RowState<{ LANES as u32 }>;
+/// No shift of exponents: f32 results need their last bits.
+const SHIFT: f32 = 0.0;
 
 /// Where a thread stands in the block's grid of `THREADS / LANES` by `LANES`.
 #[derive(Clone, Copy)]
@@ -72,16 +77,6 @@ impl<const THREADS: u32> Place<THREADS> {
     fn row(&self, i: usize) -> u32 {
         self.group + i as u32 * Self::groups()
     }
-}
-
-/// Hides a value from the optimiser: a loop bounded by it stays rolled (the build's high unrolling threshold
-/// is meant for loops over register arrays), and what is computed from it is not kept in registers.
-#[inline(always)]
-fn opaque(value: u32) -> u32 {
-    let result: u32;
-    // SAFETY: moves a register. Not `pure`, so that it is not hoisted out of a loop.
-    unsafe { asm!("mov.b32 {}, {};", out(reg32) result, in(reg32) value, options(nomem, nostack)) };
-    result
 }
 
 /// One pass over all tiles of the launch.
@@ -135,32 +130,33 @@ unsafe fn forward_tile<
     let place = Place::<THREADS>::new();
     let block_m = config.block_m() as u32;
     let m_begin = tile.m_block * block_m;
-    let m_end = (m_begin + block_m).min(params.seq_q);
-    let blocks = BlockRange::new(m_begin, m_end, params.band, params.seq_kv, BLOCK_N as u32);
+    // SAFETY: forwarded to the caller.
+    let sequence = unsafe { Sequence::new(params, tile.batch) };
+    let Sequence {
+        seq_q,
+        seq_kv,
+        band,
+        ..
+    } = sequence;
+    if m_begin >= seq_q {
+        return;
+    }
+    let m_end = (m_begin + block_m).min(seq_q);
+    let blocks = BlockRange::new(m_begin, m_end, band, seq_kv, BLOCK_N as u32);
 
     let q_smem = shared::dynamic_base();
     let p_smem = q_smem + config.q_elems() as u32 * F32_BYTES;
     let stages = p_smem + config.p_elems() as u32 * F32_BYTES;
     let stage_bytes = config.stage_elems() as u32 * F32_BYTES;
 
-    // SAFETY: heads_kv divides heads_q, so neither is zero where there is a tile.
-    unsafe { core::hint::assert_unchecked(params.heads_kv != 0) };
-    let group_size = params.heads_q / params.heads_kv;
-    // SAFETY: as above.
-    unsafe { core::hint::assert_unchecked(group_size != 0) };
-    let head_kv = tile.head / group_size;
+    let head_kv = head_kv(params, tile.head);
     // A chunk's addresses are worked out anew each time (hence `opaque`): a few integer operations are
     // cheaper than the registers that would keep them.
     let k_chunks = params.head_dim.div_ceil(SimtTile::K_CHUNK as u32);
     let v_chunk = config.v_chunk() as u32;
     let load_k = |stage: u32, key_begin: u32, chunk: u32| {
-        let k_gmem = Source::new(
-            &params.k,
-            opaque(tile.batch),
-            head_kv,
-            params.seq_kv,
-            params.head_dim,
-        );
+        let address = sequence.kv_address(&params.k, opaque(head_kv), F32_BYTES);
+        let k_gmem = Source::new(&params.k, address, seq_kv, params.head_dim);
         let dim_begin = chunk * SimtTile::K_CHUNK as u32;
         // SAFETY: the stage holds a chunk of K; nobody reads it until the next barrier.
         unsafe {
@@ -174,13 +170,8 @@ unsafe fn forward_tile<
         commit_group();
     };
     let load_v = |stage: u32, key_begin: u32, chunk: u32| {
-        let v_gmem = Source::new(
-            &params.v,
-            opaque(tile.batch),
-            head_kv,
-            params.seq_kv,
-            params.head_dim_v,
-        );
+        let address = sequence.kv_address(&params.v, opaque(head_kv), F32_BYTES);
+        let v_gmem = Source::new(&params.v, address, seq_kv, params.head_dim_v);
         // SAFETY: as above, for a chunk of V.
         unsafe {
             v_gmem.copy::<THREADS, HEAD_DIM, 0>(
@@ -193,19 +184,15 @@ unsafe fn forward_tile<
         commit_group();
     };
 
-    let transform = ScoreTransform::new(params);
-    let mut rows = [RowState::<{ LANES as u32 }>::new(); ROWS];
+    // SAFETY: forwarded to the caller.
+    let transform = unsafe { ScoreTransform::new(params, tile.batch, tile.head, SHIFT) };
+    let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];
     let mut stage = 0;
 
     if blocks.begin < blocks.end {
-        let q_gmem = Source::new(
-            &params.q,
-            tile.batch,
-            tile.head,
-            params.seq_q,
-            params.head_dim,
-        );
+        let address = sequence.q_address(&params.q, tile.head, F32_BYTES);
+        let q_gmem = Source::new(&params.q, address, seq_q, params.head_dim);
         // SAFETY: q_smem holds the tile.
         unsafe {
             q_gmem.copy::<THREADS, HEAD_DIM, { SimtTile::ROW_PAD }>(q_smem, m_begin, block_m, 0);
@@ -216,7 +203,7 @@ unsafe fn forward_tile<
     let mut n_block = blocks.begin;
     while n_block < blocks.end {
         let key_begin = n_block * BLOCK_N as u32;
-        let keys = (params.seq_kv - key_begin).min(BLOCK_N as u32);
+        let keys = (seq_kv - key_begin).min(BLOCK_N as u32);
         let v_chunks = keys.div_ceil(v_chunk);
 
         // S = Q Kᵀ
@@ -248,10 +235,14 @@ unsafe fn forward_tile<
         }
 
         // softmax
-        transform.apply(&mut acc_s);
+        let first_key = key_begin + place.lane;
+        let query = |i: usize| m_begin + place.row(i);
+        let column = |j: usize| (j * LANES) as i32;
+        let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
+        transform.apply(&mut acc_s, |i| query(i) as i32 + corner, column);
         let masked = blocks.needs_mask(key_begin, BLOCK_N as u32);
         if masked {
-            mask::hide(&mut acc_s, place, m_begin, key_begin, params);
+            mask::hide(&mut acc_s, query, first_key, column, band, seq_kv);
         }
         for i in 0..ROWS {
             // SAFETY: all lanes run the same loop.
@@ -296,5 +287,9 @@ unsafe fn forward_tile<
     }
 
     // SAFETY: forwarded to the caller.
-    unsafe { epilogue::store(&acc_o, &rows, place, &transform, params, tile, m_begin) };
+    unsafe {
+        epilogue::store(
+            &acc_o, &rows, place, &transform, params, sequence, tile.head, m_begin,
+        )
+    };
 }

@@ -1,9 +1,27 @@
-//! The parts of attention that do not depend on how a kernel multiplies: which keys a tile of queries
-//! sees, which tile a block works on, and the running softmax.
+//! The parts of attention that do not depend on how a kernel multiplies: which rows a batch entry has, which keys a
+//! tile of queries sees, which tile a block works on, and the running softmax.
 
 pub mod block_range;
+#[cfg(target_arch = "nvptx64")]
+pub mod mask;
 pub mod schedule;
 #[cfg(target_arch = "nvptx64")]
 pub mod score;
 #[cfg(target_arch = "nvptx64")]
+pub mod sequence;
+#[cfg(target_arch = "nvptx64")]
 pub mod softmax;
+
+/// Hides a value from the optimiser: a loop bounded by it stays rolled (the build's high unrolling threshold
+/// is meant for loops over register arrays), and what is computed from it is not kept in registers.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub fn opaque(value: u32) -> u32 {
+    let result: u32;
+    // SAFETY: moves a register. Not `pure`, so that it is not hoisted out of a loop.
+    unsafe {
+        core::arch::asm!("mov.b32 {}, {};", out(reg32) result, in(reg32) value,
+            options(nomem, nostack));
+    }
+    result
+}

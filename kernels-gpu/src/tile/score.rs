@@ -2,7 +2,8 @@
 
 use core::f32::consts::LOG2_E;
 
-use cuda_std::math::tanh;
+use cuda_std::global;
+use cuda_std::math::{fma, tanh};
 
 use crate::abi::ForwardParams;
 
@@ -15,18 +16,37 @@ pub struct ScoreTransform {
     /// Applied to `q · k` before anything else.
     factor: f32,
     softcap: f32,
+    /// ALiBi's slope, in nats a key; 0 without it.
+    slope: f32,
     /// Multiplies a transformed score: nats.
     pub scale: f32,
     /// Multiplies a transformed score: bits.
     pub scale_log2: f32,
+    /// Subtracted from every exponent.
+    pub shift: f32,
 }
 
 impl ScoreTransform {
+    /// The transform for one query head of one batch entry.
+    ///
+    /// # Safety
+    /// `params` describes live allocations; `batch` and `head` are in range.
     #[inline(always)]
-    pub fn new(params: &ForwardParams) -> Self {
+    pub unsafe fn new(params: &ForwardParams, batch: u32, head: u32, shift: f32) -> Self {
+        let slope = if params.alibi_slopes == 0 {
+            0.0
+        } else {
+            let index = batch as u64 * params.alibi_batch_stride + head as u64;
+            let address = params.alibi_slopes + index * size_of::<f32>() as u64;
+            // SAFETY: there is a slope for every head.
+            f32::from_bits(unsafe { global::load_u32(address) })
+        };
         let softcap = params.softcap;
         let (factor, scale) = if softcap > 0.0 {
             (params.softmax_scale / softcap, 1.0)
+        } else if slope != 0.0 || params.softmax_scale == 0.0 {
+            // A scale of 0 must not meet the −∞ of hidden keys.
+            (params.softmax_scale, 1.0)
         } else {
             (
                 1.0f32.copysign(params.softmax_scale),
@@ -36,21 +56,46 @@ impl ScoreTransform {
         Self {
             factor,
             softcap,
+            slope,
             scale,
             scale_log2: scale * LOG2_E,
+            shift,
         }
     }
 
-    /// Turns `q · k` into scores, in place.
+    /// Whether `q · k` is the score as it is.
     #[inline(always)]
-    pub fn apply<const COLS: usize, const ROWS: usize>(&self, scores: &mut [[f32; COLS]; ROWS]) {
+    pub fn is_identity(&self) -> bool {
+        self.softcap == 0.0 && self.slope == 0.0 && self.factor == 1.0
+    }
+
+    /// Turns `q · k` into scores, in place.
+    ///
+    /// Element `j` of row `i` is `distance(i) - column(j)` keys away from the query, counted on the diagonal that
+    /// ends in the bottom-right corner.
+    #[inline(always)]
+    pub fn apply<const COLS: usize, const ROWS: usize>(
+        &self,
+        scores: &mut [[f32; COLS]; ROWS],
+        distance: impl Fn(usize) -> i32,
+        column: impl Fn(usize) -> i32,
+    ) {
         if self.softcap > 0.0 {
             for score in scores.as_flattened_mut() {
                 *score = self.softcap * tanh(*score * self.factor);
             }
-        } else if self.factor < 0.0 {
+        } else if self.factor != 1.0 {
             for score in scores.as_flattened_mut() {
-                *score = -*score;
+                *score *= self.factor;
+            }
+        }
+        if self.slope != 0.0 {
+            for i in 0..ROWS {
+                let distance = distance(i);
+                for j in 0..COLS {
+                    let keys = (distance - column(j)).unsigned_abs() as f32;
+                    scores[i][j] = fma(-self.slope, keys, scores[i][j]);
+                }
             }
         }
     }

@@ -1,8 +1,14 @@
-//! The running softmax of FlashAttention-2 (Dao 2023, algorithm 1): one row's maximum and sum over the
+//! The running softmax of FlashAttention-2 (Dao 2023, algorithm 1): one row's reference and sum over the
 //! keys seen so far.
 //!
-//! With `m` the maximum of the row's scores and `l = Σⱼ 2^((sⱼ − m)·scale_log2)`, a block of new scores
+//! With `m` the row's reference score and `l = Σⱼ 2^((sⱼ − m)·scale_log2 − shift)`, a block of new scores
 //! moves `m` to `m'`; what was accumulated under `m` is multiplied by `2^((m − m')·scale_log2)`.
+//!
+//! The shift leaves room for sums of products `p · v` with values near f32's limit; it costs the exponent's last bits.
+//!
+//! Any `m` is right as long as nothing overflows. [`RowState::update`] takes the largest score so far, as the
+//! paper does; [`RowState::accumulate`] keeps `m` and so needs neither a maximum nor a rescaling. It may follow
+//! once [`RowState::is_settled`] says so.
 
 use core::f32::consts::LN_2;
 
@@ -14,7 +20,7 @@ use super::score::ScoreTransform;
 /// State of one row, shared by `LANES` consecutive lanes that each hold some of its columns.
 #[derive(Clone, Copy)]
 pub struct RowState<const LANES: u32> {
-    /// Largest score so far, the same in every lane; −∞ before the first visible key.
+    /// Reference score, the same in every lane; −∞ before the first visible key.
     row_max: f32,
     /// This lane's part of the sum.
     row_sum: f32,
@@ -55,16 +61,34 @@ impl<const LANES: u32> RowState<LANES> {
         } else {
             row_max
         };
-        let offset = -reference * transform.scale_log2;
-        let rescale = exp2(fma(self.row_max, transform.scale_log2, offset));
+        let rescale = exp2((self.row_max - reference) * transform.scale_log2);
+        self.row_max = reference;
+        self.row_sum *= rescale;
+        self.accumulate(scores, transform);
+        self.row_max = row_max;
+        rescale
+    }
+
+    /// Takes in a block of scores and turns them into probabilities under the reference as it is.
+    #[inline(always)]
+    pub fn accumulate<const COLS: usize>(
+        &mut self,
+        scores: &mut [f32; COLS],
+        transform: &ScoreTransform,
+    ) {
+        let offset = fma(-self.row_max, transform.scale_log2, -transform.shift);
         let mut block_sum = 0.0;
         for score in scores {
             *score = exp2(fma(*score, transform.scale_log2, offset));
             block_sum += *score;
         }
-        self.row_sum = fma(self.row_sum, rescale, block_sum);
-        self.row_max = row_max;
-        rescale
+        self.row_sum += block_sum;
+    }
+
+    /// Whether the row has a reference, and its sum is below `limit` so far.
+    #[inline(always)]
+    pub fn is_settled(&self, limit: f32) -> bool {
+        self.row_max > f32::NEG_INFINITY && self.row_sum < limit
     }
 
     /// Closes the row: the factor that normalises its output, and its log-sum-exp in nats.
@@ -80,9 +104,10 @@ impl<const LANES: u32> RowState<LANES> {
         if sum == 0.0 {
             (0.0, f32::NEG_INFINITY)
         } else {
+            let log2_sum = log2(sum) + transform.shift;
             (
                 1.0 / sum,
-                fma(self.row_max, transform.scale, log2(sum) * LN_2),
+                fma(self.row_max, transform.scale, log2_sum * LN_2),
             )
         }
     }

@@ -1,0 +1,176 @@
+//! Tile shapes of the `mma.sync` kernels.
+
+use crate::layout::fragment::{TILE_K, TILE_M};
+use crate::layout::swizzle::{row_bytes, row_pieces};
+
+/// Shared memory a block may use on the tightest GPU that runs sm_80 PTX, sm_86 and sm_89 (CUDA C++ Programming
+/// Guide, "Technical Specifications").
+const SHARED_BYTES: u32 = 99 * 1024;
+
+/// Tile shape of one `mma.sync` forward kernel ([`crate::instances`]).
+///
+/// A block of `warps` warps owns `block_m` query rows; a warp owns `warp_tiles` accumulator tiles of 16 rows, all of
+/// `block_n` keys of the scores and all head dimensions of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MmaTile {
+    /// Largest head_dim and head_dim_v; smaller ones are padded with zeros in shared memory.
+    pub head_dim: usize,
+    pub warps: u32,
+    /// 16-row tiles of a warp: each fragment of K and V loaded from shared memory is used this many times.
+    pub warp_tiles: usize,
+    /// Keys a step of the loop covers.
+    pub block_n: usize,
+    /// Whether Q stays in registers, or its fragments are loaded anew for each block of keys.
+    pub q_in_registers: bool,
+    /// Blocks that fit an SM at once; bounds the registers of a thread.
+    pub min_blocks: u32,
+}
+
+impl MmaTile {
+    /// Stages of the pipeline of K and V: one being computed on, one being filled.
+    pub const STAGES: u32 = 2;
+
+    /// Threads in a block.
+    pub const fn threads(&self) -> u32 {
+        self.warps * 32
+    }
+
+    /// Query rows a block owns.
+    pub const fn block_m(&self) -> usize {
+        self.warps as usize * self.warp_tiles * TILE_M
+    }
+
+    /// Rows of a warp that a lane holds a part of: two a tile.
+    pub const fn lane_rows(&self) -> usize {
+        self.warp_tiles * 2
+    }
+
+    /// Score columns a lane holds of each of its rows.
+    pub const fn score_cols(&self) -> usize {
+        self.block_n / 4
+    }
+
+    /// Output columns a lane holds of each of its rows.
+    pub const fn output_cols(&self) -> usize {
+        self.head_dim / 4
+    }
+
+    /// Steps of the contraction over head dimensions.
+    pub const fn k_steps(&self) -> usize {
+        self.head_dim / TILE_K
+    }
+
+    /// Pieces of a row that neighbouring lanes copy together: a whole 128-byte line, or half of one where rows are not
+    /// made of whole lines.
+    pub const fn copy_chunk(head_dim: usize) -> u32 {
+        if row_pieces(head_dim).is_multiple_of(8) {
+            8
+        } else {
+            4
+        }
+    }
+
+    /// Bytes of a block of K, or of V.
+    pub const fn operand_bytes(&self) -> u32 {
+        self.block_n as u32 * row_bytes(self.head_dim)
+    }
+
+    /// Bytes of one stage: a block of K, then a block of V.
+    pub const fn stage_bytes(&self) -> u32 {
+        2 * self.operand_bytes()
+    }
+
+    /// Bytes of the tile of Q, and of the output tile that takes its place.
+    pub const fn q_bytes(&self) -> u32 {
+        self.block_m() as u32 * row_bytes(self.head_dim)
+    }
+
+    /// Where the tile of Q starts. The stages start at 0; Q follows them, unless it moves to registers before the
+    /// second stage is filled, and then it may lie there.
+    pub const fn q_offset(&self) -> u32 {
+        if self.q_in_registers {
+            self.stage_bytes()
+        } else {
+            Self::STAGES * self.stage_bytes()
+        }
+    }
+
+    /// Dynamic shared memory of a launch.
+    pub const fn shared_bytes(&self) -> u32 {
+        let stages = Self::STAGES * self.stage_bytes();
+        let q_end = self.q_offset() + self.q_bytes();
+        if q_end > stages { q_end } else { stages }
+    }
+}
+
+pub const HD32: MmaTile = MmaTile {
+    head_dim: 32,
+    warps: 4,
+    warp_tiles: 2,
+    block_n: 64,
+    q_in_registers: true,
+    min_blocks: 3,
+};
+pub const HD64: MmaTile = MmaTile {
+    head_dim: 64,
+    warps: 4,
+    warp_tiles: 2,
+    block_n: 64,
+    q_in_registers: true,
+    min_blocks: 2,
+};
+pub const HD96: MmaTile = MmaTile {
+    head_dim: 96,
+    warps: 4,
+    warp_tiles: 2,
+    block_n: 64,
+    q_in_registers: false,
+    min_blocks: 2,
+};
+pub const HD128: MmaTile = MmaTile {
+    head_dim: 128,
+    warps: 4,
+    warp_tiles: 2,
+    block_n: 64,
+    q_in_registers: false,
+    min_blocks: 2,
+};
+pub const HD192: MmaTile = MmaTile {
+    head_dim: 192,
+    warps: 8,
+    warp_tiles: 1,
+    block_n: 64,
+    q_in_registers: true,
+    min_blocks: 1,
+};
+pub const HD256: MmaTile = MmaTile {
+    head_dim: 256,
+    warps: 8,
+    warp_tiles: 1,
+    block_n: 32,
+    q_in_registers: true,
+    min_blocks: 1,
+};
+
+/// Every tile shape.
+pub const TILES: [MmaTile; 6] = [HD32, HD64, HD96, HD128, HD192, HD256];
+
+const _: () = {
+    let mut i = 0;
+    while i < TILES.len() {
+        let tile = TILES[i];
+        assert!(tile.shared_bytes() <= SHARED_BYTES);
+        assert!(
+            (tile.block_m() + 1) * row_pieces(tile.head_dim) * size_of::<u32>()
+                <= tile.stage_bytes() as usize,
+            "the notes of a careful tile fit a stage"
+        );
+        let rows_per_step = tile.threads() / MmaTile::copy_chunk(tile.head_dim);
+        assert!(
+            (tile.block_n as u32).is_multiple_of(rows_per_step)
+                && (tile.block_m() as u32).is_multiple_of(rows_per_step),
+            "a copy step covers whole rows of the tile"
+        );
+        i += 1;
+    }
+};

@@ -1,0 +1,7 @@
+//! Where things are: shared-memory tiles and the registers of tensor-core fragments.
+//!
+//! Plain `const fn`s without a target, so that their properties (one place for each element, no bank conflict)
+//! are proved by tests on the CPU.
+
+pub mod fragment;
+pub mod swizzle;

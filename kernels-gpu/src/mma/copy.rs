@@ -1,0 +1,127 @@
+//! Copying rows of a strided operand to a swizzled shared-memory tile, zero-filled where the operand ends.
+
+use cuda_std::cp_async::copy16;
+use cuda_std::thread::thread_idx_x;
+use cuda_std::{global, shared};
+
+use super::ELEM_BYTES;
+use crate::abi::TensorArg;
+use crate::config::mma::MmaTile;
+use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset, row_bytes, row_pieces};
+use crate::tile::opaque;
+
+/// One head of an operand in global memory: `rows` × `dims`, any strides.
+#[derive(Clone, Copy)]
+pub struct Source {
+    address: u64,
+    row_bytes: i64,
+    dim_bytes: i64,
+    rows: u32,
+    dims: u32,
+    /// Whether every piece is contiguous and 16-byte aligned.
+    vectors: bool,
+}
+
+impl Source {
+    /// The head of `operand` whose row 0 is at `address`.
+    #[inline(always)]
+    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
+        let row_bytes = operand.seq_stride * ELEM_BYTES as i64;
+        let aligned = (address | row_bytes as u64).is_multiple_of(PIECE_BYTES as u64);
+        Self {
+            address,
+            row_bytes,
+            dim_bytes: operand.dim_stride * ELEM_BYTES as i64,
+            rows,
+            dims,
+            vectors: operand.dim_stride == 1 && aligned,
+        }
+    }
+
+    /// Starts copying `row_count` rows from `row_begin` to the tile at `tile`, which has `config.head_dim` columns. The
+    /// block shares the work: a thread keeps its place in a chunk of pieces and steps over rows and chunks.
+    ///
+    /// Rows that are not aligned are copied at once, element by element.
+    ///
+    /// # Safety
+    /// The tile has room, and nobody accesses it until the copies are waited for and a barrier is passed.
+    #[inline(always)]
+    pub unsafe fn copy(&self, config: MmaTile, tile: u32, row_begin: u32, row_count: u32) {
+        let head_dim = config.head_dim;
+        let chunk = MmaTile::copy_chunk(head_dim);
+        let rows_per_step = config.threads() / chunk;
+        let thread = thread_idx_x();
+        let (row, piece) = (thread / chunk, thread % chunk);
+        let first_dim = piece * PIECE_ELEMS as u32;
+        let destination = tile + offset(head_dim, row, piece);
+        let rows_left = self.rows.saturating_sub(row_begin + row);
+        let source = self
+            .address
+            .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes);
+
+        if self.vectors {
+            let source = source + (first_dim * ELEM_BYTES) as u64;
+            for step in 0..row_count / rows_per_step {
+                let row = step * rows_per_step;
+                let source = source.wrapping_add_signed(row as i64 * self.row_bytes);
+                let destination = destination + row * row_bytes(head_dim);
+                for first_piece in 0..row_pieces(head_dim) as u32 / chunk {
+                    let first_piece = first_piece * chunk;
+                    let dims = self
+                        .dims
+                        .saturating_sub(first_dim + first_piece * PIECE_ELEMS as u32);
+                    let valid_bytes = (dims * ELEM_BYTES).min(PIECE_BYTES);
+                    let valid_bytes = if row < rows_left { valid_bytes } else { 0 };
+                    let chunk_bytes = first_piece * PIECE_BYTES;
+                    // SAFETY: forwarded to the caller; what lies outside the operand is not read.
+                    unsafe {
+                        copy16(
+                            destination + chunk_bytes,
+                            source + chunk_bytes as u64,
+                            valid_bytes,
+                        )
+                    };
+                }
+            }
+        } else {
+            let mut step = 0;
+            while step < opaque(row_count / rows_per_step) {
+                let row = step * rows_per_step;
+                let source = source.wrapping_add_signed(row as i64 * self.row_bytes);
+                let mut first_piece = 0;
+                while first_piece < opaque(row_pieces(head_dim) as u32) {
+                    let dim = first_dim + first_piece * PIECE_ELEMS as u32;
+                    let dims = if row < rows_left { self.dims } else { 0 };
+                    // SAFETY: forwarded to the caller.
+                    unsafe {
+                        shared::store4_bits(
+                            destination + row * row_bytes(head_dim) + first_piece * PIECE_BYTES,
+                            self.gather(source, dim, dims),
+                        )
+                    };
+                    first_piece += chunk;
+                }
+                step += 1;
+            }
+        }
+    }
+
+    /// The piece of the row at `row` that starts with `dim`; zero from `dims` on.
+    ///
+    /// # Safety
+    /// The row has `dims` elements.
+    #[inline(always)]
+    unsafe fn gather(&self, row: u64, dim: u32, dims: u32) -> [u32; 4] {
+        let mut words = [0; 4];
+        for i in 0..PIECE_ELEMS as u32 {
+            let dim = dim + i;
+            if dim < dims {
+                let address = row.wrapping_add_signed(dim as i64 * self.dim_bytes);
+                // SAFETY: the element exists.
+                let element = unsafe { global::load_u16(address) };
+                words[i as usize / 2] |= (element as u32) << (i % 2 * 16);
+            }
+        }
+        words
+    }
+}

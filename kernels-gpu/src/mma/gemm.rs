@@ -1,0 +1,216 @@
+//! The two matrix products of a key block, on fragments fed by `ldmatrix`.
+//!
+//! A lane keeps its part of a score or output tile by rows, `[row][column]`: the warp's rows `lane / 4 + 8i`, and of
+//! each the columns [`row_column`](crate::layout::fragment::row_column).
+
+use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
+use cuda_std::warp::lane_id;
+
+use super::element::Element;
+use crate::layout::fragment::{TILE_K, a_row_piece, k_row_piece, v_row_piece};
+use crate::layout::swizzle::{PIECE_BYTES, mask, row_bytes};
+
+/// Score or output columns that one `ldmatrix.x4` of K or V is for, as elements of a lane's row.
+pub const LOAD_COLS: usize = 4;
+
+/// The addresses a lane names when its warp loads 16 rows × 2 pieces of a shared-memory tile.
+#[derive(Clone, Copy)]
+pub struct LaneAddress {
+    /// The lane's row.
+    row: u32,
+    /// The lane's piece, swizzled, in bytes.
+    piece: u32,
+    /// Bytes of 16 rows.
+    block_bytes: u32,
+}
+
+impl LaneAddress {
+    #[inline(always)]
+    fn new(tile: u32, head_dim: usize, (row, piece): (u32, u32)) -> Self {
+        Self {
+            row: tile + row * row_bytes(head_dim),
+            piece: (piece ^ mask(head_dim, row)) * PIECE_BYTES,
+            block_bytes: TILE_K as u32 * row_bytes(head_dim),
+        }
+    }
+
+    /// For K, as operand B.
+    #[inline(always)]
+    pub fn k(tile: u32, head_dim: usize) -> Self {
+        Self::new(tile, head_dim, k_row_piece(lane_id()))
+    }
+
+    /// For V, as operand B.
+    #[inline(always)]
+    pub fn v(tile: u32, head_dim: usize) -> Self {
+        Self::new(tile, head_dim, v_row_piece(lane_id()))
+    }
+
+    /// Rows `16·block ..`, pieces `2·step ..`.
+    #[inline(always)]
+    pub fn at(&self, block: usize, step: usize) -> u32 {
+        // The swizzle's xor splits: 2·step has no bit in common with the lane's piece, 0 or 1.
+        let piece = self.piece ^ (2 * step as u32 * PIECE_BYTES);
+        self.row + piece + block as u32 * self.block_bytes
+    }
+}
+
+/// Registers of operand A by rows: of row `i`, the pair in the left and the pair in the right half of the tile.
+pub type Operand<const ROWS: usize> = [[u32; 2]; ROWS];
+
+/// Fragments of Q: kept in registers, or loaded anew for each block of keys.
+pub struct QFragments<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool> {
+    address: LaneAddress,
+    registers: [Operand<ROWS>; K_STEPS],
+}
+
+impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
+    QFragments<ROWS, K_STEPS, IN_REGISTERS>
+{
+    /// Fragments of the warp's rows, which start at `tile`.
+    ///
+    /// # Safety
+    /// The rows are in shared memory and visible to the warp; all 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn new(tile: u32, head_dim: usize) -> Self {
+        let mut fragments = Self {
+            address: LaneAddress::new(tile, head_dim, a_row_piece(lane_id())),
+            registers: [[[0; 2]; ROWS]; K_STEPS],
+        };
+        if IN_REGISTERS {
+            for step in 0..K_STEPS {
+                // SAFETY: forwarded to the caller.
+                fragments.registers[step] = unsafe { fragments.load(step) };
+            }
+        }
+        fragments
+    }
+
+    /// # Safety
+    /// As [`QFragments::new`].
+    #[inline(always)]
+    unsafe fn load(&self, step: usize) -> Operand<ROWS> {
+        let mut operand = [[0; 2]; ROWS];
+        for tile in 0..ROWS / 2 {
+            // SAFETY: forwarded to the caller.
+            let a = unsafe { load_x4(self.address.at(tile, step)) };
+            operand[2 * tile] = [a[0], a[2]];
+            operand[2 * tile + 1] = [a[1], a[3]];
+        }
+        operand
+    }
+
+    /// # Safety
+    /// As [`QFragments::new`].
+    #[inline(always)]
+    unsafe fn get(&self, step: usize) -> Operand<ROWS> {
+        if IN_REGISTERS {
+            self.registers[step]
+        } else {
+            // SAFETY: forwarded to the caller.
+            unsafe { self.load(step) }
+        }
+    }
+}
+
+/// Adds A·B to the accumulator tiles of 8 columns that start at element `col` of a lane's rows.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn multiply<E: Element, const ROWS: usize, const COLS: usize>(
+    acc: &mut [[f32; COLS]; ROWS],
+    col: usize,
+    a: &Operand<ROWS>,
+    b: [u32; 2],
+) {
+    for upper in 0..ROWS / 2 {
+        let (upper, lower) = (2 * upper, 2 * upper + 1);
+        let c = [
+            acc[upper][col],
+            acc[upper][col + 1],
+            acc[lower][col],
+            acc[lower][col + 1],
+        ];
+        let a = [a[upper][0], a[lower][0], a[upper][1], a[lower][1]];
+        // SAFETY: forwarded to the caller.
+        let c = unsafe { E::mma(a, b, c) };
+        acc[upper][col] = c[0];
+        acc[upper][col + 1] = c[1];
+        acc[lower][col] = c[2];
+        acc[lower][col + 1] = c[3];
+    }
+}
+
+/// Q Kᵀ.
+///
+/// # Safety
+/// Q and K are in shared memory and visible to the warp; all 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn qk<
+    E: Element,
+    const ROWS: usize,
+    const COLS: usize,
+    const K_STEPS: usize,
+    const Q_IN_REGISTERS: bool,
+>(
+    q: &QFragments<ROWS, K_STEPS, Q_IN_REGISTERS>,
+    k: LaneAddress,
+) -> [[f32; COLS]; ROWS] {
+    let mut acc_s = [[0.0; COLS]; ROWS];
+    for step in 0..K_STEPS {
+        // SAFETY: forwarded to the caller.
+        let q_frag = unsafe { q.get(step) };
+        for keys in 0..COLS / LOAD_COLS {
+            let col = keys * LOAD_COLS;
+            // SAFETY: forwarded to the caller.
+            unsafe {
+                let [b0, b1, b2, b3] = load_x4(k.at(keys, step));
+                multiply::<E, ROWS, COLS>(&mut acc_s, col, &q_frag, [b0, b1]);
+                multiply::<E, ROWS, COLS>(&mut acc_s, col + 2, &q_frag, [b2, b3]);
+            }
+        }
+    }
+    acc_s
+}
+
+/// Probabilities of 16 keys, number `step` of the block, as operand A: the layout of accumulators is the one it needs.
+#[inline(always)]
+pub fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
+    p: &[[f32; COLS]; ROWS],
+    step: usize,
+) -> Operand<ROWS> {
+    let col = step * LOAD_COLS;
+    let mut operand = [[0; 2]; ROWS];
+    for i in 0..ROWS {
+        operand[i] = [
+            E::pack(p[i][col], p[i][col + 1]),
+            E::pack(p[i][col + 2], p[i][col + 3]),
+        ];
+    }
+    operand
+}
+
+/// O += P V.
+///
+/// # Safety
+/// V is in shared memory and visible to the warp; all 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn pv<E: Element, const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
+    acc_o: &mut [[f32; O_COLS]; ROWS],
+    p: &[[f32; S_COLS]; ROWS],
+    v: LaneAddress,
+) {
+    for step in 0..S_COLS / LOAD_COLS {
+        let p_frag = p_operand::<E, ROWS, S_COLS>(p, step);
+        for dims in 0..O_COLS / LOAD_COLS {
+            let col = dims * LOAD_COLS;
+            // SAFETY: forwarded to the caller.
+            unsafe {
+                let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, dims));
+                multiply::<E, ROWS, O_COLS>(acc_o, col, &p_frag, [b0, b1]);
+                multiply::<E, ROWS, O_COLS>(acc_o, col + 2, &p_frag, [b2, b3]);
+            }
+        }
+    }
+}

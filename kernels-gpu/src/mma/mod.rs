@@ -1,0 +1,307 @@
+//! Forward attention on 16-bit elements by `mma.sync`: the FlashAttention-2 loop (Dao 2023, algorithm 1).
+//!
+//! | who | does |
+//! |---|---|
+//! | block | owns `block_m` query rows of one head; walks the key blocks its rows can see |
+//! | warp | owns `16 · warp_tiles` of the rows, all keys of a block and all head dimensions: nothing is exchanged between warps |
+//! | every thread | copies its share of the next block of K and V with `cp.async` while computing on the current one |
+//!
+//! ```text
+//! shared memory   stage 0, stage 1   K [block_n][head_dim], V [block_n][head_dim]
+//!                 q_smem             [block_m][head_dim]; in stage 1 where Q moves to registers. The output tile
+//!                                    takes its place in the end.
+//! ```
+//!
+//! All tiles are swizzled ([`crate::layout::swizzle`]). One barrier a block of keys: it shows the block that has
+//! arrived, and that nobody reads the one before it any more.
+//!
+//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden
+//! keys rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN. When one is, the tile is computed again
+//! with care, which gives the same where inputs are to blame.
+
+mod copy;
+pub mod element;
+mod epilogue;
+mod gemm;
+mod guard;
+
+use cuda_std::cp_async::{commit_group, wait_group};
+use cuda_std::shared;
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
+use cuda_std::warp::{any, lane_id, warp_id};
+
+use crate::abi::ForwardParams;
+use crate::config::mma::MmaTile;
+use crate::layout::fragment::{TILE_M, row_column};
+use crate::layout::swizzle::row_bytes;
+use crate::tile::block_range::BlockRange;
+use crate::tile::mask;
+use crate::tile::schedule::{Tile, TileList};
+use crate::tile::score::ScoreTransform;
+use crate::tile::sequence::{Sequence, head_kv};
+use crate::tile::softmax::RowState;
+use copy::Source;
+use element::Element;
+use epilogue::Destination;
+use gemm::{LaneAddress, QFragments, pv, qk};
+use guard::Notes;
+
+/// Bytes of an element of q, k, v and o.
+const ELEM_BYTES: u32 = 2;
+
+/// Softmax state of a row, which four lanes share.
+type Row = RowState<4>;
+
+/// One pass over all tiles of the launch.
+///
+/// # Safety
+/// `params` describes live allocations that hold every element it can address, and the launch has the
+/// instance's block size and shared memory.
+#[inline(always)]
+pub unsafe fn forward<
+    E: Element,
+    const WARPS: u32,
+    const ROWS: usize,
+    const S_COLS: usize,
+    const O_COLS: usize,
+    const K_STEPS: usize,
+    const Q_IN_REGISTERS: bool,
+>(
+    params: &ForwardParams,
+) {
+    let config = MmaTile {
+        head_dim: O_COLS * 4,
+        warps: WARPS,
+        warp_tiles: ROWS / 2,
+        block_n: S_COLS * 4,
+        q_in_registers: Q_IN_REGISTERS,
+        min_blocks: 1,
+    };
+    let tiles = TileList::new(
+        params.batch,
+        params.heads_q,
+        params.seq_q,
+        config.block_m() as u32,
+    );
+    let mut index = block_idx_x() as u64;
+    while index < tiles.count {
+        // SAFETY: forwarded to the caller; the loop bound is the same for the whole block.
+        unsafe {
+            forward_tile::<E, ROWS, S_COLS, O_COLS, K_STEPS, Q_IN_REGISTERS>(
+                params,
+                config,
+                tiles.get(index),
+            );
+            // The next tile overwrites shared memory that others may still read.
+            sync_threads();
+        }
+        index += grid_dim_x() as u64;
+    }
+}
+
+/// Computes one tile of `o` and `lse`.
+///
+/// # Safety
+/// As [`forward`]; the whole block must call it with the same tile.
+#[inline(always)]
+unsafe fn forward_tile<
+    E: Element,
+    const ROWS: usize,
+    const S_COLS: usize,
+    const O_COLS: usize,
+    const K_STEPS: usize,
+    const Q_IN_REGISTERS: bool,
+>(
+    params: &ForwardParams,
+    config: MmaTile,
+    tile: Tile,
+) {
+    let (block_m, block_n) = (config.block_m() as u32, config.block_n as u32);
+    let head_dim = config.head_dim;
+    // SAFETY: forwarded to the caller.
+    let sequence = unsafe { Sequence::new(params, tile.batch) };
+    let Sequence {
+        seq_q,
+        seq_kv,
+        band,
+        ..
+    } = sequence;
+    let m_begin = tile.m_block * block_m;
+    if m_begin >= seq_q {
+        return;
+    }
+    let blocks = BlockRange::new(
+        m_begin,
+        (m_begin + block_m).min(seq_q),
+        band,
+        seq_kv,
+        block_n,
+    );
+    let warp_rows = (config.warp_tiles * TILE_M) as u32;
+    let warp_begin = m_begin + warp_id() * warp_rows;
+    let warp_blocks = BlockRange::new(
+        warp_begin.min(seq_q - 1),
+        (warp_begin + warp_rows).min(seq_q),
+        band,
+        seq_kv,
+        block_n,
+    );
+
+    let stages = shared::dynamic_base();
+    let q_smem = stages + config.q_offset();
+    let warp_smem = q_smem + warp_id() * warp_rows * row_bytes(head_dim);
+
+    let head_kv = head_kv(params, tile.head);
+    let q_address = sequence.q_address(&params.q, tile.head, ELEM_BYTES);
+    let q_gmem = Source::new(&params.q, q_address, seq_q, params.head_dim);
+    let k_address = sequence.kv_address(&params.k, head_kv, ELEM_BYTES);
+    let k_gmem = Source::new(&params.k, k_address, seq_kv, params.head_dim);
+    let v_address = sequence.kv_address(&params.v, head_kv, ELEM_BYTES);
+    let v_gmem = Source::new(&params.v, v_address, seq_kv, params.head_dim_v);
+    let load_kv = |stage_smem: u32, n_block: u32| {
+        let key_begin = n_block * block_n;
+        // SAFETY: the stage holds a block of K and of V; nobody reads it until the next barrier.
+        unsafe {
+            k_gmem.copy(config, stage_smem, key_begin, block_n);
+            v_gmem.copy(
+                config,
+                stage_smem + config.operand_bytes(),
+                key_begin,
+                block_n,
+            );
+        }
+        commit_group();
+    };
+
+    // SAFETY: forwarded to the caller.
+    let transform = unsafe { ScoreTransform::new(params, tile.batch, tile.head, E::SHIFT) };
+    let lane_row = warp_begin + lane_id() / 4;
+    let query = |i: usize| lane_row + i as u32 * 8;
+    let column = |j: usize| row_column(0, j as u32) as i32;
+
+    let notes = Notes::new(stages, config);
+    let mut careful = false;
+    loop {
+        let mut rows = [Row::new(); ROWS];
+        let mut acc_o = [[0.0f32; O_COLS]; ROWS];
+        if blocks.begin < blocks.end {
+            // SAFETY: q_smem holds the tile, and stage 0 is free.
+            unsafe { q_gmem.copy(config, q_smem, m_begin, block_m) };
+            if careful {
+                // SAFETY: stage 0 is free.
+                unsafe { notes.clear() };
+            } else {
+                load_kv(stages, blocks.begin);
+            }
+            if Q_IN_REGISTERS {
+                wait_group::<0>();
+                // SAFETY: the whole block is here.
+                unsafe { sync_threads() };
+            }
+        }
+        // SAFETY: where it is read now, Q is in shared memory, if there is a block to use it.
+        let q =
+            unsafe { QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new(warp_smem, config.head_dim) };
+
+        let mut settled = false;
+        let mut stage = 0;
+        let mut n_block = blocks.begin;
+        while n_block < blocks.end {
+            let key_begin = n_block * block_n;
+            if careful {
+                // SAFETY: the trip count is the same for the whole block. Stage 1 is free after the first barrier,
+                // has arrived after the second and is clean after the third.
+                unsafe {
+                    sync_threads();
+                    load_kv(stages + config.stage_bytes(), n_block);
+                    wait_group::<0>();
+                    sync_threads();
+                    let v_smem = stages + config.stage_bytes() + config.operand_bytes();
+                    notes.clean::<E>(config, v_smem, key_begin, m_begin, band, seq_kv);
+                    sync_threads();
+                }
+                stage = 1;
+            } else {
+                wait_group::<0>();
+                // SAFETY: the trip count is the same for the whole block. The barrier publishes this stage and
+                // frees the other.
+                unsafe { sync_threads() };
+                if n_block + 1 < blocks.end {
+                    let next_stage = stages + (stage ^ 1) * config.stage_bytes();
+                    load_kv(next_stage, n_block + 1);
+                }
+            }
+            if n_block >= warp_blocks.begin && n_block < warp_blocks.end {
+                let k_smem = stages + stage * config.stage_bytes();
+                let k = LaneAddress::k(k_smem, head_dim);
+                let v = LaneAddress::v(k_smem + config.operand_bytes(), head_dim);
+
+                // S = Q Kᵀ
+                // SAFETY: Q and this block of K are in shared memory; the warp is converged.
+                let mut acc_s = unsafe { qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, k) };
+
+                // softmax
+                let masked = warp_blocks.needs_mask(key_begin, block_n);
+                if settled && !masked && transform.is_identity() {
+                    for i in 0..ROWS {
+                        rows[i].accumulate(&mut acc_s[i], &transform);
+                    }
+                } else {
+                    let first_key = key_begin + lane_id() % 4 * 2;
+                    let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
+                    transform.apply(&mut acc_s, |i| query(i) as i32 + corner, column);
+                    if masked {
+                        mask::hide(&mut acc_s, query, first_key, column, band, seq_kv);
+                    }
+                    for i in 0..ROWS {
+                        // SAFETY: all lanes run the same loop.
+                        let rescale = unsafe { rows[i].update(&mut acc_s[i], &transform) };
+                        for o in &mut acc_o[i] {
+                            *o *= rescale;
+                        }
+                    }
+                }
+
+                // O += P V
+                // SAFETY: this block of V is in shared memory; the warp is converged.
+                unsafe { pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &acc_s, v) };
+                let mut unsettled = false;
+                for row in &rows {
+                    unsettled |= !row.is_settled(E::SETTLED_LIMIT);
+                }
+                // SAFETY: the warp is converged.
+                settled = !careful && !unsafe { any(unsettled) };
+            }
+            stage ^= 1;
+            n_block += 1;
+        }
+
+        let mut broken = false;
+        for i in 0..ROWS {
+            let mut sum = 0.0;
+            for o in &acc_o[i] {
+                sum += *o * 0.0;
+            }
+            broken |= sum != 0.0;
+        }
+        // SAFETY: the whole block is here. The barrier also frees the stages.
+        let broken = unsafe { sync_threads_or(broken && !careful) };
+        if !broken {
+            let destination = Destination {
+                params,
+                sequence,
+                head: tile.head,
+                row_begin: warp_begin,
+                staging: warp_smem,
+                notes: if careful { Some(notes) } else { None },
+                tile_row: warp_begin - m_begin,
+            };
+            // SAFETY: forwarded to the caller.
+            unsafe {
+                destination.store::<E, ROWS, O_COLS>(&acc_o, &rows, &transform, config);
+            }
+            return;
+        }
+        careful = true;
+    }
+}

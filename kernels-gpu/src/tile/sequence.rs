@@ -1,0 +1,112 @@
+//! Where one batch entry's rows are, and what its queries may see.
+
+use cuda_std::global;
+
+use crate::abi::{Band, ForwardParams, TensorArg};
+
+/// One batch entry of a launch, dense or varlen.
+#[derive(Clone, Copy)]
+pub struct Sequence {
+    /// Batch index for the strides of operands: 0 in a varlen launch.
+    batch: u32,
+    /// First row of q and o.
+    q_begin: u32,
+    /// First row of k and v.
+    kv_begin: u32,
+    pub seq_q: u32,
+    pub seq_kv: u32,
+    /// Aligned to this sequence's bottom-right corner.
+    pub band: Band,
+}
+
+impl Sequence {
+    /// # Safety
+    /// `params` describes live allocations, and `batch` is below `params.batch`.
+    #[inline(always)]
+    pub unsafe fn new(params: &ForwardParams, batch: u32) -> Self {
+        if params.cu_seqlens_q == 0 {
+            return Self {
+                batch,
+                q_begin: 0,
+                kv_begin: 0,
+                seq_q: params.seq_q,
+                seq_kv: params.seq_kv,
+                band: params.band,
+            };
+        }
+        // SAFETY: both arrays have batch + 1 elements.
+        let (q_begin, seq_q, kv_begin, seq_kv) = unsafe {
+            let (q_begin, seq_q) = extent(params.cu_seqlens_q, batch);
+            let (kv_begin, seq_kv) = extent(params.cu_seqlens_kv, batch);
+            (q_begin, seq_q, kv_begin, seq_kv)
+        };
+        Self {
+            batch: 0,
+            q_begin,
+            kv_begin,
+            seq_q,
+            seq_kv,
+            band: params.band.bottom_right(seq_q, seq_kv),
+        }
+    }
+
+    /// Address of row 0, dimension 0 of `head` of q or o, whose elements are `elem_bytes` long.
+    #[inline(always)]
+    pub fn q_address(&self, operand: &TensorArg, head: u32, elem_bytes: u32) -> u64 {
+        self.address(operand, head, self.q_begin, elem_bytes)
+    }
+
+    /// Address of row 0, dimension 0 of `head` of k or v, whose elements are `elem_bytes` long.
+    #[inline(always)]
+    pub fn kv_address(&self, operand: &TensorArg, head: u32, elem_bytes: u32) -> u64 {
+        self.address(operand, head, self.kv_begin, elem_bytes)
+    }
+
+    #[inline(always)]
+    fn address(&self, operand: &TensorArg, head: u32, row: u32, elem_bytes: u32) -> u64 {
+        let offset = self.batch as i64 * operand.batch_stride
+            + head as i64 * operand.head_stride
+            + row as i64 * operand.seq_stride;
+        operand
+            .address
+            .wrapping_add_signed(offset * elem_bytes as i64)
+    }
+
+    /// Address of row 0 of `head` of lse.
+    #[inline(always)]
+    pub fn lse_address(&self, params: &ForwardParams, head: u32) -> u64 {
+        let row = if params.cu_seqlens_q == 0 {
+            (self.batch as u64 * params.heads_q as u64 + head as u64) * params.seq_q as u64
+        } else {
+            head as u64 * params.total_q as u64 + self.q_begin as u64
+        };
+        params.lse + row * size_of::<f32>() as u64
+    }
+}
+
+/// First element and number of elements of part `index` of a running sum of lengths.
+///
+/// # Safety
+/// The array at `address` has `index + 2` elements.
+#[inline(always)]
+unsafe fn extent(address: u64, index: u32) -> (u32, u32) {
+    let element = address + index as u64 * size_of::<u32>() as u64;
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        let begin = global::load_u32(element);
+        let end = global::load_u32(element + size_of::<u32>() as u64);
+        (begin, end - begin)
+    }
+}
+
+/// Head of k and v that query head `head` attends to.
+#[inline(always)]
+pub fn head_kv(params: &ForwardParams, head: u32) -> u32 {
+    // SAFETY: heads_kv divides heads_q, so neither is zero where there is a tile. Without this a division carries a
+    // panic branch.
+    unsafe { core::hint::assert_unchecked(params.heads_kv != 0) };
+    let group_size = params.heads_q / params.heads_kv;
+    // SAFETY: as above.
+    unsafe { core::hint::assert_unchecked(group_size != 0) };
+    head / group_size
+}
