@@ -194,6 +194,11 @@ impl Problem {
             softmax_scale: self.softmax_scale,
             softcap: self.softcap.unwrap_or(0.0),
             band: self.band(),
+            total_q: 0,
+            alibi_slopes: 0,
+            alibi_batch_stride: 0,
+            cu_seqlens_q: 0,
+            cu_seqlens_kv: 0,
         }
     }
 }

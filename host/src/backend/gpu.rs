@@ -123,7 +123,12 @@ fn image(params: &ForwardParams) -> [u8; size_of::<ForwardParams>()] {
         head_dim_v,
         softmax_scale,
         softcap,
-        band
+        band,
+        total_q,
+        alibi_slopes,
+        alibi_batch_stride,
+        cu_seqlens_q,
+        cu_seqlens_kv
     );
     image
 }

@@ -38,7 +38,7 @@ impl Workload {
     /// # Errors
     /// [`Error::Argument`] for a size of 0 or above 2²⁰, or for more work than can be counted.
     pub fn new(heads: u64, seq: u64, head_dim: u64, dtype: DType) -> Result<Self, Error> {
-        for (argument, size) in [("heads", heads), ("seq", seq), ("head-dim", head_dim)] {
+        for (argument, size) in [("heads", heads), ("seq", seq), ("head_dim", head_dim)] {
             if !(1..=MAX_SIZE).contains(&size) {
                 return Err(Error::argument(
                     argument,
@@ -51,7 +51,7 @@ impl Workload {
         if !(1..=MAX_PRODUCT).contains(&product) {
             return Err(Error::argument(
                 "seq",
-                format!("heads · seq² · head-dim is {product}"),
+                format!("heads · seq² · head_dim is {product}"),
                 format!("at most {MAX_PRODUCT}"),
             ));
         }
@@ -462,7 +462,7 @@ mod tests {
         };
         assert_eq!(message(0, 1, 1), "heads: 0 is out of range; 1 to 1048576");
         assert!(message(1, 0, 1).starts_with("seq: 0 "));
-        assert!(message(1, 1, 1 << 21).starts_with("head-dim: 2097152 "));
+        assert!(message(1, 1, 1 << 21).starts_with("head_dim: 2097152 "));
         assert!(message(1 << 20, 1 << 20, 1).starts_with("seq: heads"));
         let largest = Workload::new(1 << 16, 1 << 20, 1, DType::F32).unwrap();
         assert!(total(Algorithm::FlashAttention2, Pass::Backward, &largest).bytes() > 0);

@@ -7,4 +7,6 @@
 pub mod cost;
 pub mod gpu_spec;
 pub mod ladder;
+pub mod results;
 pub mod roofline;
+pub mod roofline_plot;

@@ -85,7 +85,7 @@ pub fn tiles(gpu: &GpuSpec, work: &Workload) -> Result<Tiles, Error> {
     candidates.sort_by_key(|instance| (std::cmp::Reverse(instance.family), instance.head_dim));
     let instance = candidates.first().ok_or_else(|| {
         Error::argument(
-            "head-dim",
+            "head_dim",
             format!(
                 "no {} kernel takes head_dim {} on {}",
                 work.dtype.name(),
@@ -220,6 +220,6 @@ mod tests {
         assert_eq!(tiles.fa1_block_n, 164);
         let work = Workload::new(1, 256, 1000, DType::F32).unwrap();
         let message = self::tiles(&gpu("h100"), &work).unwrap_err().to_string();
-        assert!(message.starts_with("head-dim: no f32 kernel takes head_dim 1000 on h100; "));
+        assert!(message.starts_with("head_dim: no f32 kernel takes head_dim 1000 on h100; "));
     }
 }

@@ -9,7 +9,10 @@ mod bench;
 mod failure;
 mod file;
 mod info;
+mod picture;
 mod progress;
+mod roofline;
+mod table;
 mod usage;
 mod verify;
 
@@ -35,6 +38,8 @@ enum Command {
     Bench(bench::Args),
     /// Show devices, driver, and which embedded kernels can run here
     Info(info::Args),
+    /// Show what limits attention on a GPU: FLOPs, bytes, and the least time of each algorithm
+    Roofline(roofline::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,5 +67,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Info(args) => info::run(args),
+        Command::Roofline(args) => roofline::run(args),
     }
 }

@@ -43,7 +43,7 @@ impl Head {
         }
         if !(1..=MAX_HEAD_DIM).contains(&head_dim) {
             return Err(Error::argument(
-                "head-dim",
+                "head_dim",
                 format!("{head_dim} is out of range"),
                 format!("1 to {MAX_HEAD_DIM}"),
             ));
@@ -397,6 +397,6 @@ mod tests {
             message(0, 4),
             "seq: 0 is out of range; 1 to 8192 on the CPU"
         );
-        assert!(message(4, 0).starts_with("head-dim: "));
+        assert!(message(4, 0).starts_with("head_dim: "));
     }
 }

@@ -1,0 +1,43 @@
+//! Tables in Markdown, padded so that they read as well in a terminal.
+
+/// A table whose first column is text and whose others are numbers.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// No row yet.
+    pub fn new(header: &[&str]) -> Self {
+        let header = header.iter().map(|name| (*name).to_owned()).collect();
+        Self { rows: vec![header] }
+    }
+
+    /// Appends a row, which has as many cells as the header.
+    pub fn row<const CELLS: usize>(&mut self, cells: [String; CELLS]) {
+        assert_eq!(CELLS, self.rows[0].len());
+        self.rows.push(cells.into());
+    }
+
+    /// Prints it: the first column to the left, the others to the right.
+    pub fn print(&self) {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        for (index, row) in self.rows.iter().enumerate() {
+            let mut line = format!("| {:<1$} |", row[0], widths[0]);
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                line += &format!(" {cell:>width$} |");
+            }
+            println!("{line}");
+            if index == 0 {
+                let mut rule = format!("|{}|", "-".repeat(widths[0] + 2));
+                for width in &widths[1..] {
+                    rule += &format!("{}:|", "-".repeat(width + 1));
+                }
+                println!("{rule}");
+            }
+        }
+    }
+}
