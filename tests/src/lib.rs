@@ -3,5 +3,8 @@
 //! The test binaries also run where there is no cargo and no source tree (`cargo xtask dist`):
 //! [`paths`] finds what they need in both.
 
+pub mod command;
+pub mod files;
+pub mod not_run;
 pub mod paths;
 pub mod strategy;

@@ -2,15 +2,18 @@
 
 use std::cell::RefCell;
 
-use ferroflash::cases::{CaseSpec, Limits};
+use ferroflash::backend::cuda::{Cuda, CudaDevice};
+use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
-use ferroflash::{Backend, Cpu, DType};
+use ferroflash::variant::eligible;
+use ferroflash::{Backend, Cpu, Error};
+use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::strategy;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 /// Runs `cases` random cases on `backend`.
-fn backend_agrees<B: Backend>(backend: B, dtypes: &[DType], limits: Limits, cases: u32) {
+fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
     let config = Config {
         cases,
         // The binary also runs where there is no source tree to keep seeds in; a failure prints
@@ -19,7 +22,8 @@ fn backend_agrees<B: Backend>(backend: B, dtypes: &[DType], limits: Limits, case
         max_global_rejects: 1 << 20,
         ..Config::default()
     };
-    let strategy = strategy::case(dtypes, limits);
+    let dtypes = dtypes_of(&backend).expect("the backend runs something");
+    let strategy = strategy::case(&dtypes, limits);
     let backend = RefCell::new(backend);
     let outcome =
         TestRunner::new(config).run(&strategy, |spec| agrees(&mut *backend.borrow_mut(), &spec));
@@ -28,20 +32,38 @@ fn backend_agrees<B: Backend>(backend: B, dtypes: &[DType], limits: Limits, case
     }
 }
 
+/// Every variant that can run the case agrees with the oracle.
 fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseError> {
     let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
-    let case = spec.build().map_err(fail)?;
-    let (o, lse) = case.run(backend).map_err(fail)?;
-    let verdict = case.check(&o, &lse, Rows::All).map_err(fail)?;
-    prop_assert!(verdict.passed(), "{spec}: {verdict}");
+    let mut case = spec.build().map_err(fail)?;
+    let problem = case.problem().map_err(fail)?;
+    let variants = eligible(&problem, &backend.capabilities());
+    prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
+    for variant in variants {
+        case.options.force = Some(variant);
+        let (o, lse) = case.run(backend).map_err(fail)?;
+        let verdict = case.check(&o, &lse, Rows::All).map_err(fail)?;
+        prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+    }
     Ok(())
 }
 
+/// What the oracle compares in about a tenth of a second.
+const LIMITS: Limits = Limits {
+    work: 20_000_000,
+    ..Limits::FAST
+};
+
 #[test]
 fn cpu() {
-    let limits = Limits {
-        work: 20_000_000,
-        ..Limits::FAST
-    };
-    backend_agrees(Cpu::new(), &DType::ALL, limits, 300);
+    backend_agrees(Cpu::new(), LIMITS, 300);
+}
+
+#[test]
+fn cuda() {
+    match CudaDevice::new(0) {
+        Ok(device) => backend_agrees(Cuda::on(device), LIMITS, 300),
+        Err(Error::NoDevice { wrong, .. }) => not_run(&format!("properties on cuda: {wrong}")),
+        Err(error) => panic!("{error}"),
+    }
 }

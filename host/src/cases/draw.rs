@@ -3,7 +3,10 @@ use rand::seq::{IndexedRandom, SliceRandom};
 
 use super::arrangement::Arrangement;
 use super::spec::{CaseSpec, InputKind};
-use crate::{DType, Layout, MAX_HEAD_DIM, Mask};
+use crate::variant::preferred;
+use crate::{
+    Backend, DType, Error, ForwardOptions, Layout, MAX_HEAD_DIM, Mask, Problem, Shape, TensorSpec,
+};
 
 /// How large a drawn case may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,36 @@ impl CaseSpec {
             seed: rng.random(),
         }
     }
+}
+
+/// The dtypes that `backend` has a variant for.
+///
+/// # Errors
+/// [`Error::Argument`] if it has none at all.
+pub fn dtypes_of<B: Backend>(backend: &B) -> Result<Vec<DType>, Error> {
+    let here = backend.capabilities();
+    let shape = Shape {
+        batch: 1,
+        heads: 1,
+        seq: 1,
+        dim: 64,
+    };
+    let mut dtypes = Vec::new();
+    for dtype in DType::ALL {
+        let spec = TensorSpec::contiguous(dtype, shape, Layout::Bshd)?;
+        let probe = Problem::with_dense_output(spec, spec, spec, &ForwardOptions::new())?;
+        if preferred(&probe, &here).is_some() {
+            dtypes.push(dtype);
+        }
+    }
+    if dtypes.is_empty() {
+        return Err(Error::argument(
+            "backend",
+            format!("no variant runs on {}", backend.device_name()),
+            "a backend that `ferroflash info` shows kernels for",
+        ));
+    }
+    Ok(dtypes)
 }
 
 fn draw_head_dim(rng: &mut impl RngExt) -> usize {

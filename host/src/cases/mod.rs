@@ -10,6 +10,6 @@ mod planted;
 mod spec;
 
 pub use arrangement::Arrangement;
-pub use draw::Limits;
+pub use draw::{Limits, dtypes_of};
 pub use fill::normal;
 pub use spec::{Case, CaseSpec, InputKind};

@@ -120,16 +120,16 @@ pub struct ForwardArgs {
     #[arg(long, value_enum, default_value_t = MaskName::None)]
     mask: MaskName,
     /// Keys a query sees before its own position [default: all]
-    #[arg(long, value_name = "N", value_parser = window_side, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = window_side, allow_hyphen_values = true)]
     window_left: Option<u32>,
     /// Keys a query sees after its own position [default: all]
-    #[arg(long, value_name = "N", value_parser = window_side, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = window_side, allow_hyphen_values = true)]
     window_right: Option<u32>,
     /// Multiplies q · k [default: 1 / sqrt(head_dim)]
-    #[arg(long, value_name = "X", value_parser = real, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = real, allow_hyphen_values = true)]
     softmax_scale: Option<f32>,
     /// Scores become X · tanh(score / X)
-    #[arg(long, value_name = "X", value_parser = real, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = real, allow_hyphen_values = true)]
     softcap: Option<f32>,
     /// Run this variant instead of the preferred one
     #[arg(long, value_name = "VARIANT", value_parser = variant)]

@@ -15,25 +15,25 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Sequences
-    #[arg(long, value_name = "B", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "B", value_parser = arguments::count, allow_hyphen_values = true)]
     batch: usize,
     /// Query heads
-    #[arg(long, value_name = "H", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "H", value_parser = arguments::count, allow_hyphen_values = true)]
     heads: usize,
     /// Heads of k and v [default: as many as query heads]
-    #[arg(long, value_name = "HK", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "HK", value_parser = arguments::count, allow_hyphen_values = true)]
     heads_kv: Option<usize>,
     /// Query rows
-    #[arg(long, value_name = "SQ", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SQ", value_parser = arguments::count, allow_hyphen_values = true)]
     seq_q: usize,
     /// Keys
-    #[arg(long, value_name = "SK", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SK", value_parser = arguments::count, allow_hyphen_values = true)]
     seq_kv: usize,
     /// Components of q and k
-    #[arg(long, value_name = "D", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "D", value_parser = arguments::count, allow_hyphen_values = true)]
     head_dim: usize,
     /// Components of v and o [default: head_dim]
-    #[arg(long, value_name = "DV", value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DV", value_parser = arguments::count, allow_hyphen_values = true)]
     head_dim_v: Option<usize>,
     /// Element type
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
@@ -128,6 +128,9 @@ impl Work for Bench {
                 "batch and seq-q of 1 or more",
             ));
         }
+
+        // Whether the device holds the problem at all is better known before making its inputs.
+        backend.memory().alloc(problem.bytes() as usize)?;
 
         let spinner = progress::spinner("inputs");
         let [q, k, v] = self.shapes;

@@ -1,0 +1,257 @@
+//! The command on good input.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use ferroflash_tests::command::{Outcome, ferroflash};
+use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
+use ferroflash_tests::paths;
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn attend(input: &Path, output: &Path, arguments: &[&str]) -> Outcome {
+    let paths = [
+        OsStr::new("attend"),
+        input.as_os_str(),
+        OsStr::new("--output"),
+        output.as_os_str(),
+    ];
+    ferroflash(paths.into_iter().chain(arguments.iter().map(OsStr::new)))
+}
+
+/// The words of `text`, as arguments.
+fn run(text: &str) -> Outcome {
+    ferroflash(text.split_whitespace())
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(
+        0.0,
+        |worst, x| if x > worst || x.is_nan() { x } else { worst },
+    )
+}
+
+#[test]
+fn a_real_layer_gives_the_models_own_output() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let output = dir.path().join("out.safetensors");
+    let input = paths::data("examples/minilm-layer.safetensors");
+    let outcome = attend(&input, &output, &[]);
+    outcome.succeeded();
+    // No driver was given, and the command says what it used instead.
+    assert!(
+        outcome.stderr.starts_with("backend cpu: "),
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        outcome.stderr.contains("no NVIDIA driver"),
+        "{}",
+        outcome.stderr
+    );
+
+    let o = files::read(&output, "o");
+    let expected = files::read(
+        &paths::data("examples/minilm-layer-expected.safetensors"),
+        "o",
+    );
+    assert_eq!(o.shape, expected.shape);
+    // The model's output is itself 1.2e-6 off (examples/README.md).
+    assert!(largest_difference(&f32s(&o), &f32s(&expected)) < 5e-6);
+    let [batch, seq, heads, _] = o.shape[..] else {
+        panic!("o has rank {}", o.shape.len());
+    };
+    assert_eq!(files::read(&output, "lse").shape, [batch, heads, seq]);
+    let mode = fs::metadata(&output)
+        .expect("it is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o400, 0o400);
+    assert_ne!(
+        mode & 0o777,
+        0o600,
+        "the usual permissions, not those of a temporary file"
+    );
+}
+
+/// q, k and v in two layouts give the same o and lse.
+#[test]
+fn layouts_agree() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let shapes = [
+        ("q", [2, 5, 4, 8]),
+        ("k", [2, 9, 2, 8]),
+        ("v", [2, 9, 2, 3]),
+    ];
+    let bshd = shapes.map(|(name, shape)| Tensor::new(name, Dtype::F32, &shape));
+    let bhsd = bshd.each_ref().map(swap_middle);
+    let file = |name: &str| dir.path().join(name);
+    files::write(&file("bshd"), &bshd);
+    files::write(&file("bhsd"), &bhsd);
+    let options = ["--mask", "causal", "--window-left", "3", "--softcap", "5"];
+    attend(&file("bshd"), &file("out-bshd"), &options).succeeded();
+    let options = [options.as_slice(), &["--layout", "bhsd"]].concat();
+    attend(&file("bhsd"), &file("out-bhsd"), &options).succeeded();
+
+    let o = files::read(&file("out-bshd"), "o");
+    assert_eq!(o.shape, [2, 5, 4, 3]);
+    assert_eq!(
+        swap_middle(&o).bytes,
+        files::read(&file("out-bhsd"), "o").bytes
+    );
+    let lse = |name| files::read(&file(name), "lse");
+    assert_eq!(lse("out-bshd").shape, [2, 4, 5]);
+    assert_eq!(lse("out-bshd").bytes, lse("out-bhsd").bytes);
+}
+
+/// The tensor with its middle axes exchanged.
+fn swap_middle(tensor: &Tensor) -> Tensor {
+    let [a, b, c, d] = tensor.shape[..] else {
+        panic!("rank {}", tensor.shape.len());
+    };
+    let row_bytes = d * tensor.dtype.bitsize() / 8;
+    let row = |x: usize, y: usize, z: usize| {
+        &tensor.bytes[((x * b + y) * c + z) * row_bytes..][..row_bytes]
+    };
+    let rows = (0..a).flat_map(|x| (0..c).flat_map(move |z| (0..b).map(move |y| (x, y, z))));
+    Tensor {
+        shape: vec![a, c, b, d],
+        bytes: rows.flat_map(|(x, y, z)| row(x, y, z).to_vec()).collect(),
+        ..tensor.clone()
+    }
+}
+
+#[test]
+fn o_has_the_dtype_of_q() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    let tensors = |dtype| ["q", "k", "v"].map(|name| Tensor::new(name, dtype, &[1, 6, 2, 16]));
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+        files::write(&file("in"), &tensors(dtype));
+        for arguments in [
+            &[][..],
+            &["--dtype", "f32"],
+            &["--dtype", "f16"],
+            &["--dtype", "bf16"],
+        ] {
+            attend(&file("in"), &file("out"), arguments).succeeded();
+            assert_eq!(files::read(&file("out"), "o").dtype, dtype);
+            assert_eq!(files::read(&file("out"), "lse").dtype, Dtype::F32);
+        }
+    }
+    // --dtype computes from rounded inputs.
+    files::write(&file("in"), &tensors(Dtype::F32));
+    attend(&file("in"), &file("exact"), &[]).succeeded();
+    attend(&file("in"), &file("rounded"), &["--dtype", "bf16"]).succeeded();
+    let o = |name| f32s(&files::read(&file(name), "o"));
+    let difference = largest_difference(&o("exact"), &o("rounded"));
+    assert!(difference > 1e-5 && difference < 2e-2, "{difference}");
+}
+
+#[test]
+fn empty_tensors() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    for (seq_q, seq_kv, batch) in [(3, 0, 2), (0, 3, 2), (3, 3, 0)] {
+        let tensors = [
+            Tensor::new("q", Dtype::F32, &[batch, seq_q, 2, 8]),
+            Tensor::new("k", Dtype::F32, &[batch, seq_kv, 2, 8]),
+            Tensor::new("v", Dtype::F32, &[batch, seq_kv, 2, 8]),
+        ];
+        files::write(&file("in"), &tensors);
+        attend(&file("in"), &file("out"), &[]).succeeded();
+        let o = files::read(&file("out"), "o");
+        assert_eq!(o.shape, [batch, seq_q, 2, 8]);
+        assert!(f32s(&o).iter().all(|&value| value == 0.0));
+        let lse = f32s(&files::read(&file("out"), "lse"));
+        assert_eq!(lse, vec![f32::NEG_INFINITY; batch * 2 * seq_q]);
+    }
+}
+
+#[test]
+fn an_output_is_replaced_and_may_be_the_input() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let path = dir.path().join("both");
+    let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 6, 2, 16]));
+    files::write(&path, &tensors);
+    attend(&path, &path, &[]).succeeded();
+    assert_eq!(files::read(&path, "o").shape, [1, 6, 2, 16]);
+    assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1);
+}
+
+#[test]
+fn verify_prints_a_table_and_the_worst_ratio() {
+    let outcome = run("verify --cases 5 --seed 3 --backend cpu");
+    let text = outcome.succeeded();
+    assert_eq!(text.matches("| ok |").count(), 5, "{text}");
+    assert!(
+        text.contains("worst error over allowed error: o "),
+        "{text}"
+    );
+    assert!(text.ends_with("5 of 5 runs within the bound\n"), "{text}");
+    assert_eq!(run("verify --cases 5 --seed 3 --backend cpu").stdout, text);
+    assert_ne!(run("verify --cases 5 --seed 4 --backend cpu").stdout, text);
+}
+
+#[test]
+fn bench_prints_one_line_of_json() {
+    let shape = "--batch 1 --heads 4 --heads-kv 2 --seq-q 64 --seq-kv 128 --head-dim 32";
+    let outcome = run(&format!(
+        "bench {shape} --dtype bf16 --mask causal --pass fwd --json --backend cpu"
+    ));
+    let text = outcome.succeeded();
+    assert_eq!(text.lines().count(), 1);
+    let report: Value = serde_json::from_str(text).expect("JSON");
+    let keys: Vec<_> = report.as_object().expect("an object").keys().collect();
+    let mut expected = [
+        "kernel",
+        "ms_median",
+        "ms_min",
+        "ms_max",
+        "runs",
+        "tflops",
+        "gbs",
+        "device",
+    ];
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+    assert_eq!(report["kernel"], "fa_fwd_cpu_bf16_tiled");
+    let number = |key: &str| report[key].as_f64().expect("a number");
+    assert!(number("ms_min") > 0.0);
+    assert!(number("ms_min") <= number("ms_median") && number("ms_median") <= number("ms_max"));
+    // Causal rows see 65 to 128 keys; two products of 32 dims on 4 heads.
+    let flops = 4.0 * 2.0 * 64.0 * (65.0 + 128.0) / 2.0 * 64.0;
+    let expected = flops / number("ms_median") / 1e9;
+    assert!((number("tflops") / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn bench_refuses_a_problem_without_work() {
+    let outcome = run("bench --batch 0 --heads 1 --seq-q 4 --seq-kv 4 --head-dim 8 --backend cpu");
+    assert_eq!(outcome.failed(2).0, "shape");
+}
+
+#[test]
+fn info_lists_what_is_here() {
+    let outcome = run("info");
+    let text = outcome.succeeded();
+    assert!(text.contains("| cuda | none | no NVIDIA driver"), "{text}");
+    assert!(text.contains("| cpu |"), "{text}");
+    assert!(
+        text.contains("| fa_fwd_simt_f32_hd64 | simt | f32 | up to 64 |"),
+        "{text}"
+    );
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in ["--help", "attend --help", "--version"] {
+        let outcome = run(arguments);
+        assert!(!outcome.succeeded().is_empty());
+        assert_eq!(outcome.stderr, "");
+    }
+}
