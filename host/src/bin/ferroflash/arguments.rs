@@ -44,7 +44,8 @@ fn window_side(text: &str) -> Result<u32, Refusal> {
     number(text, "a whole number of keys, 0 or more")
 }
 
-fn real(text: &str) -> Result<f32, Refusal> {
+/// A number.
+pub fn real(text: &str) -> Result<f32, Refusal> {
     number(text, "a number")
 }
 

@@ -9,6 +9,7 @@ mod bench;
 mod failure;
 mod file;
 mod info;
+mod ladder;
 mod picture;
 mod progress;
 mod roofline;
@@ -40,6 +41,8 @@ enum Command {
     Info(info::Args),
     /// Show what limits attention on a GPU: FLOPs, bytes, and the least time of each algorithm
     Roofline(roofline::Args),
+    /// Climb from the textbook's softmax to FlashAttention-2, counting what each step moves
+    Ladder(ladder::Args),
 }
 
 fn main() -> ExitCode {
@@ -68,5 +71,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Bench(args) => bench::run(args),
         Command::Info(args) => info::run(args),
         Command::Roofline(args) => roofline::run(args),
+        Command::Ladder(args) => ladder::run(args),
     }
 }

@@ -13,9 +13,10 @@ impl Table {
     }
 
     /// Appends a row, which has as many cells as the header.
-    pub fn row<const CELLS: usize>(&mut self, cells: [String; CELLS]) {
-        assert_eq!(CELLS, self.rows[0].len());
-        self.rows.push(cells.into());
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let row: Vec<_> = cells.into_iter().collect();
+        assert_eq!(row.len(), self.rows[0].len());
+        self.rows.push(row);
     }
 
     /// Prints it: the first column to the left, the others to the right.

@@ -68,7 +68,7 @@ pub fn failure(error: &clap::Error) -> Failure {
     }
 }
 
-const COMMANDS: &str = "one of attend, verify, bench, info, roofline";
+const COMMANDS: &str = "one of attend, verify, bench, info, roofline, ladder";
 
 fn see_help() -> String {
     "the command's --help lists its arguments".to_owned()

@@ -11,5 +11,6 @@ mod fa1;
 mod fa2;
 pub mod global;
 mod one_pass;
+pub mod product;
 pub mod softmax;
 mod unfused;

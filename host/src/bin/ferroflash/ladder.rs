@@ -1,0 +1,172 @@
+//! `ferroflash ladder`: from the textbook's softmax to FlashAttention-2, one rung after the other.
+
+use ferroflash::learn::cost::Tiles;
+use ferroflash::learn::ladder::attention::{Head, Measured, Rung};
+use ferroflash::learn::ladder::dropout::Dropout;
+use ferroflash::learn::ladder::product;
+use ferroflash::learn::ladder::softmax::{
+    OVERFLOWING_ROW, Rounding, Row, Softmax, naive_exponentials,
+};
+use ferroflash::{DType, Mask};
+use serde::Serialize;
+
+use crate::arguments::{self, MaskName};
+use crate::failure::Failure;
+use crate::table::Table;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Queries and keys
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = arguments::count, allow_negative_numbers = true)]
+    seq: usize,
+    /// Components of q, k, v and o
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = arguments::count, allow_negative_numbers = true)]
+    head_dim: usize,
+    /// Which keys a query sees
+    #[arg(long, value_enum, default_value_t = MaskName::None)]
+    mask: MaskName,
+    /// Probability with which an entry of P is dropped
+    #[arg(long, value_name = "P", value_parser = arguments::real, allow_negative_numbers = true)]
+    dropout: Option<f32>,
+    /// Seed of the inputs and of dropout
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = arguments::seed, allow_negative_numbers = true)]
+    seed: u64,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One softmax of [`OVERFLOWING_ROW`].
+#[derive(Serialize)]
+struct SoftmaxReport {
+    softmax: &'static str,
+    formula: &'static str,
+    passes: u32,
+    /// As text, for JSON knows neither ∞ nor NaN.
+    y: Vec<String>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// Of [`OVERFLOWING_ROW`], in f16.
+    softmax: Vec<SoftmaxReport>,
+    seq: usize,
+    head_dim: usize,
+    tiles: Tiles,
+    rungs: Vec<Measured>,
+    /// Largest error of ferroflash's own CPU backend; none under dropout, which it does not have.
+    product_largest_error: Option<f64>,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let mut head = Head::random(args.seq, args.head_dim, args.seed)?;
+    head.mask = match args.mask {
+        MaskName::None => Mask::None,
+        MaskName::Causal => Mask::Causal,
+    };
+    if let Some(probability) = args.dropout {
+        head.dropout = Some(Dropout::new(f64::from(probability), args.seed)?);
+    }
+    let report = Report {
+        softmax: Softmax::ALL.map(softmax).into(),
+        seq: args.seq,
+        head_dim: args.head_dim,
+        tiles: head.tiles,
+        rungs: Rung::ALL.map(|rung| rung.measure(&head)).into(),
+        product_largest_error: product::largest_error(&head)?,
+    };
+    if args.json {
+        let line = serde_json::to_string(&report).expect("plain numbers and strings");
+        println!("{line}");
+    } else {
+        print_softmax(&report);
+        print_rungs(&report);
+    }
+    Ok(())
+}
+
+fn softmax(softmax: Softmax) -> SoftmaxReport {
+    let row = Row::new(&OVERFLOWING_ROW);
+    let y = softmax.run(&row, Rounding(DType::F16));
+    SoftmaxReport {
+        softmax: softmax.name(),
+        formula: softmax.formula(),
+        passes: row.passes(),
+        y: y.into_iter().map(|y| text(y, 5)).collect(),
+    }
+}
+
+/// `∞` and `NaN` by name.
+fn text(value: f32, decimals: usize) -> String {
+    if value == f32::INFINITY {
+        "inf".to_owned()
+    } else {
+        format!("{value:.decimals$}")
+    }
+}
+
+fn print_softmax(report: &Report) {
+    let exps = naive_exponentials(&OVERFLOWING_ROW, DType::F16);
+    let exps: Vec<_> = exps.into_iter().map(|exp| text(exp, 1)).collect();
+    println!("softmax of {OVERFLOWING_ROW:?} in f16, whose largest number is 65504");
+    println!("exp: {}", exps.join(", "));
+    println!();
+    let mut table = Table::new(&["f16", "passes", "y₀", "y₁", "y₂", "y₃", "y₄"]);
+    for SoftmaxReport {
+        softmax, passes, y, ..
+    } in &report.softmax
+    {
+        let cells = [softmax.to_string(), passes.to_string()];
+        table.row(cells.into_iter().chain(y.clone()));
+    }
+    table.print();
+    println!();
+    for row in &report.softmax {
+        println!("{}: {}", row.softmax, row.formula);
+    }
+}
+
+fn print_rungs(report: &Report) {
+    let Tiles {
+        fa1_block_n,
+        block_m,
+        block_n,
+    } = report.tiles;
+    println!();
+    println!(
+        "attention of one head, seq {}, head_dim {}, f32; FA1 with {block_m} rows × {fa1_block_n} keys, FA2 with {block_m} × {block_n}",
+        report.seq, report.head_dim
+    );
+    println!();
+    let mut table = Table::new(&[
+        "rung",
+        "S, P moved",
+        "K, V read",
+        "O moved",
+        "KB read",
+        "KB written",
+        "largest error",
+    ]);
+    for rung in &report.rungs {
+        table.row([
+            rung.rung.to_owned(),
+            format!("{:.0} ×", rung.passes_over_scores),
+            format!("{:.0} ×", rung.passes_over_keys),
+            format!("{:.0} ×", rung.passes_over_output),
+            format!("{:.0}", rung.traffic.read_bytes as f64 / 1e3),
+            format!("{:.0}", rung.traffic.written_bytes as f64 / 1e3),
+            format!("{:.1e}", rung.largest_error),
+        ]);
+    }
+    table.print();
+    if let Some(error) = report.product_largest_error {
+        println!();
+        println!("ferroflash's own loop on the CPU, on the same head: largest error {error:.1e}");
+    }
+    println!();
+    let attention = report.rungs.iter().skip(report.softmax.len());
+    for rung in attention {
+        println!("{}: {}", rung.rung, rung.formula);
+    }
+}
