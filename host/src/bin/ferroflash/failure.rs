@@ -56,7 +56,7 @@ impl fmt::Display for Failure {
 }
 
 /// Options of the library that are flags of the command.
-const FLAGS: [&str; 10] = [
+const FLAGS: [&str; 11] = [
     "softmax_scale",
     "softcap",
     "force",
@@ -67,6 +67,7 @@ const FLAGS: [&str; 10] = [
     "seq",
     "head_dim",
     "dropout",
+    "n",
 ];
 
 impl From<Error> for Failure {

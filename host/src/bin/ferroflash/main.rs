@@ -10,6 +10,7 @@ mod failure;
 mod file;
 mod info;
 mod ladder;
+mod layout;
 mod picture;
 mod progress;
 mod roofline;
@@ -43,6 +44,8 @@ enum Command {
     Roofline(roofline::Args),
     /// Climb from the textbook's softmax to FlashAttention-2, counting what each step moves
     Ladder(ladder::Args),
+    /// Show which thread holds which element, and how tiles lie in shared memory
+    Layout(layout::Args),
 }
 
 fn main() -> ExitCode {
@@ -72,5 +75,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Info(args) => info::run(args),
         Command::Roofline(args) => roofline::run(args),
         Command::Ladder(args) => ladder::run(args),
+        Command::Layout(args) => layout::run(args),
     }
 }
