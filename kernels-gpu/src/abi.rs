@@ -1,6 +1,9 @@
 //! What host and kernel exchange at a launch: parameter structs passed by value, byte for byte.
 //!
-//! The offsets are pinned by a test in this file: both sides are compiled by different compilers.
+//! The offsets are pinned by a test in this file: both sides are compiled by different compilers. `Pod` vouches that
+//! there is no padding, so a struct's bytes are its image.
+
+use bytemuck::{Pod, Zeroable};
 
 /// One operand of attention in device memory: a base address and the strides of its logical axes
 /// `[batch, head, seq, dim]`, in elements of its dtype.
@@ -8,7 +11,7 @@
 /// Any stride is allowed, zero and negative included; the host has checked that every element the
 /// kernel can reach lies inside the allocation.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct TensorArg {
     /// Device address of element `[0, 0, 0, 0]`.
     pub address: u64,
@@ -24,7 +27,7 @@ pub struct TensorArg {
 /// corner (added `seq_kv - seq_q`), except in a varlen launch, where each sequence has its own
 /// ([`Band::bottom_right`]). An open side is [`Band::OPEN`] away.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Band {
     pub lower: i32,
     pub upper: i32,
@@ -67,7 +70,7 @@ impl Band {
 /// the rows of q, k, v and o: batch strides are ignored, sequence `b` of q and o has rows
 /// `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]`, of k and v `cu_seqlens_kv[b] .. cu_seqlens_kv[b + 1]`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct ForwardParams {
     pub q: TensorArg,
     pub k: TensorArg,

@@ -5,6 +5,8 @@
 
 pub mod command;
 pub mod files;
+pub mod folder;
+pub mod gpu;
 pub mod not_run;
 pub mod paths;
 pub mod strategy;

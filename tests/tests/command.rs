@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use ferroflash_tests::command::{Outcome, ferroflash};
+use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
 use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
+use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -227,6 +228,20 @@ fn bench_prints_one_line_of_json() {
     let flops = 4.0 * 2.0 * 64.0 * (65.0 + 128.0) / 2.0 * 64.0;
     let expected = flops / number("ms_median") / 1e9;
     assert!((number("tflops") / expected - 1.0).abs() < 1e-9);
+}
+
+/// The driver that stands in for NVIDIA's launches nothing, so every result on it is wrong.
+#[test]
+fn bench_refuses_to_time_a_wrong_kernel() {
+    let Some(driver) = paths::fake_driver() else {
+        return not_run("bench with a wrong kernel: the fake driver is not packed");
+    };
+    let problem = "bench --backend cuda --batch 1 --heads 2 --seq-q 16 --seq-kv 16 --head-dim 32";
+    let environment = [(cuda_loader::LIBRARY_VARIABLE, driver.as_os_str())];
+    let outcome = ferroflash_in(problem.split(' '), &environment);
+    let (argument, rest) = outcome.failed(1);
+    assert_eq!(argument, "fa_fwd_simt_f32_hd64");
+    assert!(rest.starts_with("its result is wrong"), "{rest}");
 }
 
 #[test]

@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 
-use ferroflash::backend::cuda::{Cuda, CudaDevice};
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
-use ferroflash::{Backend, Cpu, Error};
-use ferroflash_tests::not_run::not_run;
+use ferroflash::{Backend, Cpu};
+use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::strategy;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -61,9 +60,7 @@ fn cpu() {
 
 #[test]
 fn cuda() {
-    match CudaDevice::new(0) {
-        Ok(device) => backend_agrees(Cuda::on(device), LIMITS, 300),
-        Err(Error::NoDevice { wrong, .. }) => not_run(&format!("properties on cuda: {wrong}")),
-        Err(error) => panic!("{error}"),
+    if let Some(gpu) = gpu_or_not_run("properties") {
+        backend_agrees(gpu, LIMITS, 300);
     }
 }

@@ -6,6 +6,20 @@
 
 use core::arch::asm;
 
+/// Starts copying 16 bytes (`cp.async.cg.shared.global`, which bypasses L1).
+///
+/// # Safety
+/// Both addresses are 16-byte aligned; the destination is inside the block's shared memory and nobody accesses it
+/// until the copy is waited for; the source is inside an allocation.
+#[inline(always)]
+pub unsafe fn copy16(shared: u32, global: u64) {
+    // SAFETY: the caller vouches for both addresses.
+    unsafe {
+        asm!("cp.async.cg.shared.global [{}], [{}], 16;",
+            in(reg32) shared, in(reg64) global, options(nostack));
+    }
+}
+
 /// Starts copying 16 bytes: the first `valid_bytes` from `global`, the rest zero
 /// (`cp.async.cg.shared.global`, which bypasses L1).
 ///
@@ -14,7 +28,7 @@ use core::arch::asm;
 /// memory and nobody accesses it until the copy is waited for; `global` need only be readable for
 /// `valid_bytes`.
 #[inline(always)]
-pub unsafe fn copy16(shared: u32, global: u64, valid_bytes: u32) {
+pub unsafe fn copy16_padded(shared: u32, global: u64, valid_bytes: u32) {
     // SAFETY: the caller vouches for both addresses.
     unsafe {
         asm!("cp.async.cg.shared.global [{}], [{}], 16, {};",
@@ -25,7 +39,7 @@ pub unsafe fn copy16(shared: u32, global: u64, valid_bytes: u32) {
 /// Starts copying 4 bytes, or writing zeros where `valid_bytes` is 0 (`cp.async.ca.shared.global`).
 ///
 /// # Safety
-/// As [`copy16`], for 4 bytes.
+/// As [`copy16_padded`], for 4 bytes.
 #[inline(always)]
 pub unsafe fn copy4(shared: u32, global: u64, valid_bytes: u32) {
     // SAFETY: the caller vouches for both addresses.

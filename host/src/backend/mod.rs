@@ -40,6 +40,33 @@ pub trait Backend {
     /// [`Error::Argument`] if no variant, or not the forced one, can run it here;
     /// [`Error::Device`] if the launch fails.
     ///
+    /// ```
+    /// use ferroflash::{Backend, Cpu, ForwardOptions, Layout, Operands, Problem, Shape, TensorSpec};
+    /// use ferroflash::DType;
+    ///
+    /// # fn main() -> Result<(), ferroflash::Error> {
+    /// // Buffers of another framework: here plain vectors, on a GPU its device pointers.
+    /// let shape = Shape { batch: 1, heads: 2, seq: 5, dim: 8 };
+    /// let spec = TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)?;
+    /// let (q, k, v) = (vec![0.1f32; 80], vec![0.2f32; 80], vec![0.3f32; 80]);
+    /// let (mut o, mut lse) = (vec![0f32; 80], vec![0f32; 10]);
+    ///
+    /// let problem = Problem::new(spec, spec, spec, spec, &ForwardOptions::new())?;
+    /// let operands = Operands {
+    ///     q: q.as_ptr().expose_provenance() as u64,
+    ///     k: k.as_ptr().expose_provenance() as u64,
+    ///     v: v.as_ptr().expose_provenance() as u64,
+    ///     o: o.as_mut_ptr().expose_provenance() as u64,
+    ///     lse: lse.as_mut_ptr().expose_provenance() as u64,
+    /// };
+    /// // SAFETY: the vectors hold as many elements as the problem reaches, and outlive the call, which
+    /// // on this backend returns when the work is done.
+    /// unsafe { Cpu::new().forward_raw(&problem, &operands)? };
+    /// assert!(o.iter().all(|value| (value - 0.3).abs() < 1e-6));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Safety
     /// Until the queued work is done, every element that `problem`'s shapes and strides reach from
     /// the addresses in `operands` must lie in live memory of this backend, those of o and lse must

@@ -23,8 +23,8 @@ impl Limits {
     pub const TILE: usize = 64;
     /// For backends that compute at full speed.
     pub const FAST: Self = Self {
-        seq: 1500,
-        work: 200_000_000,
+        seq: 2500,
+        work: 400_000_000,
     };
     /// For the simulator, which takes seconds for what a processor does in milliseconds.
     pub const SIMULATED: Self = Self {

@@ -22,6 +22,16 @@ pub const fn row_bytes(head_dim: usize) -> u32 {
     (row_pieces(head_dim)) as u32 * PIECE_BYTES
 }
 
+/// Bytes within which pieces of a row change places; rows are aligned to it.
+pub const fn window_bytes(head_dim: usize) -> u32 {
+    let pieces = if row_pieces(head_dim).is_multiple_of(BANK_PIECES) {
+        BANK_PIECES
+    } else {
+        BANK_PIECES / 2
+    };
+    pieces as u32 * PIECE_BYTES
+}
+
 /// What the piece index of row `row` is xored with.
 ///
 /// Rows that are a multiple of 128 bytes all start in the same bank: eight rows take eight masks. Rows that are

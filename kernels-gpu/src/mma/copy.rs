@@ -1,6 +1,6 @@
 //! Copying rows of a strided operand to a swizzled shared-memory tile, zero-filled where the operand ends.
 
-use cuda_std::cp_async::copy16;
+use cuda_std::cp_async::{copy16, copy16_padded};
 use cuda_std::thread::thread_idx_x;
 use cuda_std::{global, shared};
 
@@ -49,75 +49,67 @@ impl Source {
     pub unsafe fn copy(&self, config: MmaTile, tile: u32, row_begin: u32, row_count: u32) {
         let head_dim = config.head_dim;
         let chunk = MmaTile::copy_chunk(head_dim);
+        let chunks = row_pieces(head_dim) as u32 / chunk;
         let rows_per_step = config.threads() / chunk;
-        let thread = thread_idx_x();
+        // Not kept in registers from one call to the next.
+        let thread = opaque(thread_idx_x());
         let (row, piece) = (thread / chunk, thread % chunk);
-        let first_dim = piece * PIECE_ELEMS as u32;
         let destination = tile + offset(head_dim, row, piece);
-        let rows_left = self.rows.saturating_sub(row_begin + row);
         let source = self
             .address
             .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes);
 
-        if self.vectors {
-            let source = source + (first_dim * ELEM_BYTES) as u64;
+        let whole = self.dims == head_dim as u32 && row_begin + row_count <= self.rows;
+        if self.vectors && whole {
+            let mut source = source + (piece * PIECE_BYTES) as u64;
             for step in 0..row_count / rows_per_step {
-                let row = step * rows_per_step;
-                let source = source.wrapping_add_signed(row as i64 * self.row_bytes);
-                let destination = destination + row * row_bytes(head_dim);
-                for first_piece in 0..row_pieces(head_dim) as u32 / chunk {
-                    let first_piece = first_piece * chunk;
-                    let dims = self
-                        .dims
-                        .saturating_sub(first_dim + first_piece * PIECE_ELEMS as u32);
-                    let valid_bytes = (dims * ELEM_BYTES).min(PIECE_BYTES);
-                    let valid_bytes = if row < rows_left { valid_bytes } else { 0 };
-                    let chunk_bytes = first_piece * PIECE_BYTES;
-                    // SAFETY: forwarded to the caller; what lies outside the operand is not read.
-                    unsafe {
-                        copy16(
-                            destination + chunk_bytes,
-                            source + chunk_bytes as u64,
-                            valid_bytes,
-                        )
-                    };
-                }
-            }
-        } else {
-            let mut step = 0;
-            while step < opaque(row_count / rows_per_step) {
-                let row = step * rows_per_step;
-                let source = source.wrapping_add_signed(row as i64 * self.row_bytes);
-                let mut first_piece = 0;
-                while first_piece < opaque(row_pieces(head_dim) as u32) {
-                    let dim = first_dim + first_piece * PIECE_ELEMS as u32;
-                    let dims = if row < rows_left { self.dims } else { 0 };
+                let destination = destination + step * rows_per_step * row_bytes(head_dim);
+                for i in 0..chunks {
+                    let chunk_bytes = i * chunk * PIECE_BYTES;
                     // SAFETY: forwarded to the caller.
-                    unsafe {
-                        shared::store4_bits(
-                            destination + row * row_bytes(head_dim) + first_piece * PIECE_BYTES,
-                            self.gather(source, dim, dims),
-                        )
-                    };
-                    first_piece += chunk;
+                    unsafe { copy16(destination + chunk_bytes, source + chunk_bytes as u64) };
                 }
-                step += 1;
+                source = source.wrapping_add_signed(rows_per_step as i64 * self.row_bytes);
             }
+            return;
+        }
+        let mut step = 0;
+        while step < opaque(row_count / rows_per_step * chunks) {
+            let (row_step, chunk_step) = (step / chunks * rows_per_step, step % chunks * chunk);
+            let source = source.wrapping_add_signed(row_step as i64 * self.row_bytes);
+            let destination =
+                destination + row_step * row_bytes(head_dim) + chunk_step * PIECE_BYTES;
+            let dim = (piece + chunk_step) * PIECE_ELEMS as u32;
+            let dims = if row_begin + row + row_step < self.rows {
+                self.dims.saturating_sub(dim).min(PIECE_ELEMS as u32)
+            } else {
+                0
+            };
+            // SAFETY: forwarded to the caller; what lies outside the operand is not read.
+            unsafe {
+                if self.vectors {
+                    let source = source + (dim * ELEM_BYTES) as u64;
+                    copy16_padded(destination, source, dims * ELEM_BYTES);
+                } else {
+                    let source = source.wrapping_add_signed(dim as i64 * self.dim_bytes);
+                    shared::store4_bits(destination, self.gather(source, dims));
+                }
+            }
+            step += 1;
         }
     }
 
-    /// The piece of the row at `row` that starts with `dim`; zero from `dims` on.
+    /// The first `dims` elements of the piece at `source`, then zeros.
     ///
     /// # Safety
-    /// The row has `dims` elements.
+    /// The elements exist.
     #[inline(always)]
-    unsafe fn gather(&self, row: u64, dim: u32, dims: u32) -> [u32; 4] {
+    unsafe fn gather(&self, source: u64, dims: u32) -> [u32; 4] {
         let mut words = [0; 4];
         for i in 0..PIECE_ELEMS as u32 {
-            let dim = dim + i;
-            if dim < dims {
-                let address = row.wrapping_add_signed(dim as i64 * self.dim_bytes);
-                // SAFETY: the element exists.
+            if i < dims {
+                let address = source.wrapping_add_signed(i as i64 * self.dim_bytes);
+                // SAFETY: forwarded to the caller.
                 let element = unsafe { global::load_u16(address) };
                 words[i as usize / 2] |= (element as u32) << (i % 2 * 16);
             }

@@ -48,7 +48,7 @@ impl Destination<'_> {
         transform: &ScoreTransform,
         config: MmaTile,
     ) {
-        let lane = lane_id();
+        let lane = opaque(lane_id());
         let lse_address = self.sequence.lse_address(self.params, self.head);
         let rows_left = self.sequence.seq_q.saturating_sub(self.row_begin);
         for i in 0..ROWS {

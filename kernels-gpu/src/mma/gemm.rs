@@ -8,7 +8,8 @@ use cuda_std::warp::lane_id;
 
 use super::element::Element;
 use crate::layout::fragment::{TILE_K, a_row_piece, k_row_piece, v_row_piece};
-use crate::layout::swizzle::{PIECE_BYTES, mask, row_bytes};
+use crate::layout::swizzle::{PIECE_BYTES, offset, row_bytes, window_bytes};
+use crate::tile::opaque;
 
 /// Score or output columns that one `ldmatrix.x4` of K or V is for, as elements of a lane's row.
 pub const LOAD_COLS: usize = 4;
@@ -16,10 +17,10 @@ pub const LOAD_COLS: usize = 4;
 /// The addresses a lane names when its warp loads 16 rows × 2 pieces of a shared-memory tile.
 #[derive(Clone, Copy)]
 pub struct LaneAddress {
-    /// The lane's row.
-    row: u32,
-    /// The lane's piece, swizzled, in bytes.
-    piece: u32,
+    /// Of row block 0, piece pair 0.
+    base: u32,
+    /// Bytes within which the swizzle moves pieces; they are aligned to it.
+    window: u32,
     /// Bytes of 16 rows.
     block_bytes: u32,
 }
@@ -28,30 +29,31 @@ impl LaneAddress {
     #[inline(always)]
     fn new(tile: u32, head_dim: usize, (row, piece): (u32, u32)) -> Self {
         Self {
-            row: tile + row * row_bytes(head_dim),
-            piece: (piece ^ mask(head_dim, row)) * PIECE_BYTES,
+            base: tile + offset(head_dim, row, piece),
+            window: window_bytes(head_dim),
             block_bytes: TILE_K as u32 * row_bytes(head_dim),
         }
     }
 
     /// For K, as operand B.
     #[inline(always)]
-    pub fn k(tile: u32, head_dim: usize) -> Self {
-        Self::new(tile, head_dim, k_row_piece(lane_id()))
+    pub fn k(tile: u32, head_dim: usize, lane: u32) -> Self {
+        Self::new(tile, head_dim, k_row_piece(lane))
     }
 
     /// For V, as operand B.
     #[inline(always)]
-    pub fn v(tile: u32, head_dim: usize) -> Self {
-        Self::new(tile, head_dim, v_row_piece(lane_id()))
+    pub fn v(tile: u32, head_dim: usize, lane: u32) -> Self {
+        Self::new(tile, head_dim, v_row_piece(lane))
     }
 
-    /// Rows `16·block ..`, pieces `2·step ..`.
+    /// Rows `16·block ..`, pieces `2·step ..`: an xor that few steps differ in, and a constant.
     #[inline(always)]
     pub fn at(&self, block: usize, step: usize) -> u32 {
+        let step_bytes = 2 * step as u32 * PIECE_BYTES;
         // The swizzle's xor splits: 2·step has no bit in common with the lane's piece, 0 or 1.
-        let piece = self.piece ^ (2 * step as u32 * PIECE_BYTES);
-        self.row + piece + block as u32 * self.block_bytes
+        let moved = self.base ^ (step_bytes % self.window);
+        moved + step_bytes / self.window * self.window + block as u32 * self.block_bytes
     }
 }
 
@@ -91,9 +93,13 @@ impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     #[inline(always)]
     unsafe fn load(&self, step: usize) -> Operand<ROWS> {
         let mut operand = [[0; 2]; ROWS];
+        let address = LaneAddress {
+            base: opaque(self.address.base),
+            ..self.address
+        };
         for tile in 0..ROWS / 2 {
             // SAFETY: forwarded to the caller.
-            let a = unsafe { load_x4(self.address.at(tile, step)) };
+            let a = unsafe { load_x4(address.at(tile, step)) };
             operand[2 * tile] = [a[0], a[2]];
             operand[2 * tile + 1] = [a[1], a[3]];
         }
@@ -191,25 +197,44 @@ pub fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
     operand
 }
 
-/// O += P V.
+/// O += P V, where P is finished while it is being multiplied.
+///
+/// `finish` gets every element of P once, with the number of its row: those of the first 16 keys at the start, those of
+/// the next 16 between the instructions that multiply the first, and so on, so that its work hides under the tensor
+/// core's.
 ///
 /// # Safety
 /// V is in shared memory and visible to the warp; all 32 lanes must reach the same call.
 #[inline(always)]
 pub unsafe fn pv<E: Element, const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
-    p: &[[f32; S_COLS]; ROWS],
+    p: &mut [[f32; S_COLS]; ROWS],
     v: LaneAddress,
+    mut finish: impl FnMut(&mut f32, usize),
 ) {
-    for step in 0..S_COLS / LOAD_COLS {
+    let steps = S_COLS / LOAD_COLS;
+    let parts = O_COLS / LOAD_COLS;
+    for i in 0..ROWS {
+        for j in 0..LOAD_COLS {
+            finish(&mut p[i][j], i);
+        }
+    }
+    for step in 0..steps {
         let p_frag = p_operand::<E, ROWS, S_COLS>(p, step);
-        for dims in 0..O_COLS / LOAD_COLS {
-            let col = dims * LOAD_COLS;
+        for part in 0..parts {
+            let col = part * LOAD_COLS;
             // SAFETY: forwarded to the caller.
             unsafe {
-                let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, dims));
+                let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, part));
                 multiply::<E, ROWS, O_COLS>(acc_o, col, &p_frag, [b0, b1]);
                 multiply::<E, ROWS, O_COLS>(acc_o, col + 2, &p_frag, [b2, b3]);
+            }
+            if step + 1 < steps {
+                let elements = ROWS * LOAD_COLS;
+                for index in part * elements / parts..(part + 1) * elements / parts {
+                    let (i, j) = (index % ROWS, index / ROWS);
+                    finish(&mut p[i][(step + 1) * LOAD_COLS + j], i);
+                }
             }
         }
     }

@@ -26,6 +26,7 @@ mod gemm;
 mod guard;
 
 use cuda_std::cp_async::{commit_group, wait_group};
+use cuda_std::math::fma;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
 use cuda_std::warp::{any, lane_id, warp_id};
@@ -36,6 +37,7 @@ use crate::layout::fragment::{TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
 use crate::tile::block_range::BlockRange;
 use crate::tile::mask;
+use crate::tile::opaque;
 use crate::tile::schedule::{Tile, TileList};
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
@@ -139,27 +141,27 @@ unsafe fn forward_tile<
     );
     let warp_rows = (config.warp_tiles * TILE_M) as u32;
     let warp_begin = m_begin + warp_id() * warp_rows;
-    let warp_blocks = BlockRange::new(
-        warp_begin.min(seq_q - 1),
-        (warp_begin + warp_rows).min(seq_q),
-        band,
-        seq_kv,
-        block_n,
-    );
 
     let stages = shared::dynamic_base();
     let q_smem = stages + config.q_offset();
     let warp_smem = q_smem + warp_id() * warp_rows * row_bytes(head_dim);
 
     let head_kv = head_kv(params, tile.head);
-    let q_address = sequence.q_address(&params.q, tile.head, ELEM_BYTES);
-    let q_gmem = Source::new(&params.q, q_address, seq_q, params.head_dim);
-    let k_address = sequence.kv_address(&params.k, head_kv, ELEM_BYTES);
-    let k_gmem = Source::new(&params.k, k_address, seq_kv, params.head_dim);
-    let v_address = sequence.kv_address(&params.v, head_kv, ELEM_BYTES);
-    let v_gmem = Source::new(&params.v, v_address, seq_kv, params.head_dim_v);
+    // Addresses are worked out anew each time (hence `opaque`): a few integer operations are cheaper than the
+    // registers that would keep them.
+    let load_q = || {
+        let address = sequence.q_address(&params.q, opaque(tile.head), ELEM_BYTES);
+        let q_gmem = Source::new(&params.q, address, seq_q, params.head_dim);
+        // SAFETY: q_smem holds the tile; nobody accesses it until the next barrier.
+        unsafe { q_gmem.copy(config, q_smem, m_begin, block_m) };
+    };
     let load_kv = |stage_smem: u32, n_block: u32| {
         let key_begin = n_block * block_n;
+        let head = opaque(head_kv);
+        let k_address = sequence.kv_address(&params.k, head, ELEM_BYTES);
+        let k_gmem = Source::new(&params.k, k_address, seq_kv, params.head_dim);
+        let v_address = sequence.kv_address(&params.v, head, ELEM_BYTES);
+        let v_gmem = Source::new(&params.v, v_address, seq_kv, params.head_dim_v);
         // SAFETY: the stage holds a block of K and of V; nobody reads it until the next barrier.
         unsafe {
             k_gmem.copy(config, stage_smem, key_begin, block_n);
@@ -175,18 +177,16 @@ unsafe fn forward_tile<
 
     // SAFETY: forwarded to the caller.
     let transform = unsafe { ScoreTransform::new(params, tile.batch, tile.head, E::SHIFT) };
-    let lane_row = warp_begin + lane_id() / 4;
-    let query = |i: usize| lane_row + i as u32 * 8;
-    let column = |j: usize| row_column(0, j as u32) as i32;
 
+    // Transformed scores always take the long way.
+    let in_haste = transform.is_identity();
     let notes = Notes::new(stages, config);
     let mut careful = false;
     loop {
         let mut rows = [Row::new(); ROWS];
         let mut acc_o = [[0.0f32; O_COLS]; ROWS];
         if blocks.begin < blocks.end {
-            // SAFETY: q_smem holds the tile, and stage 0 is free.
-            unsafe { q_gmem.copy(config, q_smem, m_begin, block_m) };
+            load_q();
             if careful {
                 // SAFETY: stage 0 is free.
                 unsafe { notes.clear() };
@@ -231,26 +231,55 @@ unsafe fn forward_tile<
                     load_kv(next_stage, n_block + 1);
                 }
             }
-            if n_block >= warp_blocks.begin && n_block < warp_blocks.end {
+            // Of what only masked blocks or transformed scores need, nothing is kept in registers from one block to
+            // the next (hence `opaque`).
+            let lane = opaque(lane_id());
+            let masked = blocks.needs_mask(key_begin, block_n);
+            let mut warp_masked = false;
+            let mut warp_hidden = false;
+            if masked {
+                let warp_begin = opaque(warp_begin);
+                let warp_end = (warp_begin + warp_rows).min(seq_q);
+                let warp_blocks =
+                    BlockRange::new(warp_begin.min(seq_q - 1), warp_end, band, seq_kv, block_n);
+                warp_masked = warp_blocks.needs_mask(key_begin, block_n);
+                warp_hidden = n_block < warp_blocks.begin || n_block >= warp_blocks.end;
+            }
+            if !warp_hidden {
                 let k_smem = stages + stage * config.stage_bytes();
-                let k = LaneAddress::k(k_smem, head_dim);
-                let v = LaneAddress::v(k_smem + config.operand_bytes(), head_dim);
+                let k = LaneAddress::k(k_smem, head_dim, lane);
 
                 // S = Q Kᵀ
                 // SAFETY: Q and this block of K are in shared memory; the warp is converged.
                 let mut acc_s = unsafe { qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, k) };
 
                 // softmax
-                let masked = warp_blocks.needs_mask(key_begin, block_n);
-                if settled && !masked && transform.is_identity() {
+                let v_smem = k_smem + config.operand_bytes();
+                let v = LaneAddress::v(v_smem, head_dim, lane);
+                if settled && !warp_masked {
+                    let mut offsets = [0.0; ROWS];
                     for i in 0..ROWS {
-                        rows[i].accumulate(&mut acc_s[i], &transform);
+                        offsets[i] = rows[i].offset(&transform);
+                    }
+                    // O += P V
+                    // SAFETY: this block of V is in shared memory; the warp is converged.
+                    unsafe {
+                        pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |score, i| {
+                            rows[i].accumulate_one(score, offsets[i], &transform);
+                        });
                     }
                 } else {
-                    let first_key = key_begin + lane_id() % 4 * 2;
+                    // SAFETY: forwarded to the caller.
+                    let transform = unsafe {
+                        ScoreTransform::new(params, tile.batch, opaque(tile.head), E::SHIFT)
+                    };
+                    let lane_row = warp_begin + lane / 4;
+                    let query = |i: usize| lane_row + i as u32 * 8;
+                    let column = |j: usize| row_column(0, j as u32) as i32;
+                    let first_key = key_begin + lane % 4 * 2;
                     let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
                     transform.apply(&mut acc_s, |i| query(i) as i32 + corner, column);
-                    if masked {
+                    if warp_masked {
                         mask::hide(&mut acc_s, query, first_key, column, band, seq_kv);
                     }
                     for i in 0..ROWS {
@@ -260,17 +289,18 @@ unsafe fn forward_tile<
                             *o *= rescale;
                         }
                     }
+                    // O += P V
+                    // SAFETY: this block of V is in shared memory; the warp is converged.
+                    unsafe {
+                        pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |_, _| ());
+                    }
                 }
-
-                // O += P V
-                // SAFETY: this block of V is in shared memory; the warp is converged.
-                unsafe { pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &acc_s, v) };
-                let mut unsettled = false;
+                let mut unsettled = !in_haste || careful;
                 for row in &rows {
                     unsettled |= !row.is_settled(E::SETTLED_LIMIT);
                 }
                 // SAFETY: the warp is converged.
-                settled = !careful && !unsafe { any(unsettled) };
+                settled = !unsafe { any(unsettled) };
             }
             stage ^= 1;
             n_block += 1;
@@ -280,7 +310,7 @@ unsafe fn forward_tile<
         for i in 0..ROWS {
             let mut sum = 0.0;
             for o in &acc_o[i] {
-                sum += *o * 0.0;
+                sum = fma(*o, 0.0, sum);
             }
             broken |= sum != 0.0;
         }

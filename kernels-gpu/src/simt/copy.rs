@@ -1,6 +1,6 @@
 //! Copying a rectangle of a strided operand to shared memory, zero-filled where the operand ends.
 
-use cuda_std::cp_async::{copy4, copy16};
+use cuda_std::cp_async::{copy4, copy16_padded};
 use cuda_std::thread::thread_idx_x;
 
 use super::F32_BYTES;
@@ -77,7 +77,7 @@ impl Source {
             // SAFETY: forwarded to the caller; out-of-range elements are not read.
             unsafe {
                 if self.vectors {
-                    copy16(destination, source, valid_dims * F32_BYTES);
+                    copy16_padded(destination, source, valid_dims * F32_BYTES);
                 } else {
                     for i in 0..VECTOR {
                         let valid_bytes = if i < valid_dims { F32_BYTES } else { 0 };

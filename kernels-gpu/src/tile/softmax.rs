@@ -76,13 +76,23 @@ impl<const LANES: u32> RowState<LANES> {
         scores: &mut [f32; COLS],
         transform: &ScoreTransform,
     ) {
-        let offset = fma(-self.row_max, transform.scale_log2, -transform.shift);
-        let mut block_sum = 0.0;
+        let offset = self.offset(transform);
         for score in scores {
-            *score = exp2(fma(*score, transform.scale_log2, offset));
-            block_sum += *score;
+            self.accumulate_one(score, offset, transform);
         }
-        self.row_sum += block_sum;
+    }
+
+    /// What to add to an exponent under the reference as it is.
+    #[inline(always)]
+    pub fn offset(&self, transform: &ScoreTransform) -> f32 {
+        fma(-self.row_max, transform.scale_log2, -transform.shift)
+    }
+
+    /// [`RowState::accumulate`] for one score, given the row's [`RowState::offset`].
+    #[inline(always)]
+    pub fn accumulate_one(&mut self, score: &mut f32, offset: f32, transform: &ScoreTransform) {
+        *score = exp2(fma(*score, transform.scale_log2, offset));
+        self.row_sum += *score;
     }
 
     /// Whether the row has a reference, and its sum is below `limit` so far.

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use crate::{Error, Memory};
 
-/// Two cache lines: enough for every vector load, and buffers never share a line.
-const ALIGN_BYTES: usize = 128;
+/// What the allocator gives anyway: beyond it, `alloc_zeroed` writes every byte itself instead of leaving
+/// large allocations to the operating system, which has zeroed pages.
+const ALIGN_BYTES: usize = 16;
 
 /// The host's heap as a backend's memory.
 #[derive(Debug, Default)]
@@ -44,11 +45,10 @@ unsafe impl Memory for CpuMemory {
             requested_bytes: bytes as u64,
             free: "a size that the host's memory holds is needed".into(),
         };
-        let layout =
-            Layout::from_size_align(bytes.max(1), ALIGN_BYTES).map_err(|_| out_of_memory())?;
-        // Zeroed, because reading bytes that nobody wrote is undefined on the host; the operating
-        // system hands large allocations out zeroed anyway.
-        // SAFETY: the layout's size is at least 1.
+        let layout = Layout::from_size_align(bytes.max(ALIGN_BYTES), ALIGN_BYTES)
+            .map_err(|_| out_of_memory())?;
+        // Zeroed, because reading bytes that nobody wrote is undefined on the host.
+        // SAFETY: the layout's size is not 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
         Ok(CpuBuffer {
             start,

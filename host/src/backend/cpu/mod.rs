@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `memory` | buffers on the heap, time marks from the clock |
-//! | `plan` | cuts a problem into tasks of at most [`tile::BLOCK_M`] query rows, one per thread at a time |
+//! | `plan` | cuts a problem into tasks of at most `BLOCK_M` query rows, one per thread at a time |
 //! | `tile` | one task: load Q, loop over K/V tiles {QKᵀ, mask, softmax, PV}, write o and lse |
 //! | `softmax` | the running maximum and sum of each row, and the exponential |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |

@@ -200,7 +200,7 @@ const WARM_UP_MS: f64 = 100.0;
 /// Milliseconds that the timed runs take together, about.
 const MEASURE_MS: f64 = 1000.0;
 /// Timed runs, at least and at most.
-const RUNS: (usize, usize) = (5, 500);
+const RUNS: (usize, usize) = (3, 500);
 
 /// The milliseconds of each run, sorted.
 ///

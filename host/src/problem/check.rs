@@ -1,0 +1,204 @@
+//! What a problem's operands and options must satisfy.
+
+use super::{MAX_HEAD_DIM, SEQ_LIMIT};
+use crate::spec::TensorSpec;
+use crate::{Error, ForwardOptions};
+
+/// Refuses `argument` unless its `what` equals that of another operand.
+fn check_equal<T: PartialEq + std::fmt::Display>(
+    argument: &'static str,
+    what: &str,
+    found: T,
+    expected: T,
+    of: &str,
+) -> Result<(), Error> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::argument(
+        argument,
+        format!("{what} is {found}"),
+        format!("{expected}, the {what} of {of}"),
+    ))
+}
+
+pub(super) fn check_dims(q: &TensorSpec, k: &TensorSpec, v: &TensorSpec) -> Result<(), Error> {
+    for (argument, what, dim) in [
+        ("q", "head_dim", q.shape.dim),
+        ("v", "head_dim_v", v.shape.dim),
+    ] {
+        if !(1..=MAX_HEAD_DIM).contains(&dim) {
+            return Err(Error::argument(
+                argument,
+                format!("{what} is {dim}"),
+                format!("1 to {MAX_HEAD_DIM}"),
+            ));
+        }
+    }
+    check_equal("k", "head_dim", k.shape.dim, q.shape.dim, "q")?;
+    for (argument, spec) in [("k", k), ("v", v)] {
+        check_equal(argument, "dtype", spec.dtype.name(), q.dtype.name(), "q")?;
+        check_equal(argument, "batch", spec.shape.batch, q.shape.batch, "q")?;
+    }
+    check_equal("v", "seq_kv", v.shape.seq, k.shape.seq, "k")?;
+    check_equal("v", "heads_kv", v.shape.heads, k.shape.heads, "k")?;
+    let (heads_q, heads_kv) = (q.shape.heads, k.shape.heads);
+    if heads_kv == 0 {
+        return Err(Error::argument("k", "heads_kv is 0", "1 or more"));
+    }
+    if heads_q == 0 || !heads_q.is_multiple_of(heads_kv) {
+        return Err(Error::argument(
+            "q",
+            format!("heads_q is {heads_q}"),
+            format!("a positive multiple of heads_kv, which is {heads_kv}"),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn check_output(q: &TensorSpec, v: &TensorSpec, o: &TensorSpec) -> Result<(), Error> {
+    check_equal("o", "dtype", o.dtype.name(), q.dtype.name(), "q")?;
+    check_equal("o", "batch", o.shape.batch, q.shape.batch, "q")?;
+    check_equal("o", "heads_q", o.shape.heads, q.shape.heads, "q")?;
+    check_equal("o", "seq_q", o.shape.seq, q.shape.seq, "q")?;
+    check_equal("o", "head_dim_v", o.shape.dim, v.shape.dim, "v")?;
+    if o.may_overlap() {
+        return Err(Error::argument(
+            "o",
+            "its strides place several elements at one address",
+            "strides that keep all elements apart",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn check_sizes(argument: &'static str, spec: &TensorSpec) -> Result<(), Error> {
+    let shape = spec.shape;
+    for (what, size, limit) in [
+        ("batch", shape.batch, u32::MAX as usize),
+        ("heads", shape.heads, u32::MAX as usize),
+        ("seq", shape.seq, SEQ_LIMIT - 1),
+    ] {
+        if size > limit {
+            return Err(Error::argument(
+                argument,
+                format!("{what} is {size}"),
+                format!("at most {limit}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
+    if let Some(scale) = options.softmax_scale.filter(|scale| !scale.is_finite()) {
+        return Err(Error::argument(
+            "softmax_scale",
+            format!("it is {scale}"),
+            "any finite number",
+        ));
+    }
+    if let Some(softcap) = options
+        .softcap
+        .filter(|cap| !(cap.is_finite() && *cap > 0.0))
+    {
+        return Err(Error::argument(
+            "softcap",
+            format!("it is {softcap}"),
+            "a finite number above 0",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Layout, Problem, Shape};
+
+    fn spec(heads: usize, seq: usize, dim: usize) -> TensorSpec {
+        let shape = Shape {
+            batch: 2,
+            heads,
+            seq,
+            dim,
+        };
+        TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).unwrap()
+    }
+
+    fn refused(edit: impl FnOnce(&mut [TensorSpec; 4], &mut ForwardOptions)) -> (String, String) {
+        let mut specs = [spec(6, 5, 8), spec(3, 7, 8), spec(3, 7, 4), spec(6, 5, 4)];
+        let mut options = ForwardOptions::new();
+        edit(&mut specs, &mut options);
+        let [q, k, v, o] = specs;
+        match Problem::new(q, k, v, o, &options) {
+            Err(Error::Argument {
+                argument, wrong, ..
+            }) => (argument.into_owned(), wrong),
+            other => panic!("expected a refused argument, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_mismatch_names_its_operand() {
+        let message = |argument: &str, wrong: &str| (argument.to_owned(), wrong.to_owned());
+        assert_eq!(
+            refused(|s, _| s[0].shape.dim = 257),
+            message("q", "head_dim is 257")
+        );
+        assert_eq!(
+            refused(|s, _| s[2].shape.dim = 0),
+            message("v", "head_dim_v is 0")
+        );
+        assert_eq!(
+            refused(|s, _| s[1].shape.dim = 9),
+            message("k", "head_dim is 9")
+        );
+        assert_eq!(
+            refused(|s, _| s[2].dtype = DType::F16),
+            message("v", "dtype is f16")
+        );
+        assert_eq!(
+            refused(|s, _| s[1].shape.batch = 1),
+            message("k", "batch is 1")
+        );
+        assert_eq!(
+            refused(|s, _| s[2].shape.seq = 6),
+            message("v", "seq_kv is 6")
+        );
+        assert_eq!(
+            refused(|s, _| s[2].shape.heads = 2),
+            message("v", "heads_kv is 2")
+        );
+        assert_eq!(
+            refused(|s, _| s[0].shape.heads = 5),
+            message("q", "heads_q is 5")
+        );
+        assert_eq!(
+            refused(|s, _| s[3].shape.seq = 6),
+            message("o", "seq_q is 6")
+        );
+        assert_eq!(refused(|s, _| s[3].strides.seq = 0).0, "o");
+        assert_eq!(refused(|s, _| s[0].strides.batch = i64::MIN).0, "q");
+        assert_eq!(
+            refused(|s, _| {
+                s[1].shape.seq = SEQ_LIMIT;
+                s[2].shape.seq = SEQ_LIMIT;
+            }),
+            message("k", &format!("seq is {SEQ_LIMIT}"))
+        );
+    }
+
+    #[test]
+    fn options_must_be_usable_numbers() {
+        for scale in [f32::NAN, f32::INFINITY] {
+            assert_eq!(
+                refused(|_, o| o.softmax_scale = Some(scale)).0,
+                "softmax_scale"
+            );
+        }
+        for cap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            assert_eq!(refused(|_, o| o.softcap = Some(cap)).0, "softcap");
+        }
+    }
+}

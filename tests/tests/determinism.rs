@@ -1,0 +1,76 @@
+//! The same inputs give the same bits, every time.
+
+use ferroflash::cases::{Arrangement, CaseSpec, InputKind, dtypes_of};
+use ferroflash::variant::eligible;
+use ferroflash::{Backend, Cpu, HostTensor, Layout, Mask, forward};
+use ferroflash_tests::gpu::gpu_or_not_run;
+
+/// (seq_q, seq_kv), those that FlashAttention's race test uses.
+const SEQS: [(usize, usize); 7] = [
+    (1, 239),
+    (239, 1),
+    (3, 799),
+    (799, 3),
+    (97, 97),
+    (257, 257),
+    (1024, 1024),
+];
+
+/// Runs each shape `repeats` times.
+fn repeats<B: Backend>(mut backend: B, batch: usize, repeats: usize) {
+    for dtype in dtypes_of(&backend).expect("the backend runs something") {
+        for (number, (seq_q, seq_kv)) in SEQS.into_iter().enumerate() {
+            let spec = CaseSpec {
+                dtype,
+                batch,
+                heads_kv: 2,
+                group: 2,
+                seq_q,
+                seq_kv,
+                head_dim: [32, 64, 96, 128, 256][number % 5],
+                head_dim_v: 64,
+                mask: [Mask::None, Mask::Causal][number % 2],
+                scale_factor: None,
+                softcap: None,
+                kind: InputKind::Random,
+                arrangements: [Arrangement::BSHD; 3],
+                o_layout: Layout::Bshd,
+                seed: number as u64,
+            };
+            repeats_of(&mut backend, &spec, repeats);
+        }
+    }
+}
+
+fn repeats_of<B: Backend>(backend: &mut B, spec: &CaseSpec, repeats: usize) {
+    let mut case = spec.build().expect("small");
+    let tensors = [&case.q, &case.k, &case.v];
+    let [q, k, v] = tensors.map(|t| t.upload(backend.memory()).expect("there is memory"));
+    let problem = case.problem().expect("valid");
+    for variant in eligible(&problem, &backend.capabilities()) {
+        case.options.force = Some(variant);
+        let mut run = || -> (HostTensor, HostTensor) {
+            let output = forward(backend, &q, &k, &v, &case.options).expect("it runs");
+            let memory = backend.memory();
+            let o = output.o.download(memory).expect("it ran");
+            (o, output.lse.download(memory).expect("it ran"))
+        };
+        let first = run();
+        for repeat in 1..repeats {
+            let again = run();
+            assert!(again == first, "{variant}, {spec}: repeat {repeat} differs");
+        }
+    }
+}
+
+#[test]
+fn cpu() {
+    repeats(Cpu::new(), 2, 5);
+}
+
+#[test]
+fn cuda() {
+    if let Some(gpu) = gpu_or_not_run("determinism") {
+        repeats(gpu, 30, 200);
+    }
+}

@@ -1,0 +1,122 @@
+//! Sizes at which narrow integers would wrap.
+
+use std::sync::Arc;
+
+use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind};
+use ferroflash::oracle::Rows;
+use ferroflash::{
+    Backend, Cpu, DType, ForwardOptions, HostTensor, Layout, Mask, Memory, Output, Shape, Tensor,
+    TensorSpec, forward, forward_into,
+};
+use ferroflash_tests::gpu::gpu_or_not_run;
+
+fn small() -> CaseSpec {
+    CaseSpec {
+        dtype: DType::F32,
+        batch: 2,
+        heads_kv: 1,
+        group: 2,
+        seq_q: 5,
+        seq_kv: 5,
+        head_dim: 8,
+        head_dim_v: 8,
+        mask: Mask::None,
+        scale_factor: None,
+        softcap: None,
+        kind: InputKind::Random,
+        arrangements: [Arrangement::BSHD; 3],
+        o_layout: Layout::Bshd,
+        seed: 1,
+    }
+}
+
+/// More (batch, head) pairs than a grid's second dimension holds.
+fn many_heads<B: Backend>(mut backend: B) {
+    let spec = CaseSpec {
+        batch: 1100,
+        heads_kv: 30,
+        seq_q: 1,
+        seq_kv: 2,
+        ..small()
+    };
+    assert!(spec.batch * spec.heads_kv * spec.group > 1 << 16);
+    let case = spec.build().expect("small");
+    let (o, lse) = case.run(&mut backend).expect("it runs");
+    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+    assert!(verdict.passed(), "{verdict}");
+}
+
+/// Batch entries more than 2³¹ elements apart: one problem writes its o there, the next one reads it
+/// as k and v.
+fn far_strides<B: Backend>(mut backend: B) {
+    let first = small().build().expect("small");
+    let near = {
+        let (o, _) = first.run(&mut backend).expect("it runs");
+        o
+    };
+
+    let upload = |backend: &mut B, tensor: &HostTensor| {
+        tensor.upload(backend.memory()).expect("there is memory")
+    };
+    let [q, k, v] = [&first.q, &first.k, &first.v].map(|tensor| upload(&mut backend, tensor));
+    let mut output = forward(&mut backend, &q, &k, &v, &first.options).expect("it runs");
+    let mut far = *output.o.spec();
+    far.strides.batch = (1 << 31) + 40;
+    let elements = far.strides.batch as usize + near.to_f32(Layout::Bshd).len();
+    let memory = backend.memory();
+    let buffer = memory
+        .alloc(elements * size_of::<f32>())
+        .expect("there is memory");
+    output.o = Tensor::new(memory, Arc::new(buffer), 0, far).expect("inside its buffer");
+    forward_into(&mut backend, &q, &k, &v, &mut output, &first.options).expect("it runs");
+
+    let options = ForwardOptions::new().mask(Mask::Causal);
+    let second = Case {
+        q: first.q.clone(),
+        k: near.clone(),
+        v: near,
+        options,
+    };
+    let Output { o, lse } =
+        forward(&mut backend, &q, &output.o, &output.o, &options).expect("it runs");
+    let memory = backend.memory();
+    let o = o.download(memory).expect("it ran");
+    let lse = lse.download(memory).expect("it ran");
+    let verdict = second.check(&o, &lse, Rows::All).expect("checked");
+    assert!(verdict.passed(), "{verdict}");
+}
+
+#[test]
+fn many_heads_cpu() {
+    many_heads(Cpu::new());
+}
+
+#[test]
+fn many_heads_cuda() {
+    if let Some(gpu) = gpu_or_not_run("many heads") {
+        many_heads(gpu);
+    }
+}
+
+#[test]
+fn far_strides_cpu() {
+    far_strides(Cpu::new());
+}
+
+#[test]
+fn far_strides_cuda() {
+    if let Some(gpu) = gpu_or_not_run("far strides") {
+        far_strides(gpu);
+    }
+}
+
+#[test]
+fn a_spec_beyond_64_bits_is_refused() {
+    let shape = Shape {
+        batch: 1 << 31,
+        heads: 1 << 31,
+        seq: 1 << 29,
+        dim: 256,
+    };
+    assert!(TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).is_err());
+}

@@ -1,0 +1,149 @@
+//! The oracle passes right results and sees small faults, in every dtype.
+
+use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind};
+use ferroflash::oracle::{Rows, Verdict};
+use ferroflash::{Cpu, DType, HostTensor, Layout, Mask};
+
+fn spec(dtype: DType, kind: InputKind) -> CaseSpec {
+    CaseSpec {
+        dtype,
+        batch: 1,
+        heads_kv: 2,
+        group: 2,
+        seq_q: 300,
+        seq_kv: 350,
+        head_dim: 64,
+        head_dim_v: 32,
+        mask: Mask::Causal,
+        scale_factor: None,
+        softcap: None,
+        kind,
+        arrangements: [Arrangement::BSHD; 3],
+        o_layout: Layout::Bshd,
+        seed: 5,
+    }
+}
+
+fn run(case: &Case) -> (HostTensor, HostTensor) {
+    case.run(&mut Cpu::new())
+        .expect("the CPU runs every problem")
+}
+
+fn verdict(case: &Case, (o, lse): &(HostTensor, HostTensor)) -> Verdict {
+    case.check(o, lse, Rows::All).expect("a valid problem")
+}
+
+/// Asserts that the result of `faulty` is not taken for that of `case`, in o and, unless the fault
+/// leaves it alone, in lse.
+#[track_caller]
+fn is_caught(case: &Case, faulty: &Case) {
+    let verdict = verdict(case, &run(faulty));
+    assert!(verdict.o.ratio > 1.0, "{verdict}");
+    assert!(verdict.lse.ratio > 1.0, "{verdict}");
+    assert!(!verdict.passed());
+}
+
+#[test]
+fn right_results_pass() {
+    for dtype in DType::ALL {
+        for kind in InputKind::ALL {
+            let case = spec(dtype, kind).build().expect("small");
+            let verdict = verdict(&case, &run(&case));
+            assert!(verdict.passed(), "{dtype:?} {kind:?}: {verdict}");
+            assert_eq!(verdict.rows, 4 * 300);
+        }
+    }
+}
+
+#[test]
+fn a_scale_one_percent_off_is_caught() {
+    for dtype in DType::ALL {
+        let case = spec(dtype, InputKind::Planted).build().expect("small");
+        let mut faulty = case.clone();
+        faulty.options.softmax_scale = Some(1.01 / 8.0);
+        is_caught(&case, &faulty);
+    }
+}
+
+#[test]
+fn an_edge_one_key_off_is_caught() {
+    let causal = |shift: i64| Mask::Window {
+        left: None,
+        right: u32::try_from(shift).ok(),
+    };
+    let window = |left, right| Mask::Window {
+        left: Some(left),
+        right: Some(right),
+    };
+    let masks = [
+        (Mask::Causal, causal(1)),
+        (window(9, 4), window(10, 4)),
+        (window(9, 4), window(8, 4)),
+        (window(9, 4), window(9, 5)),
+        (window(9, 4), window(9, 3)),
+    ];
+    for dtype in DType::ALL {
+        for (mask, wrong) in masks {
+            let mut case = spec(dtype, InputKind::Planted).build().expect("small");
+            case.options.mask = mask;
+            let mut faulty = case.clone();
+            faulty.options.mask = wrong;
+            is_caught(&case, &faulty);
+        }
+    }
+}
+
+#[test]
+fn a_forgotten_softcap_is_caught() {
+    let mut case = spec(DType::Bf16, InputKind::Random).build().expect("small");
+    let plain = case.clone();
+    case.options.softcap = Some(15.0);
+    is_caught(&case, &plain);
+}
+
+#[test]
+fn one_element_off_is_caught_in_its_place() {
+    for dtype in DType::ALL {
+        let case = spec(dtype, InputKind::Random).build().expect("small");
+        let (mut o, mut lse) = run(&case);
+        o.set(0, 3, 299, 31, o.get(0, 3, 299, 31) + 0.01);
+        lse.set(0, 1, 7, 0, lse.get(0, 1, 7, 0) + 1e-4);
+        let verdict = verdict(&case, &(o, lse));
+        let place = |at: ferroflash::oracle::At| (at.batch, at.head, at.row, at.dim);
+        assert!(
+            verdict.o.ratio > 1.0 && verdict.lse.ratio > 1.0,
+            "{verdict}"
+        );
+        assert_eq!(place(verdict.o.at), (0, 3, 299, 31));
+        assert_eq!(place(verdict.lse.at), (0, 1, 7, 0));
+    }
+}
+
+#[test]
+fn a_nan_where_none_belongs_is_caught() {
+    let case = spec(DType::F32, InputKind::Random).build().expect("small");
+    let (mut o, lse) = run(&case);
+    o.set(0, 0, 0, 0, f32::NAN);
+    assert!(!verdict(&case, &(o, lse)).passed());
+}
+
+#[test]
+fn sampled_rows_are_as_many_as_asked_and_see_a_wrong_kernel() {
+    let case = spec(DType::F32, InputKind::Random).build().expect("small");
+    let rows = |count| Rows::Sampled { count, seed: 1 };
+    let (o, lse) = run(&case);
+    let right = case.check(&o, &lse, rows(50)).expect("valid");
+    assert!(right.passed() && right.rows == 50, "{right}");
+    assert_eq!(case.check(&o, &lse, rows(9999)).expect("valid").rows, 1200);
+    let mut zeros = o.clone();
+    zeros.fill(|| 0.0);
+    assert!(!case.check(&zeros, &lse, rows(1)).expect("valid").passed());
+}
+
+#[test]
+fn plain_attention_is_the_yardstick_of_quality() {
+    let case = spec(DType::Bf16, InputKind::Random).build().expect("small");
+    let quality = verdict(&case, &run(&case)).quality().expect("bf16 rounds");
+    // f32 inside: better than rounding scores and probabilities to bf16, worse than no error at all.
+    assert!(quality > 0.05 && quality <= 1.0, "{quality}");
+}
