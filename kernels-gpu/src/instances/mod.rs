@@ -3,8 +3,11 @@
 //! One file per family lists what is instantiated. On the GPU each row becomes a kernel; everywhere it becomes
 //! an entry of [`INSTANCES`], from which the host computes launches.
 
+mod ladder;
 mod mma;
 mod simt;
+
+pub use ladder::LADDER;
 
 use crate::dtype::DType;
 
@@ -34,15 +37,19 @@ pub enum Family {
     Simt,
     /// f16 and bf16 by `mma.sync`, which every tensor core since Ampere runs.
     Mma,
+    /// The steps towards the others that `ferroflash ladder` shows; in no table that problems are given to.
+    Ladder,
 }
 
 impl Family {
+    /// What a problem may be given to.
     pub const ALL: [Self; 2] = [Self::Simt, Self::Mma];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simt => "simt",
             Self::Mma => "mma",
+            Self::Ladder => "ladder",
         }
     }
 }
@@ -71,7 +78,7 @@ pub struct Instance {
 /// The rows of every family.
 const FAMILIES: [&[Instance]; Family::ALL.len()] = [simt::INSTANCES, mma::INSTANCES];
 
-/// Every exported kernel, family by family.
+/// Every kernel that problems are given to, family by family.
 pub const INSTANCES: &[Instance] = &{
     let mut all = [FAMILIES[0][0]; count()];
     let (mut family, mut next) = (0, 0);
@@ -94,4 +101,10 @@ const fn count() -> usize {
         family += 1;
     }
     total
+}
+
+/// The exported kernel of that name, the ladder's included.
+pub fn find(name: &str) -> Option<&'static Instance> {
+    let mut all = INSTANCES.iter().chain(LADDER);
+    all.find(|instance| instance.name == name)
 }
