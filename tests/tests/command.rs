@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
 use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
@@ -268,5 +269,25 @@ fn help_and_version_are_no_errors() {
         let outcome = run(arguments);
         assert!(!outcome.succeeded().is_empty());
         assert_eq!(outcome.stderr, "");
+    }
+}
+
+/// As in `ferroflash verify | head`.
+#[test]
+fn a_reader_that_goes_away_is_no_crash() {
+    for arguments in ["info", "verify --cases 200 --backend cpu", "attend --help"] {
+        let mut child = Command::new(paths::binary())
+            .args(arguments.split(' '))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !stderr.contains("panicked") && !stderr.contains("error"),
+            "{stderr}"
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! `ferroflash info`: what is here, and what can run on it.
 
+use std::io::{self, Write};
+
 use ferroflash::backend::DeviceInfo;
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
 use ferroflash::variant::instance_unfit;
@@ -12,20 +14,22 @@ use crate::failure::Failure;
 pub struct Args {}
 
 pub fn run(_: &Args) -> Result<(), Failure> {
-    println!("ferroflash {}", env!("CARGO_PKG_VERSION"));
-    println!();
+    let mut out = io::stdout();
+    writeln!(out, "ferroflash {}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out)?;
     let devices = devices();
-    println!("| backend | device | runs |");
-    println!("|---|---|---|");
+    writeln!(out, "| backend | device | runs |")?;
+    writeln!(out, "|---|---|---|")?;
     for device in &devices {
-        print_device(device);
+        print_device(&mut out, device)?;
     }
-    println!(
+    writeln!(
+        out,
         "| cpu | {} | variant tiled: every problem |",
         Cpu::new().device_name()
-    );
-    println!();
-    print_kernels(&devices);
+    )?;
+    writeln!(out)?;
+    print_kernels(&mut out, &devices)?;
     Ok(())
 }
 
@@ -47,36 +51,44 @@ fn devices() -> Vec<Found> {
     }
 }
 
-fn print_device(found: &Found) {
+fn print_device(out: &mut impl Write, found: &Found) -> io::Result<()> {
     match &found.device {
         Ok(info) => {
             let (major, minor) = info.compute_capability;
             let memory = info.memory_bytes.map_or(String::new(), |bytes| {
                 format!(", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
             });
-            println!(
+            writeln!(
+                out,
                 "| {} | {}, compute capability {major}.{minor}{memory} | {} |",
                 found.backend, info.name, info.driver
-            );
+            )
         }
-        Err(Error::NoDevice { wrong, .. }) => println!("| {} | none | {wrong} |", found.backend),
-        Err(error) => println!("| {} | none | {error} |", found.backend),
+        Err(Error::NoDevice { wrong, .. }) => {
+            writeln!(out, "| {} | none | {wrong} |", found.backend)
+        }
+        Err(error) => writeln!(out, "| {} | none | {error} |", found.backend),
     }
 }
 
-fn print_kernels(devices: &[Found]) {
-    println!("| embedded kernel | variant | dtype | head_dim | runs here on |");
-    println!("|---|---|---|---|---|");
+fn print_kernels(out: &mut impl Write, devices: &[Found]) -> io::Result<()> {
+    writeln!(
+        out,
+        "| embedded kernel | variant | dtype | head_dim | runs here on |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|")?;
     for instance in INSTANCES {
-        println!(
+        writeln!(
+            out,
             "| {} | {} | {} | up to {} | {} |",
             instance.name,
             instance.family.name(),
             instance.dtype.name(),
             instance.head_dim,
             runs_on(instance, devices)
-        );
+        )?;
     }
+    Ok(())
 }
 
 fn runs_on(instance: &Instance, devices: &[Found]) -> String {
