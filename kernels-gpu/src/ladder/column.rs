@@ -22,7 +22,6 @@ const F32_BYTES: u32 = size_of::<f32>() as u32;
 pub unsafe fn forward(params: &LadderParams) {
     let column = thread_idx_x();
     let mine = column < params.head_dim;
-    let seq = params.seq as u64;
     let mut row = block_idx_x() as u64;
     while row < params.rows() {
         let element = |base: u64, row: u64| {
@@ -35,8 +34,8 @@ pub unsafe fn forward(params: &LadderParams) {
         };
         let q = element(params.q, row) * params.softmax_scale * LOG2_E;
         let (mut row_max, mut row_sum, mut o) = (f32::NEG_INFINITY, 0.0, 0.0);
-        let head_row = row / seq * seq;
-        for key in 0..seq {
+        let head_row = params.head_row(row);
+        for key in 0..params.seq as u64 {
             // SAFETY: all threads of the block have the same row and key.
             let score = unsafe { block_sum(q * element(params.k, head_row + key)) };
             let new_max = max(row_max, score);
@@ -48,7 +47,12 @@ pub unsafe fn forward(params: &LadderParams) {
         }
         if mine {
             // SAFETY: the element exists and is this thread's.
-            unsafe { store(params.at(params.o, row, params.head_dim, column), o / row_sum) };
+            unsafe {
+                store(
+                    params.at(params.o, row, params.head_dim, column),
+                    o / row_sum,
+                )
+            };
         }
         row += grid_dim_x() as u64;
     }

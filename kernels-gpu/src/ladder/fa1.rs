@@ -13,11 +13,11 @@ use core::f32::consts::LOG2_E;
 use cuda_std::global::{load, store};
 use cuda_std::math::{exp2, fma, max};
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
 use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_sum, sync_warp, warp_id};
 
 use super::params::LadderParams;
-use crate::config::ladder::{FA1_BLOCK_M, FA1_BLOCK_N, THREADS, WARPS, row_elems};
+use crate::config::ladder::{FA1_BLOCK_M, FA1_BLOCK_N, WARPS, row_elems};
 
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
@@ -158,19 +158,30 @@ unsafe fn query_row(params: &LadderParams, row: u64, key_begin: u32, smem: Smem)
 /// # Safety
 /// As [`forward`]; nobody else accesses the tile.
 #[inline(always)]
-unsafe fn copy(params: &LadderParams, from: u64, to: u32, head_row: u64, row_begin: u32, rows: u32) {
-    let mut index = thread_idx_x();
-    while index < rows * params.head_dim {
-        let (row, column) = (index / params.head_dim, index % params.head_dim);
-        // SAFETY: the row exists if it is below seq; the tile has the place.
-        unsafe {
-            let value = if row_begin + row < params.seq {
-                load(params.at(from, head_row + (row_begin + row) as u64, params.head_dim, column))
-            } else {
-                0.0
-            };
-            shared::store(in_tile(to, row, params.head_dim, column), value);
+unsafe fn copy(
+    params: &LadderParams,
+    from: u64,
+    to: u32,
+    head_row: u64,
+    row_begin: u32,
+    rows: u32,
+) {
+    let mut row = warp_id();
+    while row < rows {
+        let mut column = lane_id();
+        while column < params.head_dim {
+            // SAFETY: the row exists if it is below seq; the tile has the place.
+            unsafe {
+                let value = if row_begin + row < params.seq {
+                    let row = head_row + (row_begin + row) as u64;
+                    load(params.at(from, row, params.head_dim, column))
+                } else {
+                    0.0
+                };
+                shared::store(in_tile(to, row, params.head_dim, column), value);
+            }
+            column += WARP_SIZE;
         }
-        index += THREADS;
+        row += WARPS;
     }
 }

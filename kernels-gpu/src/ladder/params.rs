@@ -2,6 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
+#[cfg(target_arch = "nvptx64")]
+use crate::tile::schedule::divide;
+
 /// Parameters of every kernel of the ladder.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
@@ -26,6 +29,29 @@ pub struct LadderParams {
     pub softmax_scale: f32,
 }
 
+/// Element access; all elements are f32.
+#[cfg(target_arch = "nvptx64")]
+impl LadderParams {
+    /// Address of element `column` of row `row` of a matrix with `columns` columns.
+    #[inline(always)]
+    pub fn at(&self, base: u64, row: u64, columns: u32, column: u32) -> u64 {
+        base + (row * columns as u64 + column as u64) * size_of::<f32>() as u64
+    }
+
+    /// First row of the head that row `row` belongs to.
+    #[inline(always)]
+    pub fn head_row(&self, row: u64) -> u64 {
+        let (head, _) = divide(row, self.seq as u64);
+        head * self.seq as u64
+    }
+
+    /// Rows of q, k, v and o: one a query of each head.
+    #[inline(always)]
+    pub fn rows(&self) -> u64 {
+        self.heads as u64 * self.seq as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,21 +62,5 @@ mod tests {
         assert_eq!(offset_of!(LadderParams, row_sum), 56);
         assert_eq!(offset_of!(LadderParams, softmax_scale), 76);
         assert_eq!(size_of::<LadderParams>(), 80);
-    }
-}
-
-/// Element access; all elements are f32.
-#[cfg(target_arch = "nvptx64")]
-impl LadderParams {
-    /// Address of element `column` of row `row` of a matrix with `columns` columns.
-    #[inline(always)]
-    pub fn at(&self, base: u64, row: u64, columns: u32, column: u32) -> u64 {
-        base + (row * columns as u64 + column as u64) * size_of::<f32>() as u64
-    }
-
-    /// Rows of q, k, v and o: one a query of each head.
-    #[inline(always)]
-    pub fn rows(&self) -> u64 {
-        self.heads as u64 * self.seq as u64
     }
 }

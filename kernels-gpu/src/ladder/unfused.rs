@@ -9,6 +9,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_sum};
 
 use super::params::LadderParams;
 use crate::config::ladder::THREADS;
+use crate::tile::schedule::divide;
 
 /// Calls `work` for every index below `count`, spread over all threads of the launch.
 #[inline(always)]
@@ -28,8 +29,8 @@ fn for_each(count: u64, mut work: impl FnMut(u64)) {
 pub unsafe fn scores(params: &LadderParams) {
     let seq = params.seq as u64;
     for_each(params.rows() * seq, |entry| {
-        let (row, key) = (entry / seq, entry % seq);
-        let key_row = row / seq * seq + key;
+        let (row, key) = divide(entry, seq);
+        let key_row = params.head_row(row) + key;
         let mut dot = 0.0;
         for dim in 0..params.head_dim {
             // SAFETY: both rows exist.
@@ -42,7 +43,12 @@ pub unsafe fn scores(params: &LadderParams) {
             dot = fma(q, k, dot);
         }
         // SAFETY: the entry exists and is this thread's.
-        unsafe { store(params.at(params.s, row, params.seq, key as u32), dot * params.softmax_scale) };
+        unsafe {
+            store(
+                params.at(params.s, row, params.seq, key as u32),
+                dot * params.softmax_scale,
+            )
+        };
     });
 }
 
@@ -53,8 +59,8 @@ pub unsafe fn scores(params: &LadderParams) {
 #[inline(always)]
 pub unsafe fn softmax(params: &LadderParams) {
     let warps = grid_dim_x() as u64 * (THREADS / WARP_SIZE) as u64;
-    let mut row = block_idx_x() as u64 * (THREADS / WARP_SIZE) as u64
-        + (thread_idx_x() / WARP_SIZE) as u64;
+    let mut row =
+        block_idx_x() as u64 * (THREADS / WARP_SIZE) as u64 + (thread_idx_x() / WARP_SIZE) as u64;
     while row < params.rows() {
         let score = |key: u32| {
             // SAFETY: the row exists, and the key is below seq.
@@ -93,10 +99,11 @@ pub unsafe fn softmax(params: &LadderParams) {
 /// `params` describes live allocations.
 #[inline(always)]
 pub unsafe fn output(params: &LadderParams) {
-    let (seq, dims) = (params.seq as u64, params.head_dim as u64);
+    let dims = params.head_dim as u64;
     for_each(params.rows() * dims, |element| {
-        let (row, dim) = (element / dims, (element % dims) as u32);
-        let head_row = row / seq * seq;
+        let (row, dim) = divide(element, dims);
+        let dim = dim as u32;
+        let head_row = params.head_row(row);
         let mut o = 0.0;
         for key in 0..params.seq {
             // SAFETY: the rows of P and V exist.

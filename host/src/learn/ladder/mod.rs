@@ -10,6 +10,7 @@ mod exact;
 mod fa1;
 mod fa2;
 pub mod global;
+pub mod gpu;
 mod one_pass;
 pub mod product;
 pub mod softmax;
