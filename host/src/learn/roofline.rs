@@ -5,12 +5,12 @@
 //! the bandwidth of device memory, its exponentials at the rate of the special-function units. Kernels of one
 //! algorithm run one after the other, so their times add up.
 
-use kernels_gpu::instances::INSTANCES;
+use kernels_gpu::instances::{Family, INSTANCES};
 use serde::Serialize;
 
 use super::cost::{self, Algorithm, Cost, Pass, Tiles, Workload};
 use super::gpu_spec::GpuSpec;
-use crate::variant::instance_unfit;
+use crate::variant::{GpuCapabilities, instance_unfit};
 use crate::{DType, Error};
 
 /// What limits a computation.
@@ -74,12 +74,16 @@ fn kernel_time(cost: &Cost, gpu: &GpuSpec, dtype: DType) -> (f64, Bound) {
 /// # Errors
 /// [`Error::Argument`] if no kernel takes this dtype and head_dim on this GPU.
 pub fn tiles(gpu: &GpuSpec, work: &Workload) -> Result<Tiles, Error> {
-    let shared_bytes = u32::try_from(gpu.shared_bytes).unwrap_or(u32::MAX);
+    let here = GpuCapabilities {
+        compute_capability: gpu.compute_capability,
+        shared_bytes: u32::try_from(gpu.shared_bytes).unwrap_or(u32::MAX),
+        families: &Family::ALL,
+    };
     let mut candidates: Vec<_> = INSTANCES
         .iter()
         .filter(|instance| instance.dtype == work.dtype)
         .filter(|instance| u64::from(instance.head_dim) >= work.head_dim)
-        .filter(|instance| instance_unfit(instance, gpu.compute_capability, shared_bytes).is_none())
+        .filter(|instance| instance_unfit(instance, &here).is_none())
         .collect();
     // The newest family first, then the least padding.
     candidates.sort_by_key(|instance| (std::cmp::Reverse(instance.family), instance.head_dim));

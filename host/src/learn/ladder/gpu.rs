@@ -304,8 +304,7 @@ fn product_rung<D: Device>(
         if why_not(Variant::Kernels(family), &problem, &here).is_some() {
             continue;
         }
-        let info = gpu.info();
-        let kernel = find_instance(family, &problem, info.compute_capability, info.shared_bytes)
+        let kernel = find_instance(family, &problem, &gpu.gpu_capabilities())
             .expect("an eligible family has a kernel");
         let [q, k, v] = &operands.device;
         let mut output = forward(gpu, q, k, v, &options)?;
@@ -340,4 +339,50 @@ fn product_rung<D: Device>(
         }));
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::sim::Sim;
+
+    /// Every rung, on sizes that fill no tile, in the simulator with its checks on.
+    #[test]
+    fn every_rung_is_within_the_bound() {
+        for (seq, head_dim) in [(70, 40), (33, 96)] {
+            let size = Size {
+                heads: 2,
+                seq,
+                head_dim,
+                seed: 1,
+                runs: 1,
+            };
+            let rungs = climb(&mut Sim::new(), &size).unwrap();
+            assert!(
+                rungs.len() > STEPS.len(),
+                "the product's kernels run here too"
+            );
+            for rung in &rungs {
+                assert!(rung.error_ratio <= 1.0, "{rung:?}");
+                assert!(rung.largest_error > 0.0, "{rung:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_refused_by_name() {
+        let refused = |heads, seq, head_dim| {
+            let size = Size {
+                heads,
+                seq,
+                head_dim,
+                seed: 0,
+                runs: 1,
+            };
+            climb(&mut Sim::new(), &size).unwrap_err().to_string()
+        };
+        assert!(refused(0, 8, 8).starts_with("heads: 0 "));
+        assert!(refused(1, 0, 8).starts_with("seq: 0 "));
+        assert!(refused(1, 8, 257).starts_with("head_dim: 257 "));
+    }
 }
