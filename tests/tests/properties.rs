@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use ferroflash::backend::sim::Sim;
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
@@ -22,6 +23,7 @@ fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
         ..Config::default()
     };
     let dtypes = dtypes_of(&backend).expect("the backend runs something");
+
     let strategy = strategy::case(&dtypes, limits);
     let backend = RefCell::new(backend);
     let outcome =
@@ -56,6 +58,11 @@ const LIMITS: Limits = Limits {
 #[test]
 fn cpu() {
     backend_agrees(Cpu::new(), LIMITS, 300);
+}
+
+#[test]
+fn sim() {
+    backend_agrees(Sim::new(), Limits::SIMULATED, 48);
 }
 
 #[test]

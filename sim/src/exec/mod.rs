@@ -16,6 +16,7 @@ mod regs;
 mod rmw;
 mod rng;
 mod step;
+mod tensor;
 mod warp;
 
 pub(crate) use cluster::State;

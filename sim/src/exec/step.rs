@@ -179,6 +179,9 @@ impl State<'_> {
                 };
                 warp.regs.put32(*d, &v, m);
             }
+            Op::LdMatrix(op) => self.ldmatrix(warp, m, op)?,
+            Op::StMatrix(op) => self.stmatrix(warp, m, op)?,
+            Op::Mma(op) => self.mma(warp, m, op)?,
             Op::Fence(fence) => self.fence(warp, m, *fence),
             Op::Nanosleep => return Ok(Flow::Yield),
             Op::Trap => return Err(FaultKind::Trap.at(m.trailing_zeros() as usize)),

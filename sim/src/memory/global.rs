@@ -140,7 +140,7 @@ impl Allocation {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
-            if at % 4 == 0 && rest.len() >= 4 {
+            if at.is_multiple_of(4) && rest.len() >= 4 {
                 let word = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
                 self.store(at, 4, word.into());
                 at += 4;
@@ -268,6 +268,9 @@ impl Memory {
     }
 }
 
+/// Start and size of the allocation nearest to a bad address.
+type Nearest = Option<(u64, u64)>;
+
 /// A snapshot of the allocations.
 pub(crate) struct View {
     slots: Vec<Option<Arc<Allocation>>>,
@@ -282,11 +285,7 @@ impl View {
     }
 
     /// The allocation holding `size` bytes at `address`, or the start and size of the one nearby.
-    fn locate(
-        &self,
-        address: u64,
-        size: u64,
-    ) -> Result<(Arc<Allocation>, u64), Option<(u64, u64)>> {
+    fn locate(&self, address: u64, size: u64) -> Result<(Arc<Allocation>, u64), Nearest> {
         let Some(owner) = self.owner(address) else {
             // Just below an allocation is still about that allocation.
             let next = self.owner(address.wrapping_add(MAX_BYTES));

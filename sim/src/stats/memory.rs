@@ -9,12 +9,12 @@ const SECTOR: u64 = 32;
 pub(crate) fn sectors(addresses: &[u64; LANES], mask: u32, bytes: u32) -> u64 {
     let mut touched = [0u64; LANES * 2];
     let mut n = 0;
-    for lane in 0..LANES {
+    for (lane, address) in addresses.iter().enumerate() {
         if mask >> lane & 1 == 0 {
             continue;
         }
-        let first = addresses[lane] / SECTOR;
-        let last = (addresses[lane] + u64::from(bytes) - 1) / SECTOR;
+        let first = address / SECTOR;
+        let last = (address + u64::from(bytes) - 1) / SECTOR;
         for sector in first..=last {
             if n < touched.len() {
                 touched[n] = sector;

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use ferroflash::backend::DeviceInfo;
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
-use ferroflash::variant::instance_unfit;
-use ferroflash::{Backend, Cpu, Error};
+use ferroflash::backend::sim::Sim;
+use ferroflash::backend::{Device, DeviceInfo};
+use ferroflash::variant::{GpuCapabilities, instance_unfit};
+use ferroflash::{Backend, Cpu, Error, Gpu};
 use kernels_gpu::instances::{INSTANCES, Instance};
 
 use crate::failure::Failure;
@@ -36,38 +37,42 @@ pub fn run(_: &Args) -> Result<(), Failure> {
 /// A device, or why there is none.
 struct Found {
     backend: &'static str,
-    device: Result<DeviceInfo, Error>,
+    device: Result<(DeviceInfo, GpuCapabilities), Error>,
 }
 
-fn devices() -> Vec<Found> {
-    let cuda = |device| Found {
-        backend: "cuda",
-        device,
-    };
-    let open = |ordinal| Ok(Cuda::on(CudaDevice::new(ordinal)?).info().clone());
-    match CudaDevice::count() {
-        Ok(count) => (0..count).map(|ordinal| cuda(open(ordinal))).collect(),
-        Err(error) => vec![cuda(Err(error))],
+fn found<D: Device>(gpu: Result<Gpu<D>, Error>) -> Found {
+    Found {
+        backend: D::BACKEND_NAME,
+        device: gpu.map(|gpu| (gpu.info().clone(), gpu.gpu_capabilities())),
     }
 }
 
+fn devices() -> Vec<Found> {
+    let open = |ordinal| found(CudaDevice::new(ordinal).map(Cuda::on));
+    let mut devices: Vec<_> = match CudaDevice::count() {
+        Ok(count) => (0..count).map(open).collect(),
+        Err(error) => vec![found::<CudaDevice>(Err(error))],
+    };
+    devices.push(found(Ok(Sim::new())));
+    devices
+}
+
 fn print_device(out: &mut impl Write, found: &Found) -> io::Result<()> {
+    let backend = found.backend;
     match &found.device {
-        Ok(info) => {
+        Ok((info, _)) => {
             let (major, minor) = info.compute_capability;
             let memory = info.memory_bytes.map_or(String::new(), |bytes| {
                 format!(", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
             });
             writeln!(
                 out,
-                "| {} | {}, compute capability {major}.{minor}{memory} | {} |",
-                found.backend, info.name, info.driver
+                "| {backend} | {}, compute capability {major}.{minor}{memory} | {} |",
+                info.name, info.driver
             )
         }
-        Err(Error::NoDevice { wrong, .. }) => {
-            writeln!(out, "| {} | none | {wrong} |", found.backend)
-        }
-        Err(error) => writeln!(out, "| {} | none | {error} |", found.backend),
+        Err(Error::NoDevice { wrong, .. }) => writeln!(out, "| {backend} | none | {wrong} |"),
+        Err(error) => writeln!(out, "| {backend} | none | {error} |"),
     }
 }
 
@@ -96,13 +101,11 @@ fn runs_on(instance: &Instance, devices: &[Found]) -> String {
         let backend = found.backend;
         match &found.device {
             Err(_) => format!("not {backend}: no device"),
-            Ok(info) => {
-                match instance_unfit(instance, info.compute_capability, info.shared_bytes) {
-                    None => backend.to_owned(),
-                    Some(reason) => format!("not {backend}: {reason}"),
-                }
-            }
+            Ok((_, gpu)) => match instance_unfit(instance, gpu) {
+                None => backend.to_owned(),
+                Some(reason) => format!("not {backend}: {reason}"),
+            },
         }
     });
-    reasons.collect::<Vec<_>>().join(", ")
+    reasons.collect::<Vec<_>>().join("; ")
 }
