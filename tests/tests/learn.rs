@@ -100,6 +100,31 @@ fn ladder_shows_the_overflow_and_the_agreement() {
 }
 
 #[test]
+fn ladder_climbs_the_kernels_in_the_simulator() {
+    let report = json("ladder --backend sim --heads 2 --seq 45 --head-dim 24 --json");
+    let rungs = report["rungs"].as_array().unwrap();
+    let names: Vec<_> = rungs
+        .iter()
+        .map(|rung| rung["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names[..4],
+        [
+            "unfused, S and P stored",
+            "one pass, a thread a column",
+            "FA1 tiles",
+            "simt"
+        ]
+    );
+    for rung in rungs {
+        assert!(rung["error_ratio"].as_f64().unwrap() <= 1.0, "{rung}");
+        // A simulator counts, and has no times worth printing.
+        assert!(rung["ms"].is_null());
+        assert!(rung["counts"]["global_bytes"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
 fn layout_pictures_are_svgs_without_colour_codes_in_the_text() {
     let dir = TempDir::new().expect("a temporary folder");
     for what in [
@@ -150,6 +175,13 @@ fn bad_arguments_are_refused_by_name() {
         ("ladder --dropout 1", "--dropout"),
         ("ladder --dropout -0.5", "--dropout"),
         ("ladder --dropout nan", "--dropout"),
+        ("ladder --heads 2", "--heads"),
+        ("ladder --backend sim --heads 0", "--heads"),
+        ("ladder --backend sim --seq 0", "--seq"),
+        ("ladder --backend sim --head-dim 300", "--head-dim"),
+        ("ladder --backend sim --mask causal", "--mask"),
+        ("ladder --backend sim --dropout 0.1", "--dropout"),
+        ("ladder --backend cuda", "--backend"),
         ("layout", "command"),
         ("layout picture", "command"),
         ("layout wgmma --n 0", "--n"),

@@ -25,6 +25,23 @@ pub trait Device: Memory {
     /// from them must lie in live memory of this device until the launch is done, accessed by nobody
     /// else where the kernel writes.
     unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error>;
+
+    /// What the launches since the last call did, if this device counts.
+    fn take_counts(&mut self) -> Option<Counts> {
+        None
+    }
+}
+
+/// What launches did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+pub struct Counts {
+    /// Instructions, each counted once a warp.
+    pub warp_instructions: u64,
+    /// Bytes of global memory that warps asked for, in whole sectors of 32 bytes, before any cache.
+    pub global_bytes: u64,
+    /// Passes over shared memory beyond the fewest possible.
+    pub bank_conflicts: u64,
 }
 
 /// One kernel launch. Block size and shared memory stand in the instance.

@@ -6,7 +6,7 @@ mod device;
 mod gpu;
 pub mod sim;
 
-pub use device::{Device, DeviceInfo, Launch};
+pub use device::{Counts, Device, DeviceInfo, Launch};
 pub use gpu::Gpu;
 
 use crate::{Capabilities, Error, Memory, Operands, Problem};

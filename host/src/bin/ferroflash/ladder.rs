@@ -3,6 +3,7 @@
 use ferroflash::learn::cost::Tiles;
 use ferroflash::learn::ladder::attention::{Head, Measured, Rung};
 use ferroflash::learn::ladder::dropout::Dropout;
+use ferroflash::learn::ladder::gpu::Size;
 use ferroflash::learn::ladder::product;
 use ferroflash::learn::ladder::softmax::{
     OVERFLOWING_ROW, Rounding, Row, Softmax, naive_exponentials,
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use crate::arguments::{self, MaskName};
 use crate::failure::Failure;
+use crate::ladder_gpu;
 use crate::table::Table;
 
 #[derive(clap::Args)]
@@ -28,12 +30,28 @@ pub struct Args {
     /// Probability with which an entry of P is dropped
     #[arg(long, value_name = "P", value_parser = arguments::real, allow_negative_numbers = true)]
     dropout: Option<f32>,
+    /// Where to run: the CPU shows the algorithms, a GPU runs them as kernels
+    #[arg(long, value_enum, default_value_t = LadderBackend::Cpu)]
+    backend: LadderBackend,
+    /// Batch times heads on a GPU; the CPU shows one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = arguments::count, allow_negative_numbers = true)]
+    heads: usize,
     /// Seed of the inputs and of dropout
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = arguments::seed, allow_negative_numbers = true)]
     seed: u64,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LadderBackend {
+    /// Small functions, one head, every load and store counted
+    Cpu,
+    /// The kernels in a simulator on the CPU
+    Sim,
+    /// The kernels on the first NVIDIA GPU
+    Cuda,
 }
 
 /// One softmax of [`OVERFLOWING_ROW`].
@@ -60,6 +78,42 @@ struct Report {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    match args.backend {
+        LadderBackend::Cpu => cpu(args),
+        LadderBackend::Sim => ladder_gpu::sim(&gpu_size(args)?, args.json),
+        LadderBackend::Cuda => ladder_gpu::cuda(&gpu_size(args)?, args.json),
+    }
+}
+
+/// What the GPU rungs have no part for is refused.
+fn gpu_size(args: &Args) -> Result<Size, Failure> {
+    let only_cpu = |argument| {
+        let allowed = "--backend cpu, or leave it out";
+        Failure::refused(argument, "the GPU rungs do without it", allowed)
+    };
+    if !matches!(args.mask, MaskName::None) {
+        return Err(only_cpu("--mask"));
+    }
+    if args.dropout.is_some() {
+        return Err(only_cpu("--dropout"));
+    }
+    Ok(Size {
+        heads: args.heads,
+        seq: args.seq,
+        head_dim: args.head_dim,
+        seed: args.seed,
+        runs: 0,
+    })
+}
+
+fn cpu(args: &Args) -> Result<(), Failure> {
+    if args.heads != 1 {
+        return Err(Failure::refused(
+            "--heads",
+            format!("{} heads; the CPU shows one", args.heads),
+            "1, or --backend sim or cuda",
+        ));
+    }
     let mut head = Head::random(args.seq, args.head_dim, args.seed)?;
     head.mask = match args.mask {
         MaskName::None => Mask::None,

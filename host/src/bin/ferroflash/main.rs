@@ -10,6 +10,7 @@ mod failure;
 mod file;
 mod info;
 mod ladder;
+mod ladder_gpu;
 mod layout;
 mod picture;
 mod progress;

@@ -7,7 +7,7 @@ use kernels_gpu::instances::{self, Family};
 use kernels_gpu::ladder::params::LadderParams;
 use serde::Serialize;
 
-use crate::backend::{Device, Launch};
+use crate::backend::{Counts, Device, Launch};
 use crate::learn::cost::{self, Algorithm, Cost, Pass, Tiles, Workload};
 use crate::oracle::{self, Inputs, Rows};
 use crate::variant::{find_instance, why_not};
@@ -24,7 +24,7 @@ pub struct Size {
     pub head_dim: usize,
     /// Seed of the inputs.
     pub seed: u64,
-    /// Timed runs, after one that is not.
+    /// Timed runs, after one that is not; 0 for none.
     pub runs: usize,
 }
 
@@ -35,10 +35,12 @@ pub struct Rung {
     pub dtype: &'static str,
     /// Kernels it launches.
     pub kernels: Vec<&'static str>,
-    /// Median time of all its kernels together.
-    pub ms: f64,
+    /// Median time of all its kernels together; none on a simulator, whose time means nothing.
+    pub ms: Option<f64>,
     /// 10¹² floating-point operations of the two products a second.
-    pub tflops: f64,
+    pub tflops: Option<f64>,
+    /// What the device counted, if it does.
+    pub counts: Option<Counts>,
     /// What the algorithm moves between memory and the chip, by [`cost`]; caches serve part of it.
     pub bytes: u64,
     /// How many times faster than the rung before.
@@ -49,11 +51,14 @@ pub struct Rung {
     pub error_ratio: f64,
 }
 
+/// A kernel and the blocks it is launched with.
+type Step = (&'static str, fn(&Size) -> u64);
+
 /// A rung of [`kernels_gpu::ladder`].
 struct Steps {
     name: &'static str,
-    /// Kernels and their blocks, in the order they run.
-    kernels: &'static [(&'static str, fn(&Size) -> u64)],
+    /// In the order they run.
+    kernels: &'static [Step],
     algorithm: Algorithm,
     tiles: Tiles,
     stores_scores: bool,
@@ -138,7 +143,8 @@ pub fn climb<D: Device>(gpu: &mut Gpu<D>, size: &Size) -> Result<Vec<Rung>, Erro
         rungs.extend(product_rung(gpu, size, family)?);
     }
     for index in 1..rungs.len() {
-        rungs[index].speed_up = Some(rungs[index - 1].ms / rungs[index].ms);
+        let times = rungs[index - 1].ms.zip(rungs[index].ms);
+        rungs[index].speed_up = times.map(|(before, now)| before / now);
     }
     Ok(rungs)
 }
@@ -200,14 +206,14 @@ fn options() -> ForwardOptions {
     ForwardOptions::new().o_layout(Layout::Bhsd)
 }
 
-/// Median milliseconds of `run`, once it has run.
+/// Median milliseconds of `run`, once it has run; none of no runs.
 fn time<D: Device>(
     gpu: &mut Gpu<D>,
     runs: usize,
     mut run: impl FnMut(&mut Gpu<D>) -> Result<(), Error>,
-) -> Result<f64, Error> {
+) -> Result<Option<f64>, Error> {
     let mut marks = vec![gpu.memory().mark()?];
-    for _ in 0..runs.max(1) {
+    for _ in 0..runs {
         run(gpu)?;
         marks.push(gpu.memory().mark()?);
     }
@@ -216,7 +222,7 @@ fn time<D: Device>(
         times.push(gpu.memory().elapsed_ms(&pair[0], &pair[1])?);
     }
     times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(times.get(times.len() / 2).copied())
 }
 
 fn ladder_rung<D: Device>(
@@ -271,7 +277,9 @@ fn ladder_rung<D: Device>(
         }
         Ok(())
     };
+    gpu.memory().take_counts();
     run(gpu)?;
+    let counts = gpu.memory().take_counts();
     let downloaded = o.download(gpu.memory())?;
     let (largest_error, error_ratio) = errors(operands, &downloaded)?;
     let ms = time(gpu, size.runs, run)?;
@@ -282,7 +290,8 @@ fn ladder_rung<D: Device>(
         dtype: DType::F32.name(),
         kernels: steps.kernels.iter().map(|(name, _)| *name).collect(),
         ms,
-        tflops: cost.flops as f64 / ms / 1e9,
+        tflops: ms.map(|ms| cost.flops as f64 / ms / 1e9),
+        counts,
         bytes: cost.bytes(),
         speed_up: None,
         largest_error,
@@ -307,7 +316,9 @@ fn product_rung<D: Device>(
         let kernel = find_instance(family, &problem, &gpu.gpu_capabilities())
             .expect("an eligible family has a kernel");
         let [q, k, v] = &operands.device;
+        gpu.memory().take_counts();
         let mut output = forward(gpu, q, k, v, &options)?;
+        let counts = gpu.memory().take_counts();
         let o = output.o.download(gpu.memory())?;
         let (largest_error, error_ratio) = errors(&operands, &o)?;
         let ms = time(gpu, size.runs, |gpu| {
@@ -331,7 +342,8 @@ fn product_rung<D: Device>(
             dtype: dtype.name(),
             kernels: vec![kernel.name],
             ms,
-            tflops: cost.flops as f64 / ms / 1e9,
+            tflops: ms.map(|ms| cost.flops as f64 / ms / 1e9),
+            counts,
             bytes: cost.bytes(),
             speed_up: None,
             largest_error,
@@ -355,7 +367,7 @@ mod tests {
                 seq,
                 head_dim,
                 seed: 1,
-                runs: 1,
+                runs: 0,
             };
             let rungs = climb(&mut Sim::new(), &size).unwrap();
             assert!(
@@ -363,9 +375,35 @@ mod tests {
                 "the product's kernels run here too"
             );
             for rung in &rungs {
+                assert!(rung.counts.is_some_and(|counts| counts.global_bytes > 0));
                 assert!(rung.error_ratio <= 1.0, "{rung:?}");
                 assert!(rung.largest_error > 0.0, "{rung:?}");
             }
+        }
+    }
+
+    /// What the simulator sees warps ask for is what the cost model says, where every operand goes straight to
+    /// global memory in whole sectors.
+    #[test]
+    fn the_cost_models_bytes_are_asked_for() {
+        let size = Size {
+            heads: 2,
+            seq: 64,
+            head_dim: 64,
+            seed: 1,
+            runs: 0,
+        };
+        let rungs = climb(&mut Sim::new(), &size).unwrap();
+        for (name, tolerance) in [
+            // It stores no lse.
+            ("one pass, a thread a column", 0.01),
+            // Its first step takes o, m and l as zeros instead of storing and loading them.
+            ("FA1 tiles", 0.25),
+        ] {
+            let rung = rungs.iter().find(|rung| rung.name == name).unwrap();
+            let counted = rung.counts.unwrap().global_bytes as f64;
+            let difference = counted / rung.bytes as f64 - 1.0;
+            assert!(difference.abs() < tolerance, "{difference}: {rung:?}");
         }
     }
 
@@ -377,7 +415,7 @@ mod tests {
                 seq,
                 head_dim,
                 seed: 0,
-                runs: 1,
+                runs: 0,
             };
             climb(&mut Sim::new(), &size).unwrap_err().to_string()
         };
