@@ -49,7 +49,7 @@ pub struct Row {
     pub cost: Cost,
     /// FLOPs a byte.
     pub intensity: f64,
-    /// What takes most of the time.
+    /// What would take longest if all its kernels were one.
     pub bound: Bound,
     /// The time it takes at least, seconds.
     pub seconds: f64,
@@ -57,8 +57,8 @@ pub struct Row {
     pub attainable_flops: f64,
 }
 
-/// The least time of one kernel, and what sets it.
-fn kernel_time(cost: &Cost, gpu: &GpuSpec, dtype: DType) -> (f64, Bound) {
+/// The least time of a kernel, or of what could be one, and what sets it.
+fn least_time(cost: &Cost, gpu: &GpuSpec, dtype: DType) -> (f64, Bound) {
     let times = [
         (cost.bytes() as f64 / gpu.bandwidth, Bound::Memory),
         (cost.flops as f64 / gpu.peak_flops(dtype), Bound::Compute),
@@ -109,21 +109,13 @@ pub fn tiles(gpu: &GpuSpec, work: &Workload) -> Result<Tiles, Error> {
 /// One algorithm on one GPU.
 pub fn row(algorithm: Algorithm, pass: Pass, work: &Workload, tiles: &Tiles, gpu: &GpuSpec) -> Row {
     let kernels = cost::kernels(algorithm, pass, work, tiles);
-    let times: Vec<_> = kernels
+    // One kernel runs after the other.
+    let times = kernels
         .iter()
-        .map(|kernel| kernel_time(kernel, gpu, work.dtype))
-        .collect();
-    let seconds: f64 = times.iter().map(|(seconds, _)| seconds).sum();
-    let spent_on = |bound| -> f64 {
-        let of_bound = times.iter().filter(|(_, b)| *b == bound);
-        of_bound.map(|(seconds, _)| seconds).sum()
-    };
-    let bounds = [Bound::Memory, Bound::Compute, Bound::Exponentials];
-    let bound = bounds
-        .into_iter()
-        .max_by(|a, b| spent_on(*a).total_cmp(&spent_on(*b)))
-        .expect("there are three");
+        .map(|kernel| least_time(kernel, gpu, work.dtype).0);
+    let seconds: f64 = times.sum();
     let cost: Cost = kernels.into_iter().sum();
+    let (_, bound) = least_time(&cost, gpu, work.dtype);
     Row {
         pass,
         algorithm,

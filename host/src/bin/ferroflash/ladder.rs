@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::arguments::{self, MaskName};
 use crate::failure::Failure;
 use crate::ladder_gpu;
-use crate::table::Table;
+use crate::table::{Table, error_bound};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -210,13 +210,14 @@ fn print_rungs(report: &Report) {
             format!("{:.0} ×", rung.passes_over_output),
             format!("{:.0}", rung.traffic.read_bytes as f64 / 1e3),
             format!("{:.0}", rung.traffic.written_bytes as f64 / 1e3),
-            format!("{:.1e}", rung.largest_error),
+            error_bound(rung.largest_error),
         ]);
     }
     table.print();
     if let Some(error) = report.product_largest_error {
         println!();
-        println!("ferroflash's own loop on the CPU, on the same head: largest error {error:.1e}");
+        let error = error_bound(error);
+        println!("ferroflash's own loop on the CPU, on the same head: largest error {error}");
     }
     println!();
     let attention = report.rungs.iter().skip(report.softmax.len());

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::progress;
-use crate::table::Table;
+use crate::table::{Table, error_bound};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -96,7 +96,7 @@ fn print(report: &Report) {
                 rung.counts
                     .map(|counts| counts.warp_instructions.to_string()),
             ),
-            format!("{:.1e}", rung.largest_error),
+            error_bound(rung.largest_error),
             format!("{:.2}", rung.error_ratio),
         ]);
     }

@@ -31,6 +31,9 @@ pub struct Args {
     /// Element type
     #[arg(long, value_enum, default_value_t = DTypeName::Bf16)]
     dtype: DTypeName,
+    /// Which of the two computations
+    #[arg(long, value_enum, default_value_t = PassName::Both)]
+    pass: PassName,
     /// Draw the roof to this file, with what was measured on such a GPU
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -40,6 +43,26 @@ pub struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PassName {
+    /// o and lse
+    Fwd,
+    /// Gradients of q, k and v
+    Bwd,
+    /// One after the other
+    Both,
+}
+
+impl PassName {
+    fn holds(self, pass: Pass) -> bool {
+        match self {
+            Self::Fwd => pass == Pass::Forward,
+            Self::Bwd => pass == Pass::Backward,
+            Self::Both => true,
+        }
+    }
 }
 
 /// What `--json` prints.
@@ -76,6 +99,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let svg = roofline_plot::draw(&gpu, dtype, &rows, &points);
         picture::write(path, &svg)?;
     }
+    rows.retain(|row| args.pass.holds(row.pass));
     let report = Report {
         dtype: dtype.name(),
         peak_flops: gpu.peak_flops(dtype),
@@ -103,8 +127,10 @@ fn print(report: &Report) {
         report.gpu.exps / 1e12,
     );
     for pass in Pass::ALL {
-        println!();
-        print_pass(report, pass);
+        if report.rows.iter().any(|row| row.pass == pass) {
+            println!();
+            print_pass(report, pass);
+        }
     }
 }
 

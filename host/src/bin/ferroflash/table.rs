@@ -42,3 +42,25 @@ impl Table {
         }
     }
 }
+
+/// An error as the next power of two above it: its digits depend on the machine's exponential function.
+pub fn error_bound(error: f64) -> String {
+    if error > 0.0 && error.is_finite() {
+        format!("≤ 2^{:.0}", error.log2().ceil())
+    } else {
+        error.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::error_bound;
+
+    #[test]
+    fn errors_are_rounded_up() {
+        assert_eq!(error_bound(3e-7), "≤ 2^-21");
+        assert_eq!(error_bound(0.25), "≤ 2^-2");
+        assert_eq!(error_bound(0.0), "0");
+        assert_eq!(error_bound(f64::NAN), "NaN");
+    }
+}
