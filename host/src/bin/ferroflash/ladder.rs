@@ -1,5 +1,7 @@
 //! `ferroflash ladder`: from the textbook's softmax to FlashAttention-2, one rung after the other.
 
+use std::io::{self, Write};
+
 use ferroflash::learn::cost::Tiles;
 use ferroflash::learn::ladder::attention::{Head, Measured, Rung};
 use ferroflash::learn::ladder::dropout::Dropout;
@@ -19,25 +21,25 @@ use crate::table::{Table, error_bound};
 #[derive(clap::Args)]
 pub struct Args {
     /// Queries and keys
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = arguments::count, allow_hyphen_values = true)]
     seq: usize,
     /// Components of q, k, v and o
-    #[arg(long, value_name = "D", default_value_t = 64, value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = arguments::count, allow_hyphen_values = true)]
     head_dim: usize,
     /// Which keys a query sees
     #[arg(long, value_enum, default_value_t = MaskName::None)]
     mask: MaskName,
     /// Probability with which an entry of P is dropped
-    #[arg(long, value_name = "P", value_parser = arguments::real, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = arguments::real, allow_hyphen_values = true)]
     dropout: Option<f32>,
     /// Where to run: the CPU shows the algorithms, a GPU runs them as kernels
     #[arg(long, value_enum, default_value_t = LadderBackend::Cpu)]
     backend: LadderBackend,
     /// Batch times heads on a GPU; the CPU shows one
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = arguments::count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = arguments::count, allow_hyphen_values = true)]
     heads: usize,
     /// Seed of the inputs and of dropout
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = arguments::seed, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = arguments::seed, allow_hyphen_values = true)]
     seed: u64,
     /// Print one line of JSON
     #[arg(long)]
@@ -130,12 +132,13 @@ fn cpu(args: &Args) -> Result<(), Failure> {
         rungs: Rung::ALL.map(|rung| rung.measure(&head)).into(),
         product_largest_error: product::largest_error(&head)?,
     };
+    let mut out = io::stdout();
     if args.json {
         let line = serde_json::to_string(&report).expect("plain numbers and strings");
-        println!("{line}");
+        writeln!(out, "{line}")?;
     } else {
-        print_softmax(&report);
-        print_rungs(&report);
+        print_softmax(&report, &mut out)?;
+        print_rungs(&report, &mut out)?;
     }
     Ok(())
 }
@@ -160,12 +163,15 @@ fn text(value: f32, decimals: usize) -> String {
     }
 }
 
-fn print_softmax(report: &Report) {
+fn print_softmax(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let exps = naive_exponentials(&OVERFLOWING_ROW, DType::F16);
     let exps: Vec<_> = exps.into_iter().map(|exp| text(exp, 1)).collect();
-    println!("softmax of {OVERFLOWING_ROW:?} in f16, whose largest number is 65504");
-    println!("exp: {}", exps.join(", "));
-    println!();
+    writeln!(
+        out,
+        "softmax of {OVERFLOWING_ROW:?} in f16, whose largest number is 65504"
+    )?;
+    writeln!(out, "exp: {}", exps.join(", "))?;
+    writeln!(out)?;
     let mut table = Table::new(&["f16", "passes", "y₀", "y₁", "y₂", "y₃", "y₄"]);
     for SoftmaxReport {
         softmax, passes, y, ..
@@ -174,25 +180,27 @@ fn print_softmax(report: &Report) {
         let cells = [softmax.to_string(), passes.to_string()];
         table.row(cells.into_iter().chain(y.clone()));
     }
-    table.print();
-    println!();
+    table.print(out)?;
+    writeln!(out)?;
     for row in &report.softmax {
-        println!("{}: {}", row.softmax, row.formula);
+        writeln!(out, "{}: {}", row.softmax, row.formula)?;
     }
+    Ok(())
 }
 
-fn print_rungs(report: &Report) {
+fn print_rungs(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let Tiles {
         fa1_block_n,
         block_m,
         block_n,
     } = report.tiles;
-    println!();
-    println!(
+    writeln!(out)?;
+    writeln!(
+        out,
         "attention of one head, seq {}, head_dim {}, f32; FA1 with {block_m} rows × {fa1_block_n} keys, FA2 with {block_m} × {block_n}",
         report.seq, report.head_dim
-    );
-    println!();
+    )?;
+    writeln!(out)?;
     let mut table = Table::new(&[
         "rung",
         "S, P moved",
@@ -213,15 +221,19 @@ fn print_rungs(report: &Report) {
             error_bound(rung.largest_error),
         ]);
     }
-    table.print();
+    table.print(out)?;
     if let Some(error) = report.product_largest_error {
-        println!();
+        writeln!(out)?;
         let error = error_bound(error);
-        println!("ferroflash's own loop on the CPU, on the same head: largest error {error}");
+        writeln!(
+            out,
+            "ferroflash's own loop on the CPU, on the same head: largest error {error}"
+        )?;
     }
-    println!();
+    writeln!(out)?;
     let attention = report.rungs.iter().skip(report.softmax.len());
     for rung in attention {
-        println!("{}: {}", rung.rung, rung.formula);
+        writeln!(out, "{}: {}", rung.rung, rung.formula)?;
     }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! `ferroflash ladder --backend cuda|sim`: the rungs as kernels.
 
+use std::io::{self, Write};
+
 use ferroflash::Gpu;
 use ferroflash::backend::Device;
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
@@ -49,11 +51,12 @@ fn run<D: Device>(gpu: &mut Gpu<D>, size: &Size, json: bool) -> Result<(), Failu
         head_dim: size.head_dim,
         rungs,
     };
+    let mut out = io::stdout();
     if json {
         let line = serde_json::to_string(&report).expect("plain numbers and strings");
-        println!("{line}");
+        writeln!(out, "{line}")?;
     } else {
-        print(&report);
+        print(&report, &mut out)?;
     }
     match report.rungs.iter().find(|rung| rung.error_ratio > 1.0) {
         None => Ok(()),
@@ -64,12 +67,13 @@ fn run<D: Device>(gpu: &mut Gpu<D>, size: &Size, json: bool) -> Result<(), Failu
     }
 }
 
-fn print(report: &Report) {
-    println!(
+fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
         "{}: {} heads, seq {}, head_dim {}",
         report.device, report.heads, report.seq, report.head_dim
-    );
-    println!();
+    )?;
+    writeln!(out)?;
     // A GPU has times, a simulator counts.
     let mut table = Table::new(&[
         "rung",
@@ -100,7 +104,7 @@ fn print(report: &Report) {
             format!("{:.2}", rung.error_ratio),
         ]);
     }
-    table.print();
+    table.print(out)
 }
 
 fn megabytes(bytes: u64) -> String {

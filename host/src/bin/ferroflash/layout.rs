@@ -1,7 +1,7 @@
 //! `ferroflash layout`: pictures of fragments and of shared memory.
 
 use std::env;
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
@@ -39,7 +39,7 @@ enum What {
     /// Who holds what of the accumulator of wgmma.m64nNk16
     Wgmma {
         /// Columns
-        #[arg(long, value_name = "N", default_value_t = 16, value_parser = arguments::small, allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", default_value_t = 16, value_parser = arguments::small, allow_hyphen_values = true)]
         n: u32,
     },
     /// How TMA stores rows of 16, 32, 64 or 128 bytes
@@ -51,7 +51,7 @@ enum What {
     /// A tile in shared memory, and the bank conflicts of an access to it
     Smem {
         /// Elements of a row
-        #[arg(long, value_name = "D", default_value_t = 64, value_parser = arguments::count, allow_negative_numbers = true)]
+        #[arg(long, value_name = "D", default_value_t = 64, value_parser = arguments::count, allow_hyphen_values = true)]
         head_dim: usize,
         /// How rows are stored
         #[arg(long, value_enum, default_value_t = StorageName::Swizzled)]
@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // https://no-color.org
     let colours =
         stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
-    print!("{}", grid.text(colours));
+    write!(stdout(), "{}", grid.text(colours))?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `ferroflash roofline`: what limits attention on a GPU.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use ferroflash::DType;
@@ -20,13 +21,13 @@ pub struct Args {
     #[arg(long, default_value = "h100")]
     device: String,
     /// Batch times heads
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::seed, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::seed, allow_hyphen_values = true)]
     heads: u64,
     /// Queries and keys, one value or several with commas
-    #[arg(long, value_name = "N,…", default_value = "4096", value_delimiter = ',', value_parser = arguments::seed, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N,…", default_value = "4096", value_delimiter = ',', value_parser = arguments::seed, allow_hyphen_values = true)]
     seq: Vec<u64>,
     /// Components of q, k, v and o, one value or several with commas
-    #[arg(long, value_name = "N,…", default_value = "128", value_delimiter = ',', value_parser = arguments::seed, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N,…", default_value = "128", value_delimiter = ',', value_parser = arguments::seed, allow_hyphen_values = true)]
     head_dim: Vec<u64>,
     /// Element type
     #[arg(long, value_enum, default_value_t = DTypeName::Bf16)]
@@ -107,17 +108,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         gpu,
         rows,
     };
+    let mut out = io::stdout();
     if args.json {
         let line = serde_json::to_string(&report).expect("plain numbers and strings");
-        println!("{line}");
+        writeln!(out, "{line}")?;
     } else {
-        print(&report);
+        print(&report, &mut out)?;
     }
     Ok(())
 }
 
-fn print(report: &Report) {
-    println!(
+fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
         "{}: {:.1} TFLOP/s {}, {:.0} GB/s, ridge {:.1} FLOP/byte, {:.2} T exponentials/s",
         report.gpu.name,
         report.peak_flops / 1e12,
@@ -125,16 +128,17 @@ fn print(report: &Report) {
         report.gpu.bandwidth / 1e9,
         report.ridge,
         report.gpu.exps / 1e12,
-    );
+    )?;
     for pass in Pass::ALL {
         if report.rows.iter().any(|row| row.pass == pass) {
-            println!();
-            print_pass(report, pass);
+            writeln!(out)?;
+            print_pass(report, pass, out)?;
         }
     }
+    Ok(())
 }
 
-fn print_pass(report: &Report, pass: Pass) {
+fn print_pass(report: &Report, pass: Pass, out: &mut impl Write) -> io::Result<()> {
     let mut table = Table::new(&[
         pass.name(),
         "seq",
@@ -161,5 +165,5 @@ fn print_pass(report: &Report, pass: Pass) {
             format!("{:.0}", row.attainable_flops / 1e12),
         ]);
     }
-    table.print();
+    table.print(out)
 }

@@ -1,5 +1,7 @@
 //! Tables in Markdown, padded so that they read as well in a terminal.
 
+use std::io::{self, Write};
+
 /// A table whose first column is text and whose others are numbers.
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -20,7 +22,7 @@ impl Table {
     }
 
     /// Prints it: the first column to the left, the others to the right.
-    pub fn print(&self) {
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
             cells.max().unwrap_or(0)
@@ -31,15 +33,16 @@ impl Table {
             for (cell, width) in row.iter().zip(&widths).skip(1) {
                 line += &format!(" {cell:>width$} |");
             }
-            println!("{line}");
+            writeln!(out, "{line}")?;
             if index == 0 {
                 let mut rule = format!("|{}|", "-".repeat(widths[0] + 2));
                 for width in &widths[1..] {
                     rule += &format!("{}:|", "-".repeat(width + 1));
                 }
-                println!("{rule}");
+                writeln!(out, "{rule}")?;
             }
         }
+        Ok(())
     }
 }
 
