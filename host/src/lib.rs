@@ -34,6 +34,8 @@ mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
+#[cfg(feature = "cli")]
+pub mod learn;
 mod mask;
 mod memory;
 mod modules;

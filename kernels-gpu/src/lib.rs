@@ -11,6 +11,7 @@ pub mod abi;
 pub mod config;
 pub mod dtype;
 pub mod instances;
+pub mod ladder;
 pub mod layout;
 pub mod tile;
 pub mod wgmma;

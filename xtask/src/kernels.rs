@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use cuda_builder::manifest::FILE_NAME;
 use cuda_builder::{Build, CudaBuilder, ptxas};
-use kernels_gpu::instances::{Arch, INSTANCES};
+use kernels_gpu::instances::{self, Arch, INSTANCES};
 
 use crate::paths;
 
@@ -32,9 +32,7 @@ pub fn compile() -> anyhow::Result<Build> {
     let build = builder.build()?;
     for kernel in &build.kernels {
         anyhow::ensure!(
-            INSTANCES
-                .iter()
-                .any(|instance| instance.name == kernel.entry),
+            instances::find(&kernel.entry).is_some(),
             "kernel {} is not in the instance table",
             kernel.entry
         );

@@ -37,6 +37,8 @@ enum Command {
     Mutants(commands::mutants::Args),
     /// Run `ferroflash attend` on a real model's attention layer and compare with the model's own output
     Example(commands::example::Args),
+    /// Write the output of the commands that docs/ names into it
+    Docs(commands::docs::Args),
     /// Formatting, lints, then everything `test` runs: what to do before offering a change
     Ci,
 }
@@ -51,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Command::Doctor => commands::doctor::run(),
         Command::Mutants(args) => commands::mutants::run(&args),
         Command::Example(args) => commands::example::run(&args),
+        Command::Docs(args) => commands::docs::run(&args),
         Command::Ci => commands::ci::run(),
     }
 }

@@ -111,3 +111,18 @@ pub unsafe fn load_u32(address: u64) -> u32 {
     }
     value
 }
+
+/// Loads one f32, which this or an earlier launch wrote (`ld.global.f32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned, inside an allocation, and no other thread writes it without a barrier in between.
+#[inline(always)]
+pub unsafe fn load(address: u64) -> f32 {
+    let value: f32;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.f32 {}, [{}];", out(reg32) value, in(reg64) address,
+            options(readonly, nostack));
+    }
+    value
+}

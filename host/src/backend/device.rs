@@ -33,6 +33,23 @@ pub trait Device: Memory {
     /// # Errors
     /// [`Error::Device`] if the device has no TMA or refuses the description.
     fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error>;
+
+    /// What the launches since the last call did, if this device counts.
+    fn take_counts(&mut self) -> Option<Counts> {
+        None
+    }
+}
+
+/// What launches did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+pub struct Counts {
+    /// Instructions, each counted once a warp.
+    pub warp_instructions: u64,
+    /// Bytes of global memory that warps asked for, in whole sectors of 32 bytes, before any cache.
+    pub global_bytes: u64,
+    /// Passes over shared memory beyond the fewest possible.
+    pub bank_conflicts: u64,
 }
 
 /// One kernel launch. Block size and shared memory stand in the instance.

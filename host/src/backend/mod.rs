@@ -7,7 +7,7 @@ mod gpu;
 pub(crate) mod hopper;
 pub mod sim;
 
-pub use device::{Device, DeviceInfo, Launch};
+pub use device::{Counts, Device, DeviceInfo, Launch};
 pub use gpu::Gpu;
 
 use crate::{Capabilities, Error, Memory, Operands, Problem};

@@ -10,7 +10,7 @@ use kernels_gpu::instances::Family;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 use ptx_sim::{LaunchConfig, MemoryError, Module};
 
-use super::device::{Device, DeviceInfo, Launch};
+use super::device::{Counts, Device, DeviceInfo, Launch};
 use crate::{Error, Gpu, Memory};
 
 /// Runs problems on a simulated Hopper GPU.
@@ -39,6 +39,7 @@ pub struct SimDevice {
     /// Modules parsed before, by the name of their kernel.
     modules: HashMap<&'static str, Module>,
     schedule_seed: u64,
+    counts: Counts,
     info: DeviceInfo,
 }
 
@@ -73,6 +74,7 @@ impl SimDevice {
             memory: Arc::new(ptx_sim::Memory::new()),
             modules: HashMap::new(),
             schedule_seed: seed,
+            counts: Counts::default(),
             info: DeviceInfo {
                 name: DEVICE_NAME.to_owned(),
                 compute_capability: (9, 0),
@@ -82,6 +84,20 @@ impl SimDevice {
                 memory_bytes: None,
                 driver: "ptx-sim".to_owned(),
             },
+        }
+    }
+}
+
+/// Bytes of a sector, the unit in which global memory is fetched.
+const SECTOR_BYTES: u64 = 32;
+
+impl SimDevice {
+    fn count(&mut self, report: &ptx_sim::Report) {
+        self.counts.warp_instructions += report.warp_instructions;
+        if let Some(statistics) = &report.statistics {
+            let sectors: u64 = statistics.lines.iter().map(|line| line.sectors).sum();
+            self.counts.global_bytes += sectors * SECTOR_BYTES;
+            self.counts.bank_conflicts += statistics.bank_conflicts();
         }
     }
 }
@@ -196,12 +212,19 @@ impl Device for SimDevice {
         };
         let module = &self.modules[name];
         match ptx_sim::launch(module, name, &config, launch.params, &self.memory) {
-            Ok(_) => Ok(()),
+            Ok(report) => {
+                self.count(&report);
+                Ok(())
+            }
             Err(error) => Err(failure(format!("running kernel {name}"), error)),
         }
     }
 
     fn encode_tensor_map(&self, _: DType, _: &TensorMapSpec) -> Result<TensorMap, Error> {
         Err(failure("encoding a tensor map", "TMA is not simulated yet"))
+    }
+
+    fn take_counts(&mut self) -> Option<Counts> {
+        Some(std::mem::take(&mut self.counts))
     }
 }

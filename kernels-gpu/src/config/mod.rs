@@ -1,5 +1,6 @@
 //! Tile shapes: one row per kernel instance, with the measured reason beside it; one file per family.
 
+pub mod ladder;
 pub mod mma;
 pub mod simt;
 pub mod wgmma;

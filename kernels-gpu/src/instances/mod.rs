@@ -3,9 +3,12 @@
 //! One file per family lists what is instantiated. On the GPU each row becomes a kernel; everywhere it becomes
 //! an entry of [`INSTANCES`], from which the host computes launches.
 
+mod ladder;
 mod mma;
 mod simt;
 mod wgmma;
+
+pub use ladder::LADDER;
 
 use crate::config::wgmma::WgmmaTile;
 use crate::dtype::DType;
@@ -38,9 +41,12 @@ pub enum Family {
     Mma,
     /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
     Wgmma,
+    /// The steps towards the others that `ferroflash ladder` shows; in no table that problems are given to.
+    Ladder,
 }
 
 impl Family {
+    /// What a problem may be given to.
     pub const ALL: [Self; 3] = [Self::Simt, Self::Mma, Self::Wgmma];
 
     pub const fn name(self) -> &'static str {
@@ -48,6 +54,7 @@ impl Family {
             Self::Simt => "simt",
             Self::Mma => "mma",
             Self::Wgmma => "wgmma",
+            Self::Ladder => "ladder",
         }
     }
 }
@@ -81,7 +88,7 @@ pub struct Instance {
 const FAMILIES: [&[Instance]; Family::ALL.len()] =
     [simt::INSTANCES, mma::INSTANCES, wgmma::INSTANCES];
 
-/// Every exported kernel, family by family.
+/// Every kernel that problems are given to, family by family.
 pub const INSTANCES: &[Instance] = &{
     let mut all = [FAMILIES[0][0]; count()];
     let (mut family, mut next) = (0, 0);
@@ -104,4 +111,10 @@ const fn count() -> usize {
         family += 1;
     }
     total
+}
+
+/// The exported kernel of that name, the ladder's included.
+pub fn find(name: &str) -> Option<&'static Instance> {
+    let mut all = INSTANCES.iter().chain(LADDER);
+    all.find(|instance| instance.name == name)
 }

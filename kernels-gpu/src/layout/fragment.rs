@@ -16,6 +16,22 @@ pub const fn accumulator(lane: u32, register: u32) -> (u32, u32) {
     (lane / 4 + register / 2 * 8, lane % 4 * 2 + register % 2)
 }
 
+/// Row and column (contraction index) of operand A, 16 × 16, that half `half` of register `register` holds; the lower
+/// half is 0.
+#[inline(always)]
+pub const fn operand_a(lane: u32, register: u32, half: u32) -> (u32, u32) {
+    (
+        lane / 4 + register % 2 * 8,
+        lane % 4 * 2 + half + register / 2 * 8,
+    )
+}
+
+/// Row (contraction index) and column of operand B, 16 × 8, that half `half` of register `register` holds.
+#[inline(always)]
+pub const fn operand_b(lane: u32, register: u32, half: u32) -> (u32, u32) {
+    (lane % 4 * 2 + half + register * 8, lane / 4)
+}
+
 /// Row of its 16-row tile and column of a row of score or output tiles, for element `index` of what a lane holds of
 /// one row: two consecutive columns of each 8-column tile.
 #[inline(always)]
@@ -45,20 +61,7 @@ pub const fn v_row_piece(lane: u32) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    /// Row and column of A in half `half` of register `register` (PTX ISA).
-    fn a(lane: u32, register: u32, half: u32) -> (u32, u32) {
-        (
-            lane / 4 + register % 2 * 8,
-            lane % 4 * 2 + half + register / 2 * 8,
-        )
-    }
-
-    /// Row (contraction index) and column of B (PTX ISA).
-    fn b(lane: u32, register: u32, half: u32) -> (u32, u32) {
-        (lane % 4 * 2 + half + register * 8, lane / 4)
-    }
+    use super::{operand_a as a, operand_b as b, *};
 
     /// Memory row and element column that `ldmatrix.x4` puts in a half register, for lanes that give addresses by
     /// `map`.

@@ -5,3 +5,5 @@
 
 pub mod fragment;
 pub mod swizzle;
+pub mod swizzle_mode;
+pub mod wgmma;

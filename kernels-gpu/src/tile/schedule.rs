@@ -52,8 +52,8 @@ impl TileList {
 
 /// Quotient and remainder, in 32 bits where they suffice: a 64-bit division is about 100 instructions.
 #[inline(always)]
-fn divide(dividend: u64, divisor: u64) -> (u64, u64) {
-    // SAFETY: there is a tile, so no extent is zero. Without this the division carries a panic branch.
+pub(crate) fn divide(dividend: u64, divisor: u64) -> (u64, u64) {
+    // SAFETY: whoever divides has an element, so no extent is zero. Without this the division carries a panic branch.
     unsafe { core::hint::assert_unchecked(divisor != 0) };
     if (dividend | divisor) >> 32 == 0 {
         let (dividend, divisor) = (dividend as u32, divisor as u32);

@@ -1,7 +1,7 @@
 //! `cargo xtask build`
 
 use cuda_builder::{Build, ptxas};
-use kernels_gpu::instances::INSTANCES;
+use kernels_gpu::instances;
 
 use crate::{kernels, paths};
 
@@ -27,10 +27,7 @@ fn print_table(build: &Build) {
     println!("| kernel | PTX for | threads | shared bytes | registers | spilled bytes |");
     println!("|---|---|---|---|---|---|");
     for kernel in &build.kernels {
-        let shared = INSTANCES
-            .iter()
-            .find(|instance| instance.name == kernel.entry)
-            .map_or(0, |instance| instance.shared_bytes);
+        let shared = instances::find(&kernel.entry).map_or(0, |instance| instance.shared_bytes);
         let worst = |figure: fn(&cuda_builder::manifest::Resources) -> u32| {
             kernel
                 .resources

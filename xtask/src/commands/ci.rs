@@ -2,7 +2,7 @@
 
 use xshell::{Shell, cmd};
 
-use crate::commands::test;
+use crate::commands::{docs, test};
 use crate::paths;
 
 pub fn run() -> anyhow::Result<()> {
@@ -14,5 +14,6 @@ pub fn run() -> anyhow::Result<()> {
         "cargo clippy --workspace --all-targets -- --deny warnings"
     )
     .run()?;
+    docs::run(&docs::Args::check())?;
     test::run(&test::Args::default())
 }

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod build;
 pub mod ci;
 pub mod dist;
+pub mod docs;
 pub mod doctor;
 pub mod example;
 pub mod mutants;

@@ -35,6 +35,11 @@ pub fn count(text: &str) -> Result<usize, Refusal> {
     number(text, "a whole number, 0 or more")
 }
 
+/// A small count.
+pub fn small(text: &str) -> Result<u32, Refusal> {
+    number(text, "a whole number, 0 or more")
+}
+
 /// A seed.
 pub fn seed(text: &str) -> Result<u64, Refusal> {
     number(text, "a whole number, 0 or more")
@@ -44,7 +49,8 @@ fn window_side(text: &str) -> Result<u32, Refusal> {
     number(text, "a whole number of keys, 0 or more")
 }
 
-fn real(text: &str) -> Result<f32, Refusal> {
+/// A number.
+pub fn real(text: &str) -> Result<f32, Refusal> {
     number(text, "a number")
 }
 

@@ -67,7 +67,19 @@ impl fmt::Display for Failure {
 }
 
 /// Options of the library that are flags of the command.
-const FLAGS: [&str; 5] = ["softmax_scale", "softcap", "force", "dtype", "backend"];
+const FLAGS: [&str; 11] = [
+    "softmax_scale",
+    "softcap",
+    "force",
+    "dtype",
+    "backend",
+    "device",
+    "heads",
+    "seq",
+    "head_dim",
+    "dropout",
+    "n",
+];
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {

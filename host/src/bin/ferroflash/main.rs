@@ -9,7 +9,13 @@ mod bench;
 mod failure;
 mod file;
 mod info;
+mod ladder;
+mod ladder_gpu;
+mod layout;
+mod picture;
 mod progress;
+mod roofline;
+mod table;
 mod usage;
 mod verify;
 
@@ -35,6 +41,12 @@ enum Command {
     Bench(bench::Args),
     /// Show devices, driver, and which embedded kernels can run here
     Info(info::Args),
+    /// Show what limits attention on a GPU: FLOPs, bytes, and the least time of each algorithm
+    Roofline(roofline::Args),
+    /// Climb from the textbook's softmax to FlashAttention-2, counting what each step moves
+    Ladder(ladder::Args),
+    /// Show which thread holds which element, and how tiles lie in shared memory
+    Layout(layout::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,5 +74,8 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Info(args) => info::run(args),
+        Command::Roofline(args) => roofline::run(args),
+        Command::Ladder(args) => ladder::run(args),
+        Command::Layout(args) => layout::run(args),
     }
 }

@@ -1,7 +1,11 @@
 //! clap's errors, in the command's own one-line form.
 
+use std::env;
+
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::Cli;
 use crate::arguments::Refusal;
 use crate::failure::Failure;
 
@@ -46,10 +50,10 @@ pub fn failure(error: &clap::Error) -> Failure {
         }
         ErrorKind::InvalidSubcommand => {
             let found = strings(error, ContextKind::InvalidSubcommand).join(" ");
-            Failure::refused("command", format!("`{found}` is unknown"), COMMANDS)
+            Failure::refused("command", format!("`{found}` is unknown"), commands())
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Failure::refused("command", "missing", COMMANDS)
+            Failure::refused("command", "missing", commands())
         }
         ErrorKind::ArgumentConflict => {
             let other = strings(error, ContextKind::PriorArg);
@@ -68,7 +72,20 @@ pub fn failure(error: &clap::Error) -> Failure {
     }
 }
 
-const COMMANDS: &str = "one of attend, verify, bench, info";
+/// The subcommands at the place where one is missing or unknown.
+fn commands() -> String {
+    let cli = Cli::command();
+    let named = env::args().nth(1);
+    let named = named.and_then(|name| cli.find_subcommand(name));
+    let parent = named
+        .filter(|command| command.has_subcommands())
+        .unwrap_or(&cli);
+    let names: Vec<_> = parent
+        .get_subcommands()
+        .map(|command| command.get_name())
+        .collect();
+    format!("one of {}", names.join(", "))
+}
 
 fn see_help() -> String {
     "the command's --help lists its arguments".to_owned()

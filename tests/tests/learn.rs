@@ -1,0 +1,198 @@
+//! The commands that explain: roofline, ladder, layout.
+
+use std::fs;
+
+use ferroflash_tests::command::{Outcome, ferroflash};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The words of `text`, as arguments.
+fn run(text: &str) -> Outcome {
+    ferroflash(text.split_whitespace())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(run(text).succeeded()).expect("a line of JSON")
+}
+
+/// The published figures for S = Q Kᵀ on an A100-40G, whose ridge is at 201 FLOP/byte.
+#[test]
+fn roofline_gives_the_known_intensities() {
+    let report =
+        json("roofline --device a100-40g --seq 256,2048,4096 --head-dim 64,128,256 --json");
+    assert_eq!(report["ridge"].as_f64().unwrap().round(), 201.0);
+    let rows = report["rows"].as_array().unwrap();
+    let found: Vec<_> = rows
+        .iter()
+        .filter(|row| row["algorithm"] == "scores" && row["pass"] == "forward")
+        .map(|row| {
+            let intensity = row["intensity"].as_f64().unwrap().round();
+            (
+                row["head_dim"].as_u64().unwrap(),
+                intensity,
+                row["bound"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [
+        (64, 43.0, "memory"),
+        (64, 60.0, "memory"),
+        (64, 62.0, "memory"),
+        (128, 64.0, "memory"),
+        (128, 114.0, "memory"),
+        (128, 120.0, "memory"),
+        (256, 85.0, "memory"),
+        (256, 205.0, "compute"),
+        (256, 228.0, "compute"),
+    ];
+    assert_eq!(found, expected);
+    // Every algorithm, both ways, for each of the nine shapes.
+    assert_eq!(rows.len(), 9 * 2 * 5);
+}
+
+#[test]
+fn roofline_prints_what_json_holds() {
+    let text = run("roofline --device h200 --seq 2048 --head-dim 64 --dtype f16");
+    let text = text.succeeded();
+    assert!(
+        text.starts_with("h200: 989.4 TFLOP/s f16, 4800 GB/s, ridge 206.1 FLOP/byte"),
+        "{text}"
+    );
+    for algorithm in ["S = QKᵀ alone", "unfused", "FA1", "FA2", "FA2, K/V in L2"] {
+        let cell = format!("| {algorithm} ");
+        assert_eq!(
+            text.matches(&cell).count(),
+            2,
+            "{algorithm} forward and backward:\n{text}"
+        );
+    }
+}
+
+#[test]
+fn ladder_shows_the_overflow_and_the_agreement() {
+    let text = run("ladder --seq 64 --head-dim 16");
+    let text = text.succeeded();
+    assert!(
+        text.contains("exp: 1.0, 1097.0, 403.5, inf, 22032.0"),
+        "{text}"
+    );
+    let naive = text
+        .lines()
+        .find(|line| line.starts_with("| naive softmax "))
+        .unwrap();
+    assert!(naive.contains("NaN"), "{naive}");
+
+    for options in [
+        "",
+        " --mask causal",
+        " --mask causal --dropout 0.2 --seed 5",
+    ] {
+        let report = json(&format!("ladder --seq 200 --head-dim 40 --json{options}"));
+        let rungs = report["rungs"].as_array().unwrap();
+        assert_eq!(rungs.len(), 6);
+        for rung in rungs {
+            let error = rung["largest_error"].as_f64().unwrap();
+            assert!(error < 4e-6, "{options}: {rung}");
+        }
+        let product = report["product_largest_error"].as_f64();
+        assert_eq!(product.is_some(), !options.contains("dropout"));
+    }
+}
+
+#[test]
+fn ladder_climbs_the_kernels_in_the_simulator() {
+    let report = json("ladder --backend sim --heads 2 --seq 45 --head-dim 24 --json");
+    let rungs = report["rungs"].as_array().unwrap();
+    let names: Vec<_> = rungs
+        .iter()
+        .map(|rung| rung["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names[..4],
+        [
+            "unfused, S and P stored",
+            "one pass, a thread a column",
+            "FA1 tiles",
+            "simt"
+        ]
+    );
+    for rung in rungs {
+        assert!(rung["error_ratio"].as_f64().unwrap() <= 1.0, "{rung}");
+        // A simulator counts, and has no times worth printing.
+        assert!(rung["ms"].is_null());
+        assert!(rung["counts"]["global_bytes"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
+fn layout_pictures_are_svgs_without_colour_codes_in_the_text() {
+    let dir = TempDir::new().expect("a temporary folder");
+    for what in [
+        "mma --operand a",
+        "mma --operand b",
+        "mma --operand c",
+        "mma --operand p",
+        "ldmatrix --operand q",
+        "ldmatrix --operand v",
+        "wgmma --n 32",
+        "swizzle --mode 64",
+        "smem --head-dim 128 --storage plain --access accumulator",
+    ] {
+        let svg = dir.path().join("picture.svg");
+        let outcome = run(&format!("layout {what} --svg {}", svg.display()));
+        // Standard output is a pipe here.
+        assert!(!outcome.succeeded().contains('\x1b'), "{what}");
+        let svg = fs::read_to_string(svg).expect("it was written");
+        let document = roxmltree::Document::parse(&svg).expect("it is XML");
+        let texts: Vec<_> = document
+            .descendants()
+            .filter_map(|node| node.text())
+            .collect();
+        let title = outcome.stdout.lines().next().unwrap();
+        assert!(
+            texts.iter().any(|text| text.trim() == title),
+            "{what}: {texts:?}"
+        );
+    }
+}
+
+#[test]
+fn bad_arguments_are_refused_by_name() {
+    for (command, argument) in [
+        ("roofline --device a100", "--device"),
+        ("roofline --seq 0", "--seq"),
+        ("roofline --seq 64,-1", "--seq"),
+        ("roofline --head-dim 0", "--head-dim"),
+        ("roofline --head-dim 100000", "--head-dim"),
+        ("roofline --heads 0", "--heads"),
+        ("roofline --seq 1048576 --heads 1048576", "--seq"),
+        ("roofline --dtype f64", "--dtype"),
+        ("roofline --svg /nowhere/roof.svg", "--svg"),
+        ("ladder --seq 0", "--seq"),
+        ("ladder --seq 100000", "--seq"),
+        ("ladder --head-dim 0", "--head-dim"),
+        ("ladder --head-dim 257", "--head-dim"),
+        ("ladder --dropout 1", "--dropout"),
+        ("ladder --dropout -0.5", "--dropout"),
+        ("ladder --dropout nan", "--dropout"),
+        ("ladder --heads 2", "--heads"),
+        ("ladder --backend sim --heads 0", "--heads"),
+        ("ladder --backend sim --seq 0", "--seq"),
+        ("ladder --backend sim --head-dim 300", "--head-dim"),
+        ("ladder --backend sim --mask causal", "--mask"),
+        ("ladder --backend sim --dropout 0.1", "--dropout"),
+        ("ladder --backend cuda", "--backend"),
+        ("layout", "command"),
+        ("layout picture", "command"),
+        ("layout wgmma --n 0", "--n"),
+        ("layout wgmma --n 20", "--n"),
+        ("layout smem --head-dim 0", "--head-dim"),
+        ("layout smem --access sideways", "--access"),
+        ("layout swizzle --mode 256", "--mode"),
+        ("layout mma --svg /nowhere/mma.svg", "--svg"),
+    ] {
+        let outcome = run(command);
+        let (refused, _) = outcome.failed(2);
+        assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
+    }
+}

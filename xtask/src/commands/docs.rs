@@ -1,0 +1,193 @@
+//! `cargo xtask docs`: writes into docs/ what the commands named there print and draw.
+//!
+//! A page says what it wants between two comments, and everything between them is replaced:
+//!
+//! ```text
+//! <!-- run: ladder --seq 256 -->             the output, as text
+//! <!-- /run -->
+//! <!-- picture: layout mma --svg docs/pictures/mma.svg -->             the picture only
+//! <!-- /picture -->
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use xshell::{Shell, cmd};
+
+use crate::paths;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Change nothing; fail if a page or a picture is not current
+    #[arg(long)]
+    check: bool,
+}
+
+impl Args {
+    /// `--check`.
+    pub fn check() -> Self {
+        Self { check: true }
+    }
+}
+
+/// Pages with commands in them.
+const PAGES: [&str; 1] = ["docs/how-it-works.md"];
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let sh = Shell::new()?;
+    sh.change_dir(paths::root());
+    cmd!(sh, "cargo build --quiet --package ferroflash").run()?;
+    let fresh_folder = paths::target().join("docs");
+    fs::create_dir_all(&fresh_folder)?;
+    let mut stale = Vec::new();
+    for page in PAGES {
+        let path = paths::root().join(page);
+        let text = fs::read_to_string(&path).with_context(|| page.to_owned())?;
+        let mut pictures = Vec::new();
+        let fresh = fill(&text, |words| {
+            let picture = picture_of(words)?;
+            let drawn = picture.map(|name| fresh_folder.join(name.replace('/', "-")));
+            let output = ferroflash(&sh, words, drawn.as_deref())?;
+            pictures.extend(picture.map(str::to_owned).zip(drawn));
+            Ok(output)
+        })
+        .with_context(|| page.to_owned())?;
+        if replace(&path, fresh.as_bytes(), args.check)? {
+            stale.push(page.to_owned());
+        }
+        for (name, drawn) in pictures {
+            if replace(&paths::root().join(&name), &fs::read(&drawn)?, args.check)? {
+                stale.push(name);
+            }
+        }
+    }
+    let changed = stale.join(", ");
+    ensure!(
+        !args.check || stale.is_empty(),
+        "not current: {changed}; `cargo xtask docs` makes them so"
+    );
+    match stale.is_empty() {
+        true => println!("docs are current"),
+        false => println!("wrote {changed}"),
+    }
+    Ok(())
+}
+
+/// Whether `path` does not hold `fresh`; puts it there unless only checking.
+fn replace(path: &Path, fresh: &[u8], check: bool) -> anyhow::Result<bool> {
+    let stale = fs::read(path).ok().as_deref() != Some(fresh);
+    if stale && !check {
+        fs::write(path, fresh).with_context(|| path.display().to_string())?;
+    }
+    Ok(stale)
+}
+
+/// The file behind `--svg`.
+fn picture_of<'a>(words: &[&'a str]) -> anyhow::Result<Option<&'a str>> {
+    let Some(flag) = words.iter().position(|word| *word == "--svg") else {
+        return Ok(None);
+    };
+    let name = words.get(flag + 1).context("--svg names no file")?;
+    Ok(Some(name))
+}
+
+/// What the command prints, its picture drawn to `drawn` instead.
+fn ferroflash(sh: &Shell, words: &[&str], drawn: Option<&Path>) -> anyhow::Result<String> {
+    let mut arguments: Vec<PathBuf> = words.iter().map(PathBuf::from).collect();
+    if let (Some(drawn), Some(flag)) = (drawn, words.iter().position(|word| *word == "--svg")) {
+        arguments[flag + 1] = drawn.to_owned();
+    }
+    let program = paths::target().join("debug/ferroflash");
+    let output = cmd!(sh, "{program} {arguments...}").quiet().ignore_stderr();
+    Ok(output.read()?)
+}
+
+/// `text` with everything between its markers replaced by what `run` prints for their words.
+fn fill(
+    text: &str,
+    mut run: impl FnMut(&[&str]) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    let mut fresh = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        fresh += line;
+        fresh.push('\n');
+        let Some((kind, command)) = opening(line) else {
+            continue;
+        };
+        let closing = format!("<!-- /{kind} -->");
+        ensure!(
+            lines.by_ref().any(|line| line == closing),
+            "`{line}` is not followed by `{closing}`"
+        );
+        let words: Vec<_> = command.split_whitespace().collect();
+        let output = run(&words).with_context(|| line.to_owned())?;
+        fresh += &match kind {
+            "run" => format!(
+                "\n```text\n$ ferroflash {command}\n{}\n```\n\n",
+                output.trim_end()
+            ),
+            _ => match picture_of(&words)? {
+                Some(name) => {
+                    let beside_page = name.trim_start_matches("docs/");
+                    format!("\n![ferroflash {command}]({beside_page})\n\n")
+                }
+                None => bail!("`{line}` draws no picture: it has no --svg"),
+            },
+        };
+        fresh += &closing;
+        fresh.push('\n');
+    }
+    Ok(fresh)
+}
+
+/// The kind and the command of an opening marker.
+fn opening(line: &str) -> Option<(&str, &str)> {
+    let inner = line.strip_prefix("<!-- ")?.strip_suffix(" -->")?;
+    let (kind, command) = inner.split_once(": ")?;
+    ["run", "picture"]
+        .contains(&kind)
+        .then_some((kind, command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "before\n<!-- run: a --b c -->\nold\n<!-- /run -->\nbetween\n\
+                        <!-- picture: d --svg docs/x.svg -->\n<!-- /picture -->\n";
+
+    fn echo(words: &[&str]) -> anyhow::Result<String> {
+        Ok(format!("{}!\n", words.join("+")))
+    }
+
+    #[test]
+    fn what_is_between_the_markers_is_replaced() {
+        let fresh = fill(PAGE, echo).unwrap();
+        let expected = "before\n<!-- run: a --b c -->\n\n```text\n$ ferroflash a --b c\na+--b+c!\n```\n\n\
+                        <!-- /run -->\nbetween\n<!-- picture: d --svg docs/x.svg -->\n\n\
+                        ![ferroflash d --svg docs/x.svg](x.svg)\n\n<!-- /picture -->\n";
+        assert_eq!(fresh, expected);
+        assert_eq!(
+            fill(&fresh, echo).unwrap(),
+            expected,
+            "a second time changes nothing"
+        );
+    }
+
+    #[test]
+    fn faults_of_a_page_are_named() {
+        let unclosed = fill("<!-- run: a -->\n<!-- /picture -->\n", echo);
+        assert!(
+            unclosed
+                .unwrap_err()
+                .to_string()
+                .contains("is not followed by")
+        );
+        let drawn = fill("<!-- picture: a -->\n<!-- /picture -->\n", echo);
+        assert!(drawn.unwrap_err().to_string().contains("draws no picture"));
+        let failing = |_: &[&str]| -> anyhow::Result<String> { bail!("exit code 2") };
+        assert!(fill(PAGE, failing).is_err());
+    }
+}
