@@ -109,7 +109,7 @@ pub const HD32: MmaTile = MmaTile {
     warp_tiles: 2,
     block_n: 64,
     q_in_registers: true,
-    min_blocks: 3,
+    min_blocks: 2,
 };
 pub const HD64: MmaTile = MmaTile {
     head_dim: 64,
@@ -137,19 +137,19 @@ pub const HD128: MmaTile = MmaTile {
 };
 pub const HD192: MmaTile = MmaTile {
     head_dim: 192,
-    warps: 8,
+    warps: 4,
     warp_tiles: 1,
     block_n: 64,
     q_in_registers: true,
-    min_blocks: 1,
+    min_blocks: 2,
 };
 pub const HD256: MmaTile = MmaTile {
     head_dim: 256,
-    warps: 8,
+    warps: 4,
     warp_tiles: 1,
     block_n: 32,
     q_in_registers: true,
-    min_blocks: 1,
+    min_blocks: 2,
 };
 
 /// Every tile shape.

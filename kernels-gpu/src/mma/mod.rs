@@ -28,8 +28,8 @@ mod guard;
 use cuda_std::cp_async::{commit_group, wait_group};
 use cuda_std::math::fma;
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
-use cuda_std::warp::{any, lane_id, warp_id};
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, any, lane_id};
 
 use crate::abi::ForwardParams;
 use crate::config::mma::MmaTile;
@@ -140,20 +140,20 @@ unsafe fn forward_tile<
         block_n,
     );
     let warp_rows = (config.warp_tiles * TILE_M) as u32;
-    let warp_begin = m_begin + warp_id() * warp_rows;
+    // First row of the warp in the tile. Like much below, it is worked out anew each time (hence `opaque`): a few integer
+    // operations are cheaper than a register that keeps it across blocks of keys.
+    let warp_row = || opaque(thread_idx_x()) / WARP_SIZE * warp_rows;
 
     let stages = shared::dynamic_base();
     let q_smem = stages + config.q_offset();
-    let warp_smem = q_smem + warp_id() * warp_rows * row_bytes(head_dim);
 
     let head_kv = head_kv(params, tile.head);
-    // Addresses are worked out anew each time (hence `opaque`): a few integer operations are cheaper than the
-    // registers that would keep them.
     let load_q = || {
         let address = sequence.q_address(&params.q, opaque(tile.head), ELEM_BYTES);
         let q_gmem = Source::new(&params.q, address, seq_q, params.head_dim);
         // SAFETY: q_smem holds the tile; nobody accesses it until the next barrier.
         unsafe { q_gmem.copy(config, q_smem, m_begin, block_m) };
+        commit_group();
     };
     let load_kv = |stage_smem: u32, n_block: u32| {
         let key_begin = n_block * block_n;
@@ -190,18 +190,22 @@ unsafe fn forward_tile<
             if careful {
                 // SAFETY: stage 0 is free.
                 unsafe { notes.clear() };
+                commit_group();
             } else {
                 load_kv(stages, blocks.begin);
             }
             if Q_IN_REGISTERS {
-                wait_group::<0>();
+                // Not for the block of K and V.
+                wait_group::<1>();
                 // SAFETY: the whole block is here.
                 unsafe { sync_threads() };
             }
         }
         // SAFETY: where it is read now, Q is in shared memory, if there is a block to use it.
-        let q =
-            unsafe { QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new(warp_smem, config.head_dim) };
+        let q = unsafe {
+            let warp_smem = q_smem + warp_row() * row_bytes(head_dim);
+            QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new(warp_smem, head_dim)
+        };
 
         let mut settled = false;
         let mut stage = 0;
@@ -231,14 +235,12 @@ unsafe fn forward_tile<
                     load_kv(next_stage, n_block + 1);
                 }
             }
-            // Of what only masked blocks or transformed scores need, nothing is kept in registers from one block to
-            // the next (hence `opaque`).
             let lane = opaque(lane_id());
             let masked = blocks.needs_mask(key_begin, block_n);
             let mut warp_masked = false;
             let mut warp_hidden = false;
             if masked {
-                let warp_begin = opaque(warp_begin);
+                let warp_begin = m_begin + warp_row();
                 let warp_end = (warp_begin + warp_rows).min(seq_q);
                 let warp_blocks =
                     BlockRange::new(warp_begin.min(seq_q - 1), warp_end, band, seq_kv, block_n);
@@ -273,7 +275,7 @@ unsafe fn forward_tile<
                     let transform = unsafe {
                         ScoreTransform::new(params, tile.batch, opaque(tile.head), E::SHIFT)
                     };
-                    let lane_row = warp_begin + lane / 4;
+                    let lane_row = m_begin + warp_row() + lane / 4;
                     let query = |i: usize| lane_row + i as u32 * 8;
                     let column = |j: usize| row_column(0, j as u32) as i32;
                     let first_key = key_begin + lane % 4 * 2;
@@ -317,14 +319,15 @@ unsafe fn forward_tile<
         // SAFETY: the whole block is here. The barrier also frees the stages.
         let broken = unsafe { sync_threads_or(broken && !careful) };
         if !broken {
+            let tile_row = warp_row();
             let destination = Destination {
                 params,
                 sequence,
-                head: tile.head,
-                row_begin: warp_begin,
-                staging: warp_smem,
+                head: opaque(tile.head),
+                row_begin: m_begin + tile_row,
+                staging: q_smem + tile_row * row_bytes(head_dim),
                 notes: if careful { Some(notes) } else { None },
-                tile_row: warp_begin - m_begin,
+                tile_row,
             };
             // SAFETY: forwarded to the caller.
             unsafe {
