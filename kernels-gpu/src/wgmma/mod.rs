@@ -4,8 +4,8 @@
 //! |---|---|
 //! | cluster | owns `cluster_m` query rows of one head at a time, the next tile drawn from a counter |
 //! | block | owns `block_m` of them; loads its part of every block of K and V for the whole cluster |
-//! | warpgroup 0, thread 0 | the producer: draws tiles, starts all TMA loads ([`producer`]) |
-//! | warpgroups 1.. | consumers: 64 query rows each, scores to output ([`consumer`]), TMA store ([`epilogue`]) |
+//! | warpgroup 0, thread 0 | the producer: draws tiles, starts all TMA loads (`device/producer.rs`) |
+//! | warpgroups 1.. | consumers: 64 query rows each, scores to output (`consumer.rs`), TMA store (`epilogue.rs`) |
 //!
 //! | barrier | completes when |
 //! |---|---|
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! Blocks of keys go from the last visible one to the first: those with a mask by the online softmax, those
-//! without by the max-free one ([`softmax`]).
+//! without by the max-free one (`softmax.rs`).
 
 pub mod schedule;
 pub mod tensor_map;

@@ -2,7 +2,7 @@
 //!
 //! A hidden key's probability is 0, and 0 · ∞ poisons the row all the same. That shows as a non-finite output, which
 //! is rare enough for a slow cure: before a warp's staged rows leave, every non-finite element is worked out again
-//! from global memory, over the visible keys alone, one key at a time by the whole warp. Elements that are rightly
+//! from global memory, over the visible keys alone, by the whole warp. Elements that are rightly
 //! non-finite would cost as much, so columns of V that hold one where all rows see it are left as they are.
 
 use core::f32::consts::LOG2_E;
@@ -29,8 +29,8 @@ const PAIRS: usize = 4;
 const PAIR_BYTES: u32 = 4;
 const ELEMENT_BYTES: u32 = 2;
 
-/// Keys looked at together when V is searched.
-const SCAN_KEYS: i32 = 8;
+/// Keys looked at together, so that many loads are in flight.
+const KEYS: usize = 4;
 
 /// One warp's staged rows and where they come from.
 pub struct Repair<'a> {
@@ -100,8 +100,7 @@ impl Repair<'_> {
         let mut key = first;
         // SAFETY: all lanes run the same loop.
         while key <= last && unsafe { any(wanted & !found != 0) } {
-            // Loads of several keys in flight at once.
-            for ahead in 0..SCAN_KEYS {
+            for ahead in 0..KEYS as i32 {
                 let key = (key + ahead).min(last) as u32;
                 for i in 0..PAIRS {
                     // SAFETY: the key and the columns exist.
@@ -110,7 +109,7 @@ impl Repair<'_> {
                     }
                 }
             }
-            key += SCAN_KEYS;
+            key += KEYS as i32;
         }
         found
     }
@@ -126,12 +125,6 @@ impl Repair<'_> {
         } = *self.sequence;
         let query = self.row_begin + row;
         let (first, last) = visible_keys(query as i32, band, seq_kv);
-        let q_head = self
-            .sequence
-            .q_address(&self.params.q, self.place.head, ELEMENT_BYTES);
-        let k_head = self
-            .sequence
-            .kv_address(&self.params.k, self.place.head_kv, ELEMENT_BYTES);
         // SAFETY: forwarded to the caller; all lanes run the same loops.
         unsafe {
             let transform =
@@ -141,37 +134,29 @@ impl Repair<'_> {
             let lse = broadcast(lse, row % 8 * 4);
             let mut sums = [[0.0; 2]; PAIRS];
             let mut key = first;
-            while key <= opaque(last as u32) as i32 {
-                let mut dot = 0.0;
-                for i in 0..PAIRS {
-                    let col = self.col(i);
-                    if col < self.params.head_dim {
-                        let q = E::unpack(global::load_u32(element(
-                            q_head,
-                            self.params.q.seq_stride,
-                            query,
-                            col,
-                        )));
-                        let k = E::unpack(global::load_u32(element(
-                            k_head,
-                            self.params.k.seq_stride,
-                            key as u32,
-                            col,
-                        )));
-                        dot = fma(q[0], k[0], fma(q[1], k[1], dot));
-                    }
+            while key <= last {
+                let mut scores = [[0.0; KEYS]];
+                for ahead in 0..KEYS {
+                    let key = (key + ahead as i32).min(last) as u32;
+                    scores[0][ahead] = reduce_sum::<WARP_SIZE>(self.dot::<E>(query, key));
                 }
-                let mut score = [[reduce_sum::<WARP_SIZE>(dot)]];
                 let distance = query as i32 + seq_kv as i32 - seq_q as i32 - key;
-                transform.apply(&mut score, |_| distance, |_| 0);
-                let p = exp2(fma(score[0][0], transform.scale_log2, -lse * LOG2_E));
-                for i in 0..PAIRS {
-                    if suspects >> i & 1 != 0 {
-                        let v = E::unpack(self.v_pair(key as u32, i));
-                        sums[i] = [fma(p, v[0], sums[i][0]), fma(p, v[1], sums[i][1])];
+                transform.apply(&mut scores, |_| distance, |ahead| ahead as i32);
+                for ahead in 0..KEYS {
+                    let key = key + ahead as i32;
+                    if key > last {
+                        break;
+                    }
+                    let score = scores[0][ahead];
+                    let p = exp2(fma(score, transform.scale_log2, -lse * LOG2_E));
+                    for i in 0..PAIRS {
+                        if suspects >> i & 1 != 0 {
+                            let v = E::unpack(self.v_pair(key as u32, i));
+                            sums[i] = [fma(p, v[0], sums[i][0]), fma(p, v[1], sums[i][1])];
+                        }
                     }
                 }
-                key += 1;
+                key += KEYS as i32;
             }
             for i in 0..PAIRS {
                 if suspects >> i & 1 != 0 {
@@ -179,6 +164,35 @@ impl Repair<'_> {
                 }
             }
         }
+    }
+
+    /// The lane's part of the dot product of a query and a key.
+    #[inline(always)]
+    unsafe fn dot<E: Half>(&self, query: u32, key: u32) -> f32 {
+        let Self {
+            params,
+            sequence,
+            place,
+            ..
+        } = self;
+        let q = sequence.q_address(&params.q, place.head, ELEMENT_BYTES);
+        let k = sequence.kv_address(&params.k, place.head_kv, ELEMENT_BYTES);
+        let mut dot = 0.0;
+        for i in 0..PAIRS {
+            let col = self.col(i);
+            if col < params.head_dim {
+                // SAFETY: forwarded to the caller: the rows and the columns exist.
+                let (q, k) = unsafe {
+                    (
+                        global::load_u32(element(q, params.q.seq_stride, query, col)),
+                        global::load_u32(element(k, params.k.seq_stride, key, col)),
+                    )
+                };
+                let (q, k) = (E::unpack(q), E::unpack(k));
+                dot = fma(q[0], k[0], fma(q[1], k[1], dot));
+            }
+        }
+        dot
     }
 
     /// First column of the lane's pair `i`.
