@@ -24,12 +24,19 @@ pub enum Capabilities {
     /// The host's own processor.
     Cpu,
     /// A GPU, or a simulation of one.
-    Gpu {
-        /// Major and minor compute capability; (9, 0) is Hopper.
-        compute_capability: (u32, u32),
-        /// Largest shared memory of one block, in bytes, with opt-in.
-        shared_bytes: u32,
-    },
+    Gpu(GpuCapabilities),
+}
+
+/// What a GPU can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuCapabilities {
+    /// Major and minor compute capability; (9, 0) is Hopper.
+    pub compute_capability: (u32, u32),
+    /// Largest shared memory of one block, in bytes, with opt-in.
+    pub shared_bytes: u32,
+    /// Families whose instructions it has; a simulator may lack some that its compute capability
+    /// promises.
+    pub families: &'static [Family],
 }
 
 impl Variant {
@@ -70,26 +77,25 @@ impl FromStr for Variant {
     }
 }
 
-/// Why `instance` cannot run on a GPU of `compute_capability` with `shared_bytes`, if it cannot.
-pub fn instance_unfit(
-    instance: &Instance,
-    compute_capability: (u32, u32),
-    shared_bytes: u32,
-) -> Option<String> {
-    let (major, minor) = compute_capability;
+/// Why `instance` cannot run on `gpu`, or `None` if it can.
+pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<String> {
+    let (major, minor) = gpu.compute_capability;
     let (fits, needed) = match instance.arch {
         Arch::Sm80 => (major >= 8, "8.0 or newer"),
-        Arch::Sm90a => (compute_capability == (9, 0), "9.0"),
+        Arch::Sm90a => ((major, minor) == (9, 0), "9.0"),
     };
     if !fits {
         return Some(format!(
             "it needs compute capability {needed}, this is {major}.{minor}"
         ));
     }
-    (instance.shared_bytes > shared_bytes).then(|| {
+    if !gpu.families.contains(&instance.family) {
+        return Some("its instructions are not simulated yet".to_owned());
+    }
+    (instance.shared_bytes > gpu.shared_bytes).then(|| {
         format!(
-            "it needs {} bytes of shared memory, a block has {shared_bytes} here",
-            instance.shared_bytes
+            "it needs {} bytes of shared memory, a block has {} here",
+            instance.shared_bytes, gpu.shared_bytes
         )
     })
 }
@@ -101,49 +107,41 @@ pub fn instance_unfit(
 pub fn find_instance(
     family: Family,
     problem: &Problem,
-    compute_capability: (u32, u32),
-    shared_bytes: u32,
+    gpu: &GpuCapabilities,
 ) -> Result<&'static Instance, String> {
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
-    let of_dtype = || {
-        let of_family = INSTANCES
-            .iter()
-            .filter(move |instance| instance.family == family);
-        of_family.filter(move |instance| instance.dtype == dtype)
-    };
-    if of_dtype().next().is_none() {
+    let of_dtype = INSTANCES
+        .iter()
+        .filter(|instance| instance.family == family && instance.dtype == dtype);
+    if of_dtype.clone().next().is_none() {
         return Err(format!("it has no {} kernel", dtype.name()));
     }
-    let mut wide_enough: Vec<_> = of_dtype()
-        .filter(|instance| instance.head_dim as usize >= head_dim)
-        .collect();
-    wide_enough.sort_by_key(|instance| instance.head_dim);
-    let mut reason = format!("it has no kernel for head_dim {head_dim}");
-    for instance in wide_enough {
-        match instance_unfit(instance, compute_capability, shared_bytes) {
-            None => return Ok(instance),
-            Some(why) => reason = why,
-        }
-    }
-    Err(reason)
+    let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
+    let fitting = wide_enough
+        .clone()
+        .filter(|instance| instance_unfit(instance, gpu).is_none());
+    fitting
+        .min_by_key(|instance| instance.head_dim)
+        .ok_or_else(|| {
+            wide_enough
+                .min_by_key(|instance| instance.head_dim)
+                .and_then(|instance| instance_unfit(instance, gpu))
+                .unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}"))
+        })
 }
 
 /// Why `variant` cannot run `problem` here, or `None` if it can.
 pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Option<String> {
-    match (variant, *here) {
+    match (variant, here) {
         (Variant::Tiled, Capabilities::Cpu) => None,
-        (Variant::Tiled, Capabilities::Gpu { .. }) => Some("it runs on the cpu backend".into()),
+        (Variant::Tiled, Capabilities::Gpu(_)) => Some("it runs on the cpu backend".into()),
         (Variant::Kernels(_), Capabilities::Cpu) => {
             Some("it runs on the cuda and sim backends".into())
         }
-        (
-            Variant::Kernels(family),
-            Capabilities::Gpu {
-                compute_capability,
-                shared_bytes,
-            },
-        ) => find_instance(family, problem, compute_capability, shared_bytes).err(),
+        (Variant::Kernels(family), Capabilities::Gpu(gpu)) => {
+            find_instance(family, problem, gpu).err()
+        }
     }
 }
 

@@ -60,6 +60,12 @@ fn variants_and_backends() {
     let rest = "variant simt cannot run this problem here: it runs on the cuda and sim backends; \
                 one of tiled";
     refused_arguments(&["--force", "simt", "--backend", "cpu"], "--force", rest);
+    let folder = Folder::with(&tensors());
+    let outcome = folder.attend(&["--force", "tiled", "--backend", "sim"]);
+    let (argument, rest) = outcome.failed(2);
+    let wrong = "variant tiled cannot run this problem here: it runs on the cpu backend; one of ";
+    assert_eq!((argument, rest.starts_with(wrong)), ("--force", true));
+    folder.is_untouched();
     let rest = "`gpu` is unknown; one of auto, cuda, sim, cpu";
     refused_arguments(&["--backend", "gpu"], "--backend", rest);
     let rest = "`thd` is unknown; one of bshd, bhsd";

@@ -2,12 +2,16 @@
 
 use std::cell::RefCell;
 
+use ferroflash::backend::Device;
+use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu};
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::strategy;
+use kernels_gpu::instances::Family;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -22,6 +26,7 @@ fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
         ..Config::default()
     };
     let dtypes = dtypes_of(&backend).expect("the backend runs something");
+
     let strategy = strategy::case(&dtypes, limits);
     let backend = RefCell::new(backend);
     let outcome =
@@ -56,6 +61,24 @@ const LIMITS: Limits = Limits {
 #[test]
 fn cpu() {
     backend_agrees(Cpu::new(), LIMITS, 300);
+}
+
+#[test]
+fn sim() {
+    for family in Family::ALL {
+        if !SimDevice::FAMILIES.contains(&family) {
+            let name = family.name();
+            not_run(&format!("properties of {name} on sim: not simulated yet"));
+        }
+    }
+    backend_agrees(Sim::new(), Limits::SIMULATED, 48);
+}
+
+/// Warps interleaved at random: a missing barrier shows.
+#[test]
+fn sim_interleaved() {
+    let sim = Sim::on(SimDevice::with_schedule(0x5eed));
+    backend_agrees(sim, Limits::SIMULATED, 24);
 }
 
 #[test]

@@ -1,19 +1,22 @@
 //! Which variants are eligible, which is preferred, and what forcing one does.
 
-use ferroflash::variant::{eligible, preferred, select, why_not};
+use ferroflash::variant::{GpuCapabilities, eligible, preferred, select, why_not};
 use ferroflash::{
     Backend, Capabilities, Cpu, DType, Error, ForwardOptions, Layout, Problem, Shape, TensorSpec,
     Variant,
 };
+use kernels_gpu::instances::Family;
 
-const HOPPER: Capabilities = Capabilities::Gpu {
+const HOPPER: Capabilities = Capabilities::Gpu(GpuCapabilities {
     compute_capability: (9, 0),
     shared_bytes: 227 << 10,
-};
-const TURING: Capabilities = Capabilities::Gpu {
+    families: &Family::ALL,
+});
+const TURING: Capabilities = Capabilities::Gpu(GpuCapabilities {
     compute_capability: (7, 5),
     shared_bytes: 64 << 10,
-};
+    families: &Family::ALL,
+});
 
 fn problem(dtype: DType, head_dim: usize, force: Option<Variant>) -> Problem {
     let shape = Shape {

@@ -78,11 +78,7 @@ fn in_venv(venv: &Path) -> Vec<PathBuf> {
 /// Assembles `ptx` for `arch` and reads what ptxas says of it. The machine code goes to `cubin`.
 pub fn assemble(ptxas: &Path, ptx: &Path, arch: &str, cubin: &Path) -> Result<Resources, Error> {
     let mut command = Command::new(ptxas);
-    command.args([
-        "--verbose",
-        "--warn-on-spills",
-        &format!("--gpu-name={arch}"),
-    ]);
+    command.args(["--verbose", &format!("--gpu-name={arch}")]);
     let output = run::output(command.arg(ptx).arg("--output-file").arg(cubin))?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);

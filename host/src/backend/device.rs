@@ -1,4 +1,4 @@
-use kernels_gpu::instances::Instance;
+use kernels_gpu::instances::{Family, Instance};
 
 use crate::{Error, Memory};
 
@@ -8,6 +8,9 @@ use crate::{Error, Memory};
 pub trait Device: Memory {
     /// The name `--backend` takes.
     const BACKEND_NAME: &'static str;
+
+    /// Families of kernels whose instructions this device has.
+    const FAMILIES: &'static [Family] = &Family::ALL;
 
     /// What this device is.
     fn info(&self) -> &DeviceInfo;

@@ -2,7 +2,7 @@ use kernels_gpu::instances::Instance;
 use kernels_gpu::tile::schedule::TileList;
 
 use super::device::{Device, DeviceInfo, Launch};
-use crate::variant::{find_instance, select};
+use crate::variant::{GpuCapabilities, find_instance, select};
 use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
@@ -29,12 +29,22 @@ impl<D: Device> Gpu<D> {
 
     /// The kernel that will run `problem`.
     fn instance(&self, problem: &Problem) -> Result<&'static Instance, Error> {
-        let info = self.device.info();
-        let Variant::Kernels(family) = select(problem, &self.capabilities())? else {
+        let here = self.gpu_capabilities();
+        let Variant::Kernels(family) = select(problem, &Capabilities::Gpu(here))? else {
             unreachable!("only kernels are eligible on a GPU");
         };
-        let instance = find_instance(family, problem, info.compute_capability, info.shared_bytes);
+        let instance = find_instance(family, problem, &here);
         Ok(instance.expect("an eligible family has a kernel"))
+    }
+
+    /// What the device can run.
+    pub fn gpu_capabilities(&self) -> GpuCapabilities {
+        let info = self.device.info();
+        GpuCapabilities {
+            compute_capability: info.compute_capability,
+            shared_bytes: info.shared_bytes,
+            families: D::FAMILIES,
+        }
     }
 }
 
@@ -54,11 +64,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let info = self.device.info();
-        Capabilities::Gpu {
-            compute_capability: info.compute_capability,
-            shared_bytes: info.shared_bytes,
-        }
+        Capabilities::Gpu(self.gpu_capabilities())
     }
 
     fn kernel_name(&self, problem: &Problem) -> Result<String, Error> {

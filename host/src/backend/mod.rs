@@ -4,6 +4,7 @@ pub mod cpu;
 pub mod cuda;
 mod device;
 mod gpu;
+pub mod sim;
 
 pub use device::{Device, DeviceInfo, Launch};
 pub use gpu::Gpu;

@@ -20,9 +20,16 @@ pub struct RowReference {
     pub abs_pv: Vec<f64>,
     /// `Σⱼ |vⱼ| / l` over visible keys, with `l = Σⱼ exp(sⱼ - max s)`.
     pub abs_v_over_sum: Vec<f64>,
+    /// Components whose o leaves out a NaN or an infinity that a key of vanishing weight holds: an
+    /// f32 weight of 0 may or may not let it through.
+    pub may_not_be_finite: Vec<bool>,
     /// `ln Σⱼ exp(sⱼ)`, in nats.
     pub lse: f64,
 }
+
+/// Weights below this, relative to the row's largest, vanish in f32 arithmetic: beside its smallest
+/// normal number, with room for an error in the exponent.
+const VANISHING: f64 = 1e-36;
 
 /// Whether key `j` is visible to query `i`, by the definition of [`Mask`].
 pub(super) fn visible(mask: Mask, i: usize, j: usize, seq_q: usize, seq_kv: usize) -> bool {
@@ -68,6 +75,7 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
         o: vec![0.0; head_dim_v],
         abs_pv: vec![0.0; head_dim_v],
         abs_v_over_sum: vec![0.0; head_dim_v],
+        may_not_be_finite: vec![false; head_dim_v],
         lse: f64::NEG_INFINITY,
     };
     // `f64::max` ignores NaN: with only −∞ and NaN left, the NaN decides.
@@ -81,6 +89,10 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
     for (&j, &weight) in keys.iter().zip(&weights) {
         let p = weight / sum;
         for (dim, &v) in head.v[j * head_dim_v..][..head_dim_v].iter().enumerate() {
+            if weight < VANISHING && !v.is_finite() {
+                row.may_not_be_finite[dim] = true;
+                continue;
+            }
             row.o[dim] += p * v;
             row.abs_pv[dim] += p * v.abs();
             row.abs_v_over_sum[dim] += v.abs() / sum;
@@ -125,6 +137,20 @@ mod tests {
         let row = reference(&capped, &head, &[1.0], 0);
         let scores = head.k.iter().map(|k| 2.0 * (k / 2.0).tanh());
         assert!((row.lse - scores.map(f64::exp).sum::<f64>().ln()).abs() < 1e-14);
+    }
+
+    #[test]
+    fn a_vanishing_weight_may_or_may_not_carry_nan() {
+        let head = Head {
+            k: vec![0.0, -90.0, -10.0],
+            v: vec![1.0, f64::NAN, 2.0],
+        };
+        let plain = problem(3, 3, &ForwardOptions::new());
+        let row = reference(&plain, &head, &[1.0], 0);
+        assert!((row.o[0] - 1.0).abs() < 1e-4);
+        assert_eq!(row.may_not_be_finite, [true]);
+        let row = reference(&plain, &head, &[0.5], 0);
+        assert!(row.o[0].is_nan() && !row.may_not_be_finite[0]);
     }
 
     #[test]

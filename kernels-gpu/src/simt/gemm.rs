@@ -3,7 +3,7 @@
 use cuda_std::math::fma;
 use cuda_std::shared;
 
-use super::{BLOCK_N, F32_BYTES, LANES, Place, SCORE_COLS, Scores};
+use super::{BLOCK_N, F32_BYTES, HIDDEN, LANES, Place, SCORE_COLS, Scores};
 use crate::config::simt::SimtTile;
 use crate::tile::opaque;
 
@@ -79,13 +79,12 @@ pub unsafe fn store_p<const THREADS: u32, const ROWS: usize>(
 /// O += P V over `keys` rows of V.
 ///
 /// A thread's output columns are runs of four, `4·lane + 64j ..`. Rows of V beyond `keys`, up to a multiple
-/// of four, are zero and so are their probabilities. With `GUARD`, a probability of zero contributes nothing
-/// even where V is not finite: in a masked block it stands for a key that the row does not see.
+/// of four, are zero and so are their probabilities.
 ///
 /// # Safety
 /// P and the chunk of V are in shared memory and visible to this thread.
 #[inline(always)]
-pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize, const GUARD: bool>(
+pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
     p_smem: u32,
     v_smem: u32,
@@ -109,11 +108,9 @@ pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize, con
                 // SAFETY: forwarded to the caller.
                 let v_frag = unsafe { shared::load4(v_address + offset) };
                 for i in 0..ROWS {
-                    let p = p_frag[i][step];
                     for col in 0..STEP {
                         let o = &mut acc_o[i][j * STEP + col];
-                        let v = if GUARD && p == 0.0 { 0.0 } else { v_frag[col] };
-                        *o = fma(p, v, *o);
+                        *o = fma(p_frag[i][step], v_frag[col], *o);
                     }
                 }
             }
@@ -121,5 +118,50 @@ pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize, con
         p_address += STEP as u32 * F32_BYTES;
         v_address += STEP as u32 * v_row_bytes;
         steps -= 1;
+    }
+}
+
+/// [`pv`] for a block with hidden keys: [`HIDDEN`] contributes nothing, even where V is not finite.
+///
+/// One key at a time, as selecting among four at once takes more registers than there are.
+///
+/// # Safety
+/// As [`pv`].
+#[inline(always)]
+pub unsafe fn pv_guarded<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
+    acc_o: &mut [[f32; O_COLS]; ROWS],
+    p_smem: u32,
+    v_smem: u32,
+    place: Place<THREADS>,
+    keys: u32,
+) {
+    let v_row_bytes = (O_COLS * LANES) as u32 * F32_BYTES;
+    let mut p_address = p_smem + place.row(0) * P_ROW_BYTES;
+    let mut v_address = v_smem + place.lane * STEP as u32 * F32_BYTES;
+    let mut keys = opaque(keys);
+    while keys > 0 {
+        let mut p_frag = [0.0; ROWS];
+        for i in 0..ROWS {
+            let row = i as u32 * Place::<THREADS>::groups();
+            // SAFETY: forwarded to the caller.
+            p_frag[i] = unsafe { shared::load(p_address + row * P_ROW_BYTES) };
+        }
+        for j in 0..O_COLS / STEP {
+            let offset = (j * STEP * LANES) as u32 * F32_BYTES;
+            // SAFETY: forwarded to the caller.
+            let v_frag = unsafe { shared::load4(v_address + offset) };
+            for i in 0..ROWS {
+                let visible = p_frag[i].to_bits() != HIDDEN.to_bits();
+                for col in 0..STEP {
+                    let o = &mut acc_o[i][j * STEP + col];
+                    if visible {
+                        *o = fma(p_frag[i], v_frag[col], *o);
+                    }
+                }
+            }
+        }
+        p_address += F32_BYTES;
+        v_address += v_row_bytes;
+        keys -= 1;
     }
 }

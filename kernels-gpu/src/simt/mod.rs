@@ -34,11 +34,16 @@ use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::tile::softmax::RowState;
 use copy::Source;
-use gemm::{pv, qk, store_p};
+use gemm::{pv, pv_guarded, qk, store_p};
 
 const LANES: usize = SimtTile::LANES_PER_ROW;
 const BLOCK_N: usize = SimtTile::BLOCK_N;
 const SCORE_COLS: usize = SimtTile::SCORE_COLS;
+
+/// Stands in P for a key that the row does not see, told by its sign from a probability that underflowed: the one
+/// contributes nothing, the other NaN where V is not finite.
+const HIDDEN: f32 = -0.0;
+
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
 /// A thread's part of the score tile: `[row][j]` is column `lane + 16j`.
@@ -59,8 +64,7 @@ struct Place<const THREADS: u32> {
 
 impl<const THREADS: u32> Place<THREADS> {
     #[inline(always)]
-    fn new() -> Self {
-        let thread = thread_idx_x();
+    fn new(thread: u32) -> Self {
         Self {
             group: thread / LANES as u32,
             lane: thread % LANES as u32,
@@ -95,15 +99,19 @@ pub unsafe fn forward<
 ) {
     let block_m = Place::<THREADS>::groups() * ROWS as u32;
     let tiles = TileList::new(params.batch, params.heads_q, params.seq_q, block_m);
-    let mut index = block_idx_x() as u64;
-    while index < tiles.count {
+    let mut round = 0u64;
+    loop {
+        let index = opaque(block_idx_x()) as u64 + round * grid_dim_x() as u64;
+        if index >= tiles.count {
+            break;
+        }
         // SAFETY: forwarded to the caller; the loop bound is the same for the whole block.
         unsafe {
             forward_tile::<HEAD_DIM, THREADS, ROWS, O_COLS>(params, tiles.get(index));
             // The next tile overwrites shared memory that others may still read.
             sync_threads();
         }
-        index += grid_dim_x() as u64;
+        round += 1;
     }
 }
 
@@ -127,17 +135,19 @@ unsafe fn forward_tile<
         thread_rows: ROWS,
         min_blocks: 1,
     };
-    let place = Place::<THREADS>::new();
+    let place = Place::<THREADS>::new(thread_idx_x());
     let block_m = config.block_m() as u32;
     let m_begin = tile.m_block * block_m;
+    // What is cheap to work out is worked out where it is needed (hence `opaque`), as registers are what the main
+    // loop is short of.
     // SAFETY: forwarded to the caller.
-    let sequence = unsafe { Sequence::new(params, tile.batch) };
+    let sequence = || unsafe { Sequence::new(params, opaque(tile.batch)) };
     let Sequence {
         seq_q,
         seq_kv,
         band,
         ..
-    } = sequence;
+    } = sequence();
     if m_begin >= seq_q {
         return;
     }
@@ -150,13 +160,12 @@ unsafe fn forward_tile<
     let stage_bytes = config.stage_elems() as u32 * F32_BYTES;
 
     let head_kv = head_kv(params, tile.head);
-    // A chunk's addresses are worked out anew each time (hence `opaque`): a few integer operations are
-    // cheaper than the registers that would keep them.
     let k_chunks = params.head_dim.div_ceil(SimtTile::K_CHUNK as u32);
     let v_chunk = config.v_chunk() as u32;
     let load_k = |stage: u32, key_begin: u32, chunk: u32| {
-        let address = sequence.kv_address(&params.k, opaque(head_kv), F32_BYTES);
-        let k_gmem = Source::new(&params.k, address, seq_kv, params.head_dim);
+        let sequence = sequence();
+        let address = sequence.kv_address(&params.k, head_kv, F32_BYTES);
+        let k_gmem = Source::new(&params.k, address, sequence.seq_kv, params.head_dim);
         let dim_begin = chunk * SimtTile::K_CHUNK as u32;
         // SAFETY: the stage holds a chunk of K; nobody reads it until the next barrier.
         unsafe {
@@ -170,8 +179,9 @@ unsafe fn forward_tile<
         commit_group();
     };
     let load_v = |stage: u32, key_begin: u32, chunk: u32| {
-        let address = sequence.kv_address(&params.v, opaque(head_kv), F32_BYTES);
-        let v_gmem = Source::new(&params.v, address, seq_kv, params.head_dim_v);
+        let sequence = sequence();
+        let address = sequence.kv_address(&params.v, head_kv, F32_BYTES);
+        let v_gmem = Source::new(&params.v, address, sequence.seq_kv, params.head_dim_v);
         // SAFETY: as above, for a chunk of V.
         unsafe {
             v_gmem.copy::<THREADS, HEAD_DIM, 0>(
@@ -185,13 +195,13 @@ unsafe fn forward_tile<
     };
 
     // SAFETY: forwarded to the caller.
-    let transform = unsafe { ScoreTransform::new(params, tile.batch, tile.head, SHIFT) };
+    let transform = || unsafe { ScoreTransform::new(params, opaque(tile.batch), tile.head, SHIFT) };
     let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];
     let mut stage = 0;
 
     if blocks.begin < blocks.end {
-        let address = sequence.q_address(&params.q, tile.head, F32_BYTES);
+        let address = sequence().q_address(&params.q, tile.head, F32_BYTES);
         let q_gmem = Source::new(&params.q, address, seq_q, params.head_dim);
         // SAFETY: q_smem holds the tile.
         unsafe {
@@ -235,9 +245,16 @@ unsafe fn forward_tile<
         }
 
         // softmax
+        let transform = transform();
         let first_key = key_begin + place.lane;
         let query = |i: usize| m_begin + place.row(i);
         let column = |j: usize| (j * LANES) as i32;
+        let Sequence {
+            seq_q,
+            seq_kv,
+            band,
+            ..
+        } = sequence();
         let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
         transform.apply(&mut acc_s, |i| query(i) as i32 + corner, column);
         let masked = blocks.needs_mask(key_begin, BLOCK_N as u32);
@@ -250,6 +267,9 @@ unsafe fn forward_tile<
             for o in &mut acc_o[i] {
                 *o *= rescale;
             }
+        }
+        if masked {
+            mask::mark_hidden(&mut acc_s, query, first_key, column, band, seq_kv, HIDDEN);
         }
         // SAFETY: rows of P are private to this half-warp, which is done with the previous block's.
         unsafe {
@@ -275,9 +295,9 @@ unsafe fn forward_tile<
             // SAFETY: P and this chunk are in shared memory.
             unsafe {
                 if masked {
-                    pv::<THREADS, ROWS, O_COLS, true>(&mut acc_o, p_chunk, v_smem, place, keys);
+                    pv_guarded::<THREADS, ROWS, O_COLS>(&mut acc_o, p_chunk, v_smem, place, keys);
                 } else {
-                    pv::<THREADS, ROWS, O_COLS, false>(&mut acc_o, p_chunk, v_smem, place, keys);
+                    pv::<THREADS, ROWS, O_COLS>(&mut acc_o, p_chunk, v_smem, place, keys);
                 }
             }
             stage ^= 1;
@@ -289,7 +309,14 @@ unsafe fn forward_tile<
     // SAFETY: forwarded to the caller.
     unsafe {
         epilogue::store(
-            &acc_o, &rows, place, &transform, params, sequence, tile.head, m_begin,
+            &acc_o,
+            &rows,
+            Place::<THREADS>::new(opaque(thread_idx_x())),
+            &transform(),
+            params,
+            sequence(),
+            tile.head,
+            m_begin,
         )
     };
 }

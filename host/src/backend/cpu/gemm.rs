@@ -121,7 +121,7 @@ impl<V: Copy> Tile<'_, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pulp::{Arch, WithSimd};
+    use pulp::{Arch, Scalar, WithSimd};
 
     struct Both<'a> {
         a: &'a [f32],
@@ -163,19 +163,24 @@ mod tests {
         let a: Vec<f32> = (0..DEPTH * ROWS).map(|x| (x % 7) as f32 - 3.0).collect();
         for columns in (1..=9).map(|blocks| blocks * 16) {
             let b: Vec<f32> = (0..DEPTH * columns).map(|x| (x % 5) as f32 - 2.0).collect();
-            let mut c = vec![f32::NAN; ROWS * columns];
-            Arch::new().dispatch(Both {
+            let mut product = vec![f32::NAN; ROWS * columns];
+            let mut without_vectors = product.clone();
+            let both = |c| Both {
                 a: &a,
                 b: &b,
-                c: &mut c,
+                c,
                 columns,
-            });
+            };
+            Arch::new().dispatch(both(&mut product));
+            Scalar.vectorize(both(&mut without_vectors));
             for row in 0..ROWS {
                 for column in 0..columns {
                     let dot: f32 = (0..DEPTH)
                         .map(|d| a[d * ROWS + row] * b[d * columns + column])
                         .sum();
-                    assert_eq!(c[row * columns + column], 2.0 * dot, "{row} {column}");
+                    let place = row * columns + column;
+                    assert_eq!(product[place], 2.0 * dot, "{row} {column}");
+                    assert_eq!(without_vectors[place], 2.0 * dot, "{row} {column}");
                 }
             }
         }

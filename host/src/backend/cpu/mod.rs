@@ -5,11 +5,13 @@
 //! | `memory` | buffers on the heap, time marks from the clock |
 //! | `plan` | cuts a problem into tasks of at most `BLOCK_M` query rows, one per thread at a time |
 //! | `tile` | one task: load Q, loop over K/V tiles {QKᵀ, mask, softmax, PV}, write o and lse |
-//! | `softmax` | the running maximum and sum of each row, and the exponential |
+//! | `softmax` | the running maximum and sum of each row |
+//! | `math` | exp and tanh |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |
 //! | `pack` | moves strided operands of any dtype to and from f32 tiles |
 
 mod gemm;
+mod math;
 mod memory;
 mod pack;
 mod plan;

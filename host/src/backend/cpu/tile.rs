@@ -8,6 +8,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::gemm::{Gemm, MICRO_ROWS};
+use super::math::tanh;
 use super::pack::Matrix;
 use super::softmax::State;
 use crate::{Operands, Problem};
@@ -219,9 +220,7 @@ impl AllTiles<'_> {
 
         let s = &mut scratch.s[..keys * columns];
         if let Some(softcap) = problem.softcap() {
-            for score in s.iter_mut() {
-                *score = softcap * (*score / softcap).tanh();
-            }
+            cap(simd, s, softcap);
         }
         if masked {
             hide(
@@ -284,6 +283,16 @@ impl AllTiles<'_> {
                 }
             }
         }
+    }
+}
+
+/// `softcap · tanh(score / softcap)` for every score.
+#[inline(always)]
+fn cap<S: Simd>(simd: S, scores: &mut [f32], softcap: f32) {
+    let (scores, _) = S::as_mut_simd_f32s(scores);
+    let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(1.0 / softcap));
+    for score in scores {
+        *score = simd.mul_f32s(multiply, tanh(simd, simd.mul_f32s(*score, divide)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! `--backend`.
 
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
+use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, Cpu, Error};
 
 use crate::arguments::BackendName;
@@ -16,7 +17,7 @@ pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
     match name {
         BackendName::Cpu => on(Cpu::new(), "", work),
         BackendName::Cuda => on(cuda()?, "", work),
-        BackendName::Sim => Err(Failure::refused("--backend", "sim: not built in", "cpu")),
+        BackendName::Sim => on(Sim::new(), "", work),
         BackendName::Auto => match cuda() {
             Ok(cuda) => on(cuda, "", work),
             Err(Error::NoDevice { wrong, .. }) => on(Cpu::new(), &format!(" ({wrong})"), work),

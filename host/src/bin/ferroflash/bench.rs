@@ -1,5 +1,7 @@
 //! `ferroflash bench`: the time of one problem, once its result is known to be right.
 
+use std::io::{self, Write};
+
 use ferroflash::cases::{Case, normal};
 use ferroflash::oracle::Rows;
 use ferroflash::{
@@ -173,9 +175,10 @@ impl Work for Bench {
 
 impl Bench {
     fn print(&self, report: &Report) -> Result<(), Failure> {
+        let mut out = io::stdout();
         if self.json {
             let line = serde_json::to_string(report).expect("plain numbers and strings");
-            println!("{line}");
+            writeln!(out, "{line}")?;
         } else {
             let Report {
                 kernel,
@@ -187,9 +190,12 @@ impl Bench {
                 gbs,
                 device,
             } = report;
-            println!("{kernel} on {device}");
-            println!("  {ms_median:.4} ms median of {runs} runs, {ms_min:.4} to {ms_max:.4}");
-            println!("  {tflops:.3} TFLOP/s, {gbs:.1} GB/s");
+            writeln!(out, "{kernel} on {device}")?;
+            writeln!(
+                out,
+                "  {ms_median:.4} ms median of {runs} runs, {ms_min:.4} to {ms_max:.4}"
+            )?;
+            writeln!(out, "  {tflops:.3} TFLOP/s, {gbs:.1} GB/s")?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! How the command fails: one line, and an exit code.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 use ferroflash::Error;
@@ -16,6 +17,8 @@ pub enum Failure {
     },
     /// Something failed while running: exit code 1.
     Failed(String),
+    /// Nobody reads standard output any more, `ferroflash … | head` for one: exit code 1, in silence.
+    Closed,
 }
 
 impl Failure {
@@ -31,9 +34,16 @@ impl Failure {
         }
     }
 
+    /// Tells standard error.
+    pub fn report(&self) {
+        if !matches!(self, Self::Closed) {
+            eprintln!("error: {self}");
+        }
+    }
+
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Failed(_) => ExitCode::from(1),
+            Self::Failed(_) | Self::Closed => ExitCode::from(1),
             Self::Refused { .. } => ExitCode::from(2),
         }
     }
@@ -48,6 +58,7 @@ impl fmt::Display for Failure {
                 allowed,
             } => format!("{argument}: {wrong}; {allowed}"),
             Self::Failed(message) => message.clone(),
+            Self::Closed => "standard output: closed; nothing more can be printed".to_owned(),
         };
         // One line, whatever a driver or an operating system put into its message.
         let words: Vec<_> = text.split_whitespace().collect();
@@ -79,6 +90,16 @@ impl From<Error> for Failure {
                 allowed,
             } => Self::refused("--backend", format!("{backend}: {wrong}"), allowed),
             error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Of writing to standard output: files have messages of their own.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Failed(format!("standard output: {error}; it must be writable")),
         }
     }
 }

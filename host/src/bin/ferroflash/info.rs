@@ -1,9 +1,12 @@
 //! `ferroflash info`: what is here, and what can run on it.
 
-use ferroflash::backend::DeviceInfo;
+use std::io::{self, Write};
+
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
-use ferroflash::variant::instance_unfit;
-use ferroflash::{Backend, Cpu, Error};
+use ferroflash::backend::sim::Sim;
+use ferroflash::backend::{Device, DeviceInfo};
+use ferroflash::variant::{GpuCapabilities, instance_unfit};
+use ferroflash::{Backend, Cpu, Error, Gpu};
 use kernels_gpu::instances::{INSTANCES, Instance};
 
 use crate::failure::Failure;
@@ -12,71 +15,85 @@ use crate::failure::Failure;
 pub struct Args {}
 
 pub fn run(_: &Args) -> Result<(), Failure> {
-    println!("ferroflash {}", env!("CARGO_PKG_VERSION"));
-    println!();
+    let mut out = io::stdout();
+    writeln!(out, "ferroflash {}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out)?;
     let devices = devices();
-    println!("| backend | device | runs |");
-    println!("|---|---|---|");
+    writeln!(out, "| backend | device | runs |")?;
+    writeln!(out, "|---|---|---|")?;
     for device in &devices {
-        print_device(device);
+        print_device(&mut out, device)?;
     }
-    println!(
+    writeln!(
+        out,
         "| cpu | {} | variant tiled: every problem |",
         Cpu::new().device_name()
-    );
-    println!();
-    print_kernels(&devices);
+    )?;
+    writeln!(out)?;
+    print_kernels(&mut out, &devices)?;
     Ok(())
 }
 
 /// A device, or why there is none.
 struct Found {
     backend: &'static str,
-    device: Result<DeviceInfo, Error>,
+    device: Result<(DeviceInfo, GpuCapabilities), Error>,
 }
 
-fn devices() -> Vec<Found> {
-    let cuda = |device| Found {
-        backend: "cuda",
-        device,
-    };
-    let open = |ordinal| Ok(Cuda::on(CudaDevice::new(ordinal)?).info().clone());
-    match CudaDevice::count() {
-        Ok(count) => (0..count).map(|ordinal| cuda(open(ordinal))).collect(),
-        Err(error) => vec![cuda(Err(error))],
+fn found<D: Device>(gpu: Result<Gpu<D>, Error>) -> Found {
+    Found {
+        backend: D::BACKEND_NAME,
+        device: gpu.map(|gpu| (gpu.info().clone(), gpu.gpu_capabilities())),
     }
 }
 
-fn print_device(found: &Found) {
+fn devices() -> Vec<Found> {
+    let open = |ordinal| found(CudaDevice::new(ordinal).map(Cuda::on));
+    let mut devices: Vec<_> = match CudaDevice::count() {
+        Ok(count) => (0..count).map(open).collect(),
+        Err(error) => vec![found::<CudaDevice>(Err(error))],
+    };
+    devices.push(found(Ok(Sim::new())));
+    devices
+}
+
+fn print_device(out: &mut impl Write, found: &Found) -> io::Result<()> {
+    let backend = found.backend;
     match &found.device {
-        Ok(info) => {
+        Ok((info, _)) => {
             let (major, minor) = info.compute_capability;
             let memory = info.memory_bytes.map_or(String::new(), |bytes| {
                 format!(", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
             });
-            println!(
-                "| {} | {}, compute capability {major}.{minor}{memory} | {} |",
-                found.backend, info.name, info.driver
-            );
+            writeln!(
+                out,
+                "| {backend} | {}, compute capability {major}.{minor}{memory} | {} |",
+                info.name, info.driver
+            )
         }
-        Err(Error::NoDevice { wrong, .. }) => println!("| {} | none | {wrong} |", found.backend),
-        Err(error) => println!("| {} | none | {error} |", found.backend),
+        Err(Error::NoDevice { wrong, .. }) => writeln!(out, "| {backend} | none | {wrong} |"),
+        Err(error) => writeln!(out, "| {backend} | none | {error} |"),
     }
 }
 
-fn print_kernels(devices: &[Found]) {
-    println!("| embedded kernel | variant | dtype | head_dim | runs here on |");
-    println!("|---|---|---|---|---|");
+fn print_kernels(out: &mut impl Write, devices: &[Found]) -> io::Result<()> {
+    writeln!(
+        out,
+        "| embedded kernel | variant | dtype | head_dim | runs here on |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|")?;
     for instance in INSTANCES {
-        println!(
+        writeln!(
+            out,
             "| {} | {} | {} | up to {} | {} |",
             instance.name,
             instance.family.name(),
             instance.dtype.name(),
             instance.head_dim,
             runs_on(instance, devices)
-        );
+        )?;
     }
+    Ok(())
 }
 
 fn runs_on(instance: &Instance, devices: &[Found]) -> String {
@@ -84,13 +101,11 @@ fn runs_on(instance: &Instance, devices: &[Found]) -> String {
         let backend = found.backend;
         match &found.device {
             Err(_) => format!("not {backend}: no device"),
-            Ok(info) => {
-                match instance_unfit(instance, info.compute_capability, info.shared_bytes) {
-                    None => backend.to_owned(),
-                    Some(reason) => format!("not {backend}: {reason}"),
-                }
-            }
+            Ok((_, gpu)) => match instance_unfit(instance, gpu) {
+                None => backend.to_owned(),
+                Some(reason) => format!("not {backend}: {reason}"),
+            },
         }
     });
-    reasons.collect::<Vec<_>>().join(", ")
+    reasons.collect::<Vec<_>>().join("; ")
 }

@@ -41,8 +41,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(&cli.command),
         Err(error) if !error.use_stderr() => {
-            // --help and --version
-            print!("{}", error.render().ansi());
+            // --help and --version; a closed pipe is no failure of theirs.
+            let _ = error.print();
             Ok(())
         }
         Err(error) => Err(usage::failure(&error)),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            failure.report();
             failure.exit_code()
         }
     }

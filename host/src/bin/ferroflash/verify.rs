@@ -1,5 +1,7 @@
 //! `ferroflash verify`: a backend against the f64 oracle.
 
+use std::io::{self, Write};
+
 use ferroflash::Backend;
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::{Rows, Verdict};
@@ -45,12 +47,16 @@ impl Work for Verify {
             "sim" => Limits::SIMULATED,
             _ => Limits::FAST,
         };
+        let mut out = io::stdout();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let dtypes = dtypes_of(backend)?;
         let bar = progress::bar("verify", self.cases);
         let mut summary = Summary::default();
-        println!("| case | problem | kernel | o: error / allowed | lse | quality | |");
-        println!("|---|---|---|---|---|---|---|");
+        writeln!(
+            out,
+            "| case | problem | kernel | o: error / allowed | lse | quality | |"
+        )?;
+        writeln!(out, "|---|---|---|---|---|---|---|")?;
         for number in 0..self.cases {
             let &dtype = dtypes.choose(&mut rng).expect("some dtype runs");
             let spec = CaseSpec::random(&mut rng, dtype, &limits);
@@ -61,7 +67,7 @@ impl Work for Verify {
                 let kernel = backend.kernel_name(&case.problem()?)?;
                 let (o, lse) = case.run(backend)?;
                 let verdict = case.check(&o, &lse, Rows::All)?;
-                bar.suspend(|| print_row(number, &spec, &kernel, &verdict));
+                bar.suspend(|| print_row(&mut out, number, &spec, &kernel, &verdict))?;
                 summary.add(number, &verdict);
             }
             bar.inc(1);
@@ -71,18 +77,26 @@ impl Work for Verify {
     }
 }
 
-fn print_row(number: usize, spec: &CaseSpec, kernel: &str, verdict: &Verdict) {
+fn print_row(
+    out: &mut impl Write,
+    number: usize,
+    spec: &CaseSpec,
+    kernel: &str,
+    verdict: &Verdict,
+) -> io::Result<()> {
     let quality = verdict
         .quality()
         .map_or("-".to_owned(), |quality| format!("{quality:.2}"));
     let outcome = if verdict.passed() { "ok" } else { "WRONG" };
-    println!(
+    writeln!(
+        out,
         "| {number} | {spec} | {kernel} | {:.3} | {:.3} | {quality} | {outcome} |",
         verdict.o.ratio, verdict.lse.ratio
-    );
+    )?;
     if !verdict.passed() {
-        println!("  {verdict}\n  {spec:?}");
+        writeln!(out, "  {verdict}\n  {spec:?}")?;
     }
+    Ok(())
 }
 
 /// The worst of every run.
@@ -110,20 +124,24 @@ impl Summary {
     }
 
     fn report(&self, seed: u64) -> Result<(), Failure> {
-        println!();
-        println!(
+        let mut out = io::stdout();
+        writeln!(out)?;
+        writeln!(
+            out,
             "worst error over allowed error: o {:.3} (case {}), lse {:.3} (case {})",
             self.worst_o.0, self.worst_o.1, self.worst_lse.0, self.worst_lse.1
-        );
-        println!(
+        )?;
+        writeln!(
+            out,
             "worst error over that of plain attention in the same dtype: {:.2} (case {})",
             self.worst_quality.0, self.worst_quality.1
-        );
-        println!(
+        )?;
+        writeln!(
+            out,
             "{} of {} runs within the bound",
             self.runs - self.wrong,
             self.runs
-        );
+        )?;
         match self.wrong {
             0 => Ok(()),
             wrong => Err(Failure::Failed(format!(

@@ -1,0 +1,197 @@
+//! The shipped kernels on the CPU, in a PTX simulator that checks them while they run.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kernels_gpu::instances::Family;
+use ptx_sim::{LaunchConfig, MemoryError, Module};
+
+use super::device::{Device, DeviceInfo, Launch};
+use crate::{Error, Gpu, Memory};
+
+/// Runs problems on a simulated Hopper GPU.
+///
+/// Slow, and exact about faults: an access out of bounds, a read of memory that nothing wrote or a
+/// barrier that part of a warp reaches is an [`Error::Device`] that names the kernel, the PTX line, the
+/// block and the thread.
+pub type Sim = Gpu<SimDevice>;
+
+impl Sim {
+    /// A simulated GPU of its own.
+    pub fn new() -> Self {
+        Self::on(SimDevice::new())
+    }
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The simulated GPU that [`Sim`] runs on.
+pub struct SimDevice {
+    memory: Arc<ptx_sim::Memory>,
+    /// Modules parsed before, by the name of their kernel.
+    modules: HashMap<&'static str, Module>,
+    schedule_seed: u64,
+    info: DeviceInfo,
+}
+
+/// An allocation in a simulated GPU's memory.
+pub struct SimBuffer {
+    memory: Arc<ptx_sim::Memory>,
+    address: u64,
+    size_bytes: usize,
+}
+
+impl Drop for SimBuffer {
+    fn drop(&mut self) {
+        let freed = self.memory.free(self.address);
+        debug_assert!(freed.is_ok(), "a buffer is freed once");
+    }
+}
+
+const DEVICE_NAME: &str = "simulated GPU";
+
+impl SimDevice {
+    /// A device with empty memory.
+    pub fn new() -> Self {
+        Self::with_schedule(0)
+    }
+
+    /// A device that interleaves warps in an order drawn from `seed`; 0 runs them in turn.
+    pub fn with_schedule(seed: u64) -> Self {
+        Self {
+            memory: Arc::new(ptx_sim::Memory::new()),
+            modules: HashMap::new(),
+            schedule_seed: seed,
+            info: DeviceInfo {
+                name: DEVICE_NAME.to_owned(),
+                compute_capability: (9, 0),
+                // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+                shared_bytes: 227 << 10,
+                memory_bytes: None,
+                driver: "ptx-sim".to_owned(),
+            },
+        }
+    }
+}
+
+impl Default for SimDevice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SimDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimDevice")
+            .field("info", &self.info)
+            .field("schedule_seed", &self.schedule_seed)
+            .finish_non_exhaustive()
+    }
+}
+
+fn failure(operation: impl Into<String>, error: impl fmt::Display) -> Error {
+    Error::Device {
+        device: DEVICE_NAME.to_owned(),
+        operation: operation.into(),
+        detail: error.to_string(),
+    }
+}
+
+// SAFETY: simulated addresses are numbers that only the simulator resolves, bounds-checked, in
+// allocations that do not overlap; work is done before `launch` returns, so a drop never outruns it.
+unsafe impl Memory for SimDevice {
+    type Buffer = SimBuffer;
+    type Mark = Instant;
+
+    fn alloc(&mut self, bytes: usize) -> Result<SimBuffer, Error> {
+        let address = self
+            .memory
+            .alloc(bytes as u64)
+            .map_err(|error| match error {
+                MemoryError::TooLarge { limit, .. } => Error::OutOfMemory {
+                    device: DEVICE_NAME.to_owned(),
+                    requested_bytes: bytes as u64,
+                    free: format!("one allocation holds at most {limit} bytes"),
+                },
+                error => failure(format!("allocating {bytes} bytes"), error),
+            })?;
+        Ok(SimBuffer {
+            memory: Arc::clone(&self.memory),
+            address,
+            size_bytes: bytes,
+        })
+    }
+
+    fn size_bytes(&self, buffer: &SimBuffer) -> usize {
+        buffer.size_bytes
+    }
+
+    /// # Panics
+    /// If the buffer was allocated by another device, whose addresses mean something else.
+    fn address(&self, buffer: &SimBuffer) -> u64 {
+        assert!(
+            Arc::ptr_eq(&self.memory, &buffer.memory),
+            "a buffer is used by the device that allocated it"
+        );
+        buffer.address
+    }
+
+    fn write(&mut self, buffer: &mut SimBuffer, bytes: &[u8]) -> Result<(), Error> {
+        assert!(bytes.len() <= buffer.size_bytes, "write beyond the buffer");
+        let address = self.address(buffer);
+        let written = self.memory.write(address, bytes);
+        written.map_err(|error| failure("copying to the device", error))
+    }
+
+    fn read(&mut self, buffer: &SimBuffer, bytes: &mut [u8]) -> Result<(), Error> {
+        assert!(bytes.len() <= buffer.size_bytes, "read beyond the buffer");
+        let read = self.memory.read(self.address(buffer), bytes);
+        read.map_err(|error| failure("copying from the device", error))
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<Instant, Error> {
+        Ok(Instant::now())
+    }
+
+    fn elapsed_ms(&mut self, start: &Instant, stop: &Instant) -> Result<f64, Error> {
+        Ok(stop.duration_since(*start).as_secs_f64() * 1e3)
+    }
+}
+
+impl Device for SimDevice {
+    const BACKEND_NAME: &'static str = "sim";
+    const FAMILIES: &'static [Family] = &[Family::Simt];
+
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error> {
+        let name = launch.kernel.name;
+        if !self.modules.contains_key(name) {
+            let module = Module::parse(launch.ptx)
+                .map_err(|error| failure(format!("loading kernel {name}"), error))?;
+            self.modules.insert(name, module);
+        }
+        let config = LaunchConfig {
+            shared_bytes: launch.kernel.shared_bytes,
+            schedule_seed: self.schedule_seed,
+            ..LaunchConfig::new([launch.grid, 1, 1], [launch.kernel.threads, 1, 1])
+        };
+        let module = &self.modules[name];
+        match ptx_sim::launch(module, name, &config, launch.params, &self.memory) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(failure(format!("running kernel {name}"), error)),
+        }
+    }
+}

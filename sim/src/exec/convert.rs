@@ -1,0 +1,262 @@
+//! `cvt` over lanes (PTX ISA §9.7.9.21).
+
+use super::regs::{LANES, Regs};
+use crate::ir::{Cvt, CvtTy, FloatMods, Width};
+use crate::num::exact;
+use crate::num::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
+use crate::num::ops::{flush, integral, relu};
+use crate::num::round::{BF16, F16, F32, TF32, round};
+
+/// The integer a register's low `bits` hold.
+fn int_of(raw: u64, bits: u32, signed: bool) -> i128 {
+    let shifted = raw << (64 - bits);
+    if signed {
+        i128::from(shifted as i64 >> (64 - bits))
+    } else {
+        i128::from(shifted >> (64 - bits))
+    }
+}
+
+fn float_of(ty: CvtTy, raw: u64, ftz: bool) -> f64 {
+    match ty {
+        CvtTy::F16 => f16_to_f32(raw as u32 & 0xffff).into(),
+        CvtTy::Bf16 => bf16_to_f32(raw as u32 & 0xffff).into(),
+        CvtTy::F64 => f64::from_bits(raw),
+        _ => {
+            let x = f32::from_bits(raw as u32);
+            f64::from(if ftz { flush(x) } else { x })
+        }
+    }
+}
+
+fn int_range(bits: u32, signed: bool) -> (i128, i128) {
+    if signed {
+        (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    } else {
+        (0, (1 << bits) - 1)
+    }
+}
+
+/// One element, as the bits of its destination register.
+fn convert(c: &Cvt, raw: u64) -> u64 {
+    let m = c.mods;
+    match (c.from, c.to) {
+        (
+            CvtTy::Int { bits, signed },
+            CvtTy::Int {
+                bits: to,
+                signed: to_signed,
+            },
+        ) => {
+            let mut value = int_of(raw, bits, signed);
+            if m.sat {
+                let (low, high) = int_range(to, to_signed);
+                value = value.clamp(low, high);
+            }
+            // The result is extended to the register by its own signedness.
+            extend(int_of(value as u64, to, to_signed), c.dst)
+        }
+        (CvtTy::Int { bits, signed }, to) => to_float(to, exact::int(int_of(raw, bits, signed)), m),
+        (from, CvtTy::Int { bits, signed }) => {
+            let x = float_of(from, raw, m.ftz);
+            // Out-of-range values clamp and NaN becomes 0 (§9.7.9.21).
+            let (low, high) = int_range(bits, signed);
+            let value = (integral(x, m.round) as i128).clamp(low, high);
+            extend(if x.is_nan() { 0 } else { value }, c.dst)
+        }
+        (from, to) => {
+            let mut x = float_of(from, raw, m.ftz);
+            if c.integral {
+                x = integral(x, m.round);
+            }
+            to_float(to, x, m)
+        }
+    }
+}
+
+fn extend(value: i128, dst: Width) -> u64 {
+    match dst {
+        Width::W64 => value as u64,
+        Width::W32 => u64::from(value as u32),
+    }
+}
+
+fn to_float(to: CvtTy, x: f64, m: FloatMods) -> u64 {
+    let mut x = x;
+    if m.sat {
+        x = if x > 0.0 { x.min(1.0) } else { 0.0 };
+    }
+    if m.relu {
+        x = relu(x);
+    }
+    let bits = match to {
+        CvtTy::F64 => {
+            return if x.is_nan() {
+                f64::NAN.to_bits()
+            } else {
+                x.to_bits()
+            };
+        }
+        CvtTy::F16 => round(x, F16, m.round),
+        CvtTy::Bf16 => round(x, BF16, m.round),
+        CvtTy::Tf32 => round(x, TF32, m.round),
+        _ => {
+            let bits = round(x, F32, m.round);
+            if m.ftz {
+                flush(f32::from_bits(bits)).to_bits()
+            } else {
+                bits
+            }
+        }
+    };
+    u64::from(bits)
+}
+
+#[inline(always)]
+pub(super) fn cvt(regs: &mut Regs, m: u32, c: &Cvt) {
+    // Plain widening and narrowing of integers is most of the traffic.
+    let plain = !c.mods.sat;
+    match (c.from, c.to, c.dst) {
+        (
+            CvtTy::Int {
+                bits: 32,
+                signed: false,
+            },
+            CvtTy::Int { bits: 64, .. },
+            Width::W64,
+        ) if plain => {
+            let v = regs.get32(c.a).map(u64::from);
+            regs.put64(c.d, &v, m);
+        }
+        (
+            CvtTy::Int {
+                bits: 32,
+                signed: true,
+            },
+            CvtTy::Int { bits: 64, .. },
+            Width::W64,
+        ) if plain => {
+            let v = regs.get32(c.a).map(|x| i64::from(x as i32) as u64);
+            regs.put64(c.d, &v, m);
+        }
+        (CvtTy::Int { bits: 64, .. }, CvtTy::Int { bits: 32, .. }, Width::W32) if plain => {
+            let v = regs.get64(c.a).map(|x| x as u32);
+            regs.put32(c.d, &v, m);
+        }
+        _ => slow(regs, m, c),
+    }
+}
+
+#[inline(never)]
+fn slow(regs: &mut Regs, m: u32, c: &Cvt) {
+    let raw: [u64; LANES] = match c.from.width() {
+        Width::W32 => regs.get32(c.a).map(u64::from),
+        Width::W64 => *regs.get64(c.a),
+    };
+    let v = raw.map(|x| convert(c, x));
+    match c.dst {
+        Width::W64 => regs.put64(c.d, &v, m),
+        Width::W32 => {
+            // A result narrower than 32 bits fills its register zero- or sign-extended; 16-bit
+            // registers keep their upper half clear.
+            let narrow = matches!(c.to, CvtTy::Int { bits: 16, .. });
+            let mask = if narrow { 0xffff } else { u32::MAX };
+            regs.put32(c.d, &v.map(|x| x as u32 & mask), m);
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn pack(regs: &mut Regs, m: u32, bf16: bool, mods: FloatMods, r: [u32; 3]) {
+    if bf16 && mods == FloatMods::PLAIN {
+        regs.bin32(m, r, |hi, lo| {
+            f32_to_bf16(f32::from_bits(lo)) | f32_to_bf16(f32::from_bits(hi)) << 16
+        });
+        return;
+    }
+    let format = if bf16 { BF16 } else { F16 };
+    let one = |x: u32| {
+        let x = f64::from(f32::from_bits(x));
+        let x = if mods.relu { relu(x) } else { x };
+        round(x, format, mods.round)
+    };
+    regs.bin32(m, r, |hi, lo| one(lo) | one(hi) << 16);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Round;
+
+    fn one(from: CvtTy, to: CvtTy, round: Round, integral: bool, raw: u64) -> u64 {
+        let mods = FloatMods {
+            round,
+            ..FloatMods::PLAIN
+        };
+        let dst = to.width();
+        convert(
+            &Cvt {
+                from,
+                to,
+                mods,
+                integral,
+                dst,
+                d: 0,
+                a: 0,
+            },
+            raw,
+        )
+    }
+
+    #[test]
+    fn integers_and_floats() {
+        let u32_ = CvtTy::Int {
+            bits: 32,
+            signed: false,
+        };
+        let s32 = CvtTy::Int {
+            bits: 32,
+            signed: true,
+        };
+        let s64 = CvtTy::Int {
+            bits: 64,
+            signed: true,
+        };
+        let u8_ = CvtTy::Int {
+            bits: 8,
+            signed: false,
+        };
+        let f = |x: f32| u64::from(x.to_bits());
+        assert_eq!(
+            one(s32, s64, Round::Nearest, false, 0xffff_fffe),
+            -2i64 as u64
+        );
+        assert_eq!(
+            one(CvtTy::F32, s32, Round::Zero, true, f(-3.9)),
+            (-3i32 as u32).into()
+        );
+        assert_eq!(
+            one(CvtTy::F32, s32, Round::Zero, true, f(1e20)),
+            i32::MAX as u64
+        );
+        assert_eq!(one(CvtTy::F32, u32_, Round::Zero, true, f(-5.0)), 0);
+        assert_eq!(one(CvtTy::F32, s32, Round::Zero, true, f(f32::NAN)), 0);
+        assert_eq!(one(u32_, u8_, Round::Nearest, false, 0x1ff), 0xff);
+        assert_eq!(
+            one(u32_, CvtTy::F32, Round::Nearest, false, 16_777_217),
+            f(16_777_216.0)
+        );
+        assert_eq!(
+            one(u32_, CvtTy::F32, Round::Up, false, 16_777_217),
+            f(16_777_218.0)
+        );
+        assert_eq!(
+            one(CvtTy::F32, CvtTy::F32, Round::Down, true, f(-0.5)),
+            f(-1.0)
+        );
+        assert_eq!(
+            one(CvtTy::F32, CvtTy::F16, Round::Nearest, false, f(65520.0)),
+            0x7c00
+        );
+    }
+}

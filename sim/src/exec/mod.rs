@@ -1,0 +1,43 @@
+//! Running a kernel: clusters in parallel, the warps of a cluster interleaved on one CPU thread.
+
+mod access;
+mod alu;
+mod atomics;
+mod barrier;
+mod bits;
+mod cluster;
+mod convert;
+mod copies;
+mod exchange;
+mod float;
+mod launch;
+mod place;
+mod regs;
+mod rmw;
+mod rng;
+mod step;
+mod tensor;
+mod warp;
+
+pub(crate) use cluster::State;
+pub use launch::{Checks, LaunchConfig, Report, launch};
+pub(crate) use place::Memory;
+pub(crate) use regs::LANES;
+pub(crate) use warp::{PendingCopy, Warp};
+
+/// Most shared memory of a CTA on sm_90 (CUDA programming guide, technical specifications).
+pub(crate) const MAX_SHARED_BYTES: u64 = 227 * 1024;
+
+/// Most threads of a CTA.
+pub(crate) const MAX_THREADS: u64 = 1024;
+
+/// Windows of the generic address space. A shared address is the own CTA's below `1 << RANK_SHIFT`;
+/// above, it names CTA `(address >> RANK_SHIFT) - 1` of the cluster.
+pub(crate) mod window {
+    pub(crate) const SHARED: u64 = 1 << 32;
+    pub(crate) const LOCAL: u64 = 2 << 32;
+    pub(crate) const PARAM: u64 = 3 << 32;
+    /// First address above the windows.
+    pub(crate) const END: u64 = 4 << 32;
+    pub(crate) const RANK_SHIFT: u32 = 24;
+}

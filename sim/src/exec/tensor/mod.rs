@@ -1,0 +1,5 @@
+//! Matrix instructions.
+
+pub(super) mod element;
+mod matrix_move;
+mod mma;

@@ -1,0 +1,102 @@
+//! The memory model behind the counts: 32-byte sectors and 32 four-byte banks.
+
+use crate::exec::LANES;
+
+/// Bytes of an L2 sector.
+const SECTOR: u64 = 32;
+
+/// Distinct 32-byte sectors that `bytes` at each active lane's address touch.
+pub(crate) fn sectors(addresses: &[u64; LANES], mask: u32, bytes: u32) -> u64 {
+    let mut touched = [0u64; LANES * 2];
+    let mut n = 0;
+    for (lane, address) in addresses.iter().enumerate() {
+        if mask >> lane & 1 == 0 {
+            continue;
+        }
+        let first = address / SECTOR;
+        let last = (address + u64::from(bytes) - 1) / SECTOR;
+        for sector in first..=last {
+            if n < touched.len() {
+                touched[n] = sector;
+                n += 1;
+            }
+        }
+    }
+    let touched = &mut touched[..n];
+    touched.sort_unstable();
+    let mut distinct = 0;
+    for i in 0..n {
+        distinct += u64::from(i == 0 || touched[i] != touched[i - 1]);
+    }
+    distinct
+}
+
+/// Passes over the banks that a shared access takes, and the fewest possible for its lanes.
+///
+/// 8-byte accesses are served half a warp at a time, 16-byte ones a quarter; within a part, a pass
+/// serves one word of each bank, and lanes that name the same word share it.
+pub(crate) fn passes(addresses: &[u64; LANES], mask: u32, bytes: u32) -> (u64, u64) {
+    let lanes_per_part = match bytes {
+        0..=4 => 32,
+        8 => 16,
+        _ => 8,
+    };
+    let words = u64::from(bytes.div_ceil(4));
+    let (mut total, mut ideal) = (0, 0);
+    for part in 0..LANES / lanes_per_part {
+        let lanes = part * lanes_per_part..(part + 1) * lanes_per_part;
+        let mut wanted = [0u64; LANES * 4];
+        let mut n = 0;
+        for lane in lanes {
+            if mask >> lane & 1 == 1 {
+                for w in 0..words {
+                    wanted[n] = addresses[lane] / 4 + w;
+                    n += 1;
+                }
+            }
+        }
+        if n == 0 {
+            continue;
+        }
+        let wanted = &mut wanted[..n];
+        wanted.sort_unstable();
+        let mut per_bank = [0u64; 32];
+        for i in 0..n {
+            if i == 0 || wanted[i] != wanted[i - 1] {
+                per_bank[(wanted[i] % 32) as usize] += 1;
+            }
+        }
+        total += per_bank.iter().max().copied().unwrap_or(0);
+        ideal += 1;
+    }
+    (total, ideal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coalesced_and_scattered_loads() {
+        let dense = std::array::from_fn(|i| 4 * i as u64);
+        assert_eq!(sectors(&dense, u32::MAX, 4), 4);
+        let strided = std::array::from_fn(|i| 64 * i as u64);
+        assert_eq!(sectors(&strided, u32::MAX, 4), 32);
+        let wide = std::array::from_fn(|i| 16 * i as u64);
+        assert_eq!(sectors(&wide, u32::MAX, 16), 16);
+        assert_eq!(sectors(&[100; LANES], u32::MAX, 4), 1);
+    }
+
+    #[test]
+    fn bank_conflicts() {
+        let dense = std::array::from_fn(|i| 4 * i as u64);
+        assert_eq!(passes(&dense, u32::MAX, 4), (1, 1));
+        assert_eq!(passes(&[64; LANES], u32::MAX, 4), (1, 1));
+        let column = std::array::from_fn(|i| 128 * i as u64);
+        assert_eq!(passes(&column, u32::MAX, 4), (32, 1));
+        let padded = std::array::from_fn(|i| 132 * i as u64);
+        assert_eq!(passes(&padded, u32::MAX, 4), (1, 1));
+        let rows16 = std::array::from_fn(|i| 16 * i as u64);
+        assert_eq!(passes(&rows16, u32::MAX, 16), (4, 4));
+    }
+}

@@ -1,0 +1,54 @@
+//! Counting what a kernel does, by instruction.
+
+mod memory;
+mod report;
+
+pub(crate) use memory::{passes, sectors};
+pub use report::{LineStatistics, Statistics};
+
+/// Counts of one instruction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count {
+    /// Times a warp executed it, and lanes that took part.
+    pub(crate) warps: u64,
+    pub(crate) lanes: u64,
+    /// Global-memory requests (one a warp), and 32-byte sectors they touched.
+    pub(crate) global_requests: u64,
+    pub(crate) sectors: u64,
+    /// Shared-memory requests, the passes they took, and the fewest they could have taken.
+    pub(crate) shared_requests: u64,
+    pub(crate) passes: u64,
+    pub(crate) ideal_passes: u64,
+}
+
+/// Counts of a cluster, by instruction index.
+pub(crate) struct Counters {
+    pub(crate) by_pc: Vec<Count>,
+}
+
+impl Counters {
+    pub(crate) fn new(instructions: usize) -> Self {
+        Self {
+            by_pc: vec![Count::default(); instructions],
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn executed(&mut self, pc: u32, m: u32) {
+        let count = &mut self.by_pc[pc as usize];
+        count.warps += 1;
+        count.lanes += u64::from(m.count_ones());
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (total, mine) in self.by_pc.iter_mut().zip(&other.by_pc) {
+            total.warps += mine.warps;
+            total.lanes += mine.lanes;
+            total.global_requests += mine.global_requests;
+            total.sectors += mine.sectors;
+            total.shared_requests += mine.shared_requests;
+            total.passes += mine.passes;
+            total.ideal_passes += mine.ideal_passes;
+        }
+    }
+}
