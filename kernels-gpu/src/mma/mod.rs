@@ -258,7 +258,16 @@ unsafe fn forward_tile<
                 // softmax
                 let v_smem = k_smem + config.operand_bytes();
                 let v = LaneAddress::v(v_smem, head_dim, lane);
-                if settled && !warp_masked {
+                let mut in_range = settled && !warp_masked;
+                if let Some(limit) = E::LARGEST_EXPONENT {
+                    let mut exceeds = false;
+                    for i in 0..ROWS {
+                        exceeds |= rows[i].exceeds(&acc_s[i], &transform, limit);
+                    }
+                    // SAFETY: the warp is converged.
+                    in_range &= !unsafe { any(exceeds) };
+                }
+                if in_range {
                     let mut offsets = [0.0; ROWS];
                     for i in 0..ROWS {
                         offsets[i] = rows[i].offset(&transform);
