@@ -15,9 +15,9 @@
 //! All tiles are swizzled ([`crate::layout::swizzle`]). One barrier a block of keys: it shows the block that has
 //! arrived, and that nobody reads the one before it any more.
 //!
-//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden
-//! keys rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN. When one is, the tile is computed again
-//! with care, which gives the same where inputs are to blame.
+//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range (f16 also
+//! checks each block's scores), and hidden keys rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN.
+//! When one is, the tile is computed again with care, which gives the same where inputs are to blame.
 
 mod copy;
 pub mod element;
