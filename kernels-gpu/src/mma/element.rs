@@ -9,6 +9,9 @@ pub trait Element {
     const SHIFT: f32;
     /// A row whose probabilities sum to less may go on without looking for a new maximum.
     const SETTLED_LIMIT: f32;
+    /// log₂ of the largest probability that rounds to a finite element, if blocks have to be checked for it: without a
+    /// new maximum, probabilities may exceed 1.
+    const LARGEST_EXPONENT: Option<f32>;
     /// Bits of +∞; larger magnitudes are NaN.
     const INFINITY: u32;
 
@@ -31,6 +34,8 @@ impl Element for Bf16 {
     const SHIFT: f32 = 30.0;
     /// Half of the range that is left above the largest probability.
     const SETTLED_LIMIT: f32 = (1u64 << 40) as f32;
+    /// What overflows bf16 overflows the sum too, which the end of the tile notices.
+    const LARGEST_EXPONENT: Option<f32> = None;
     const INFINITY: u32 = 0x7f80;
 
     #[inline(always)]
@@ -51,8 +56,8 @@ pub struct F16;
 impl Element for F16 {
     /// Small probabilities lose bits below 2⁻¹⁴; products cannot overflow.
     const SHIFT: f32 = 0.0;
-    /// A probability above 65504 is infinite, which the end of the tile notices.
     const SETTLED_LIMIT: f32 = (1u64 << 14) as f32;
+    const LARGEST_EXPONENT: Option<f32> = Some(15.0);
     const INFINITY: u32 = 0x7c00;
 
     #[inline(always)]

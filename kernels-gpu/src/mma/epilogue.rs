@@ -96,7 +96,8 @@ impl Destination<'_> {
         let vectors = o.dim_stride == 1 && aligned;
 
         let chunk = MmaTile::copy_chunk(head_dim);
-        let (mut row, piece) = (lane_id() / chunk, lane_id() % chunk);
+        let lane = opaque(lane_id());
+        let (mut row, piece) = (lane / chunk, lane % chunk);
         while row < opaque(row_count) {
             let row_address = address.wrapping_add_signed(row as i64 * row_bytes);
             let mut piece = piece;

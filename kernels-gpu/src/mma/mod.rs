@@ -15,9 +15,9 @@
 //! All tiles are swizzled ([`crate::layout::swizzle`]). One barrier a block of keys: it shows the block that has
 //! arrived, and that nobody reads the one before it any more.
 //!
-//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden
-//! keys rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN. When one is, the tile is computed again
-//! with care, which gives the same where inputs are to blame.
+//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range (f16 also
+//! checks each block's scores), and hidden keys rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN.
+//! When one is, the tile is computed again with care, which gives the same where inputs are to blame.
 
 mod copy;
 pub mod element;
@@ -258,7 +258,16 @@ unsafe fn forward_tile<
                 // softmax
                 let v_smem = k_smem + config.operand_bytes();
                 let v = LaneAddress::v(v_smem, head_dim, lane);
-                if settled && !warp_masked {
+                let mut in_range = settled && !warp_masked;
+                if let Some(limit) = E::LARGEST_EXPONENT {
+                    let mut exceeds = false;
+                    for i in 0..ROWS {
+                        exceeds |= rows[i].exceeds(&acc_s[i], &transform, limit);
+                    }
+                    // SAFETY: the warp is converged.
+                    in_range &= !unsafe { any(exceeds) };
+                }
+                if in_range {
                     let mut offsets = [0.0; ROWS];
                     for i in 0..ROWS {
                         offsets[i] = rows[i].offset(&transform);

@@ -88,6 +88,21 @@ impl<const LANES: u32> RowState<LANES> {
         fma(-self.row_max, transform.scale_log2, -transform.shift)
     }
 
+    /// Whether [`RowState::accumulate`] would give this lane a probability above `2^limit`.
+    #[inline(always)]
+    pub fn exceeds<const COLS: usize>(
+        &self,
+        scores: &[f32; COLS],
+        transform: &ScoreTransform,
+        limit: f32,
+    ) -> bool {
+        let mut block_max = scores[0];
+        for score in &scores[1..] {
+            block_max = max(block_max, *score);
+        }
+        fma(block_max, transform.scale_log2, self.offset(transform)) > limit
+    }
+
     /// [`RowState::accumulate`] for one score, given the row's [`RowState::offset`].
     #[inline(always)]
     pub fn accumulate_one(&mut self, score: &mut f32, offset: f32, transform: &ScoreTransform) {
