@@ -11,3 +11,16 @@ pub mod layout;
 pub mod results;
 pub mod roofline;
 pub mod roofline_plot;
+pub mod sweep_plot;
+
+use plotters::style::RGBColor;
+
+/// Distinguishable by people who do not see all colours (Okabe and Ito 2008).
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+];

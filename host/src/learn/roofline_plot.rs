@@ -2,6 +2,7 @@
 
 use plotters::prelude::*;
 
+use super::COLOURS;
 use super::cost::{Algorithm, Pass};
 use super::gpu_spec::GpuSpec;
 use super::results::Point;
@@ -16,16 +17,6 @@ const INTENSITIES: std::ops::Range<f64> = 1.0..20_000.0;
 const HEADROOM: f64 = 2.0;
 const TEXT: (&str, u32) = ("sans-serif", 14);
 const GREY: RGBColor = RGBColor(110, 110, 110);
-/// Distinguishable by people who do not see all colours (Okabe and Ito 2008).
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-];
-
 /// Both axes: FLOP/byte, TFLOP/s.
 type Plane = Cartesian2d<LogCoord<f64>, LogCoord<f64>>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Plane>;

@@ -7,10 +7,11 @@ use ferroflash::oracle::Rows;
 use ferroflash::{
     Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward, forward_into,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::arguments::{self, BackendName, DTypeName, ForwardArgs, LayoutName};
 use crate::backends::{self, Work};
+use crate::bench_sweep;
 use crate::failure::Failure;
 use crate::progress;
 
@@ -26,11 +27,11 @@ pub struct Args {
     #[arg(long, value_name = "HK", value_parser = arguments::count, allow_hyphen_values = true)]
     heads_kv: Option<usize>,
     /// Query rows
-    #[arg(long, value_name = "SQ", value_parser = arguments::count, allow_hyphen_values = true)]
-    seq_q: usize,
+    #[arg(long, value_name = "SQ", required_unless_present = "sweep", conflicts_with = "sweep", value_parser = arguments::count, allow_hyphen_values = true)]
+    seq_q: Option<usize>,
     /// Keys
-    #[arg(long, value_name = "SK", value_parser = arguments::count, allow_hyphen_values = true)]
-    seq_kv: usize,
+    #[arg(long, value_name = "SK", required_unless_present = "sweep", conflicts_with = "sweep", value_parser = arguments::count, allow_hyphen_values = true)]
+    seq_kv: Option<usize>,
     /// Components of q and k
     #[arg(long, value_name = "D", value_parser = arguments::count, allow_hyphen_values = true)]
     head_dim: usize,
@@ -54,6 +55,8 @@ pub struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    sweep: bench_sweep::SweepArgs,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -63,6 +66,16 @@ enum Pass {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if let (Some(seq_q), Some(seq_kv)) = (args.seq_q, args.seq_kv) {
+        return backends::run(args.backend, bench(args, seq_q, seq_kv)?);
+    }
+    let benches = args.sweep.seqs().iter().map(|&seq| bench(args, seq, seq));
+    let benches = benches.collect::<Result<Vec<_>, _>>()?;
+    backends::run(args.backend, args.sweep.work(benches)?)
+}
+
+/// The problem `args` describe, of `seq_q` queries and `seq_kv` keys.
+fn bench(args: &Args, seq_q: usize, seq_kv: usize) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
     let options = args.forward.options()?.o_layout(layout);
     let Pass::Fwd = args.pass;
@@ -74,42 +87,42 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let heads_kv = args.heads_kv.unwrap_or(args.heads);
     let head_dim_v = args.head_dim_v.unwrap_or(args.head_dim);
-    let bench = Bench {
+    Ok(Bench {
         shapes: [
-            shape(args.heads, args.seq_q, args.head_dim),
-            shape(heads_kv, args.seq_kv, args.head_dim),
-            shape(heads_kv, args.seq_kv, head_dim_v),
+            shape(args.heads, seq_q, args.head_dim),
+            shape(heads_kv, seq_kv, args.head_dim),
+            shape(heads_kv, seq_kv, head_dim_v),
         ],
         dtype: args.dtype.into(),
         layout,
         options,
         json: args.json,
-    };
-    backends::run(args.backend, bench)
+    })
 }
 
-struct Bench {
+/// One problem to time.
+pub struct Bench {
     /// Of q, k and v.
-    shapes: [Shape; 3],
-    dtype: DType,
-    layout: Layout,
-    options: ForwardOptions,
-    json: bool,
+    pub shapes: [Shape; 3],
+    pub dtype: DType,
+    pub layout: Layout,
+    pub options: ForwardOptions,
+    pub json: bool,
 }
 
 /// What `--json` prints.
-#[derive(Serialize)]
-struct Report {
-    kernel: String,
-    ms_median: f64,
-    ms_min: f64,
-    ms_max: f64,
-    runs: usize,
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Report {
+    pub kernel: String,
+    pub ms_median: f64,
+    pub ms_min: f64,
+    pub ms_max: f64,
+    pub runs: usize,
     /// 10¹² floating-point operations of the two matrix products over visible pairs, a second.
-    tflops: f64,
+    pub tflops: f64,
     /// 10⁹ bytes of q, k and v read once and o and lse written once, a second.
-    gbs: f64,
-    device: String,
+    pub gbs: f64,
+    pub device: String,
 }
 
 /// Rows that are checked before anything is timed.
@@ -117,11 +130,24 @@ const CHECKED_ROWS: usize = 64;
 
 impl Work for Bench {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
+        let report = self.measure(backend)?;
+        self.print(&report)
+    }
+}
+
+impl Bench {
+    /// The problem itself.
+    pub fn problem(&self) -> Result<Problem, Failure> {
         let specs = self
             .shapes
             .map(|shape| ferroflash::TensorSpec::contiguous(self.dtype, shape, self.layout));
         let [q, k, v] = specs;
-        let problem = Problem::with_dense_output(q?, k?, v?, &self.options)?;
+        Ok(Problem::with_dense_output(q?, k?, v?, &self.options)?)
+    }
+
+    /// Checks the result, then times it.
+    pub fn measure<B: Backend>(&self, backend: &mut B) -> Result<Report, Failure> {
+        let problem = self.problem()?;
         let kernel = backend.kernel_name(&problem)?;
         if problem.o().is_empty() {
             return Err(Failure::refused(
@@ -169,11 +195,9 @@ impl Work for Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        self.print(&report(kernel, backend.device_name(), &problem, times))
+        Ok(report(kernel, backend.device_name(), &problem, times))
     }
-}
 
-impl Bench {
     fn print(&self, report: &Report) -> Result<(), Failure> {
         let mut out = io::stdout();
         if self.json {

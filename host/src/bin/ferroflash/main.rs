@@ -6,6 +6,7 @@ mod arguments;
 mod attend;
 mod backends;
 mod bench;
+mod bench_sweep;
 mod failure;
 mod file;
 mod info;
