@@ -79,23 +79,21 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
         lse: f64::NEG_INFINITY,
     };
     // `f64::max` ignores NaN: with only −∞ and NaN left, the NaN decides.
-    if scores.iter().all(|&score| score == f64::NEG_INFINITY) {
-        return row;
-    }
+    let nothing_weighs = scores.iter().all(|&score| score == f64::NEG_INFINITY);
     let shift = if max.is_finite() { max } else { 0.0 };
     let weights: Vec<f64> = scores.iter().map(|score| (score - shift).exp()).collect();
     let sum: f64 = weights.iter().sum();
     row.lse = shift + sum.ln();
     for (&j, &weight) in keys.iter().zip(&weights) {
-        let p = weight / sum;
         for (dim, &v) in head.v[j * head_dim_v..][..head_dim_v].iter().enumerate() {
-            if weight < VANISHING && !v.is_finite() {
+            if (nothing_weighs || weight < VANISHING) && !v.is_finite() {
                 row.may_not_be_finite[dim] = true;
-                continue;
+            } else if !nothing_weighs {
+                let p = weight / sum;
+                row.o[dim] += p * v;
+                row.abs_pv[dim] += p * v.abs();
+                row.abs_v_over_sum[dim] += v.abs() / sum;
             }
-            row.o[dim] += p * v;
-            row.abs_pv[dim] += p * v.abs();
-            row.abs_v_over_sum[dim] += v.abs() / sum;
         }
     }
     row
@@ -151,6 +149,17 @@ mod tests {
         assert_eq!(row.may_not_be_finite, [true]);
         let row = reference(&plain, &head, &[0.5], 0);
         assert!(row.o[0].is_nan() && !row.may_not_be_finite[0]);
+    }
+
+    #[test]
+    fn scores_of_minus_infinity_weigh_nothing() {
+        let head = Head {
+            k: vec![f64::NEG_INFINITY; 2],
+            v: vec![1.0, 2.0],
+        };
+        let row = reference(&problem(2, 2, &ForwardOptions::new()), &head, &[1.0], 0);
+        assert_eq!((row.o[0], row.lse), (0.0, f64::NEG_INFINITY));
+        assert_eq!(row.may_not_be_finite, [false]);
     }
 
     #[test]
