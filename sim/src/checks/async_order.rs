@@ -275,6 +275,17 @@ impl State<'_> {
         if let Some(races) = self.races.as_deref_mut() {
             let agent = races.wgmma_agent(warp);
             races.threads.learn(warp, m, agent, groups);
+            // A wait is for the whole warp, and the waited-for operations have consumed the
+            // registers that its earlier loads (`ldmatrix` of A) filled: those reads are complete
+            // for every lane, so one lane may tell others. Writes need a barrier all the same.
+            let slot = match races.threads.reads[warp.number as usize] {
+                Some(slot) => slot,
+                None => races.new_agent(format!(
+                    "reads of warp {} of CTA rank {}",
+                    warp.index, warp.cta
+                )),
+            };
+            races.threads.reads_complete(warp, slot);
         }
     }
 }

@@ -120,7 +120,8 @@ impl Cell {
             if me / 32 == r.who {
                 behind &= !(1 << (me % 32));
             }
-            if behind != 0 {
+            let complete = |slot: u32| threads.ordered(me, slot, r.time);
+            if behind != 0 && !threads.reads[r.who as usize].is_some_and(complete) {
                 return Some((r.who * 32 + behind.trailing_zeros(), r.line));
             }
         }

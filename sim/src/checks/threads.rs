@@ -20,6 +20,8 @@ pub(crate) struct Threads {
     released: Vec<Option<Known>>,
     /// What its relaxed reads found; its next memory fence makes it known.
     found: Vec<Option<Known>>,
+    /// Slot that counts how far a warp's reads are complete, for warps that ever waited for `wgmma`s.
+    pub(super) reads: Vec<Option<u32>>,
     warps_per_cta: u32,
     slots: usize,
 }
@@ -34,6 +36,7 @@ impl Threads {
             fenced_own: vec![0; slots],
             released: vec![None; slots],
             found: vec![None; slots],
+            reads: vec![None; warps],
             warps_per_cta,
             slots,
         }
@@ -101,6 +104,14 @@ impl Threads {
         let mut fact = self.nothing();
         Arc::make_mut(&mut fact.seen).raise(slot, time);
         self.acquire(warp, m, &fact);
+    }
+
+    /// The warp's reads so far are complete, and all its lanes know: `slot` counts them.
+    pub(super) fn reads_complete(&mut self, warp: WarpId, slot: u32) {
+        let now = self.time[warp.number as usize];
+        self.reads[warp.number as usize] = Some(slot);
+        self.learn(warp, u32::MAX, slot, now);
+        self.time[warp.number as usize] += 1;
     }
 
     /// `fence.proxy.async`: everything known so far, and the own past, is visible to the async proxy.
