@@ -1,4 +1,3 @@
-#![allow(dead_code)] // TEMPORARY
 //! A PTX simulator: runs GPU kernels on the CPU, and checks them while they run.
 //!
 //! Give it PTX text as a compiler emits it, device memory, and a launch; it runs grids of CTAs of
@@ -47,6 +46,7 @@ mod module;
 mod num;
 mod ptx;
 mod stats;
+mod tensor_map;
 
 pub use error::{MemoryError, ParseError, SimError};
 pub use exec::{Checks, LaunchConfig, Report, launch};
@@ -55,3 +55,6 @@ pub use ir::Parameter;
 pub use memory::Memory;
 pub use module::{KernelInfo, Module};
 pub use stats::{LineStatistics, Statistics};
+pub use tensor_map::{
+    OutOfBoundsFill, Swizzle, TENSOR_MAP_BYTES, TensorMap, TensorMapError, TensorMapType,
+};

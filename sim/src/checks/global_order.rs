@@ -12,7 +12,7 @@ use super::clock::{Foreign, Known};
 use super::races::Races;
 use super::shadow::Kind;
 use super::{Touch, kind_of};
-use crate::exec::{PendingCopy, State, Warp, lanes};
+use crate::exec::{PendingCopy, State, WarpId, lanes};
 use crate::fault::{Access, Exec, FaultKind};
 use crate::ir::Order;
 
@@ -24,7 +24,7 @@ const TIME_BITS: u32 = 26;
 const SLOT_BITS: u32 = 13;
 const CLUSTER_BITS: u32 = 24;
 /// Time of a write still in flight.
-pub(super) const GLOBAL_IN_FLIGHT: u32 = (1 << TIME_BITS) - 1;
+pub(crate) const GLOBAL_IN_FLIGHT: u32 = (1 << TIME_BITS) - 1;
 
 /// A packed access: strong · cluster · slot · time.
 #[derive(Clone, Copy)]
@@ -85,7 +85,7 @@ impl Races {
 }
 
 impl State<'_> {
-    pub(crate) fn global_access(&mut self, warp: &Warp, touch: &Touch<'_>) -> Exec<()> {
+    pub(crate) fn global_access(&mut self, warp: WarpId, touch: &Touch<'_>) -> Exec<()> {
         if self.races.is_none() {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn global_atomic(&mut self, warp: &Warp, touch: &Touch<'_>) -> Exec<()> {
+    pub(super) fn global_atomic(&mut self, warp: WarpId, touch: &Touch<'_>) -> Exec<()> {
         if self.races.is_none() {
             return Ok(());
         }
@@ -113,16 +113,16 @@ impl State<'_> {
     }
 
     /// The source of a finished `cp.async`.
-    pub(super) fn global_copy_read(&mut self, warp: &Warp, copy: &PendingCopy) -> Exec<()> {
+    pub(super) fn global_copy_read(&mut self, warp: WarpId, copy: &PendingCopy) -> Exec<()> {
         let (lane, bytes) = (copy.lane.into(), copy.src_bytes.into());
         self.global_touch(warp, lane, copy.src, bytes, false, Kind::Plain, None)
     }
 
     /// Checks and enters one lane's access. `time` replaces the warp's time (in flight).
     #[expect(clippy::too_many_arguments, reason = "one access, spelled out")]
-    pub(super) fn global_touch(
+    pub(crate) fn global_touch(
         &self,
-        warp: &Warp,
+        warp: WarpId,
         lane: usize,
         address: u64,
         bytes: u64,
@@ -177,7 +177,7 @@ impl State<'_> {
     }
 
     /// A write in flight is finished: from now on it is ordered as a write by its thread now.
-    pub(super) fn global_landed(&self, warp: &Warp, lane: usize, address: u64, bytes: u64) {
+    pub(crate) fn global_landed(&self, warp: WarpId, lane: usize, address: u64, bytes: u64) {
         let Some(races) = self.races.as_deref() else {
             return;
         };
@@ -245,7 +245,7 @@ impl State<'_> {
     }
 
     /// What a strong access publishes and learns at its location.
-    fn global_sync(&mut self, warp: &Warp, touch: &Touch<'_>, rmw: bool) {
+    fn global_sync(&mut self, warp: WarpId, touch: &Touch<'_>, rmw: bool) {
         let published = &self.launch.published;
         let Some(races) = self.races.as_deref_mut() else {
             return;

@@ -1,5 +1,6 @@
 //! What is checked and counted beside the execution itself.
 
+mod async_order;
 mod clock;
 mod counting;
 mod global_order;
@@ -9,12 +10,12 @@ mod shared_order;
 mod sync;
 mod threads;
 
-pub(crate) use global_order::Published;
+pub(crate) use global_order::{GLOBAL_IN_FLIGHT, Published};
 pub(crate) use races::Races;
 
 use crate::exec::LANES;
 use crate::ir::Order;
-use shadow::Kind;
+pub(crate) use shadow::Kind;
 
 /// One warp's access to memory.
 pub(crate) struct Touch<'a> {

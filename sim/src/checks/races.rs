@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 
+use super::async_order::MbarrierClock;
 use super::clock::Known;
 use super::shadow::{Cell, IN_FLIGHT, Kind, Reader, Shadow, Writer};
 use super::threads::Threads;
-use crate::exec::{State, Warp};
+use crate::exec::{MbarrierKey, State, WarpId};
 use crate::fault::{Access, FaultKind};
 
 /// A barrier's knowledge: what has arrived, and what the last opening handed out.
@@ -26,6 +27,10 @@ pub(crate) struct Races {
     pub(super) shared: Vec<Shadow>,
     pub(super) gates: Vec<Vec<Gate>>,
     pub(super) cluster_gate: Gate,
+    pub(super) mbarriers: HashMap<MbarrierKey, MbarrierClock>,
+    /// Agents by thread slot, and by CTA rank and warpgroup.
+    pub(super) store_agents: HashMap<u32, u32>,
+    pub(super) wgmma_agents: HashMap<(u32, u32), u32>,
     /// Locations of shared memory used to synchronise, by CTA rank and address.
     pub(super) locations: HashMap<(u32, u64), Known>,
     /// Names of agents, whose slots follow the threads'.
@@ -37,10 +42,12 @@ pub(crate) struct Races {
 /// The access being checked.
 #[derive(Clone, Copy)]
 pub(super) struct Now {
-    /// Thread slot.
+    /// Thread slot whose knowledge counts.
     pub(super) me: u32,
-    pub(super) warp: u32,
-    pub(super) lane: u32,
+    /// Slot a write is entered under.
+    pub(super) as_slot: u32,
+    /// Who a read is entered under: a warp and lane mask, or an agent.
+    pub(super) reader: (u32, u32),
     pub(super) time: u32,
     pub(super) line: u32,
     pub(super) write: bool,
@@ -56,6 +63,8 @@ pub(super) struct Conflict {
     in_flight: bool,
     /// Ordered, but without a proxy fence.
     unfenced: bool,
+    /// The bytes are an mbarrier.
+    object: bool,
 }
 
 impl Races {
@@ -65,10 +74,41 @@ impl Races {
             shared: (0..ctas).map(|_| Shadow::new(shared_bytes)).collect(),
             gates: (0..ctas).map(|_| vec![Gate::default(); 16]).collect(),
             cluster_gate: Gate::default(),
+            mbarriers: HashMap::new(),
+            store_agents: HashMap::new(),
+            wgmma_agents: HashMap::new(),
             locations: HashMap::new(),
             agents: Vec::new(),
             cluster,
         }
+    }
+
+    /// The access of one lane of `warp`, now.
+    pub(super) fn now(&self, warp: WarpId, lane: usize, line: u32, write: bool, kind: Kind) -> Now {
+        let me = self.threads.slot(warp, lane);
+        Now {
+            me,
+            as_slot: me,
+            reader: (warp.number, 1 << lane),
+            time: self.threads.now(warp),
+            line,
+            write,
+            kind,
+        }
+    }
+
+    /// Enters one access to CTA `rank`'s shared memory; a conflict comes with the byte it is at.
+    pub(super) fn enter(
+        &mut self,
+        rank: u32,
+        start: usize,
+        size: usize,
+        now: &Now,
+    ) -> Result<(), (usize, Conflict)> {
+        let threads = &self.threads;
+        self.shared[rank as usize].each(start, size, |at, cell| {
+            Self::touch(threads, cell, now).map_err(|conflict| (at, conflict))
+        })
     }
 
     /// A new agent's slot.
@@ -90,9 +130,13 @@ impl Races {
                 kind: w.kind,
                 in_flight,
                 unfenced,
+                object: w.kind == Kind::Mbarrier,
             };
             if w.time == IN_FLIGHT {
                 return Err(conflict(true, false));
+            }
+            if w.kind == Kind::Mbarrier && now.kind != Kind::Mbarrier {
+                return Err(conflict(false, false));
             }
             if !threads.ordered(now.me, w.slot, w.time) {
                 return Err(conflict(false, false));
@@ -114,10 +158,11 @@ impl Races {
                     kind: Kind::Plain,
                     in_flight: false,
                     unfenced: false,
+                    object: false,
                 });
             }
             cell.writer = Writer {
-                slot: now.me,
+                slot: now.as_slot,
                 time: now.time,
                 line: now.line,
                 kind: now.kind,
@@ -125,8 +170,8 @@ impl Races {
             cell.clear_readers();
         } else if now.kind != Kind::Strong {
             cell.read(Reader {
-                who: now.warp,
-                mask: 1 << now.lane,
+                who: now.reader.0,
+                mask: now.reader.1,
                 time: now.time,
                 line: now.line,
             });
@@ -145,25 +190,13 @@ fn verb(kind: Kind, write: bool) -> &'static str {
         (Kind::Async, false) => "asynchronous read",
         (Kind::CpAsync, true) => "cp.async write",
         (Kind::CpAsync, false) => "cp.async read",
+        (Kind::Mbarrier, _) => "mbarrier initialisation",
     }
 }
 
 impl State<'_> {
     pub(super) fn line(&self) -> u32 {
         self.launch.kernel.code[self.pc as usize].line
-    }
-
-    /// The access of one lane of `warp`, now.
-    pub(super) fn now(races: &Races, warp: &Warp, line: u32, write: bool, kind: Kind) -> Now {
-        Now {
-            me: races.threads.slot(warp, 0),
-            warp: races.threads.warp_number(warp),
-            lane: 0,
-            time: races.threads.now(warp),
-            line,
-            write,
-            kind,
-        }
     }
 
     /// A slot in words.
@@ -200,6 +233,11 @@ impl State<'_> {
         };
         let current = access(verb(now.kind, now.write), now.me, now.line);
         let before = access(verb(with.kind, with.write), with.slot, with.line);
+        if with.object {
+            return FaultKind::Mbarrier(format!(
+                "{current} of {address:#x}, which is an mbarrier since the {before}"
+            ));
+        }
         if with.in_flight {
             return FaultKind::AsyncInFlight(format!(
                 "{current} of {space} address {address:#x}, which the unfinished {before} still uses"

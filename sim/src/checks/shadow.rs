@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Async,
     /// `cp.async`, which belongs to the generic proxy.
     CpAsync,
+    /// The bytes are an mbarrier object.
+    Mbarrier,
 }
 
 /// The last write of a byte; time 0 is none.
@@ -46,7 +48,7 @@ pub(crate) struct Reader {
 pub(crate) struct Cell {
     pub(crate) writer: Writer,
     first: Reader,
-    more: Option<Box<Vec<Reader>>>,
+    more: Vec<Reader>,
     split: bool,
 }
 
@@ -54,12 +56,12 @@ impl Cell {
     pub(crate) fn readers(&self) -> impl Iterator<Item = &Reader> {
         std::iter::once(&self.first)
             .filter(|r| r.mask != 0)
-            .chain(self.more.iter().flat_map(|m| m.iter()))
+            .chain(&self.more)
     }
 
     pub(crate) fn clear_readers(&mut self) {
         self.first.mask = 0;
-        self.more = None;
+        self.more.clear();
     }
 
     /// Notes a read by the lanes `mask` of warp `who` (or an agent).
@@ -80,7 +82,7 @@ impl Cell {
 
     #[inline(never)]
     fn read_more(&mut self, new: Reader) {
-        let more = self.more.get_or_insert_default();
+        let more = &mut self.more;
         let merged = match more
             .iter_mut()
             .find(|r| r.who == new.who && r.time == new.time)
@@ -101,9 +103,6 @@ impl Cell {
         if covered(&self.first) {
             self.first = more.pop().unwrap_or_default();
         }
-        if more.is_empty() {
-            self.more = None;
-        }
     }
 
     /// A reader that thread `me` is not ordered after: its slot and line.
@@ -121,7 +120,8 @@ impl Cell {
             if me / 32 == r.who {
                 behind &= !(1 << (me % 32));
             }
-            if behind != 0 {
+            let complete = |slot: u32| threads.ordered(me, slot, r.time);
+            if behind != 0 && !threads.reads[r.who as usize].is_some_and(complete) {
                 return Some((r.who * 32 + behind.trailing_zeros(), r.line));
             }
         }
@@ -157,7 +157,7 @@ impl Shadow {
         while at < end {
             let word = at / 4;
             let next = (word * 4 + 4).min(end);
-            let whole = at % 4 == 0 && next - at == 4;
+            let whole = at.is_multiple_of(4) && next - at == 4;
             if whole && !self.words[word].split {
                 f(at, &mut self.words[word])?;
             } else {

@@ -1,16 +1,16 @@
 //! Accesses to shared memory, in order.
 
-use super::races::{Conflict, Now, Races};
+use super::races::{Conflict, Now};
 use super::shadow::{IN_FLIGHT, Kind};
 use super::{Touch, kind_of};
 use crate::decode::SHARED_BASE;
-use crate::exec::{LANES, Memory, PendingCopy, State, Warp, lanes};
+use crate::exec::{LANES, Memory, PendingCopy, State, WarpId, lanes};
 use crate::fault::Exec;
 use crate::ir::Order;
 
 impl State<'_> {
     /// Checks and enters an access of each lane of `touch` to CTA `rank`'s shared memory.
-    pub(crate) fn shared_access(&mut self, warp: &Warp, touch: &Touch<'_>, rank: u32) -> Exec<()> {
+    pub(crate) fn shared_access(&mut self, warp: WarpId, touch: &Touch<'_>, rank: u32) -> Exec<()> {
         self.shared_touch(warp, touch, rank, kind_of(touch.order))?;
         if touch.order != Order::Weak {
             self.shared_sync(warp, touch, rank, false);
@@ -18,18 +18,15 @@ impl State<'_> {
         Ok(())
     }
 
-    fn shared_touch(&mut self, warp: &Warp, touch: &Touch<'_>, rank: u32, kind: Kind) -> Exec<()> {
+    fn shared_touch(&mut self, warp: WarpId, touch: &Touch<'_>, rank: u32, kind: Kind) -> Exec<()> {
         let line = self.line();
         let Some(races) = self.races.as_deref_mut() else {
             return Ok(());
         };
-        let mut now = Self::now(races, warp, line, touch.write, kind);
-        let first = now.me;
         for lane in lanes(touch.mask) {
-            now.lane = lane as u32;
-            now.me = first + now.lane;
+            let now = races.now(warp, lane, line, touch.write, kind);
             let start = (touch.at[lane] - u64::from(SHARED_BASE)) as usize;
-            let found = touch_range(races, rank, start, touch.bytes as usize, &now);
+            let found = races.enter(rank, start, touch.bytes as usize, &now);
             if let Err((at, conflict)) = found {
                 return Err(self.shared_fault(at, &now, &conflict).at(lane));
             }
@@ -51,7 +48,7 @@ impl State<'_> {
     /// Orders `atom` and `red`, which conflict with plain accesses only.
     pub(crate) fn atomic_order(
         &mut self,
-        warp: &Warp,
+        warp: WarpId,
         touch: &Touch<'_>,
         memory: Memory,
     ) -> Exec<()> {
@@ -71,7 +68,7 @@ impl State<'_> {
     }
 
     /// What a strong access publishes and learns at its location. `rmw` reads and writes.
-    fn shared_sync(&mut self, warp: &Warp, touch: &Touch<'_>, rank: u32, rmw: bool) {
+    fn shared_sync(&mut self, warp: WarpId, touch: &Touch<'_>, rank: u32, rmw: bool) {
         let Some(races) = self.races.as_deref_mut() else {
             return;
         };
@@ -79,13 +76,12 @@ impl State<'_> {
             let slot = races.threads.slot(warp, lane);
             let key = (rank, touch.at[lane]);
             let one = 1 << lane;
-            if rmw || !touch.write {
-                if let Some(known) = races.locations.get(&key) {
-                    if touch.order.acquires() {
-                        races.threads.acquire(warp, one, known);
-                    } else {
-                        races.threads.finds(slot, known);
-                    }
+            let reads = rmw || !touch.write;
+            if let Some(known) = races.locations.get(&key).filter(|_| reads) {
+                if touch.order.acquires() {
+                    races.threads.acquire(warp, one, known);
+                } else {
+                    races.threads.finds(slot, known);
                 }
             }
             if touch.write {
@@ -109,7 +105,7 @@ impl State<'_> {
     /// `cp.async` issued: its destination must be free now, and is in use until waited for.
     pub(crate) fn copy_issued(
         &mut self,
-        warp: &Warp,
+        warp: WarpId,
         m: u32,
         at: &[u64; LANES],
         bytes: u32,
@@ -118,14 +114,13 @@ impl State<'_> {
         let Some(races) = self.races.as_deref_mut() else {
             return Ok(());
         };
-        let mut now = Self::now(races, warp, line, true, Kind::CpAsync);
-        let first = now.me;
-        now.time = IN_FLIGHT;
         for lane in lanes(m) {
-            now.lane = lane as u32;
-            now.me = first + now.lane;
+            let now = Now {
+                time: IN_FLIGHT,
+                ..races.now(warp, lane, line, true, Kind::CpAsync)
+            };
             let start = (at[lane] - u64::from(SHARED_BASE)) as usize;
-            if let Err((at, conflict)) = touch_range(races, warp.cta, start, bytes as usize, &now) {
+            if let Err((at, conflict)) = races.enter(warp.cta, start, bytes as usize, &now) {
                 return Err(self.shared_fault(at, &now, &conflict).at(lane));
             }
         }
@@ -133,7 +128,7 @@ impl State<'_> {
     }
 
     /// A copy was waited for: from now on it is a write by its thread, as any other.
-    pub(crate) fn copy_done(&mut self, warp: &Warp, copy: &PendingCopy) -> Exec<()> {
+    pub(crate) fn copy_done(&mut self, warp: WarpId, copy: &PendingCopy) -> Exec<()> {
         let Some(races) = self.races.as_deref_mut() else {
             return Ok(());
         };
@@ -155,18 +150,4 @@ impl State<'_> {
         }
         self.global_copy_read(warp, copy)
     }
-}
-
-/// Enters one access; a conflict comes with the byte it is at.
-pub(super) fn touch_range(
-    races: &mut Races,
-    rank: u32,
-    start: usize,
-    size: usize,
-    now: &Now,
-) -> Result<(), (usize, Conflict)> {
-    let threads = &races.threads;
-    races.shared[rank as usize].each(start, size, |at, cell| {
-        Races::touch(threads, cell, now).map_err(|conflict| (at, conflict))
-    })
 }

@@ -1,11 +1,11 @@
 //! Events that order threads: barriers and fences.
 
-use crate::exec::{State, Warp};
+use crate::exec::{State, WarpId};
 use crate::ir::Fence;
 
 impl State<'_> {
     /// The lanes of `m` arrive at CTA barrier `id`.
-    pub(crate) fn barrier_arrives(&mut self, warp: &Warp, m: u32, id: u32) {
+    pub(crate) fn barrier_arrives(&mut self, warp: WarpId, m: u32, id: u32) {
         if let Some(races) = self.races.as_deref_mut() {
             let gate = &mut races.gates[warp.cta as usize][id as usize];
             let nothing = races.threads.nothing();
@@ -22,7 +22,7 @@ impl State<'_> {
     }
 
     /// The lanes of `m` go on behind CTA barrier `id`.
-    pub(crate) fn barrier_synchronises(&mut self, warp: &Warp, m: u32, id: u32) {
+    pub(crate) fn barrier_synchronises(&mut self, warp: WarpId, m: u32, id: u32) {
         if let Some(races) = self.races.as_deref_mut() {
             let gate = &races.gates[warp.cta as usize][id as usize];
             if let Some(opened) = &gate.opened {
@@ -32,7 +32,7 @@ impl State<'_> {
     }
 
     /// `bar.warp.sync`: the lanes of `mask` know each other's past.
-    pub(crate) fn warp_synchronises(&mut self, warp: &Warp, mask: u32) {
+    pub(crate) fn warp_synchronises(&mut self, warp: WarpId, mask: u32) {
         if let Some(races) = self.races.as_deref_mut() {
             let mut all = races.threads.nothing();
             races.threads.release(warp, mask, &mut all);
@@ -40,8 +40,41 @@ impl State<'_> {
         }
     }
 
-    pub(crate) fn fence(&mut self, warp: &Warp, m: u32, fence: Fence) {
+    /// The lanes of `m` arrive at the cluster barrier.
+    pub(crate) fn cluster_arrives(&mut self, warp: WarpId, m: u32, release: bool) {
         if let Some(races) = self.races.as_deref_mut() {
+            let nothing = races.threads.nothing();
+            let gathering = races.cluster_gate.gathering.get_or_insert(nothing);
+            if release {
+                races.threads.release(warp, m, gathering);
+            }
+        }
+    }
+
+    pub(crate) fn cluster_opens(&mut self) {
+        if let Some(races) = self.races.as_deref_mut() {
+            races.cluster_gate.opened = races.cluster_gate.gathering.take();
+        }
+    }
+
+    /// The lanes of `m` go on behind the cluster barrier.
+    pub(crate) fn cluster_synchronises(&mut self, warp: WarpId, m: u32) {
+        if let Some(races) = self.races.as_deref_mut()
+            && let Some(opened) = &races.cluster_gate.opened
+        {
+            races.threads.acquire(warp, m, opened);
+        }
+    }
+
+    pub(crate) fn fence(&mut self, warp: WarpId, m: u32, fence: Fence) {
+        if let Some(races) = self.races.as_deref_mut() {
+            // What the fencing lanes initialised may be used by the async proxy from now on.
+            if let Fence::MbarrierInit | Fence::ProxyAsync { shared: true, .. } = fence {
+                let first = races.threads.slot(warp, 0);
+                for mbarrier in races.mbarriers.values_mut() {
+                    mbarrier.fenced |= mbarrier.initialised_by(first, m);
+                }
+            }
             match fence {
                 Fence::Memory(_) => races.threads.memory_fence(warp, m),
                 // The check covers shared memory; a fence of global memory alone does not help it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::clock::{Clock, Known, join_all};
-use crate::exec::{LANES, Warp};
+use crate::exec::{LANES, WarpId};
 
 /// Lanes of a warp, as indices.
 fn lanes(mask: u32) -> impl Iterator<Item = usize> {
@@ -20,6 +20,8 @@ pub(crate) struct Threads {
     released: Vec<Option<Known>>,
     /// What its relaxed reads found; its next memory fence makes it known.
     found: Vec<Option<Known>>,
+    /// Slot that counts how far a warp's reads are complete, for warps that ever waited for `wgmma`s.
+    pub(super) reads: Vec<Option<u32>>,
     warps_per_cta: u32,
     slots: usize,
 }
@@ -34,6 +36,7 @@ impl Threads {
             fenced_own: vec![0; slots],
             released: vec![None; slots],
             found: vec![None; slots],
+            reads: vec![None; warps],
             warps_per_cta,
             slots,
         }
@@ -44,17 +47,12 @@ impl Threads {
         self.slots as u32
     }
 
-    /// The warp's number in the cluster.
-    pub(crate) fn warp_number(&self, warp: &Warp) -> u32 {
-        warp.cta * self.warps_per_cta + warp.index
+    pub(crate) fn slot(&self, warp: WarpId, lane: usize) -> u32 {
+        warp.number * LANES as u32 + lane as u32
     }
 
-    pub(crate) fn slot(&self, warp: &Warp, lane: usize) -> u32 {
-        self.warp_number(warp) * LANES as u32 + lane as u32
-    }
-
-    pub(crate) fn now(&self, warp: &Warp) -> u32 {
-        self.time[self.warp_number(warp) as usize]
+    pub(crate) fn now(&self, warp: WarpId) -> u32 {
+        self.time[warp.number as usize]
     }
 
     /// CTA rank, and thread number in the CTA, of a thread slot.
@@ -69,8 +67,8 @@ impl Threads {
     }
 
     /// Adds what the lanes of `m` know and did up to now to `to`; later accesses are not covered.
-    pub(crate) fn release(&mut self, warp: &Warp, m: u32, to: &mut Known) {
-        let w = self.warp_number(warp) as usize;
+    pub(crate) fn release(&mut self, warp: WarpId, m: u32, to: &mut Known) {
+        let w = warp.number as usize;
         let now = self.time[w];
         let mut last: Option<usize> = None;
         for lane in lanes(m) {
@@ -91,8 +89,8 @@ impl Threads {
     }
 
     /// The lanes of `m` learn what `from` knows.
-    pub(crate) fn acquire(&mut self, warp: &Warp, m: u32, from: &Known) {
-        let start = self.warp_number(warp) as usize * LANES;
+    pub(crate) fn acquire(&mut self, warp: WarpId, m: u32, from: &Known) {
+        let start = warp.number as usize * LANES;
         let all = self.known[start..start + LANES]
             .iter_mut()
             .enumerate()
@@ -102,15 +100,23 @@ impl Threads {
     }
 
     /// The lanes of `m` learn that `slot` is past `time`.
-    pub(crate) fn learn(&mut self, warp: &Warp, m: u32, slot: u32, time: u32) {
+    pub(crate) fn learn(&mut self, warp: WarpId, m: u32, slot: u32, time: u32) {
         let mut fact = self.nothing();
         Arc::make_mut(&mut fact.seen).raise(slot, time);
         self.acquire(warp, m, &fact);
     }
 
+    /// The warp's reads so far are complete, and all its lanes know: `slot` counts them.
+    pub(super) fn reads_complete(&mut self, warp: WarpId, slot: u32) {
+        let now = self.time[warp.number as usize];
+        self.reads[warp.number as usize] = Some(slot);
+        self.learn(warp, u32::MAX, slot, now);
+        self.time[warp.number as usize] += 1;
+    }
+
     /// `fence.proxy.async`: everything known so far, and the own past, is visible to the async proxy.
-    pub(crate) fn proxy_fence(&mut self, warp: &Warp, m: u32) {
-        let w = self.warp_number(warp) as usize;
+    pub(crate) fn proxy_fence(&mut self, warp: WarpId, m: u32) {
+        let w = warp.number as usize;
         for lane in lanes(m) {
             let slot = w * LANES + lane;
             self.known[slot].fenced = self.known[slot].seen.clone();
@@ -120,8 +126,8 @@ impl Threads {
     }
 
     /// A memory fence (`membar`, `fence`): later relaxed writes release, earlier relaxed reads acquire.
-    pub(crate) fn memory_fence(&mut self, warp: &Warp, m: u32) {
-        let start = self.warp_number(warp) as usize * LANES;
+    pub(crate) fn memory_fence(&mut self, warp: WarpId, m: u32) {
+        let start = warp.number as usize * LANES;
         for lane in lanes(m) {
             if let Some(found) = self.found[start + lane].take() {
                 self.known[start + lane].join(&found);

@@ -147,7 +147,7 @@ impl<'a> Builder<'_, 'a> {
         let release = !relaxed;
         mods.take("release");
         mods.take("acquire");
-        let scope = scope(mods).unwrap_or(Scope::Cta);
+        scope(mods);
         let place = space(mods);
         if !matches!(place, Space::Generic | Space::Shared | Space::SharedCluster) {
             return Err(unsupported("mbarrier outside shared memory"));
@@ -171,7 +171,7 @@ impl<'a> Builder<'_, 'a> {
                 state: self.src64(&o[1])?,
             };
             // No barrier is touched: any address stands in.
-            return self.mbarrier_op(kind, None, scope, release, place);
+            return self.mbarrier_op(kind, None, release, place);
         } else if mods.take("arrive") {
             self.arrive(mods, o, false)?
         } else if mods.take("arrive_drop") {
@@ -215,13 +215,12 @@ impl<'a> Builder<'_, 'a> {
                     d: self.dst_pred(&o[0])?,
                     state,
                     parity,
-                    blocking,
                     acquire: !relaxed,
                 },
                 &o[1],
             )
         };
-        self.mbarrier_op(kind, Some(address), scope, release, place)
+        self.mbarrier_op(kind, Some(address), release, place)
     }
 
     fn arrive<'o>(
@@ -263,7 +262,6 @@ impl<'a> Builder<'_, 'a> {
         &mut self,
         kind: MbarrierKind,
         address: Option<&Operand<'a>>,
-        scope: Scope,
         release: bool,
         place: Space,
     ) -> Decode<Op> {
@@ -285,7 +283,6 @@ impl<'a> Builder<'_, 'a> {
             cluster: place == Space::SharedCluster,
             generic: place == Space::Generic,
             release,
-            scope,
         })))
     }
 }

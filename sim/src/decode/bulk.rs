@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::memory::{cache_hints, space, without_policy};
 use super::mods::Mods;
 use super::{Decode, malformed, unsupported, want};
-use crate::ir::{Addr, BulkOp, BulkReduce, CpAsync, MbarrierKind, Op, Reg, RmwTy, Scope, Space};
+use crate::ir::{Addr, BulkOp, BulkReduce, CpAsync, MbarrierKind, Op, Reg, RmwTy, Space};
 use crate::ptx::ast::{Operand, Ty};
 
 fn constant(operand: &Operand<'_>) -> Decode<u32> {
@@ -72,7 +72,6 @@ impl<'a> Builder<'_, 'a> {
             return self.mbarrier_op(
                 MbarrierKind::CpAsyncArrive { noinc },
                 Some(&o[0]),
-                Scope::Cta,
                 true,
                 place,
             );

@@ -132,15 +132,7 @@ impl<'a> Builder<'_, 'a> {
             return Err(unsupported("this form on f64"));
         }
         let [d, a, b, c] = self.float_operands(f, Width::W64, false, o)?;
-        let round = m.round;
-        Ok(Op::F64 {
-            f,
-            round,
-            d,
-            a,
-            b,
-            c,
-        })
+        Ok(Op::F64 { f, d, a, b, c })
     }
 
     fn half_op(&mut self, f: FloatOp, t: HalfTy, m: FloatMods, o: &[Operand<'a>]) -> Decode<Op> {

@@ -127,7 +127,7 @@ impl<'a> Builder<'_, 'a> {
 
     fn load_store(&mut self, mods: &mut Mods<'a>, o: &[Operand<'a>], load: bool) -> Decode<Op> {
         let order = order(mods);
-        let scope = scope(mods);
+        scope(mods);
         let written = space(mods);
         let policy = cache_hints(mods);
         let lanes = vector(mods);
@@ -165,7 +165,6 @@ impl<'a> Builder<'_, 'a> {
             elem_bytes: bytes as u32,
             signed: ty.is_signed(),
             order: order.unwrap_or(Order::Weak),
-            scope: scope.unwrap_or(Scope::Sys),
             addr,
             slots,
         });
@@ -174,7 +173,7 @@ impl<'a> Builder<'_, 'a> {
 
     fn atomic(&mut self, mods: &mut Mods<'a>, o: &[Operand<'a>], returns: bool) -> Decode<Op> {
         let order = order(mods).unwrap_or(Order::Relaxed);
-        let scope = scope(mods).unwrap_or(Scope::Gpu);
+        scope(mods);
         let written = space(mods);
         if mods.take("async") {
             return Err(unsupported("`red.async`"));
@@ -264,7 +263,6 @@ impl<'a> Builder<'_, 'a> {
             f,
             ty,
             order,
-            scope,
             addr,
             dst,
             a,

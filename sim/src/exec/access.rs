@@ -70,7 +70,7 @@ pub(super) fn uninitialised(
 impl State<'_> {
     pub(super) fn load(&mut self, warp: &mut Warp, m: u32, op: &LdSt) -> Exec<()> {
         let at = addresses(&warp.regs, &op.addr);
-        let cta = warp.cta;
+        let cta = warp.id.cta;
         group_by_memory(
             op.space,
             &at,
@@ -113,7 +113,7 @@ impl State<'_> {
                 put(warp, slot, lane, sign_extend(value, elem, op.signed));
             }
         }
-        self.global_access(warp, &touch(at, mask, op, false))
+        self.global_access(warp.id, &touch(at, mask, op, false))
     }
 
     fn load_shared(
@@ -144,7 +144,7 @@ impl State<'_> {
                 put(warp, slot, lane, sign_extend(value, elem, op.signed));
             }
         }
-        self.shared_access(warp, &touch(at, mask, op, false), rank)
+        self.shared_access(warp.id, &touch(at, mask, op, false), rank)
     }
 
     fn load_local(&mut self, warp: &mut Warp, mask: u32, at: &[u64; LANES], op: &LdSt) -> Exec<()> {
@@ -208,13 +208,13 @@ impl State<'_> {
     pub(super) fn store(&mut self, warp: &mut Warp, m: u32, op: &LdSt) -> Exec<()> {
         let at = addresses(&warp.regs, &op.addr);
         let (bytes, elem) = (op.bytes(), op.elem_bytes);
-        let cta = warp.cta;
+        let cta = warp.id.cta;
         group_by_memory(op.space, &at, m, cta, |memory, mask, at| {
             match memory {
                 Memory::Global => {
                     self.count_global(at, mask, bytes);
                     let first = self.first_writers(warp, mask, at, op);
-                    self.global_access(warp, &touch(at, first, op, true))?;
+                    self.global_access(warp.id, &touch(at, first, op, true))?;
                     for lane in lanes(mask) {
                         let (owner, offset) =
                             self.global_range(at[lane], bytes.into(), bytes.into(), lane)?;
@@ -230,7 +230,7 @@ impl State<'_> {
                         self.shared_range(rank, at[lane], bytes.into(), bytes.into(), lane)?;
                     }
                     let first = self.first_writers(warp, mask, at, op);
-                    self.shared_access(warp, &touch(at, first, op, true), rank)?;
+                    self.shared_access(warp.id, &touch(at, first, op, true), rank)?;
                     for lane in lanes(mask) {
                         let start =
                             self.shared_range(rank, at[lane], bytes.into(), bytes.into(), lane)?;

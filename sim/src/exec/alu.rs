@@ -48,7 +48,7 @@ fn execute_inline(op: &Op, regs: &mut Regs, m: u32) -> bool {
             b,
             c,
         } => float::f32_mods(regs, m, f, mods, [d, a, b, c]),
-        Op::F64 { f, d, a, b, c, .. } => float::f64_op(regs, m, f, [d, a, b, c]),
+        Op::F64 { f, d, a, b, c } => float::f64_op(regs, m, f, [d, a, b, c]),
         Op::Half {
             f,
             t,

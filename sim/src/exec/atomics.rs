@@ -16,7 +16,7 @@ impl State<'_> {
         let at = addresses(&warp.regs, &op.addr);
         let elem = op.ty.bytes();
         let bytes = elem * op.a.len() as u32;
-        let cta = warp.cta;
+        let cta = warp.id.cta;
         group_by_memory(op.space, &at, m, cta, |memory, mask, at| {
             match memory {
                 Memory::Global => self.count_global(at, mask, bytes),
@@ -30,7 +30,7 @@ impl State<'_> {
                 write: true,
                 order: op.order,
             };
-            self.atomic_order(warp, &touch, memory)?;
+            self.atomic_order(warp.id, &touch, memory)?;
             for lane in lanes(mask) {
                 for i in 0..op.a.len() {
                     let a = get(warp, op.a[i], lane);

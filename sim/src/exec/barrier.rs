@@ -85,8 +85,8 @@ impl State<'_> {
             ))
             .into());
         }
-        self.barrier_arrives(warp, m, id);
-        let cta = warp.cta;
+        self.barrier_arrives(warp.id, m, id);
+        let cta = warp.id.cta;
         let barrier = &mut self.ctas[cta as usize].barriers[id as usize];
         match barrier.expected {
             Some(before) if before != count => {
@@ -98,7 +98,7 @@ impl State<'_> {
             _ => barrier.expected = Some(count),
         }
         // A whole warp counts 32 threads even if lanes are missing or have exited.
-        let index = warp.index;
+        let index = warp.id.index;
         let slot = match barrier.lanes.iter().position(|&(w, _)| w == index) {
             Some(slot) => slot,
             None => {
@@ -165,8 +165,8 @@ impl State<'_> {
     pub(super) fn barrier_passed(&mut self, warp: &mut Warp, m: u32, op: &Barrier) {
         let first = m.trailing_zeros() as usize;
         let id = warp.regs.get32(op.id)[first];
-        self.barrier_synchronises(warp, m, id);
-        let (count, all) = self.ctas[warp.cta as usize].barriers[id as usize].result;
+        self.barrier_synchronises(warp.id, m, id);
+        let (count, all) = self.ctas[warp.id.cta as usize].barriers[id as usize].result;
         match op.mode {
             BarrierMode::Sync | BarrierMode::Arrive => {}
             BarrierMode::RedPopc => warp.regs.put32(op.d, &[count; LANES], m),

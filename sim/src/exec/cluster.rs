@@ -1,10 +1,17 @@
 //! A cluster of CTAs: its state, and the scheduler that interleaves its warps.
 
+use std::collections::HashMap;
+
 use super::barrier::{BARRIERS, NamedBarrier};
+use super::bulk::Flight;
+use super::cluster_barrier::ClusterGate;
 use super::launch::Launch;
+use super::mbarrier::{Key as MbarrierKey, Mbarrier};
+use super::registers::{self, Pool};
 use super::regs::{LANES, Regs};
 use super::rng::Rng;
-use super::warp::{Wait, Warp};
+use super::tensor::wgmma::Warpgroup;
+use super::warp::{PendingCopy, Wait, Warp, WarpId};
 use crate::checks::Races;
 use crate::error::source_line;
 use crate::fault::{BlockState, Exec, Fault, FaultKind, Raise};
@@ -15,6 +22,9 @@ use crate::stats::Counters;
 /// Instructions a warp runs before another gets its turn, without a schedule seed.
 const SLICE: u32 = 256;
 
+/// With a seed, one turn in this many lands an operation in flight early.
+const EARLY_LANDING: usize = 8;
+
 /// One CTA's own state.
 pub(crate) struct Cta {
     /// `%ctaid`.
@@ -23,6 +33,8 @@ pub(crate) struct Cta {
     pub(crate) barriers: Vec<NamedBarrier>,
     /// Warps that have not exited.
     pub(crate) warps_left: u32,
+    /// Registers to trade by `setmaxnreg`, if the kernel's bounds make it effective.
+    pub(crate) pool: Option<Pool>,
 }
 
 /// Everything of a cluster but its warps, so a warp can be borrowed beside it.
@@ -38,6 +50,12 @@ pub(crate) struct State<'l> {
     pub(crate) events: u64,
     pub(crate) counters: Option<Box<Counters>>,
     pub(crate) races: Option<Box<Races>>,
+    /// `cp.async` not performed yet, by warp of the cluster.
+    pub(crate) copies: Vec<Vec<PendingCopy>>,
+    pub(crate) mbarriers: HashMap<MbarrierKey, Mbarrier>,
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) warpgroups: Vec<Warpgroup>,
+    pub(crate) cluster_gate: ClusterGate,
 }
 
 /// What [`Cluster::run`] stopped at.
@@ -52,12 +70,24 @@ pub(crate) struct Cluster<'l> {
     warps: Vec<Warp>,
     /// Where the round-robin goes on.
     next: usize,
+    /// `events` when every waiting `try_wait` was last timed out.
+    timed_out_at: Option<u64>,
 }
 
 impl State<'_> {
     /// Something happened that a waiting warp may be waiting for.
     pub(super) fn progress(&mut self) {
         self.events += 1;
+    }
+
+    /// Puts things whose order is free in the schedule's order.
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        if self.launch.config.schedule_seed != 0 {
+            for i in (1..items.len()).rev() {
+                let j = self.rng.below(i + 1);
+                items.swap(i, j);
+            }
+        }
     }
 }
 
@@ -73,6 +103,7 @@ impl<'l> Cluster<'l> {
                 shared: Shared::new(launch.shared_bytes),
                 barriers: vec![NamedBarrier::default(); BARRIERS],
                 warps_left: launch.warps,
+                pool: registers::at_entry(launch.kernel).map(|n| Pool::new(launch.warps, n)),
             });
             for w in 0..launch.warps {
                 warps.push(new_warp(launch, index, rank, id, w));
@@ -98,35 +129,49 @@ impl<'l> Cluster<'l> {
                         index,
                     ))
                 }),
+                copies: vec![Vec::new(); warps.len()],
+                mbarriers: HashMap::new(),
+                flights: Vec::new(),
+                warpgroups: vec![
+                    Warpgroup::default();
+                    launch.ctas_per_cluster() as usize
+                        * launch.warps.div_ceil(4) as usize
+                ],
+                cluster_gate: ClusterGate::new(warps.iter().map(|w| w.live).collect()),
             },
             warps,
             next: 0,
+            timed_out_at: None,
         }
     }
 
     /// Runs until the cluster is done or `quantum` warp instructions have passed.
     pub(crate) fn run(&mut self, quantum: u64) -> Result<Status, Box<Fault>> {
         let until = self.state.instructions.saturating_add(quantum);
+        let seeded = self.state.launch.config.schedule_seed != 0;
         while self.state.instructions < until {
-            let seeded = self.state.launch.config.schedule_seed != 0;
-            let n = self.warps.len();
             if seeded {
-                self.next = self.state.rng.below(n);
+                self.next = self.state.rng.below(self.warps.len());
+                if self.state.rng.below(EARLY_LANDING) == 0 {
+                    self.land_one()?;
+                }
             }
             let Some((w, g)) = self.pick() else {
                 if self.warps.iter().all(|w| w.groups.is_empty()) {
-                    return Ok(Status::Done);
+                    return self.finish().map(|()| Status::Done);
                 }
-                return Err(self.deadlock());
+                if !self.land_one()? && !self.time_out() {
+                    return Err(self.deadlock());
+                }
+                continue;
             };
-            self.next = (w + 1) % n;
+            self.next = (w + 1) % self.warps.len();
             let slice = if seeded {
                 1 + self.state.rng.below(SLICE as usize) as u32
             } else {
                 SLICE
             };
-            let warp = &mut self.warps[w];
-            if let Err(raise) = self.state.resume(warp, g, slice) {
+            if let Err(raise) = self.resume(w, g, slice) {
                 return Err(self.fault(w, *raise));
             }
             if self.state.instructions > self.state.launch.config.max_instructions {
@@ -138,6 +183,61 @@ impl<'l> Cluster<'l> {
             }
         }
         Ok(Status::Preempted)
+    }
+
+    /// Lands one operation that completes by an mbarrier: the oldest, or one the schedule picks.
+    fn land_one(&mut self) -> Result<bool, Box<Fault>> {
+        let mut loads: Vec<usize> = (0..self.state.flights.len())
+            .filter(|&i| self.state.flights[i].is_load())
+            .collect();
+        self.state.shuffle(&mut loads);
+        let Some(&i) = loads.first() else {
+            return Ok(false);
+        };
+        let w = self.state.flights[i].issuer().number as usize;
+        match self.state.land(i) {
+            Ok(()) => Ok(true),
+            Err(raise) => Err(self.fault(w, *raise)),
+        }
+    }
+
+    /// Lets every waiting `try_wait` return false once, in case the program does something else then.
+    /// False if that was tried and changed nothing.
+    fn time_out(&mut self) -> bool {
+        if self.timed_out_at == Some(self.state.events) {
+            return false;
+        }
+        self.timed_out_at = Some(self.state.events);
+        let mut any = false;
+        for group in self.warps.iter_mut().flat_map(|w| &mut w.groups) {
+            if let Some(Wait::Mbarrier { .. }) = group.wait {
+                group.wait = None;
+                group.timed_out = true;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Every warp has exited: what is left to land and to balance.
+    fn finish(&mut self) -> Result<(), Box<Fault>> {
+        let done = match self.state.flights_at_end() {
+            Ok(()) => self.state.mbarriers_at_exit(),
+            failed => failed,
+        };
+        done.map_err(|raise| self.fault(0, *raise))
+    }
+
+    /// Lets a group go on, first finishing what it waited for.
+    fn resume(&mut self, w: usize, g: usize, slice: u32) -> Exec<()> {
+        if let Some(Wait::Wgmma { issued }) = self.warps[w].groups[g].wait {
+            let first = w - self.warps[w].id.index as usize % 4;
+            self.state
+                .wgmma_perform(&mut self.warps[first..first + 4], issued)?;
+        }
+        let warp = &mut self.warps[w];
+        self.state.wake(warp, g);
+        self.state.run_group(warp, g, slice)
     }
 
     /// A group that can go on.
@@ -158,8 +258,8 @@ impl<'l> Cluster<'l> {
         self.warps
             .iter()
             .map(|w| BlockState {
-                block: self.state.ctas[w.cta as usize].id,
-                warp: w.index,
+                block: self.state.ctas[w.id.cta as usize].id,
+                warp: w.id.index,
                 groups: w
                     .groups
                     .iter()
@@ -173,12 +273,22 @@ impl<'l> Cluster<'l> {
     }
 
     fn deadlock(&mut self) -> Box<Fault> {
-        let kind = FaultKind::Deadlock(self.states());
-        let w = self
-            .warps
-            .iter()
-            .position(|w| !w.groups.is_empty())
+        let starved = |w: &Warp| {
+            w.groups
+                .iter()
+                .any(|g| matches!(g.wait, Some(Wait::Registers { .. })))
+        };
+        let first = self.warps.iter().position(starved);
+        let w = first
+            .or_else(|| self.warps.iter().position(|w| !w.groups.is_empty()))
             .unwrap_or(0);
+        let warp = &self.warps[w];
+        let kind = match (first, warp.groups.first()) {
+            (Some(_), Some(group)) => {
+                FaultKind::RegisterBudget(self.state.describe(warp, group.wait.as_ref()))
+            }
+            _ => FaultKind::Deadlock(self.states()),
+        };
         if let Some(group) = self.warps[w].groups.first() {
             self.state.pc = group.pc;
         }
@@ -194,10 +304,10 @@ impl<'l> Cluster<'l> {
             kernel: launch.kernel.name.clone(),
             line,
             text: source_line(launch.source, line),
-            block: self.state.ctas[warp.cta as usize].id,
+            block: self.state.ctas[warp.id.cta as usize].id,
             thread: raise
                 .lane
-                .map(|lane| launch.tid(warp.index * LANES as u32 + lane)),
+                .map(|lane| launch.tid(warp.id.index * LANES as u32 + lane)),
             schedule_seed: launch.config.schedule_seed,
         })
     }
@@ -220,7 +330,12 @@ fn new_warp(launch: &Launch<'_>, cluster: u64, rank: u32, ctaid: [u32; 3], index
         let value = |lane| launch.preset(preset, cluster, rank, ctaid, index, lane);
         regs.put64(reg, &std::array::from_fn(value), u32::MAX);
     }
-    Warp::new(regs, Local::new(kernel.local_bytes), live, rank, index)
+    let id = WarpId {
+        cta: rank,
+        index,
+        number: rank * launch.warps + index,
+    };
+    Warp::new(regs, Local::new(kernel.local_bytes), live, id)
 }
 
 impl State<'_> {
@@ -228,11 +343,20 @@ impl State<'_> {
     pub(super) fn is_over(&self, warp: &Warp, wait: &Wait) -> bool {
         match *wait {
             Wait::Barrier { id, generation } => {
-                self.ctas[warp.cta as usize].barriers[id as usize].generation != generation
+                self.ctas[warp.id.cta as usize].barriers[id as usize].generation != generation
             }
             // Woken by the lane that completes the set.
             Wait::WarpBarrier { .. } | Wait::Converge { .. } => false,
-            _ => false,
+            Wait::Mbarrier { cta, at, phase } => self
+                .mbarriers
+                .get(&(cta, at))
+                .is_none_or(|m| m.phase != phase),
+            Wait::Cluster { generation } => self.cluster_gate.generation != generation,
+            Wait::Wgmma { issued } => self.warpgroup_of(warp.id).ready(issued),
+            Wait::Registers { wanted } => self.ctas[warp.id.cta as usize]
+                .pool
+                .as_ref()
+                .is_none_or(|pool| pool.can_grow(warp.id.index, wanted)),
         }
     }
 
@@ -241,7 +365,7 @@ impl State<'_> {
         match wait {
             None => "running".into(),
             Some(Wait::Barrier { id, .. }) => {
-                let barrier = &self.ctas[warp.cta as usize].barriers[*id as usize];
+                let barrier = &self.ctas[warp.id.cta as usize].barriers[*id as usize];
                 format!("waits at {}", barrier.describe(*id))
             }
             Some(Wait::WarpBarrier { mask }) => {
@@ -250,13 +374,16 @@ impl State<'_> {
             Some(Wait::Converge { mask }) => {
                 format!("waits for the other members; lanes {mask:#010x} are here")
             }
-            Some(other) => format!("{other:?}"),
+            Some(Wait::Mbarrier { cta, at, .. }) => match self.mbarriers.get(&(*cta, *at)) {
+                Some(m) => format!("waits for {} of CTA rank {cta}", m.describe(*at)),
+                None => format!("waits for an mbarrier at {at:#x}"),
+            },
+            Some(Wait::Cluster { .. }) => format!("waits at {}", self.cluster_gate.describe()),
+            Some(Wait::Wgmma { issued }) => self.warpgroup_of(warp.id).describe(*issued),
+            Some(Wait::Registers { wanted }) => match &self.ctas[warp.id.cta as usize].pool {
+                Some(pool) => pool.describe(warp.id.index, *wanted),
+                None => "waits for registers".into(),
+            },
         }
-    }
-
-    /// Lets a group go on, first finishing what it waited for.
-    fn resume(&mut self, warp: &mut Warp, g: usize, slice: u32) -> Exec<()> {
-        self.wake(warp, g);
-        self.run_group(warp, g, slice)
     }
 }

@@ -4,18 +4,12 @@ use super::access::uninitialised;
 use super::cluster::State;
 use super::place::{Memory, address, classify};
 use super::regs::lanes;
-use super::warp::{PendingCopy, Warp};
+use super::warp::{PendingCopy, Warp, WarpId};
 use crate::fault::{Exec, FaultKind};
 use crate::ir::{CpAsync, Space};
 
 impl State<'_> {
-    pub(super) fn cp_async(
-        &mut self,
-        warp: &mut Warp,
-        m: u32,
-        op: &CpAsync,
-        line: u32,
-    ) -> Exec<()> {
+    pub(super) fn cp_async(&mut self, warp: &mut Warp, m: u32, op: &CpAsync) -> Exec<()> {
         let mut dst_at = [0; super::LANES];
         for lane in lanes(m) {
             let dst = address(&warp.regs, &op.dst, lane);
@@ -34,7 +28,7 @@ impl State<'_> {
             {
                 src_bytes = 0;
             }
-            let (Memory::Shared(rank), offset) = classify(Space::Shared, dst, warp.cta) else {
+            let (Memory::Shared(rank), offset) = classify(Space::Shared, dst, warp.id.cta) else {
                 unreachable!("a shared address is shared memory");
             };
             let start = self.shared_range(rank, offset, op.bytes.into(), op.bytes.into(), lane)?;
@@ -50,18 +44,18 @@ impl State<'_> {
                 self.global_range(src, src_bytes.into(), 1, lane)?;
             }
             dst_at[lane] = dst;
-            warp.copies.push(PendingCopy {
+            self.copies[warp.id.number as usize].push(PendingCopy {
                 lane: lane as u8,
                 bytes: op.bytes as u8,
                 src_bytes: src_bytes as u8,
                 dst: start as u32,
                 src,
                 group: warp.commits[lane],
-                line,
+                pc: self.pc,
             });
         }
         self.count_shared(&dst_at, m, op.bytes);
-        self.copy_issued(warp, m, &dst_at, op.bytes)
+        self.copy_issued(warp.id, m, &dst_at, op.bytes)
     }
 
     /// Performs one copy: reads its source now, writes its destination now.
@@ -93,6 +87,38 @@ impl State<'_> {
         Ok(())
     }
 
+    /// Performs the first `count` copies of a thread that are still outstanding.
+    pub(super) fn finish_copies(&mut self, warp: WarpId, lane: usize, count: usize) -> Exec<()> {
+        let mut left = count;
+        self.perform_copies(warp, |copy| {
+            let mine = usize::from(copy.lane) == lane && left > 0;
+            left -= usize::from(mine);
+            mine
+        })
+    }
+
+    fn perform_copies(
+        &mut self,
+        warp: WarpId,
+        is_due: impl FnMut(&PendingCopy) -> bool,
+    ) -> Exec<()> {
+        let (mut due, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.copies[warp.number as usize])
+                .into_iter()
+                .partition(is_due);
+        self.copies[warp.number as usize] = rest;
+        self.shuffle(&mut due);
+        let pc = self.pc;
+        for copy in &due {
+            // What goes wrong is the fault of the instruction that issued the copy.
+            self.pc = copy.pc;
+            self.perform_copy(warp.cta, copy)?;
+            self.copy_done(warp, copy)?;
+        }
+        self.pc = pc;
+        Ok(())
+    }
+
     /// `cp.async.wait_group pending` (or `wait_all`) by the lanes of `m`.
     pub(super) fn wait_copies(
         &mut self,
@@ -102,16 +128,9 @@ impl State<'_> {
         all: bool,
     ) -> Exec<()> {
         let commits = warp.commits;
-        let (done, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut warp.copies).into_iter().partition(|c| {
-                let lane = c.lane as usize;
-                m >> lane & 1 == 1 && (all || c.group.saturating_add(pending) < commits[lane])
-            });
-        warp.copies = rest;
-        for copy in &done {
-            self.perform_copy(warp.cta, copy)?;
-            self.copy_done(warp, copy)?;
-        }
-        Ok(())
+        self.perform_copies(warp.id, |c| {
+            let lane = c.lane as usize;
+            m >> lane & 1 == 1 && (all || c.group.saturating_add(pending) < commits[lane])
+        })
     }
 }

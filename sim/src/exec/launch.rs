@@ -12,8 +12,8 @@ use crate::checks::Published;
 use crate::decode::SHARED_BASE;
 use crate::error::SimError;
 use crate::fault::Fault;
-use crate::ir::Kernel;
 use crate::ir::kernel::{LaneMask, Preset};
+use crate::ir::{Kernel, Touched};
 use crate::memory::Memory;
 use crate::memory::global::View;
 use crate::module::Module;
@@ -159,6 +159,8 @@ pub(crate) struct Launch<'l> {
     pub(crate) checks: Checks,
     pub(crate) view: View,
     pub(crate) published: Published,
+    /// Registers of each instruction, for kernels whose `wgmma`s are checked; else empty.
+    pub(crate) touched: Vec<Touched>,
     globals: Arc<[u64]>,
     pub(crate) params: Vec<u8>,
     cluster: [u32; 3],
@@ -255,6 +257,11 @@ impl<'l> Launch<'l> {
             globals: module.load(memory)?,
             view: memory.view(),
             published: Published::default(),
+            touched: if config.checks.races && kernel.uses_wgmma() {
+                kernel.code.iter().map(|i| Touched::of(&i.op)).collect()
+            } else {
+                Vec::new()
+            },
             params: pack_params(kernel, params).map_err(refuse)?,
             cluster,
             threads: threads as u32,

@@ -5,13 +5,17 @@ mod alu;
 mod atomics;
 mod barrier;
 mod bits;
+mod bulk;
 mod cluster;
+mod cluster_barrier;
 mod convert;
 mod copies;
 mod exchange;
 mod float;
 mod launch;
+mod mbarrier;
 mod place;
+mod registers;
 mod regs;
 mod rmw;
 mod rng;
@@ -21,9 +25,10 @@ mod warp;
 
 pub(crate) use cluster::State;
 pub use launch::{Checks, LaunchConfig, Report, launch};
+pub(crate) use mbarrier::Key as MbarrierKey;
 pub(crate) use place::Memory;
 pub(crate) use regs::{LANES, lanes};
-pub(crate) use warp::{PendingCopy, Warp};
+pub(crate) use warp::{PendingCopy, Warp, WarpId};
 
 /// Most shared memory of a CTA on sm_90 (CUDA programming guide, technical specifications).
 pub(crate) const MAX_SHARED_BYTES: u64 = 227 * 1024;

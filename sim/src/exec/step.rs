@@ -44,6 +44,7 @@ impl State<'_> {
         let kernel = launch.kernel;
         let meet = warp.meeting_pc(g);
         let mask = warp.groups[g].mask;
+        let watch = !launch.touched.is_empty();
         let mut pc = warp.groups[g].pc;
         for _ in 0..budget {
             if pc == meet {
@@ -85,6 +86,10 @@ impl State<'_> {
                 }
                 _ => {}
             }
+            if watch && m != 0 {
+                warp.groups[g].pc = pc;
+                self.watch_registers(warp, m)?;
+            }
             if m != 0 && !alu::execute(&inst.op, &mut warp.regs, m) {
                 warp.groups[g].pc = pc;
                 if let Some(mask_reg) = exchange::member_mask(&inst.op) {
@@ -117,7 +122,7 @@ impl State<'_> {
             Op::Ld(op) => self.load(warp, m, op)?,
             Op::St(op) => self.store(warp, m, op)?,
             Op::Atom(op) => self.atomic(warp, m, op)?,
-            Op::CpAsync(op) => self.cp_async(warp, m, op, inst.line)?,
+            Op::CpAsync(op) => self.cp_async(warp, m, op)?,
             Op::CpAsyncCommit => {
                 for lane in lanes(m) {
                     warp.commits[lane] += 1;
@@ -167,7 +172,7 @@ impl State<'_> {
                 self.mapa(warp, m, [*wide, *generic], [*d, *a, *rank])?;
             }
             Op::GetCtaRank { wide, d, a } => {
-                let own = warp.cta;
+                let own = warp.id.cta;
                 let rank = |x: u64| match x >> window::RANK_SHIFT {
                     0 => own,
                     r => r as u32 - 1,
@@ -182,7 +187,35 @@ impl State<'_> {
             Op::LdMatrix(op) => self.ldmatrix(warp, m, op)?,
             Op::StMatrix(op) => self.stmatrix(warp, m, op)?,
             Op::Mma(op) => self.mma(warp, m, op)?,
-            Op::Fence(fence) => self.fence(warp, m, *fence),
+            Op::Mbarrier(op) => {
+                let timed_out = std::mem::take(&mut warp.groups[g].timed_out);
+                if let Some(wait) = self.mbarrier(warp, timed_out, m, op)? {
+                    return Ok(Flow::Wait(wait));
+                }
+            }
+            Op::Bulk(op) => self.bulk(warp, m, op)?,
+            Op::Wgmma(op) => self.wgmma_issue(warp, m, op)?,
+            Op::WgmmaFence => {
+                self.whole_warp(warp, m)?;
+                warp.wgmma.fence();
+            }
+            Op::WgmmaCommit => self.wgmma_commit(warp, m)?,
+            Op::WgmmaWait { pending } => {
+                if let Some(wait) = self.wgmma_wait(warp, m, *pending)? {
+                    return Ok(Flow::Wait(wait));
+                }
+            }
+            Op::SetMaxNReg { count, increase } => {
+                if let Some(wait) = self.set_max_nreg(warp, m, *count, *increase)? {
+                    return Ok(Flow::Wait(wait));
+                }
+            }
+            Op::ClusterBarrier { what, aligned } => {
+                if let Some(wait) = self.cluster_barrier(warp, m, *what, *aligned)? {
+                    return Ok(Flow::Wait(wait));
+                }
+            }
+            Op::Fence(fence) => self.fence(warp.id, m, *fence),
             Op::Nanosleep => return Ok(Flow::Yield),
             Op::Trap => return Err(FaultKind::Trap.at(m.trailing_zeros() as usize)),
             Op::Unsupported(what) => {
@@ -269,9 +302,13 @@ impl State<'_> {
                 group.wait = None;
             }
         }
+        self.cluster_exit(warp);
         if warp.live == 0 {
-            self.ctas[warp.cta as usize].warps_left -= 1;
-            self.barriers_after_exit(warp.cta);
+            self.ctas[warp.id.cta as usize].warps_left -= 1;
+            if self.ctas[warp.id.cta as usize].warps_left == 0 {
+                self.flights_at_exit(warp.id.cta)?;
+            }
+            self.barriers_after_exit(warp.id.cta);
             self.progress();
         }
         Ok(())
@@ -396,7 +433,7 @@ impl State<'_> {
             self.starved(warp, missing)?;
             return Ok(Flow::Wait(waiting));
         }
-        self.warp_synchronises(warp, mask & warp.live);
+        self.warp_synchronises(warp.id, mask & warp.live);
         for (i, other) in warp.groups.iter_mut().enumerate() {
             if i != g && other.wait.as_ref() == Some(&waiting) {
                 other.wait = None;

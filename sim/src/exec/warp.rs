@@ -6,6 +6,7 @@
 //! of a warp make independent progress).
 
 use super::regs::Regs;
+use super::tensor::wgmma::WarpWgmma;
 use crate::ir::cfg::NEVER;
 use crate::memory::local::Local;
 
@@ -21,12 +22,12 @@ pub(crate) enum Wait {
     WarpBarrier { mask: u32 },
     /// Other lanes of the warp at the same warp-wide instruction.
     Converge { mask: u32 },
-    /// A phase of the mbarrier at a shared address to complete (then the instruction runs again).
-    Mbarrier { cta: u32, at: u32, parity: bool },
+    /// Phase `phase` of the mbarrier at a shared address to complete (then the instruction runs again).
+    Mbarrier { cta: u32, at: u64, phase: u32 },
     /// The cluster barrier to pass a generation.
     Cluster { generation: u64 },
-    /// The warpgroup's other warps to issue their part of the outstanding `wgmma`s.
-    Wgmma,
+    /// The warpgroup's other warps to issue their part of the first `issued` `wgmma`s.
+    Wgmma { issued: u64 },
     /// Registers to be released by another warp (`setmaxnreg.inc`).
     Registers { wanted: u32 },
 }
@@ -51,6 +52,17 @@ struct Meeting {
     parent: u32,
 }
 
+/// Which warp of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WarpId {
+    /// CTA rank in the cluster.
+    pub cta: u32,
+    /// Warp number in the CTA.
+    pub index: u32,
+    /// Warp number in the cluster.
+    pub number: u32,
+}
+
 /// A `cp.async` that has not been performed.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingCopy {
@@ -61,7 +73,8 @@ pub(crate) struct PendingCopy {
     pub src: u64,
     /// The lane's commit number it belongs to.
     pub group: u32,
-    pub line: u32,
+    /// The issuing instruction.
+    pub pc: u32,
 }
 
 pub(crate) struct Warp {
@@ -72,16 +85,16 @@ pub(crate) struct Warp {
     pub groups: Vec<Group>,
     meetings: Vec<Meeting>,
     free: Vec<u32>,
-    /// CTA rank in the cluster, warp number in the CTA and in the cluster.
-    pub cta: u32,
-    pub index: u32,
-    pub copies: Vec<PendingCopy>,
+    pub id: WarpId,
     /// `cp.async.commit_group`s executed, by lane.
     pub commits: [u32; super::LANES],
+    /// `cp.async.bulk.commit_group`s executed, by lane.
+    pub bulk_commits: [u32; super::LANES],
+    pub wgmma: WarpWgmma,
 }
 
 impl Warp {
-    pub(crate) fn new(regs: Regs, local: Local, live: u32, cta: u32, index: u32) -> Self {
+    pub(crate) fn new(regs: Regs, local: Local, live: u32, id: WarpId) -> Self {
         Self {
             regs,
             local,
@@ -95,10 +108,10 @@ impl Warp {
             }],
             meetings: Vec::new(),
             free: Vec::new(),
-            cta,
-            index,
-            copies: Vec::new(),
+            id,
             commits: [0; super::LANES],
+            bulk_commits: [0; super::LANES],
+            wgmma: WarpWgmma::default(),
         }
     }
 
@@ -212,7 +225,16 @@ mod tests {
     use super::*;
 
     fn warp() -> Warp {
-        Warp::new(Regs::new(1, 1, 2), Local::new(0), u32::MAX, 0, 0)
+        Warp::new(
+            Regs::new(1, 1, 2),
+            Local::new(0),
+            u32::MAX,
+            WarpId {
+                cta: 0,
+                index: 0,
+                number: 0,
+            },
+        )
     }
 
     #[test]

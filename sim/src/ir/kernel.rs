@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Inst, Reg};
+use super::{Inst, Op, Reg};
 use crate::ptx::ast::EntryDirectives;
 
 /// A kernel parameter as the PTX declares it.
@@ -84,6 +84,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Does it issue `wgmma`s?
+    pub fn uses_wgmma(&self) -> bool {
+        self.code.iter().any(|i| matches!(i.op, Op::Wgmma(_)))
+    }
+
     /// Opcode of instruction `pc`, as written.
     pub fn opcode(&self, pc: u32) -> &str {
         &self.opcodes[self.opcode_of[pc as usize] as usize]

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics and asynchronous copies.
 
-use super::{Reg, Scope};
+use super::Reg;
 
 /// Where an address points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,6 @@ pub struct LdSt {
     /// Sign-extend a loaded element to its register.
     pub signed: bool,
     pub order: Order,
-    pub scope: Scope,
     pub addr: Addr,
     pub slots: Box<[Slot]>,
 }
@@ -119,7 +118,6 @@ pub struct AtomOp {
     pub f: RmwOp,
     pub ty: RmwTy,
     pub order: Order,
-    pub scope: Scope,
     pub addr: Addr,
     pub dst: Box<[Slot]>,
     pub a: Box<[Slot]>,

@@ -8,11 +8,13 @@ pub mod kernel;
 mod memory_ops;
 mod ops;
 mod tensor_ops;
+mod touched;
 
 pub use kernel::{Kernel, Parameter};
 pub use memory_ops::*;
 pub use ops::*;
 pub use tensor_ops::*;
+pub use touched::Touched;
 
 /// Index of a register within the file of its class.
 pub type Reg = u32;

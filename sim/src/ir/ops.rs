@@ -568,7 +568,6 @@ pub enum Op {
     },
     F64 {
         f: FloatOp,
-        round: Round,
         d: Reg,
         a: Reg,
         b: Reg,

@@ -1,6 +1,6 @@
 //! Tensor-core, mbarrier and bulk-copy operations.
 
-use super::{Addr, Pred, Reg, Scope};
+use super::{Addr, Pred, Reg};
 
 /// `ldmatrix` / `stmatrix` of 8×8 16-bit matrices (PTX ISA §9.7.14).
 #[derive(Clone, Debug)]
@@ -87,7 +87,6 @@ pub enum MbarrierKind {
         d: Reg,
         state: Reg,
         parity: bool,
-        blocking: bool,
         acquire: bool,
     },
     /// `cp.async.mbarrier.arrive{.noinc}`.
@@ -110,7 +109,6 @@ pub struct MbarrierOp {
     /// Generic address, no state space given.
     pub generic: bool,
     pub release: bool,
-    pub scope: Scope,
 }
 
 /// Reduction of a bulk store.

@@ -133,7 +133,7 @@ impl Allocation {
             .unwrap_or(offset)
     }
 
-    fn write_bytes(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn write_bytes(&self, offset: u64, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {

@@ -33,8 +33,8 @@ impl State<'_> {
         let mut at = [0; LANES];
         let mut starts = [0; LANES];
         for lane in lanes(mask) {
-            match classify(space, raw[lane], warp.cta) {
-                (Memory::Shared(rank), offset) if rank == warp.cta => {
+            match classify(space, raw[lane], warp.id.cta) {
+                (Memory::Shared(rank), offset) if rank == warp.id.cta => {
                     at[lane] = offset;
                     let bytes = ROW_BYTES.into();
                     starts[lane] = self.shared_range(rank, offset, bytes, bytes, lane)?;
@@ -58,7 +58,7 @@ impl State<'_> {
             write,
             order: Order::Weak,
         };
-        self.shared_access(warp, &touch, warp.cta)?;
+        self.shared_access(warp.id, &touch, warp.id.cta)?;
         Ok((starts, mask))
     }
 
@@ -70,7 +70,7 @@ impl State<'_> {
     ) -> Exec<()> {
         self.whole_warp(warp, m)?;
         let (starts, mask) = self.matrix_rows(warp, op, false)?;
-        let shared = &self.ctas[warp.cta as usize].shared;
+        let shared = &self.ctas[warp.id.cta as usize].shared;
         for lane in lanes(mask) {
             if self.launch.checks.uninitialised && !shared.is_written(starts[lane], ROW_BYTES) {
                 return Err(FaultKind::Uninitialised {
@@ -109,7 +109,7 @@ impl State<'_> {
     ) -> Exec<()> {
         self.whole_warp(warp, m)?;
         let (starts, _) = self.matrix_rows(warp, op, true)?;
-        let shared = &mut self.ctas[warp.cta as usize].shared;
+        let shared = &mut self.ctas[warp.id.cta as usize].shared;
         for (i, &reg) in op.regs.iter().enumerate() {
             let value = warp.regs.get32(reg);
             for (lane, &v) in value.iter().enumerate() {

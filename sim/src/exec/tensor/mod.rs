@@ -1,5 +1,7 @@
 //! Matrix instructions.
 
+mod descriptor;
 pub(super) mod element;
 mod matrix_move;
 mod mma;
+pub(crate) mod wgmma;

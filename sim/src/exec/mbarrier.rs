@@ -1,0 +1,326 @@
+//! mbarrier objects (PTX ISA §9.7.13.15).
+
+use super::cluster::State;
+use super::place::{Memory, address, classify};
+use super::regs::{LANES, lanes};
+use super::warp::{Wait, Warp, WarpId};
+use crate::fault::{Exec, FaultKind};
+use crate::ir::{Addr, MbarrierKind, MbarrierOp, Space};
+
+/// Largest pending count and transaction count (PTX ISA §9.7.13.15.1).
+const MAX_COUNT: u32 = (1 << 20) - 1;
+/// Bytes and alignment of an object.
+const BYTES: u64 = 8;
+
+/// CTA rank and shared address of an object.
+pub(crate) type Key = (u32, u64);
+
+/// The state of one object.
+#[derive(Clone, Debug)]
+pub(crate) struct Mbarrier {
+    /// Arrivals each phase expects.
+    count: u32,
+    /// Arrivals the current phase still waits for.
+    pending: u32,
+    /// Bytes the current phase still waits for; negative if they came before they were announced.
+    tx: i64,
+    /// Phases completed.
+    pub(crate) phase: u32,
+}
+
+impl Mbarrier {
+    pub(crate) fn describe(&self, at: u64) -> String {
+        format!(
+            "mbarrier {at:#x} in phase {} (waits for {} arrivals and {} bytes)",
+            self.phase, self.pending, self.tx
+        )
+    }
+
+    /// Bytes announced and never transferred, or the other way round.
+    pub(crate) fn unbalanced(&self) -> i64 {
+        self.tx
+    }
+}
+
+fn misuse(message: String) -> FaultKind {
+    FaultKind::Mbarrier(message)
+}
+
+impl State<'_> {
+    /// The object's place an operand names.
+    fn mbarrier_key(&self, warp: &Warp, op: &MbarrierOp, lane: usize) -> Exec<Key> {
+        let space = match (op.cluster, op.generic) {
+            (true, _) => Space::SharedCluster,
+            (_, true) => Space::Generic,
+            _ => Space::Shared,
+        };
+        self.mbarrier_at(
+            space,
+            address(&warp.regs, &op.addr, lane),
+            warp.id.cta,
+            lane,
+        )
+    }
+
+    pub(super) fn mbarrier_at(
+        &self,
+        space: Space,
+        address: u64,
+        cta: u32,
+        lane: usize,
+    ) -> Exec<Key> {
+        match classify(space, address, cta) {
+            (Memory::Shared(rank), offset) => {
+                self.shared_range(rank, offset, BYTES, BYTES, lane)?;
+                Ok((rank, offset))
+            }
+            _ => Err(misuse(format!("address {address:#x} is not in shared memory")).at(lane)),
+        }
+    }
+
+    /// The mbarrier operand of a bulk copy.
+    pub(super) fn mbarrier_operand(&self, warp: &Warp, addr: &Addr, lane: usize) -> Exec<Key> {
+        let at = address(&warp.regs, addr, lane);
+        let key = self.mbarrier_at(Space::SharedCluster, at, warp.id.cta, lane)?;
+        self.known_mbarrier(key, lane)?;
+        Ok(key)
+    }
+
+    fn known_mbarrier(&self, key: Key, lane: usize) -> Exec<&Mbarrier> {
+        self.mbarriers.get(&key).ok_or_else(|| {
+            misuse(format!(
+                "shared address {:#x} of CTA rank {} holds no initialised mbarrier",
+                key.1, key.0
+            ))
+            .at(lane)
+        })
+    }
+
+    /// Executes an mbarrier instruction; returns what to wait for, if anything.
+    pub(super) fn mbarrier(
+        &mut self,
+        warp: &mut Warp,
+        timed_out: bool,
+        m: u32,
+        op: &MbarrierOp,
+    ) -> Exec<Option<Wait>> {
+        if let MbarrierKind::PendingCount { d, state } = op.kind {
+            let v = warp.regs.get64(state).map(|s| (s >> 32) as u32);
+            warp.regs.put32(d, &v, m);
+            return Ok(None);
+        }
+        if let MbarrierKind::Wait {
+            d,
+            state,
+            parity,
+            acquire,
+        } = op.kind
+        {
+            return self.mbarrier_wait(warp, timed_out, m, op, [d, state], [parity, acquire]);
+        }
+        for lane in lanes(m) {
+            let key = self.mbarrier_key(warp, op, lane)?;
+            let count_of = |r: u32| warp.regs.get32(r)[lane];
+            match op.kind {
+                MbarrierKind::Init { count } => {
+                    self.mbarrier_init(warp.id, key, count_of(count), lane)?;
+                }
+                MbarrierKind::Inval => {
+                    self.known_mbarrier(key, lane)?;
+                    self.mbarriers.remove(&key);
+                    self.mbarrier_invalidated(key);
+                }
+                MbarrierKind::Arrive {
+                    count,
+                    expect_tx,
+                    drop,
+                    state,
+                } => {
+                    self.mbarrier_used(warp.id, key, lane)?;
+                    if let Some(bytes) = expect_tx {
+                        self.add_tx(key, i64::from(count_of(bytes)), lane)?;
+                    }
+                    self.mbarrier_releases(warp.id, key, lane, op.release);
+                    let count = count.map_or(1, count_of);
+                    let token = self.arrive(key, count, drop, lane)?;
+                    if let Some(d) = state {
+                        warp.regs.r64[d as usize].0[lane] = token;
+                    }
+                }
+                MbarrierKind::ExpectTx { bytes } => {
+                    self.mbarrier_used(warp.id, key, lane)?;
+                    self.add_tx(key, i64::from(count_of(bytes)), lane)?;
+                }
+                MbarrierKind::CompleteTx { bytes } => {
+                    self.mbarrier_used(warp.id, key, lane)?;
+                    self.complete_tx(key, count_of(bytes).into(), lane)?;
+                }
+                MbarrierKind::CpAsyncArrive { noinc } => {
+                    self.mbarrier_used(warp.id, key, lane)?;
+                    self.known_mbarrier(key, lane)?;
+                    if !noinc && let Some(mbarrier) = self.mbarriers.get_mut(&key) {
+                        mbarrier.pending += 1;
+                    }
+                    self.fly_copy_arrival(warp.id, lane, key);
+                }
+                MbarrierKind::Wait { .. } | MbarrierKind::PendingCount { .. } => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn mbarrier_init(&mut self, warp: WarpId, key: Key, count: u32, lane: usize) -> Exec<()> {
+        if count == 0 || count > MAX_COUNT {
+            return Err(misuse(format!("count {count} is not 1 to {MAX_COUNT}")).at(lane));
+        }
+        if let Some(old) = self.mbarriers.get(&key) {
+            return Err(misuse(format!(
+                "re-initialised while in use: {}; `mbarrier.inval` must come first",
+                old.describe(key.1)
+            ))
+            .at(lane));
+        }
+        let start = self.shared_range(key.0, key.1, BYTES, BYTES, lane)?;
+        self.mbarrier_initialised(warp, key, start, lane)?;
+        // The object's bytes are opaque but present.
+        self.ctas[key.0 as usize]
+            .shared
+            .store(start, BYTES as u32, 0);
+        self.mbarriers.insert(
+            key,
+            Mbarrier {
+                count,
+                pending: count,
+                tx: 0,
+                phase: 0,
+            },
+        );
+        Ok(())
+    }
+
+    /// Announces `bytes` more for the current phase.
+    fn add_tx(&mut self, key: Key, bytes: i64, lane: usize) -> Exec<()> {
+        self.known_mbarrier(key, lane)?;
+        if let Some(mbarrier) = self.mbarriers.get_mut(&key) {
+            mbarrier.tx += bytes;
+            if mbarrier.tx.unsigned_abs() > MAX_COUNT.into() {
+                let text = mbarrier.describe(key.1);
+                return Err(misuse(format!("transaction count overflows: {text}")).at(lane));
+            }
+        }
+        Ok(())
+    }
+
+    /// `bytes` have been transferred.
+    pub(super) fn complete_tx(&mut self, key: Key, bytes: i64, lane: usize) -> Exec<()> {
+        self.add_tx(key, -bytes, lane)?;
+        self.phase_check(key);
+        Ok(())
+    }
+
+    /// `count` arrivals; returns the token of the phase they count for.
+    pub(super) fn arrive(&mut self, key: Key, count: u32, drop: bool, lane: usize) -> Exec<u64> {
+        let mbarrier = self.known_mbarrier(key, lane)?;
+        if count == 0 || count > mbarrier.pending {
+            let text = mbarrier.describe(key.1);
+            return Err(misuse(format!(
+                "{count} arrivals overrun the phase of {text}: its count is {}",
+                mbarrier.count
+            ))
+            .at(lane));
+        }
+        let token = u64::from(mbarrier.phase) | u64::from(mbarrier.pending) << 32;
+        if let Some(mbarrier) = self.mbarriers.get_mut(&key) {
+            mbarrier.pending -= count;
+            if drop {
+                mbarrier.count = mbarrier.count.saturating_sub(count);
+            }
+        }
+        self.phase_check(key);
+        Ok(token)
+    }
+
+    /// Ends the phase if everything it waits for has come.
+    fn phase_check(&mut self, key: Key) {
+        let Some(mbarrier) = self.mbarriers.get_mut(&key) else {
+            return;
+        };
+        if mbarrier.pending == 0 && mbarrier.tx == 0 {
+            mbarrier.phase += 1;
+            mbarrier.pending = mbarrier.count;
+            let phase = mbarrier.phase;
+            self.mbarrier_phase_done(key, phase);
+            self.progress();
+        }
+    }
+
+    /// `test_wait` and `try_wait`: both may be suspended until the phase ends; a time limit makes
+    /// them return false.
+    fn mbarrier_wait(
+        &mut self,
+        warp: &mut Warp,
+        timed_out: bool,
+        m: u32,
+        op: &MbarrierOp,
+        [d, state]: [u32; 2],
+        [parity, acquire]: [bool; 2],
+    ) -> Exec<Option<Wait>> {
+        let mut done = 0u32;
+        let mut blocked = None;
+        let mut keys = [(0, 0); LANES];
+        for lane in lanes(m) {
+            let key = self.mbarrier_key(warp, op, lane)?;
+            keys[lane] = key;
+            self.mbarrier_used(warp.id, key, lane)?;
+            let mbarrier = self.known_mbarrier(key, lane)?;
+            let phase = mbarrier.phase;
+            let over = if parity {
+                phase & 1 != warp.regs.get32(state)[lane] & 1
+            } else {
+                phase != warp.regs.get64(state)[lane] as u32
+            };
+            done |= u32::from(over) << lane;
+            if !over {
+                blocked = Some(Wait::Mbarrier {
+                    cta: key.0,
+                    at: key.1,
+                    phase,
+                });
+            }
+        }
+        if let Some(wait) = blocked.filter(|_| !timed_out) {
+            return Ok(Some(wait));
+        }
+        // Lanes mostly wait for one object: learn from each once.
+        let mut rest = done & m;
+        while rest != 0 {
+            let key = keys[rest.trailing_zeros() as usize];
+            let same = lanes(rest)
+                .filter(|&l| keys[l] == key)
+                .fold(0u32, |mask, l| mask | 1 << l);
+            if acquire {
+                self.mbarrier_acquired(warp.id, same, key);
+            }
+            rest &= !same;
+        }
+        warp.regs.put_pred(d, done, m);
+        Ok(None)
+    }
+
+    /// At the end of a cluster: every announced byte must have come.
+    pub(super) fn mbarriers_at_exit(&self) -> Exec<()> {
+        let mut keys: Vec<_> = self.mbarriers.iter().collect();
+        keys.sort_by_key(|(key, _)| **key);
+        for (key, mbarrier) in keys {
+            if mbarrier.unbalanced() != 0 {
+                return Err(misuse(format!(
+                    "transaction count never balanced before the kernel ended: {} of CTA rank {}",
+                    mbarrier.describe(key.1),
+                    key.0
+                ))
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
