@@ -1,12 +1,11 @@
 //! Choosing a kernel, in steps that tests can see: which variants are *eligible* for a problem, and
 //! which of them is *preferred*.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance};
-
-use kernels_gpu::config::wgmma::SHORT_SEQ;
 
 use crate::backend::hopper::HopperPlan;
 use crate::{Error, Operands, Problem};
@@ -147,14 +146,19 @@ fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
     HopperPlan::new(&anywhere, tile).err()
 }
 
-/// Orders kernels that can run a problem: the least padding first, and of two that differ in their cluster the one for
-/// sequences of this length.
-fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool) {
-    let (head_dim_v, clustered) = instance
+/// Orders kernels that can run a problem: the least padding first; of two for the same head_dim the one made for this
+/// many queries.
+fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool, Reverse<u32>) {
+    let (head_dim_v, shortest_seq_q) = instance
         .wgmma
-        .map_or((0, false), |tile| (tile.head_dim_v, tile.cluster > 1));
-    let short = problem.k().shape.seq <= SHORT_SEQ;
-    (instance.head_dim, head_dim_v, clustered == short)
+        .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_seq_q));
+    let too_short = problem.q().shape.seq < shortest_seq_q as usize;
+    (
+        instance.head_dim,
+        head_dim_v,
+        too_short,
+        Reverse(shortest_seq_q),
+    )
 }
 
 /// Why `variant` cannot run `problem` here, or `None` if it can.

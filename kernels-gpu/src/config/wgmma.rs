@@ -11,9 +11,6 @@ pub const WARPGROUP_ROWS: u32 = 64;
 /// Columns of a panel: the 128 bytes that the swizzle spans, in 16-bit elements.
 pub const PANEL_COLS: u32 = 64;
 pub const PANEL_ROW_BYTES: u32 = 128;
-/// Keys up to which a kernel without clusters is preferred: a cluster's blocks wait for each other, which at 512 keys
-/// costs more than multicast saves (541 against 508 TFLOP/s, bf16, head_dim 128).
-pub const SHORT_SEQ: usize = 512;
 /// Slots in which the producer announces tiles: the one being stored, the one being computed, and the next.
 pub const WORK_SLOTS: u32 = 3;
 /// Bytes of a slot.

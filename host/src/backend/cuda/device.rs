@@ -246,6 +246,8 @@ impl Device for CudaDevice {
     }
 
     fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error> {
+        // The driver encodes for the device of the current context.
+        let _entered = self.queue.enter()?;
         tensor_map::encode(dtype, spec)
             .map_err(|error| failure(&self.info().name, "encoding a tensor map", error))
     }

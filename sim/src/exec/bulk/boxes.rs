@@ -24,9 +24,9 @@ pub(crate) fn rows(map: &TensorMap, coords: &[i32; 5]) -> impl Iterator<Item = R
         let mut rest = index;
         let mut inside = true;
         let mut address = map.address as i128;
-        for d in 1..rank {
+        for (d, &coord) in coords.iter().enumerate().take(rank).skip(1) {
             let size = u64::from(map.box_dims[d]);
-            let at = i64::from(coords[d]) + (rest % size) as i64;
+            let at = i64::from(coord) + (rest % size) as i64;
             rest /= size;
             inside &= at >= 0 && (at as u64) < map.dims[d];
             address += i128::from(at) * i128::from(map.strides[d - 1]);
