@@ -25,6 +25,18 @@
 //! # }
 //! ```
 //!
+//! On a GPU, or in a simulated one, only the backend changes:
+//!
+//! ```no_run
+//! use ferroflash::{Cuda, CudaDevice, Sim};
+//!
+//! # fn main() -> Result<(), ferroflash::Error> {
+//! let mut gpu = Cuda::on(CudaDevice::new(0)?); // `CudaDevice::with_stream` takes the caller's stream
+//! let mut simulated = Sim::new();
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Tensors have any i64 strides, so slices, transposes and broadcasts need no copy. Engines that own
 //! their buffers pass addresses to [`Backend::forward_raw`] instead.
 
@@ -47,6 +59,8 @@ mod tensor;
 pub mod variant;
 
 pub use backend::cpu::Cpu;
+pub use backend::cuda::{Cuda, CudaDevice};
+pub use backend::sim::Sim;
 pub use backend::{Backend, Gpu};
 pub use error::Error;
 pub use forward::{Output, forward, forward_into};

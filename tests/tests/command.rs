@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
 use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
+use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
 use serde_json::Value;
@@ -38,30 +39,44 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     )
 }
 
+/// No driver is given, and the command says what it uses instead.
 #[test]
 fn a_real_layer_gives_the_models_own_output() {
-    for (backend, kernel) in [
-        ("auto", "fa_fwd_cpu_f32_tiled"),
-        ("sim", "fa_fwd_simt_f32_hd64"),
-    ] {
-        real_layer(backend, kernel);
+    let stderr = real_layer("auto", "fa_fwd_cpu_f32_tiled", &[]);
+    let expected = stderr.starts_with("backend cpu: ") && stderr.contains("no NVIDIA driver");
+    assert!(expected, "{stderr}");
+}
+
+#[test]
+fn a_real_layer_in_the_simulator() {
+    real_layer("sim", "fa_fwd_simt_f32_hd64", &[]);
+}
+
+#[test]
+fn a_real_layer_on_a_gpu() {
+    if gpu_or_not_run("a real layer").is_some() {
+        let driver = [(cuda_loader::LIBRARY_VARIABLE, OsStr::new("libcuda.so.1"))];
+        let stderr = real_layer("auto", "fa_fwd_simt_f32_hd64", &driver);
+        assert!(stderr.starts_with("backend cuda: "), "{stderr}");
     }
 }
 
-fn real_layer(backend: &str, kernel: &str) {
+/// Runs the real example and compares; returns standard error.
+fn real_layer(backend: &str, kernel: &str, environment: &[(&str, &OsStr)]) -> String {
     let dir = TempDir::new().expect("a temporary folder");
     let output = dir.path().join("out.safetensors");
     let input = paths::data("examples/minilm-layer.safetensors");
-    let outcome = attend(&input, &output, &["--backend", backend]);
+    let arguments = [
+        OsStr::new("attend"),
+        input.as_os_str(),
+        OsStr::new("--output"),
+        output.as_os_str(),
+        OsStr::new("--backend"),
+        OsStr::new(backend),
+    ];
+    let outcome = ferroflash_in(arguments, environment);
     outcome.succeeded();
     assert!(outcome.stderr.contains(kernel), "{}", outcome.stderr);
-    // No driver was given, and the command says what it used instead.
-    if backend == "auto" {
-        let expected = outcome.stderr.starts_with("backend cpu: ")
-            && outcome.stderr.contains("no NVIDIA driver");
-        assert!(expected, "{}", outcome.stderr);
-    }
-
     let o = files::read(&output, "o");
     let expected = files::read(
         &paths::data("examples/minilm-layer-expected.safetensors"),
@@ -84,6 +99,7 @@ fn real_layer(backend: &str, kernel: &str) {
         0o600,
         "the usual permissions, not those of a temporary file"
     );
+    outcome.stderr
 }
 
 /// q, k and v in two layouts give the same o and lse.
