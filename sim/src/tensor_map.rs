@@ -317,7 +317,7 @@ mod tests {
             |m: &mut TensorMap| m.box_dims[0] = 65,
             |m: &mut TensorMap| m.dims[2] = 0,
             |m: &mut TensorMap| m.swizzle = Swizzle::B64,
-            |m: &mut TensorMap| drop(m.dims.pop()),
+            |m: &mut TensorMap| m.dims.truncate(3),
         ] {
             let mut m = map();
             change(&mut m);

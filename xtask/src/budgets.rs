@@ -1,5 +1,5 @@
-//! The pinned register count of every kernel, the largest over the architectures it is assembled for: it may
-//! fall, but not rise unnoticed.
+//! What every kernel is pinned at, the largest over the architectures it is assembled for: it may fall, but not rise
+//! unnoticed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +7,27 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use cuda_builder::{Build, Kernel};
+use serde::{Deserialize, Serialize};
 
 use crate::paths;
 
-/// Registers of a thread, by kernel.
-pub type Budgets = BTreeMap<String, u32>;
+/// A kernel's budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes a thread spills, stores and loads together. Where it is not 0 the kernel falls short of its aim, and says so
+    /// in every report.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spilled_bytes: u32,
+}
+
+/// Budgets by kernel.
+pub type Budgets = BTreeMap<String, Budget>;
+
+fn is_zero(bytes: &u32) -> bool {
+    *bytes == 0
+}
 
 fn path() -> PathBuf {
     paths::root().join("kernels-gpu/register-budgets.json")
@@ -26,18 +42,23 @@ pub fn read() -> anyhow::Result<Budgets> {
 
 /// Pins what ptxas reports now.
 pub fn write(build: &Build) -> anyhow::Result<()> {
-    let worst = |kernel: &Kernel| {
-        kernel
-            .resources
-            .iter()
-            .map(|resources| resources.registers)
-            .max()
-    };
     let budgets: Budgets = build
         .kernels
         .iter()
-        .filter_map(|kernel| Some((kernel.entry.clone(), worst(kernel)?)))
+        .filter(|kernel| !kernel.resources.is_empty())
+        .map(|kernel| (kernel.entry.clone(), worst(kernel)))
         .collect();
     fs::write(path(), serde_json::to_string_pretty(&budgets)? + "\n")?;
     Ok(())
+}
+
+/// The most a kernel takes on any architecture.
+fn worst(kernel: &Kernel) -> Budget {
+    kernel
+        .resources
+        .iter()
+        .fold(Budget::default(), |worst, resources| Budget {
+            registers: worst.registers.max(resources.registers),
+            spilled_bytes: worst.spilled_bytes.max(resources.spilled_bytes()),
+        })
 }

@@ -54,6 +54,13 @@ pub struct Resources {
     pub notes: Vec<String>,
 }
 
+impl Resources {
+    /// Bytes a thread spills, stores and loads together.
+    pub fn spilled_bytes(&self) -> u32 {
+        self.spill_store_bytes + self.spill_load_bytes
+    }
+}
+
 impl Build {
     /// Writes the manifest into `directory`, touching the file only if it changes.
     pub fn write(&self, directory: &Path) -> Result<(), Error> {

@@ -94,6 +94,8 @@ impl State<'_> {
     ) -> Exec<()> {
         let (bytes, elem) = (op.bytes(), op.elem_bytes);
         self.count_global(at, mask, bytes);
+        // Order first: that something has not arrived yet says more than that it is not there.
+        self.global_access(warp.id, &touch(at, mask, op, false))?;
         for lane in lanes(mask) {
             let (owner, offset) = self.global_range(at[lane], bytes.into(), bytes.into(), lane)?;
             let written = (0..bytes.div_ceil(PIECE))
@@ -113,7 +115,7 @@ impl State<'_> {
                 put(warp, slot, lane, sign_extend(value, elem, op.signed));
             }
         }
-        self.global_access(warp.id, &touch(at, mask, op, false))
+        Ok(())
     }
 
     fn load_shared(
@@ -126,8 +128,13 @@ impl State<'_> {
     ) -> Exec<()> {
         let (bytes, elem) = (op.bytes(), op.elem_bytes);
         self.count_shared(at, mask, bytes);
+        let mut starts = [0; LANES];
         for lane in lanes(mask) {
-            let start = self.shared_range(rank, at[lane], bytes.into(), bytes.into(), lane)?;
+            starts[lane] = self.shared_range(rank, at[lane], bytes.into(), bytes.into(), lane)?;
+        }
+        self.shared_access(warp.id, &touch(at, mask, op, false), rank)?;
+        for lane in lanes(mask) {
+            let start = starts[lane];
             let shared = &self.ctas[rank as usize].shared;
             if self.launch.checks.uninitialised && !shared.is_written(start, bytes) {
                 let detail = format!("byte {start} of shared memory");
@@ -144,7 +151,7 @@ impl State<'_> {
                 put(warp, slot, lane, sign_extend(value, elem, op.signed));
             }
         }
-        self.shared_access(warp.id, &touch(at, mask, op, false), rank)
+        Ok(())
     }
 
     fn load_local(&mut self, warp: &mut Warp, mask: u32, at: &[u64; LANES], op: &LdSt) -> Exec<()> {

@@ -272,6 +272,33 @@ impl<'l> Cluster<'l> {
             .collect()
     }
 
+    /// A warp all of whose groups wait for lanes that are not in any of them.
+    fn absent(&self) -> Option<usize> {
+        self.warps.iter().position(|w| {
+            !w.groups.is_empty()
+                && w.groups.iter().all(|g| {
+                    matches!(
+                        g.wait,
+                        Some(Wait::Converge { .. } | Wait::WarpBarrier { .. })
+                    )
+                })
+        })
+    }
+
+    /// The fault of a warp-wide instruction that names lanes waiting elsewhere.
+    fn partial_warp(&mut self) -> Box<Fault> {
+        let w = self.absent().unwrap_or(0);
+        let warp = &self.warps[w];
+        let here = warp.groups.iter().fold(0, |mask, g| mask | g.mask);
+        self.state.pc = warp.groups[0].pc;
+        let kind = FaultKind::PartialWarp {
+            what: self.state.launch.kernel.opcode(self.state.pc).to_owned(),
+            missing: warp.live & !here,
+            live: warp.live,
+        };
+        self.fault(w, Raise { kind, lane: None })
+    }
+
     fn deadlock(&mut self) -> Box<Fault> {
         let starved = |w: &Warp| {
             w.groups
@@ -284,6 +311,7 @@ impl<'l> Cluster<'l> {
             .unwrap_or(0);
         let warp = &self.warps[w];
         let kind = match (first, warp.groups.first()) {
+            _ if self.absent().is_some() => return self.partial_warp(),
             (Some(_), Some(group)) => {
                 FaultKind::RegisterBudget(self.state.describe(warp, group.wait.as_ref()))
             }

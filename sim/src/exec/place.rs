@@ -90,7 +90,17 @@ impl State<'_> {
         align: u64,
         lane: usize,
     ) -> Exec<usize> {
-        let size = self.ctas.get(cta as usize).map(|c| c.shared.bytes());
+        let owner = self.ctas.get(cta as usize);
+        let size = owner.map(|c| c.shared.bytes());
+        if owner.is_some_and(|c| c.warps_left == 0) {
+            return Err(FaultKind::OutOfBounds {
+                space: "shared",
+                address: offset,
+                bytes,
+                detail: format!("CTA rank {cta} of the cluster has exited"),
+            }
+            .at(lane));
+        }
         let start = offset.wrapping_sub(SHARED_BASE.into());
         match size {
             Some(size) if start <= size && bytes <= size - start => {}

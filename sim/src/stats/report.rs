@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Count, Counters};
 use crate::error::source_line;
-use crate::ir::Kernel;
+use crate::ir::{Kernel, Op};
 
 /// What one PTX line did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +39,22 @@ impl LineStatistics {
 pub struct Statistics {
     /// Thread instructions (lanes that took part, summed).
     pub thread_instructions: u64,
+    /// Multiply-adds of matrix instructions.
+    pub tensor_macs: u64,
     /// Warp executions by opcode.
     pub mix: BTreeMap<String, u64>,
     /// Every line that ran, in order.
     pub lines: Vec<LineStatistics>,
+}
+
+/// Multiply-adds one warp contributes by executing `op`.
+fn macs(op: &Op) -> u64 {
+    match op {
+        Op::Mma(op) => 16 * 8 * u64::from(op.k),
+        // A warp's quarter of the warpgroup's 64 rows.
+        Op::Wgmma(op) => 16 * u64::from(op.n) * u64::from(op.k),
+        _ => 0,
+    }
 }
 
 impl Statistics {
@@ -53,6 +65,7 @@ impl Statistics {
             if count.warps == 0 {
                 continue;
             }
+            stats.tensor_macs += count.warps * macs(&kernel.code[pc].op);
             let key = (kernel.code[pc].line, kernel.opcode_of[pc]);
             let total = lines.entry(key).or_default();
             total.warps += count.warps;
@@ -101,6 +114,7 @@ impl Statistics {
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "thread instructions {}", self.thread_instructions)?;
+        writeln!(f, "tensor multiply-adds {}", self.tensor_macs)?;
         let mut mix: Vec<_> = self.mix.iter().collect();
         mix.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
         writeln!(f, "\n{:>12}  opcode", "warps")?;

@@ -42,7 +42,7 @@ fn print_table(build: &Build) {
             kernel.arch,
             kernel.threads,
             worst(|r| r.registers),
-            worst(|r| r.spill_store_bytes + r.spill_load_bytes),
+            worst(|r| r.spilled_bytes()),
         );
     }
 }

@@ -33,7 +33,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "mask: one hidden key is seen",
-        file: "kernels-gpu/src/simt/mask.rs",
+        file: "kernels-gpu/src/tile/mask.rs",
         original: "key > last",
         broken: "key > last + 1",
     },
@@ -56,8 +56,8 @@ const MUTANTS: &[Mutant] = &[
         broken: "(keys / v_chunk).max(1)",
     },
     Mutant {
-        name: "stride: heads of K and V use the sequence stride",
-        file: "kernels-gpu/src/simt/copy.rs",
+        name: "stride: heads use the sequence stride",
+        file: "kernels-gpu/src/tile/sequence.rs",
         original: "head as i64 * operand.head_stride",
         broken: "head as i64 * operand.seq_stride",
     },

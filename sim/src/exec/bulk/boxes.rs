@@ -24,12 +24,13 @@ pub(crate) fn rows(map: &TensorMap, coords: &[i32; 5]) -> impl Iterator<Item = R
         let mut rest = index;
         let mut inside = true;
         let mut address = map.address as i128;
-        for (d, &coord) in coords.iter().enumerate().take(rank).skip(1) {
-            let size = u64::from(map.box_dims[d]);
-            let at = i64::from(coord) + (rest % size) as i64;
-            rest /= size;
-            inside &= at >= 0 && (at as u64) < map.dims[d];
-            address += i128::from(at) * i128::from(map.strides[d - 1]);
+        let outer = coords[1..rank].iter().zip(&map.box_dims[1..]);
+        for ((&start, &size), (&dim, &stride)) in outer.zip(map.dims[1..].iter().zip(&map.strides))
+        {
+            let at = i64::from(start) + (rest % u64::from(size)) as i64;
+            rest /= u64::from(size);
+            inside &= at >= 0 && (at as u64) < dim;
+            address += i128::from(at) * i128::from(stride);
         }
         address += i128::from(inner + low) * i128::from(map.ty.bytes());
         let (first, last) = if inside { (low, high) } else { (0, 0) };
