@@ -14,7 +14,7 @@ pub(crate) fn sectors(addresses: &[u64; LANES], mask: u32, bytes: u32) -> u64 {
             continue;
         }
         let first = address / SECTOR;
-        let last = (address + u64::from(bytes) - 1) / SECTOR;
+        let last = address.saturating_add(u64::from(bytes) - 1) / SECTOR;
         for sector in first..=last {
             if n < touched.len() {
                 touched[n] = sector;
