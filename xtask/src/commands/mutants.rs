@@ -40,8 +40,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "mask: one block that needs a mask gets none",
         file: "kernels-gpu/src/tile/block_range.rs",
-        original: "key_last > self.full_last",
-        broken: "key_last > self.full_last + 1",
+        original: "(key_begin + block_n - 1) as i32 > self.full_last",
+        broken: "(key_begin + block_n - 1) as i32 > self.full_last + 1",
     },
     Mutant {
         name: "tail: the last partial tile of keys is left out",
