@@ -170,12 +170,12 @@ fn command_lines() {
         (
             &[],
             "command",
-            "missing; one of attend, verify, bench, info",
+            "missing; one of attend, verify, bench, info, roofline, ladder, layout",
         ),
         (
             &["attention"],
             "command",
-            "`attention` is unknown; one of attend, verify, bench, info",
+            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout",
         ),
         (
             &["attend"],
