@@ -29,13 +29,12 @@ pub fn compile() -> anyhow::Result<Build> {
             builder = builder.arch(arch.name());
         }
     }
-    let build = builder.build()?;
-    for kernel in &build.kernels {
-        anyhow::ensure!(
-            instances::find(&kernel.entry).is_some(),
-            "kernel {} is not in the instance table",
-            kernel.entry
-        );
+    let mut build = builder.build()?;
+    for kernel in &mut build.kernels {
+        let Some(instance) = instances::find(&kernel.entry) else {
+            anyhow::bail!("kernel {} is not in the instance table", kernel.entry);
+        };
+        kernel.dynamic_shared_bytes = Some(instance.shared_bytes);
     }
     Ok(build)
 }

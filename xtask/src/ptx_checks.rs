@@ -136,6 +136,7 @@ mod tests {
             threads: 128,
             min_blocks: 1,
             cluster: 1,
+            dynamic_shared_bytes: None,
             ptx: "k.ptx".into(),
             resources: Vec::new(),
         };

@@ -54,7 +54,7 @@ impl CudaBuilder {
             .map_err(Error::io(&self.crate_dir))?;
         let target_dir = match self.target_dir {
             Some(directory) => std::path::absolute(&directory).map_err(Error::io(directory))?,
-            None => crate_dir.join("../target/gpu"),
+            None => crate_dir.parent().unwrap_or(&crate_dir).join("target/gpu"),
         };
         let output = self.copy_to.unwrap_or_else(|| target_dir.join("ptx"));
         std::fs::create_dir_all(&output).map_err(Error::io(&output))?;
@@ -85,6 +85,7 @@ impl CudaBuilder {
                     threads,
                     min_blocks,
                     cluster,
+                    dynamic_shared_bytes: None,
                     ptx: file,
                     resources,
                 });

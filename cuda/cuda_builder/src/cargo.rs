@@ -1,8 +1,11 @@
 //! Running cargo for the GPU target.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::manifest::write_if_changed;
 use crate::{Compiler, Error, run};
 
 /// The GPU target of rustc.
@@ -13,14 +16,12 @@ const PROFILE: &str = "gpu";
 
 /// Flags every kernel needs, and why:
 ///
-/// * `linker=/bin/true`: nothing is linked, as the assembly text is the product;
 /// * JumpThreading off: it copies a barrier into both sides of a thread-dependent branch, which no GPU
 ///   barrier survives;
 /// * `unroll-threshold`: Rust has no unroll pragma, and an accumulator array indexed by a loop that LLVM
 ///   leaves rolled lives in local memory instead of registers;
 /// * `cap-lints`: lints are the workspace compiler's business, not this possibly newer one's.
-const FLAGS: [&str; 7] = [
-    "-Clinker=/bin/true",
+const FLAGS: [&str; 6] = [
     "-Zmir-enable-passes=-JumpThreading",
     "-Cllvm-args=-unroll-threshold=4000",
     "--cap-lints=warn",
@@ -28,6 +29,11 @@ const FLAGS: [&str; 7] = [
     "--check-cfg=cfg(gpu_arch,values(any()))",
     "-Aunused",
 ];
+
+/// Stands in for the linker. Nothing is linked, as the assembly text is the product, but cargo takes a crate whose output
+/// is missing for one to be built again.
+const LINKER: &str =
+    "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && : > \"$2\"; shift; done\n";
 
 /// Between flags in `CARGO_ENCODED_RUSTFLAGS`.
 const FLAG_SEPARATOR: &str = "\x1f";
@@ -44,6 +50,10 @@ pub fn compile(
 ) -> Result<PathBuf, Error> {
     let target_dir = target_dir.join(arch);
     let ptx = target_dir.join("kernels.ptx");
+    std::fs::create_dir_all(&target_dir).map_err(Error::io(&target_dir))?;
+    let linker = target_dir.join("linker.sh");
+    write_if_changed(&linker, LINKER)?;
+    std::fs::set_permissions(&linker, Permissions::from_mode(0o755)).map_err(Error::io(&linker))?;
     let mut command = command(compiler, manifest_dir, arch, &target_dir);
     command
         .arg("--")
@@ -63,6 +73,7 @@ fn command(compiler: &Compiler, manifest_dir: &Path, arch: &str, target_dir: &Pa
     let arch_flags = [
         format!("-Ctarget-cpu={arch}"),
         format!("--cfg=gpu_arch=\"{arch}\""),
+        format!("-Clinker={}", target_dir.join("linker.sh").display()),
     ];
     let flags = flags
         .into_iter()

@@ -30,6 +30,9 @@ pub struct Kernel {
     pub min_blocks: u32,
     /// Blocks in a cluster; 1 is no cluster.
     pub cluster: u32,
+    /// Dynamic shared memory of a launch, bytes, where whoever wrote the manifest knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic_shared_bytes: Option<u32>,
     /// The module, in the folder of the manifest.
     pub ptx: PathBuf,
     /// What ptxas reported for each architecture it was asked for; empty where it was not run.
@@ -62,10 +65,11 @@ impl Resources {
 }
 
 impl Build {
-    /// Writes the manifest into `directory`, touching the file only if it changes.
+    /// Writes the manifest into `directory`. Its age then tells which modules it speaks of.
     pub fn write(&self, directory: &Path) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(self).expect("plain data serialises");
-        write_if_changed(&directory.join(FILE_NAME), &(text + "\n"))
+        let path = directory.join(FILE_NAME);
+        std::fs::write(&path, text + "\n").map_err(Error::io(path))
     }
 
     /// Reads the manifest of `directory`.
