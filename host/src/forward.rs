@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use crate::spec::{Layout, Shape, TensorSpec};
+use crate::variant::select;
 use crate::{Backend, DType, Error, ForwardOptions, Memory, Operands, Problem, Tensor};
 
 /// What [`forward`] computes.
@@ -27,34 +28,67 @@ pub fn forward<B: Backend>(
     v: &Tensor<B::Memory>,
     options: &ForwardOptions,
 ) -> Result<Output<B::Memory>, Error> {
-    let o_shape = Shape {
-        dim: v.spec().shape.dim,
-        ..q.spec().shape
-    };
-    let o_spec = TensorSpec::contiguous(q.spec().dtype, o_shape, options.o_layout)?;
-    let lse_spec = lse_spec(&o_shape)?;
-    let problem = Problem::new(*q.spec(), *k.spec(), *v.spec(), o_spec, options)?;
-    crate::variant::select(&problem, &backend.capabilities())?;
-
+    let problem = Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), options)?;
+    // Before anything is allocated.
+    select(&problem, &backend.capabilities())?;
     let memory = backend.memory();
-    let o = allocate(memory, o_spec)?;
-    let lse = allocate(memory, lse_spec)?;
+    let mut output = Output {
+        o: allocate(memory, *problem.o())?,
+        lse: allocate(memory, lse_spec(&problem.o().shape)?)?,
+    };
+    forward_into(backend, q, k, v, &mut output, options)?;
+    Ok(output)
+}
+
+/// [`forward`] into tensors made before, which may have any strides that keep their elements apart.
+///
+/// [`ForwardOptions::o_layout`] is not used: `output.o` has its own strides.
+///
+/// # Errors
+/// Those of [`forward`], and [`Error::Argument`] if o or lse is not of the shape and dtype that
+/// [`forward`] gives it, lse is not contiguous, or one shares its buffer with another tensor.
+pub fn forward_into<B: Backend>(
+    backend: &mut B,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+    output: &mut Output<B::Memory>,
+    options: &ForwardOptions,
+) -> Result<(), Error> {
+    let problem = Problem::new(*q.spec(), *k.spec(), *v.spec(), *output.o.spec(), options)?;
+    if *output.lse.spec() != lse_spec(&problem.o().shape)? {
+        return Err(Error::argument(
+            "lse",
+            format!("it is {:?}", output.lse.spec()),
+            "a contiguous f32 tensor of [batch, heads_q, seq_q, 1]",
+        ));
+    }
+    for (argument, tensor) in [("o", &mut output.o), ("lse", &mut output.lse)] {
+        if !tensor.owns_buffer() {
+            return Err(Error::argument(
+                argument,
+                "its buffer has other views",
+                "a buffer that no other tensor shares, for it is written",
+            ));
+        }
+    }
+    let memory = backend.memory();
     let operands = Operands {
         q: q.address(memory),
         k: k.address(memory),
         v: v.address(memory),
-        o: o.address(memory),
-        lse: lse.address(memory),
+        o: output.o.address(memory),
+        lse: output.lse.address(memory),
     };
-    // SAFETY: a `Tensor` reaches only into its own buffer, which lives as long as the tensor does,
-    // and backends free memory in stream order. o and lse were allocated just now, so nobody else
-    // knows them; q, k and v are only read. Buffers are aligned to 16 bytes, origins count elements.
-    unsafe { backend.forward_raw(&problem, &operands)? };
-    Ok(Output { o, lse })
+    // SAFETY: a `Tensor` reaches only into its own buffer, which is live, and `Memory` frees it only
+    // behind the work queued here. o and lse are the only views of their buffers and borrowed
+    // mutably; later accesses queue up behind this one. q, k and v are only read. Buffers are aligned
+    // to 16 bytes, and origins count elements.
+    unsafe { backend.forward_raw(&problem, &operands) }
 }
 
 /// lse is contiguous f32 `[batch, heads_q, seq_q, 1]`.
-pub(crate) fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
+fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
     let shape = Shape { dim: 1, ..*o_shape };
     TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
 }
@@ -63,4 +97,51 @@ fn allocate<M: Memory>(memory: &mut M, spec: TensorSpec) -> Result<Tensor<M>, Er
     let elements = spec.shape.element_count().unwrap_or(0);
     let buffer = memory.alloc(elements * spec.dtype.bytes())?;
     Tensor::new(memory, Arc::new(buffer), 0, spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cpu, HostTensor};
+
+    const SHAPE: Shape = Shape {
+        batch: 1,
+        heads: 1,
+        seq: 2,
+        dim: 2,
+    };
+
+    #[test]
+    fn o_may_lie_inside_a_larger_buffer_of_its_own() {
+        let mut cpu = Cpu::new();
+        let x = HostTensor::from_f32(&[1.0, 2.0, 3.0, 4.0], SHAPE, Layout::Bshd).unwrap();
+        let x = x.upload(cpu.memory()).unwrap();
+        let options = ForwardOptions::new();
+        let mut output = forward(&mut cpu, &x, &x, &x, &options).unwrap();
+        let expected = output
+            .o
+            .download(cpu.memory())
+            .unwrap()
+            .to_f32(Layout::Bshd);
+
+        let mut spec = *output.o.spec();
+        spec.strides.seq = -3;
+        let buffer = Arc::new(cpu.memory().alloc(6 * size_of::<f32>()).unwrap());
+        output.o = Tensor::new(cpu.memory(), buffer, 4, spec).unwrap();
+        forward_into(&mut cpu, &x, &x, &x, &mut output, &options).unwrap();
+        let o = output.o.download(cpu.memory()).unwrap();
+        assert_eq!(o.to_f32(Layout::Bshd), expected);
+    }
+
+    #[test]
+    fn a_shared_output_is_refused() {
+        let mut cpu = Cpu::new();
+        let x = HostTensor::from_f32(&[1.0; 4], SHAPE, Layout::Bshd).unwrap();
+        let x = x.upload(cpu.memory()).unwrap();
+        let options = ForwardOptions::new();
+        let mut output = forward(&mut cpu, &x, &x, &x, &options).unwrap();
+        output.o = x.clone();
+        let refused = forward_into(&mut cpu, &x, &x, &x, &mut output, &options);
+        assert!(matches!(refused, Err(Error::Argument { argument, .. }) if argument == "o"));
+    }
 }

@@ -47,7 +47,7 @@ pub mod variant;
 pub use backend::cpu::Cpu;
 pub use backend::{Backend, Gpu};
 pub use error::Error;
-pub use forward::{Output, forward};
+pub use forward::{Output, forward, forward_into};
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
 pub use mask::Mask;

@@ -1,6 +1,6 @@
 use kernels_gpu::abi::{Band, ForwardParams, TensorArg};
 
-use crate::spec::{Strides, TensorSpec};
+use crate::spec::{Shape, Strides, TensorSpec};
 use crate::{Error, ForwardOptions, Mask, Variant};
 
 /// Largest head_dim and head_dim_v.
@@ -75,6 +75,24 @@ impl Problem {
             softcap: options.softcap,
             force: options.force,
         })
+    }
+
+    /// Checks a problem whose o is yet to be made: dense, in the layout of `options`, of q's dtype.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_dense_output(
+        q: TensorSpec,
+        k: TensorSpec,
+        v: TensorSpec,
+        options: &ForwardOptions,
+    ) -> Result<Self, Error> {
+        let shape = Shape {
+            dim: v.shape.dim,
+            ..q.shape
+        };
+        let o = TensorSpec::contiguous(q.dtype, shape, options.o_layout)?;
+        Self::new(q, k, v, o, options)
     }
 
     /// Shape, strides and dtype of q, `[batch, heads_q, seq_q, head_dim]`.

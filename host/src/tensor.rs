@@ -65,6 +65,11 @@ impl<M: Memory> Tensor<M> {
         &self.buffer
     }
 
+    /// Whether no other view of the buffer exists.
+    pub(crate) fn owns_buffer(&mut self) -> bool {
+        Arc::get_mut(&mut self.buffer).is_some()
+    }
+
     /// Address of element `[0, 0, 0, 0]`.
     pub fn address(&self, memory: &M) -> u64 {
         memory.address(&self.buffer) + (self.origin * self.spec.dtype.bytes()) as u64

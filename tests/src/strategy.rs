@@ -7,7 +7,8 @@ use proptest::sample::select;
 
 /// Any case of one of `dtypes` within `limits`.
 pub fn case(dtypes: &[DType], limits: Limits) -> impl Strategy<Value = CaseSpec> + use<> {
-    let heads = (0..=3usize, 1..=3usize, 1..=5usize);
+    let batch = prop_oneof![30 => 1..=3usize, 1 => Just(0)];
+    let heads = (batch, 1..=3usize, 1..=5usize);
     let seqs = (seq(limits.seq), seq(limits.seq), any::<bool>());
     let dims = (head_dim(), head_dim(), any::<bool>());
     let score = (mask(limits.seq as u32), scale_factor(), softcap());

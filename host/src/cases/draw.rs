@@ -64,7 +64,10 @@ impl CaseSpec {
         };
         Self {
             dtype,
-            batch: *[1, 1, 2, 3, 0].choose(rng).expect("not empty"),
+            batch: match rng.random_bool(0.02) {
+                true => 0,
+                false => rng.random_range(1..=3),
+            },
             heads_kv: rng.random_range(1..=3),
             group: *[1, 1, 2, 3, 5].choose(rng).expect("not empty"),
             seq_q,

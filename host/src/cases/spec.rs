@@ -10,7 +10,7 @@ use super::planted::plant;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use crate::{
     Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem, Shape,
-    TensorSpec, forward,
+    forward,
 };
 
 /// What the inputs hold.
@@ -158,12 +158,7 @@ impl Case {
     /// [`Error::Argument`] if the inputs do not fit together.
     pub fn problem(&self) -> Result<Problem, Error> {
         let (q, k, v) = (self.q.spec(), self.k.spec(), self.v.spec());
-        let shape = Shape {
-            dim: v.shape.dim,
-            ..q.shape
-        };
-        let o = TensorSpec::contiguous(q.dtype, shape, self.options.o_layout)?;
-        Problem::new(*q, *k, *v, o, &self.options)
+        Problem::with_dense_output(*q, *k, *v, &self.options)
     }
 
     /// Runs the case on `backend` and fetches o and lse.

@@ -1,0 +1,167 @@
+//! Arguments that several subcommands take.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use ferroflash::{DType, Layout, Mask, Variant};
+
+use crate::failure::Failure;
+
+/// Why a value is refused; `usage` prints it behind the argument's name.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub wrong: String,
+    pub allowed: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.wrong, self.allowed)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+fn number<T: FromStr>(text: &str, allowed: &str) -> Result<T, Refusal> {
+    text.parse().map_err(|_| Refusal {
+        wrong: format!("`{text}` is not valid"),
+        allowed: allowed.to_owned(),
+    })
+}
+
+/// A count: 0 or more.
+pub fn count(text: &str) -> Result<usize, Refusal> {
+    number(text, "a whole number, 0 or more")
+}
+
+/// A seed.
+pub fn seed(text: &str) -> Result<u64, Refusal> {
+    number(text, "a whole number, 0 or more")
+}
+
+fn window_side(text: &str) -> Result<u32, Refusal> {
+    number(text, "a whole number of keys, 0 or more")
+}
+
+fn real(text: &str) -> Result<f32, Refusal> {
+    number(text, "a number")
+}
+
+fn variant(text: &str) -> Result<Variant, Refusal> {
+    text.parse().map_err(|error| match error {
+        ferroflash::Error::Argument { wrong, allowed, .. } => Refusal { wrong, allowed },
+        other => Refusal {
+            wrong: other.to_string(),
+            allowed: String::new(),
+        },
+    })
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackendName {
+    /// cuda where a driver and a device answer, else cpu
+    Auto,
+    /// The first NVIDIA GPU
+    Cuda,
+    /// The GPU kernels in a simulator on the CPU
+    Sim,
+    /// A tiled, multi-threaded loop on the CPU
+    Cpu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DTypeName {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<DTypeName> for DType {
+    fn from(name: DTypeName) -> Self {
+        match name {
+            DTypeName::F32 => Self::F32,
+            DTypeName::F16 => Self::F16,
+            DTypeName::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LayoutName {
+    /// [batch, seq, heads, dim]
+    Bshd,
+    /// [batch, heads, seq, dim]
+    Bhsd,
+}
+
+impl From<LayoutName> for Layout {
+    fn from(name: LayoutName) -> Self {
+        match name {
+            LayoutName::Bshd => Self::Bshd,
+            LayoutName::Bhsd => Self::Bhsd,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MaskName {
+    /// Every key, or those of the window
+    None,
+    /// Keys up to the query's own position, aligned to the last key
+    Causal,
+}
+
+/// What to compute.
+#[derive(clap::Args)]
+pub struct ForwardArgs {
+    /// Which keys a query sees
+    #[arg(long, value_enum, default_value_t = MaskName::None)]
+    mask: MaskName,
+    /// Keys a query sees before its own position [default: all]
+    #[arg(long, value_name = "N", value_parser = window_side, allow_negative_numbers = true)]
+    window_left: Option<u32>,
+    /// Keys a query sees after its own position [default: all]
+    #[arg(long, value_name = "N", value_parser = window_side, allow_negative_numbers = true)]
+    window_right: Option<u32>,
+    /// Multiplies q · k [default: 1 / sqrt(head_dim)]
+    #[arg(long, value_name = "X", value_parser = real, allow_negative_numbers = true)]
+    softmax_scale: Option<f32>,
+    /// Scores become X · tanh(score / X)
+    #[arg(long, value_name = "X", value_parser = real, allow_negative_numbers = true)]
+    softcap: Option<f32>,
+    /// Run this variant instead of the preferred one
+    #[arg(long, value_name = "VARIANT", value_parser = variant)]
+    force: Option<Variant>,
+}
+
+impl ForwardArgs {
+    /// The library's options.
+    ///
+    /// A window side beside a causal mask narrows it: `--mask causal --window-left N` is causal
+    /// attention over a sliding window.
+    pub fn options(&self) -> Result<ferroflash::ForwardOptions, Failure> {
+        let mask = match (self.mask, self.window_left, self.window_right) {
+            (MaskName::None, None, None) => Mask::None,
+            (MaskName::None, left, right) => Mask::Window { left, right },
+            (MaskName::Causal, None, None) => Mask::Causal,
+            (MaskName::Causal, left, None | Some(0)) => Mask::Window {
+                left,
+                right: Some(0),
+            },
+            (MaskName::Causal, _, Some(right)) => {
+                return Err(Failure::refused(
+                    "--window-right",
+                    format!("{right} keys after the query contradict --mask causal"),
+                    "0, or leave one of them out",
+                ));
+            }
+        };
+        Ok(ferroflash::ForwardOptions::new()
+            .mask(mask)
+            .softmax_scale(self.softmax_scale)
+            .softcap(self.softcap)
+            .force(self.force))
+    }
+}

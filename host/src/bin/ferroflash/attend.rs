@@ -1,0 +1,126 @@
+//! `ferroflash attend`: q, k, v in a file → o and lse in another.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use ferroflash::{
+    Backend, DType, ForwardOptions, HostTensor, Layout, Problem, TensorSpec, forward,
+};
+
+use crate::arguments::{BackendName, DTypeName, ForwardArgs, LayoutName};
+use crate::backends::{self, Work};
+use crate::failure::Failure;
+use crate::{file, progress};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// safetensors file with tensors q, k and v of rank 4 in f32, f16 or bf16
+    input: PathBuf,
+    /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q]) to
+    #[arg(long)]
+    output: PathBuf,
+    /// Axis order of q, k, v and o
+    #[arg(long, value_enum, default_value_t = LayoutName::Bshd)]
+    layout: LayoutName,
+    #[command(flatten)]
+    forward: ForwardArgs,
+    /// Convert q, k and v to this dtype first; o is converted back [default: the file's]
+    #[arg(long, value_enum)]
+    dtype: Option<DTypeName>,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t = BackendName::Auto)]
+    backend: BackendName,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let layout = Layout::from(args.layout);
+    let options = args.forward.options()?.o_layout(layout);
+    let inputs = file::read(&args.input, ["q", "k", "v"], layout)?;
+    // The inputs are checked as they are, before any conversion hides that they differ.
+    let [q, k, v] = inputs.each_ref().map(|tensor| *tensor.spec());
+    Problem::with_dense_output(q, k, v, &options)?;
+    let output = file::Output::create(&args.output)?;
+    let attend = Attend {
+        inputs,
+        dtype: args.dtype.map(DType::from),
+        layout,
+        options,
+        output,
+    };
+    backends::run(args.backend, attend)
+}
+
+struct Attend {
+    inputs: [HostTensor; 3],
+    /// What to convert the inputs to.
+    dtype: Option<DType>,
+    layout: Layout,
+    options: ForwardOptions,
+    output: file::Output,
+}
+
+/// The problem of `inputs` in `dtype`.
+fn problem(
+    inputs: &[HostTensor; 3],
+    dtype: DType,
+    options: &ForwardOptions,
+) -> Result<Problem, ferroflash::Error> {
+    let [q, k, v] = inputs.each_ref().map(|tensor| TensorSpec {
+        dtype,
+        ..*tensor.spec()
+    });
+    Problem::with_dense_output(q, k, v, options)
+}
+
+impl Work for Attend {
+    fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
+        let file_dtype = self.inputs[0].spec().dtype;
+        let dtype = self.computed_in(backend, self.dtype.unwrap_or(file_dtype))?;
+        let spinner = progress::spinner("attend");
+        let mut inputs = self.inputs;
+        for input in &mut inputs {
+            if input.spec().dtype != dtype {
+                *input = input.convert(dtype, self.layout)?;
+            }
+        }
+        let kernel = backend.kernel_name(&problem(&inputs, dtype, &self.options)?)?;
+        let [q, k, v] = &inputs;
+
+        let memory = backend.memory();
+        let (q, k, v) = (q.upload(memory)?, k.upload(memory)?, v.upload(memory)?);
+        let result = forward(backend, &q, &k, &v, &self.options)?;
+        let memory = backend.memory();
+        let mut o = result.o.download(memory)?;
+        let lse = result.lse.download(memory)?;
+        if dtype != file_dtype {
+            o = o.convert(file_dtype, self.layout)?;
+        }
+        let o_dims = self.layout.dims(o.spec().shape).to_vec();
+        let lse_dims = Layout::Bhsd.dims(lse.spec().shape)[..3].to_vec();
+        let layout = match self.layout {
+            Layout::Bshd => "bshd",
+            Layout::Bhsd => "bhsd",
+        };
+        let metadata = HashMap::from([("layout".to_owned(), layout.to_owned())]);
+        self.output
+            .persist(&[("o", &o, o_dims), ("lse", &lse, lse_dims)], metadata)?;
+        spinner.finish_and_clear();
+        eprintln!("kernel {kernel}, computed from {} inputs", dtype.name());
+        Ok(())
+    }
+}
+
+impl Attend {
+    /// `wanted`, or f32 where no kernel takes `wanted`: widening loses nothing.
+    fn computed_in<B: Backend>(&self, backend: &B, wanted: DType) -> Result<DType, Failure> {
+        let selected = |dtype| {
+            let problem = problem(&self.inputs, dtype, &self.options)?;
+            backend.kernel_name(&problem)
+        };
+        match selected(wanted) {
+            Ok(_) => Ok(wanted),
+            Err(_) if selected(DType::F32).is_ok() => Ok(DType::F32),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

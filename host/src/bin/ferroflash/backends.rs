@@ -1,0 +1,36 @@
+//! `--backend`.
+
+use ferroflash::backend::cuda::{Cuda, CudaDevice};
+use ferroflash::{Backend, Cpu, Error};
+
+use crate::arguments::BackendName;
+use crate::failure::Failure;
+
+/// What to do once a backend is there, whatever its type.
+pub trait Work {
+    fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure>;
+}
+
+/// Opens the backend called `name`, says which on standard error, and runs `work` on it.
+pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
+    match name {
+        BackendName::Cpu => on(Cpu::new(), "", work),
+        BackendName::Cuda => on(cuda()?, "", work),
+        BackendName::Sim => Err(Failure::refused("--backend", "sim: not built in", "cpu")),
+        BackendName::Auto => match cuda() {
+            Ok(cuda) => on(cuda, "", work),
+            Err(Error::NoDevice { wrong, .. }) => on(Cpu::new(), &format!(" ({wrong})"), work),
+            Err(error) => on(Cpu::new(), &format!(" ({error})"), work),
+        },
+    }
+}
+
+fn cuda() -> Result<Cuda, Error> {
+    Ok(Cuda::on(CudaDevice::new(0)?))
+}
+
+fn on<B: Backend>(mut backend: B, note: &str, work: impl Work) -> Result<(), Failure> {
+    let (name, device) = (backend.name(), backend.device_name());
+    eprintln!("backend {name}: {device}{note}");
+    work.run(&mut backend)
+}
