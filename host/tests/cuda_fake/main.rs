@@ -237,6 +237,9 @@ fn a_kernel_that_does_not_compile_says_why() {
         "Fake H1: compiling kernel bad failed: CUDA_ERROR_INVALID_PTX (218): ptxas application ptx input, \
          line 7; fatal   : unknown instruction 'bad_instruction'; a device and driver that run it are needed"
     );
+    let new = device.prepare("new", ".version 99.0").unwrap_err();
+    let code = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)";
+    assert!(new.to_string().contains(code), "{new}");
     let absent = device.prepare("absent", NOTHING_PTX).unwrap_err();
     assert!(
         absent

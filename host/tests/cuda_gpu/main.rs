@@ -88,7 +88,7 @@ fn the_device_says_what_it_is() {
     assert!(!info.device.name.is_empty());
     assert!(info.device.compute_capability >= (5, 0));
     assert!(info.device.multiprocessors > 0 && info.l2_bytes > 0);
-    assert!(info.device.shared_bytes >= 48 << 10 && info.memory_bytes > 1 << 30);
+    assert!(info.device.shared_bytes >= 48 << 10 && info.device.memory_bytes > Some(1 << 30));
     assert!(CudaDevice::count().unwrap() >= 1);
 }
 
@@ -312,7 +312,7 @@ fn out_of_memory_is_an_error_and_the_device_goes_on() {
         return;
     };
     // All of its memory, of which the context itself already has some; and more than any device has.
-    let all = usize::try_from(device.cuda_info().memory_bytes).unwrap();
+    let all = usize::try_from(device.cuda_info().device.memory_bytes.unwrap()).unwrap();
     for bytes in [all, usize::MAX] {
         match device.alloc(bytes) {
             Err(error @ Error::OutOfMemory { .. }) => say(&format!("{error}")),

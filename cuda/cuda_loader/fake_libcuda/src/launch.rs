@@ -63,17 +63,3 @@ unsafe fn vector_add(params: *const *const u8) -> Result<(), u32> {
     }
     Ok(())
 }
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    blocks: *mut c_int,
-    _function: *const Function,
-    block_size: c_int,
-    _dynamic_shared_bytes: usize,
-) -> u32 {
-    within(|| {
-        // SAFETY: the caller passes a writable pointer, as to the driver.
-        unsafe { *blocks = 2048 / block_size };
-        Ok(())
-    })
-}

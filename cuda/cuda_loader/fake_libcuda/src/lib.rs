@@ -3,8 +3,9 @@
 //! Tests load the cdylib through `FERROFLASH_LIBCUDA`. It is as strict as a driver about what callers get
 //! wrong unnoticed: a call without a current context, an address that was never allocated, more dynamic
 //! shared memory than the kernel was allowed. It has one device of compute capability 9.0 with
-//! [`MEMORY_BYTES`] of memory. A module fails to compile if its PTX contains `bad_instruction`. The one
-//! kernel it can run is `vector_add(a, b, c, n)` over f32; launches of others only appear in the log.
+//! [`MEMORY_BYTES`] of memory. A module fails to compile if its PTX contains `bad_instruction` or is of
+//! version 99. The one kernel it can run is `vector_add(a, b, c, n)` over f32; launches of others only
+//! appear in the log.
 //!
 //! Of CUDA's functions it has those that `ferroflash` needs; `cuTensorMapEncodeTiled` is left out, as in
 //! an old driver. The signatures are those of `cuda.h`.
@@ -31,6 +32,7 @@ mod code {
     pub const INVALID_DEVICE: u32 = 101;
     pub const INVALID_CONTEXT: u32 = 201;
     pub const INVALID_PTX: u32 = 218;
+    pub const UNSUPPORTED_PTX_VERSION: u32 = 222;
     pub const NOT_FOUND: u32 = 500;
 }
 
@@ -57,6 +59,7 @@ pub extern "C" fn cuGetErrorName(value: c_uint, name: *mut *const c_char) -> u32
         code::INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
         code::INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
         code::INVALID_PTX => c"CUDA_ERROR_INVALID_PTX",
+        code::UNSUPPORTED_PTX_VERSION => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         code::NOT_FOUND => c"CUDA_ERROR_NOT_FOUND",
         _ => return code::INVALID_VALUE,
     };

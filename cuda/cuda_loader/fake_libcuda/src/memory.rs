@@ -111,13 +111,3 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
         Ok(())
     })
 }
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, _stream: usize) -> u32 {
-    within(|| {
-        let to = resolve(address, bytes)?;
-        // SAFETY: `to` holds `bytes` bytes.
-        unsafe { to.write_bytes(value, bytes) };
-        Ok(())
-    })
-}

@@ -72,6 +72,9 @@ pub extern "C" fn cuModuleLoadDataEx(
             unsafe { write_error_log(option_count, options, option_values) };
             return Err(code::INVALID_PTX);
         }
+        if ptx.contains(".version 99") {
+            return Err(code::UNSUPPORTED_PTX_VERSION);
+        }
         log::push("cuModuleLoadDataEx");
         // SAFETY: the caller passes a writable pointer, as to the driver.
         unsafe { *module = Box::into_raw(Box::new(Module { ptx })) };

@@ -154,7 +154,8 @@ unsafe impl Memory for CudaDevice {
             free: self.free_memory(),
         };
         // Beyond all memory, a driver may speak of an invalid value instead.
-        if bytes as u64 > self.cuda_info().memory_bytes {
+        let memory_bytes = self.info().memory_bytes;
+        if memory_bytes.is_some_and(|all| bytes as u64 > all) {
             return Err(out_of_memory());
         }
         CudaBuffer::new(queue, bytes).map_err(|error| match error.code {

@@ -16,8 +16,6 @@ pub struct CudaInfo {
     pub ordinal: u32,
     /// Size of the L2 cache, in bytes.
     pub l2_bytes: u64,
-    /// Size of the device's memory, in bytes.
-    pub memory_bytes: u64,
 }
 
 impl CudaInfo {
@@ -28,7 +26,6 @@ impl CudaInfo {
     ) -> Result<Self, DriverError> {
         use CUdevice_attribute as Attribute;
         let attribute = |which| attribute(device, which);
-        let memory_bytes = device.total_memory().map_err(of_cust)? as u64;
         Ok(Self {
             device: DeviceInfo {
                 name: device.name().map_err(of_cust)?,
@@ -40,12 +37,11 @@ impl CudaInfo {
                     Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                 )?,
                 multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-                memory_bytes: Some(memory_bytes),
+                memory_bytes: Some(device.total_memory().map_err(of_cust)? as u64),
                 driver: format!("NVIDIA driver for CUDA {cuda_major}.{cuda_minor}"),
             },
             ordinal,
             l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
-            memory_bytes,
         })
     }
 }
@@ -70,7 +66,7 @@ impl fmt::Display for CudaInfo {
             self.ordinal,
             self.device.multiprocessors,
             self.l2_bytes >> 20,
-            self.memory_bytes as f64 / f64::from(1 << 30),
+            self.device.memory_bytes.unwrap_or(0) as f64 / f64::from(1 << 30),
             self.device.driver,
         )
     }

@@ -3,7 +3,7 @@
 use super::failure::of_cust;
 use super::queue::Queue;
 use crate::Error;
-use cuda_loader::{CuResult, DriverError, sys};
+use cuda_loader::{DriverError, sys};
 use cust::module::Module;
 use cust::sys::{CUfunction_attribute, CUjit_option};
 use std::ffi::{CStr, c_uint, c_void};
@@ -194,10 +194,15 @@ fn compiler_log(ptx: &str, error: DriverError) -> String {
             values.as_mut_ptr(),
         )
     };
-    if result == CuResult::SUCCESS {
-        // SAFETY: just loaded, and nothing of it is used.
-        let _ = unsafe { sys::cuModuleUnload(module) };
-    }
+    let error = match result.ok() {
+        // The code that `cust` did not know, such as 222, a PTX version that is too new for the driver.
+        Err(exact) => exact,
+        Ok(()) => {
+            // SAFETY: just loaded, and nothing of it is used.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+            error
+        }
+    };
     let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
     let lines = text.to_string_lossy();
     let lines: Vec<_> = lines
