@@ -6,7 +6,7 @@
 use super::bits;
 use super::convert;
 use super::float;
-use super::regs::{LANES, Regs};
+use super::regs::{LANES, Regs, each1, each2, select};
 use crate::ir::{BitCount, BoolOp, FloatClass, IntBin, IntCmp, IntTy, IntUn, Op, SetpDst};
 
 /// Executes `op` for the lanes of `m`; false if it is not a register-to-register operation.
@@ -124,17 +124,11 @@ fn execute_inline(op: &Op, regs: &mut Regs, m: u32) -> bool {
             add_carry(regs, m, [sub, wide, carry_in, carry_out], [d, a, b]);
         }
         Op::Sel32 { d, a, b, p } => {
-            let p = regs.test(p);
-            let (a, b) = (regs.get32(a), regs.get32(b));
-            let v: [u32; LANES] =
-                std::array::from_fn(|i| if p >> i & 1 != 0 { a[i] } else { b[i] });
+            let v = select(regs.test(p), regs.get32(a), regs.get32(b));
             regs.put32(d, &v, m);
         }
         Op::Sel64 { d, a, b, p } => {
-            let p = regs.test(p);
-            let (a, b) = (regs.get64(a), regs.get64(b));
-            let v: [u64; LANES] =
-                std::array::from_fn(|i| if p >> i & 1 != 0 { a[i] } else { b[i] });
+            let v = select(regs.test(p), regs.get64(a), regs.get64(b));
             regs.put64(d, &v, m);
         }
         Op::SetpInt { cmp, t, a, b, to } => {
@@ -199,18 +193,18 @@ fn execute_inline(op: &Op, regs: &mut Regs, m: u32) -> bool {
         }
         Op::Split64 { lo, hi, a } => {
             let a = *regs.get64(a);
-            regs.put32(lo, &a.map(|x| x as u32), m);
-            regs.put32(hi, &a.map(|x| (x >> 32) as u32), m);
+            regs.put32(lo, &each1(&a, |x| x as u32), m);
+            regs.put32(hi, &each1(&a, |x| (x >> 32) as u32), m);
         }
         Op::Join64 { d, lo, hi } => {
-            let (lo, hi) = (regs.get32(lo), regs.get32(hi));
-            let v = std::array::from_fn(|i| u64::from(lo[i]) | u64::from(hi[i]) << 32);
+            let join = |lo: u32, hi: u32| u64::from(lo) | u64::from(hi) << 32;
+            let v = each2(regs.get32(lo), regs.get32(hi), join);
             regs.put64(d, &v, m);
         }
         Op::Split32 { lo, hi, a } => {
             let a = *regs.get32(a);
-            regs.put32(lo, &a.map(|x| x & 0xffff), m);
-            regs.put32(hi, &a.map(|x| x >> 16), m);
+            regs.put32(lo, &each1(&a, |x| x & 0xffff), m);
+            regs.put32(hi, &each1(&a, |x| x >> 16), m);
         }
         Op::Join32 { d, lo, hi } => regs.bin32(m, [d, lo, hi], |lo, hi| lo & 0xffff | hi << 16),
         Op::Split64x4 { ref d, a } => {
@@ -393,12 +387,10 @@ fn bit_count(regs: &mut Regs, m: u32, f: BitCount, t: IntTy, d: u32, a: u32) {
 fn shift(regs: &mut Regs, m: u32, t: IntTy, [d, a, b]: [u32; 3], left: bool) {
     if t.bits() == 64 {
         let (x, n) = (*regs.get64(a), *regs.get32(b));
-        let v: [u64; LANES] = match (left, t.signed()) {
-            (true, _) => std::array::from_fn(|i| if n[i] > 63 { 0 } else { x[i] << (n[i] & 63) }),
-            (false, false) => {
-                std::array::from_fn(|i| if n[i] > 63 { 0 } else { x[i] >> (n[i] & 63) })
-            }
-            (false, true) => std::array::from_fn(|i| (x[i] as i64 >> n[i].min(63)) as u64),
+        let v = match (left, t.signed()) {
+            (true, _) => each2(&x, &n, |x, n| if n > 63 { 0 } else { x << (n & 63) }),
+            (false, false) => each2(&x, &n, |x, n| if n > 63 { 0 } else { x >> (n & 63) }),
+            (false, true) => each2(&x, &n, |x, n| (x as i64 >> n.min(63)) as u64),
         };
         regs.put64(d, &v, m);
         return;
@@ -457,9 +449,11 @@ fn mul_wide(regs: &mut Regs, m: u32, t: IntTy, [d, a, b]: [u32; 3], add: Option<
     if t.bits() == 32 {
         let (x, y) = (regs.get32(a), regs.get32(b));
         let mut v: [u64; LANES] = if t.signed() {
-            std::array::from_fn(|i| (i64::from(x[i] as i32) * i64::from(y[i] as i32)) as u64)
+            each2(x, y, |x, y| {
+                (i64::from(x as i32) * i64::from(y as i32)) as u64
+            })
         } else {
-            std::array::from_fn(|i| u64::from(x[i]) * u64::from(y[i]))
+            each2(x, y, |x, y| u64::from(x) * u64::from(y))
         };
         if let Some(c) = add {
             let c = regs.get64(c);

@@ -11,7 +11,7 @@ use super::registers::{self, Pool};
 use super::regs::{LANES, Regs};
 use super::rng::Rng;
 use super::tensor::wgmma::Warpgroup;
-use super::warp::{PendingCopy, Wait, Warp, WarpId};
+use super::warp::{Group, PendingCopy, Wait, Warp, WarpId};
 use crate::checks::Races;
 use crate::error::source_line;
 use crate::fault::{BlockState, Exec, Fault, FaultKind, Raise};
@@ -245,7 +245,7 @@ impl<'l> Cluster<'l> {
         let n = self.warps.len();
         (0..n).map(|i| (self.next + i) % n).find_map(|w| {
             let warp = &self.warps[w];
-            let ready = |g: &super::warp::Group| match &g.wait {
+            let ready = |g: &Group| match &g.wait {
                 None => true,
                 Some(wait) => self.state.is_over(warp, wait),
             };
@@ -274,15 +274,9 @@ impl<'l> Cluster<'l> {
 
     /// A warp all of whose groups wait for lanes that are not in any of them.
     fn absent(&self) -> Option<usize> {
-        self.warps.iter().position(|w| {
-            !w.groups.is_empty()
-                && w.groups.iter().all(|g| {
-                    matches!(
-                        g.wait,
-                        Some(Wait::Converge { .. } | Wait::WarpBarrier { .. })
-                    )
-                })
-        })
+        self.warps
+            .iter()
+            .position(|w| !w.groups.is_empty() && w.groups.iter().all(Group::is_stuck))
     }
 
     /// The fault of a warp-wide instruction that names lanes waiting elsewhere.

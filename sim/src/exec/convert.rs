@@ -1,6 +1,6 @@
 //! `cvt` over lanes (PTX ISA §9.7.9.21).
 
-use super::regs::{LANES, Regs};
+use super::regs::{LANES, Regs, each1};
 use crate::ir::{Cvt, CvtTy, FloatMods, Width};
 use crate::num::exact;
 use crate::num::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
@@ -125,7 +125,7 @@ pub(super) fn cvt(regs: &mut Regs, m: u32, c: &Cvt) {
             CvtTy::Int { bits: 64, .. },
             Width::W64,
         ) if plain => {
-            let v = regs.get32(c.a).map(u64::from);
+            let v = each1(regs.get32(c.a), u64::from);
             regs.put64(c.d, &v, m);
         }
         (
@@ -136,11 +136,11 @@ pub(super) fn cvt(regs: &mut Regs, m: u32, c: &Cvt) {
             CvtTy::Int { bits: 64, .. },
             Width::W64,
         ) if plain => {
-            let v = regs.get32(c.a).map(|x| i64::from(x as i32) as u64);
+            let v = each1(regs.get32(c.a), |x| i64::from(x as i32) as u64);
             regs.put64(c.d, &v, m);
         }
         (CvtTy::Int { bits: 64, .. }, CvtTy::Int { bits: 32, .. }, Width::W32) if plain => {
-            let v = regs.get64(c.a).map(|x| x as u32);
+            let v = each1(regs.get64(c.a), |x| x as u32);
             regs.put32(c.d, &v, m);
         }
         _ => slow(regs, m, c),

@@ -4,7 +4,7 @@ use super::alu;
 use super::cluster::State;
 use super::exchange;
 use super::regs::{LANES, lanes};
-use super::warp::{Wait, Warp};
+use super::warp::{Group, Wait, Warp};
 use super::window;
 use crate::decode::SHARED_BASE;
 use crate::fault::{Exec, FaultKind};
@@ -117,6 +117,9 @@ impl State<'_> {
     }
 
     fn dispatch(&mut self, warp: &mut Warp, g: usize, m: u32, inst: &Inst) -> Exec<Flow> {
+        if m != warp.live && wants_whole_warp(&inst.op) {
+            return self.part_of_warp(warp, g, m);
+        }
         match &inst.op {
             Op::Nop | Op::GridDepWait | Op::GridDepLaunch => {}
             Op::Ld(op) => self.load(warp, m, op)?,
@@ -130,9 +133,6 @@ impl State<'_> {
             }
             Op::CpAsyncWait { pending, all } => self.wait_copies(warp, m, *pending, *all)?,
             Op::Barrier(op) => {
-                if op.aligned {
-                    self.whole_warp(warp, m)?;
-                }
                 if let Some(wait) = self.barrier(warp, m, op)? {
                     return Ok(Flow::Wait(wait));
                 }
@@ -185,7 +185,7 @@ impl State<'_> {
                 warp.regs.put32(*d, &v, m);
             }
             Op::LdMatrix(op) => self.ldmatrix(warp, m, op)?,
-            Op::StMatrix(op) => self.stmatrix(warp, m, op)?,
+            Op::StMatrix(op) => self.stmatrix(warp, op)?,
             Op::Mma(op) => self.mma(warp, m, op)?,
             Op::Mbarrier(op) => {
                 let timed_out = std::mem::take(&mut warp.groups[g].timed_out);
@@ -194,24 +194,23 @@ impl State<'_> {
                 }
             }
             Op::Bulk(op) => self.bulk(warp, m, op)?,
-            Op::Wgmma(op) => self.wgmma_issue(warp, m, op)?,
+            Op::Wgmma(op) => self.wgmma_issue(warp, op)?,
             Op::WgmmaFence => {
-                self.whole_warp(warp, m)?;
                 warp.wgmma.fence();
             }
-            Op::WgmmaCommit => self.wgmma_commit(warp, m)?,
+            Op::WgmmaCommit => warp.wgmma.commit(),
             Op::WgmmaWait { pending } => {
                 if let Some(wait) = self.wgmma_wait(warp, m, *pending)? {
                     return Ok(Flow::Wait(wait));
                 }
             }
             Op::SetMaxNReg { count, increase } => {
-                if let Some(wait) = self.set_max_nreg(warp, m, *count, *increase)? {
+                if let Some(wait) = self.set_max_nreg(warp, *count, *increase)? {
                     return Ok(Flow::Wait(wait));
                 }
             }
-            Op::ClusterBarrier { what, aligned } => {
-                if let Some(wait) = self.cluster_barrier(warp, m, *what, *aligned)? {
+            Op::ClusterBarrier { what, .. } => {
+                if let Some(wait) = self.cluster_barrier(warp, m, *what)? {
                     return Ok(Flow::Wait(wait));
                 }
             }
@@ -230,10 +229,14 @@ impl State<'_> {
         Ok(Flow::Next)
     }
 
-    /// Errors unless all live lanes of the warp are here.
-    pub(super) fn whole_warp(&self, warp: &Warp, m: u32) -> Exec<()> {
-        if m == warp.live {
-            return Ok(());
+    /// Some lanes of a warp reach an instruction that all must execute together. Lanes on their way
+    /// out are waited for; any others make it a fault.
+    fn part_of_warp(&self, warp: &Warp, g: usize, m: u32) -> Exec<Flow> {
+        let elsewhere = warp.live & !warp.groups[g].mask;
+        let mut others = warp.groups.iter().enumerate().filter(|(i, _)| *i != g);
+        let may_exit = others.any(|(_, other)| !other.is_stuck());
+        if warp.groups[g].mask == m && elsewhere != 0 && may_exit {
+            return Ok(Flow::Wait(Wait::Converge { mask: m }));
         }
         Err(FaultKind::PartialWarp {
             what: self.launch.kernel.opcode(self.pc).to_owned(),
@@ -445,10 +448,7 @@ impl State<'_> {
 
     /// Errors if every group of the warp waits for lanes that cannot come.
     fn starved(&self, warp: &Warp, missing: u32) -> Exec<()> {
-        let stuck = |wait: &Option<Wait>| {
-            matches!(wait, Some(Wait::Converge { .. } | Wait::WarpBarrier { .. }))
-        };
-        if warp.groups.iter().all(|g| stuck(&g.wait)) {
+        if warp.groups.iter().all(Group::is_stuck) {
             return Err(FaultKind::PartialWarp {
                 what: self.launch.kernel.opcode(self.pc).to_owned(),
                 missing,
@@ -457,6 +457,23 @@ impl State<'_> {
             .into());
         }
         Ok(())
+    }
+}
+
+/// `.aligned` instructions: all threads of the warp must execute them together.
+fn wants_whole_warp(op: &Op) -> bool {
+    match op {
+        Op::Barrier(barrier) => barrier.aligned,
+        Op::ClusterBarrier { aligned, .. } => *aligned,
+        Op::LdMatrix(_)
+        | Op::StMatrix(_)
+        | Op::Mma(_)
+        | Op::Wgmma(_)
+        | Op::WgmmaFence
+        | Op::WgmmaCommit
+        | Op::WgmmaWait { .. }
+        | Op::SetMaxNReg { .. } => true,
+        _ => false,
     }
 }
 

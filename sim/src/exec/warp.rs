@@ -43,6 +43,16 @@ pub(crate) struct Group {
     pub timed_out: bool,
 }
 
+impl Group {
+    /// Does it wait for other lanes of its warp?
+    pub(crate) fn is_stuck(&self) -> bool {
+        matches!(
+            self.wait,
+            Some(Wait::Converge { .. } | Wait::WarpBarrier { .. })
+        )
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Meeting {
     pc: u32,

@@ -68,8 +68,7 @@ impl State<'_> {
     }
 
     /// One warp issues its part.
-    pub(in crate::exec) fn wgmma_issue(&mut self, warp: &mut Warp, m: u32, op: &Wgmma) -> Exec<()> {
-        self.whole_warp(warp, m)?;
+    pub(in crate::exec) fn wgmma_issue(&mut self, warp: &mut Warp, op: &Wgmma) -> Exec<()> {
         if warp.live != u32::MAX || (warp.id.index / 4 + 1) * 4 > self.launch.warps {
             return Err(tensor("`wgmma` needs a warpgroup of four whole warps").into());
         }
@@ -122,30 +121,19 @@ impl State<'_> {
             return Ok(());
         };
         let until = warp.wgmma.commits + 1;
-        let mut operands = vec![(issued.b, u64::from(op.n), op.trans_b)];
+        let mut operands = vec![(issued.b, op.n as usize, op.trans_b)];
         if let WgmmaA::Descriptor(_) = op.a {
-            operands.push((issued.a, M as u64, op.trans_a));
+            operands.push((issued.a, M, op.trans_a));
         }
         let elem = element_bytes(op.ab);
         for (bits, extent, mn_major) in operands {
             let d = Descriptor::decode(bits).map_err(FaultKind::Unsupported)?;
-            // Sixteen-byte pieces run along the major dimension.
-            let t = 16 / elem;
-            let (step_mn, step_k) = if mn_major { (t, 1) } else { (1, t) };
-            for mn in (0..extent).step_by(step_mn as usize) {
-                for k in (0..u64::from(op.k)).step_by(step_k as usize) {
-                    let at = d.address(mn, k, elem, mn_major);
-                    let start = self.shared_range(warp.id.cta, at, 16, 16, 0)?;
-                    self.async_read_begins((warp.id, 0), (start, 16), agent, until)?;
-                }
+            for (mn, k) in pieces(extent, op.k as usize, elem as usize, mn_major) {
+                let at = d.address(mn as u64, k as u64, elem, mn_major);
+                let start = self.shared_range(warp.id.cta, at, PIECE as u64, PIECE as u64, 0)?;
+                self.async_read_begins((warp.id, 0), (start, PIECE), agent, until)?;
             }
         }
-        Ok(())
-    }
-
-    pub(in crate::exec) fn wgmma_commit(&mut self, warp: &mut Warp, m: u32) -> Exec<()> {
-        self.whole_warp(warp, m)?;
-        warp.wgmma.commit();
         Ok(())
     }
 
@@ -156,7 +144,6 @@ impl State<'_> {
         m: u32,
         pending: u32,
     ) -> Exec<Option<Wait>> {
-        self.whole_warp(warp, m)?;
         let upto = warp.wgmma.due(pending);
         if self.warpgroup(warp.id).done < upto {
             return Ok(Some(Wait::Wgmma { issued: upto }));
@@ -230,33 +217,53 @@ impl State<'_> {
         mut f: impl FnMut(usize, usize, f64),
     ) -> Exec<()> {
         let d = Descriptor::decode(bits).map_err(FaultKind::Unsupported)?;
-        let elem = element_bytes(ty);
+        let elem = element_bytes(ty) as usize;
         let shared = &self.ctas[cta as usize].shared;
-        for mn in 0..extent {
-            for kk in 0..k {
-                let at = d.address(mn as u64, kk as u64, elem, mn_major);
-                let start = self.shared_range(cta, at, elem, elem, 0)?;
-                if self.launch.checks.uninitialised && !shared.is_written(start, elem as u32) {
-                    return Err(FaultKind::Uninitialised {
-                        space: "shared",
-                        address: at,
-                        bytes: elem,
-                        detail: format!(
-                            "element ({mn}, {kk}) of a matrix at byte {}",
-                            at - u64::from(SHARED_BASE)
-                        ),
-                    }
-                    .into());
+        for (mn, kk) in pieces(extent, k, elem, mn_major) {
+            let at = d.address(mn as u64, kk as u64, elem as u64, mn_major);
+            let start = self.shared_range(cta, at, PIECE as u64, PIECE as u64, 0)?;
+            if self.launch.checks.uninitialised && !shared.is_written(start, PIECE as u32) {
+                return Err(FaultKind::Uninitialised {
+                    space: "shared",
+                    address: at,
+                    bytes: PIECE as u64,
+                    detail: format!(
+                        "element ({mn}, {kk}) of a matrix at byte {}",
+                        at - u64::from(SHARED_BASE)
+                    ),
                 }
-                f(
-                    mn,
-                    kk,
-                    element(ty, shared.load(start, elem as u32) as u32, 0).into(),
-                );
+                .into());
+            }
+            for (i, raw) in shared.bytes_at(start, PIECE).chunks_exact(elem).enumerate() {
+                let mut word = [0; 4];
+                word[..elem].copy_from_slice(raw);
+                let x = element(ty, u32::from_le_bytes(word), 0).into();
+                if mn_major {
+                    f(mn + i, kk, x);
+                } else {
+                    f(mn, kk + i, x);
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Bytes of a matrix that are contiguous in every layout.
+const PIECE: usize = 16;
+
+/// First element (mn, k) of each [`PIECE`] of a matrix; pieces run along the major dimension.
+fn pieces(
+    extent: usize,
+    k: usize,
+    elem: usize,
+    mn_major: bool,
+) -> impl Iterator<Item = (usize, usize)> {
+    let t = PIECE / elem;
+    let (step_mn, step_k) = if mn_major { (t, 1) } else { (1, t) };
+    (0..extent)
+        .step_by(step_mn)
+        .flat_map(move |mn| (0..k).step_by(step_k).map(move |kk| (mn, kk)))
 }
 
 fn element_bytes(ty: MmaTy) -> u64 {
@@ -373,7 +380,7 @@ pub(crate) struct WarpWgmma {
 }
 
 impl WarpWgmma {
-    fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         self.commits += 1;
         self.groups.push(self.issued);
     }
