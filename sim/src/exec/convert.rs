@@ -59,10 +59,16 @@ fn convert(c: &Cvt, raw: u64) -> u64 {
         (CvtTy::Int { bits, signed }, to) => to_float(to, exact::int(int_of(raw, bits, signed)), m),
         (from, CvtTy::Int { bits, signed }) => {
             let x = float_of(from, raw, m.ftz);
-            // Out-of-range values clamp and NaN becomes 0 (§9.7.9.21).
+            // Out-of-range values clamp. NaN becomes 0, or the lowest value's bits where either type
+            // has 64 bits (§9.7.9.21).
+            let nan = if bits == 64 || from == CvtTy::F64 {
+                1i128 << (bits - 1)
+            } else {
+                0
+            };
             let (low, high) = int_range(bits, signed);
             let value = (integral(x, m.round) as i128).clamp(low, high);
-            extend(if x.is_nan() { 0 } else { value }, c.dst)
+            extend(if x.is_nan() { nan } else { value }, c.dst)
         }
         (from, to) => {
             let mut x = float_of(from, raw, m.ftz);

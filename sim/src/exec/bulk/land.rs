@@ -239,7 +239,7 @@ impl State<'_> {
                 .at(lane));
             }
             owner.update(at, size, |old| {
-                apply(f, ty, old, u64::from_le_bytes(raw), 0)
+                apply(f, ty, [old, u64::from_le_bytes(raw), 0], true)
             });
         }
         Ok(())
