@@ -6,7 +6,7 @@
 //! of a warp make independent progress).
 
 use super::regs::Regs;
-use super::tensor::wgmma::WarpWgmma;
+use super::tensor::wgmma_registers::WarpWgmma;
 use crate::ir::cfg::NEVER;
 use crate::memory::local::Local;
 
