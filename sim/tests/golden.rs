@@ -83,9 +83,13 @@ enum Rule {
     Bits,
     /// f64 in two planes of words, any NaN equal to any other.
     Nan64,
+    /// Equal, or both NaN.
+    Nan32,
+    NanHalves(fn(u32) -> f64),
     Ulp(i64),
     F16Ulp(i64),
     Abs(f64),
+    HalvesAbs(f64, fn(u32) -> f64),
     /// Relative to the larger of 1 and the value.
     Close(f64),
 }
@@ -164,6 +168,11 @@ impl Golden {
                         rule: match words[3] {
                             "bits" => Rule::Bits,
                             "nan64" => Rule::Nan64,
+                            "nan32" => Rule::Nan32,
+                            "nanf16" => Rule::NanHalves(f16_value),
+                            "nanbf16" => Rule::NanHalves(bf16_value),
+                            "f16abs" => Rule::HalvesAbs(bound(), f16_value),
+                            "bf16abs" => Rule::HalvesAbs(bound(), bf16_value),
                             "ulp" => Rule::Ulp(bound() as i64),
                             "f16ulp" => Rule::F16Ulp(bound() as i64),
                             "abs" => Rule::Abs(bound()),
@@ -271,11 +280,28 @@ fn ulps(x: u32, y: u32, sign: u32) -> i64 {
     (line(x) - line(y)).abs()
 }
 
+fn f16_value(bits: u32) -> f64 {
+    half::f16::from_bits(bits as u16).to_f64()
+}
+
+fn bf16_value(bits: u32) -> f64 {
+    half::bf16::from_bits(bits as u16).to_f64()
+}
+
 fn agree(rule: Rule, x: u32, y: u32) -> bool {
     let (a, b) = (f64::from(f32::from_bits(x)), f64::from(f32::from_bits(y)));
     match rule {
         _ if x == y => true,
         Rule::Bits | Rule::Nan64 => false,
+        Rule::Nan32 => a.is_nan() && b.is_nan(),
+        Rule::NanHalves(value) => (0..2).all(|i| {
+            let (p, q) = (x >> (16 * i) & 0xffff, y >> (16 * i) & 0xffff);
+            p == q || (value(p).is_nan() && value(q).is_nan())
+        }),
+        Rule::HalvesAbs(d, value) => (0..2).all(|i| {
+            let half = |v: u32| value(v >> (16 * i) & 0xffff);
+            (half(x) - half(y)).abs() <= d
+        }),
         Rule::Ulp(n) => (a.is_nan() && b.is_nan()) || ulps(x, y, 1 << 31) <= n,
         Rule::F16Ulp(n) => (0..2).all(|i| {
             let half = |v: u32| v >> (16 * i) & 0xffff;

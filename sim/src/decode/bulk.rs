@@ -1,10 +1,10 @@
 //! Asynchronous copies (PTX ISA §9.7.9.24–§9.7.9.27).
 
 use super::builder::Builder;
-use super::memory::{cache_hints, space, without_policy};
+use super::memory::{cache_hints, rmw_op, space, without_policy};
 use super::mods::Mods;
 use super::{Decode, malformed, unsupported, want};
-use crate::ir::{Addr, BulkOp, BulkReduce, CpAsync, MbarrierKind, Op, Reg, RmwTy, Space};
+use crate::ir::{Addr, BulkOp, CpAsync, MbarrierKind, Op, Reg, RmwOp, RmwTy, Space};
 use crate::ptx::ast::{Operand, Ty};
 
 fn constant(operand: &Operand<'_>) -> Decode<u32> {
@@ -16,21 +16,11 @@ fn constant(operand: &Operand<'_>) -> Decode<u32> {
     }
 }
 
-fn reduction(mods: &mut Mods<'_>) -> Decode<BulkReduce> {
-    mods.find(|m| {
-        Some(match m {
-            "add" => BulkReduce::Add,
-            "min" => BulkReduce::Min,
-            "max" => BulkReduce::Max,
-            "and" => BulkReduce::And,
-            "or" => BulkReduce::Or,
-            "xor" => BulkReduce::Xor,
-            "inc" => BulkReduce::Inc,
-            "dec" => BulkReduce::Dec,
-            _ => return None,
-        })
-    })
-    .ok_or_else(|| unsupported("this bulk reduction"))
+/// The function of a bulk reduction.
+fn reduction(mods: &mut Mods<'_>) -> Decode<RmwOp> {
+    mods.find(rmw_op)
+        .filter(|f| !matches!(f, RmwOp::Exch | RmwOp::Cas))
+        .ok_or_else(|| unsupported("this bulk reduction"))
 }
 
 impl<'a> Builder<'_, 'a> {

@@ -86,6 +86,23 @@ fn vector(mods: &mut Mods<'_>) -> usize {
     .unwrap_or(1)
 }
 
+/// A read-modify-write function.
+pub(super) fn rmw_op(m: &str) -> Option<RmwOp> {
+    Some(match m {
+        "add" => RmwOp::Add,
+        "min" => RmwOp::Min,
+        "max" => RmwOp::Max,
+        "and" => RmwOp::And,
+        "or" => RmwOp::Or,
+        "xor" => RmwOp::Xor,
+        "exch" => RmwOp::Exch,
+        "cas" => RmwOp::Cas,
+        "inc" => RmwOp::Inc,
+        "dec" => RmwOp::Dec,
+        _ => return None,
+    })
+}
+
 impl<'a> Builder<'_, 'a> {
     /// The space of an access once its address symbol is known.
     pub(super) fn settle_space(&self, written: Space, symbol: Option<Space>) -> Decode<Space> {
@@ -182,21 +199,7 @@ impl<'a> Builder<'_, 'a> {
         mods.take("noftz");
         let lanes = vector(mods);
         let f = mods
-            .find(|m| {
-                Some(match m {
-                    "add" => RmwOp::Add,
-                    "min" => RmwOp::Min,
-                    "max" => RmwOp::Max,
-                    "and" => RmwOp::And,
-                    "or" => RmwOp::Or,
-                    "xor" => RmwOp::Xor,
-                    "exch" => RmwOp::Exch,
-                    "cas" => RmwOp::Cas,
-                    "inc" => RmwOp::Inc,
-                    "dec" => RmwOp::Dec,
-                    _ => return None,
-                })
-            })
+            .find(rmw_op)
             .ok_or_else(|| unsupported("this atomic operation"))?;
         let ty = match mods.ty()? {
             Ty::B32 | Ty::U32 => RmwTy::U32,

@@ -196,6 +196,10 @@ impl State<'_> {
         if self.races.is_none() {
             return mask;
         }
+        let mut neighbours = lanes(mask).zip(lanes(mask).skip(1));
+        if neighbours.all(|(a, b)| at[a] < at[b]) {
+            return mask;
+        }
         let mut first = mask;
         for lane in lanes(mask) {
             let same = |&before: &usize| {

@@ -35,7 +35,8 @@ impl State<'_> {
                 for i in 0..op.a.len() {
                     let a = get(warp, op.a[i], lane);
                     let b = op.b.map_or(0, |b| get(warp, b, lane));
-                    let f = |old| apply(op.f, op.ty, old, a, b);
+                    let flushes = memory == Memory::Global;
+                    let f = |old| apply(op.f, op.ty, [old, a, b], flushes);
                     let step = u64::from(elem) * i as u64;
                     let old = match memory {
                         Memory::Global => {

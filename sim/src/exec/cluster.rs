@@ -11,10 +11,9 @@ use super::registers::{self, Pool};
 use super::regs::{LANES, Regs};
 use super::rng::Rng;
 use super::tensor::wgmma::Warpgroup;
-use super::warp::{PendingCopy, Wait, Warp, WarpId};
+use super::warp::{Group, PendingCopy, Wait, Warp, WarpId};
 use crate::checks::Races;
-use crate::error::source_line;
-use crate::fault::{BlockState, Exec, Fault, FaultKind, Raise};
+use crate::fault::{Exec, Fault, FaultKind, Raise};
 use crate::memory::local::Local;
 use crate::memory::shared::Shared;
 use crate::stats::Counters;
@@ -67,7 +66,7 @@ pub(crate) enum Status {
 
 pub(crate) struct Cluster<'l> {
     pub(crate) state: State<'l>,
-    warps: Vec<Warp>,
+    pub(super) warps: Vec<Warp>,
     /// Where the round-robin goes on.
     next: usize,
     /// `events` when every waiting `try_wait` was last timed out.
@@ -245,98 +244,11 @@ impl<'l> Cluster<'l> {
         let n = self.warps.len();
         (0..n).map(|i| (self.next + i) % n).find_map(|w| {
             let warp = &self.warps[w];
-            let ready = |g: &super::warp::Group| match &g.wait {
+            let ready = |g: &Group| match &g.wait {
                 None => true,
                 Some(wait) => self.state.is_over(warp, wait),
             };
             warp.groups.iter().position(ready).map(|g| (w, g))
-        })
-    }
-
-    fn states(&self) -> Vec<BlockState> {
-        let code = &self.state.launch.kernel.code;
-        self.warps
-            .iter()
-            .map(|w| BlockState {
-                block: self.state.ctas[w.id.cta as usize].id,
-                warp: w.id.index,
-                groups: w
-                    .groups
-                    .iter()
-                    .map(|g| {
-                        let line = code[g.pc as usize].line;
-                        (g.mask, line, self.state.describe(w, g.wait.as_ref()))
-                    })
-                    .collect(),
-            })
-            .collect()
-    }
-
-    /// A warp all of whose groups wait for lanes that are not in any of them.
-    fn absent(&self) -> Option<usize> {
-        self.warps.iter().position(|w| {
-            !w.groups.is_empty()
-                && w.groups.iter().all(|g| {
-                    matches!(
-                        g.wait,
-                        Some(Wait::Converge { .. } | Wait::WarpBarrier { .. })
-                    )
-                })
-        })
-    }
-
-    /// The fault of a warp-wide instruction that names lanes waiting elsewhere.
-    fn partial_warp(&mut self) -> Box<Fault> {
-        let w = self.absent().unwrap_or(0);
-        let warp = &self.warps[w];
-        let here = warp.groups.iter().fold(0, |mask, g| mask | g.mask);
-        self.state.pc = warp.groups[0].pc;
-        let kind = FaultKind::PartialWarp {
-            what: self.state.launch.kernel.opcode(self.state.pc).to_owned(),
-            missing: warp.live & !here,
-            live: warp.live,
-        };
-        self.fault(w, Raise { kind, lane: None })
-    }
-
-    fn deadlock(&mut self) -> Box<Fault> {
-        let starved = |w: &Warp| {
-            w.groups
-                .iter()
-                .any(|g| matches!(g.wait, Some(Wait::Registers { .. })))
-        };
-        let first = self.warps.iter().position(starved);
-        let w = first
-            .or_else(|| self.warps.iter().position(|w| !w.groups.is_empty()))
-            .unwrap_or(0);
-        let warp = &self.warps[w];
-        let kind = match (first, warp.groups.first()) {
-            _ if self.absent().is_some() => return self.partial_warp(),
-            (Some(_), Some(group)) => {
-                FaultKind::RegisterBudget(self.state.describe(warp, group.wait.as_ref()))
-            }
-            _ => FaultKind::Deadlock(self.states()),
-        };
-        if let Some(group) = self.warps[w].groups.first() {
-            self.state.pc = group.pc;
-        }
-        self.fault(w, Raise { kind, lane: None })
-    }
-
-    fn fault(&self, w: usize, raise: Raise) -> Box<Fault> {
-        let launch = self.state.launch;
-        let warp = &self.warps[w];
-        let line = launch.kernel.code[self.state.pc as usize].line;
-        Box::new(Fault {
-            kind: raise.kind,
-            kernel: launch.kernel.name.clone(),
-            line,
-            text: source_line(launch.source, line),
-            block: self.state.ctas[warp.id.cta as usize].id,
-            thread: raise
-                .lane
-                .map(|lane| launch.tid(warp.id.index * LANES as u32 + lane)),
-            schedule_seed: launch.config.schedule_seed,
         })
     }
 }
@@ -385,33 +297,6 @@ impl State<'_> {
                 .pool
                 .as_ref()
                 .is_none_or(|pool| pool.can_grow(warp.id.index, wanted)),
-        }
-    }
-
-    /// A wait in words, for reports.
-    fn describe(&self, warp: &Warp, wait: Option<&Wait>) -> String {
-        match wait {
-            None => "running".into(),
-            Some(Wait::Barrier { id, .. }) => {
-                let barrier = &self.ctas[warp.id.cta as usize].barriers[*id as usize];
-                format!("waits at {}", barrier.describe(*id))
-            }
-            Some(Wait::WarpBarrier { mask }) => {
-                format!("waits at `bar.warp.sync` for lanes {mask:#010x}")
-            }
-            Some(Wait::Converge { mask }) => {
-                format!("waits for the other members; lanes {mask:#010x} are here")
-            }
-            Some(Wait::Mbarrier { cta, at, .. }) => match self.mbarriers.get(&(*cta, *at)) {
-                Some(m) => format!("waits for {} of CTA rank {cta}", m.describe(*at)),
-                None => format!("waits for an mbarrier at {at:#x}"),
-            },
-            Some(Wait::Cluster { .. }) => format!("waits at {}", self.cluster_gate.describe()),
-            Some(Wait::Wgmma { issued }) => self.warpgroup_of(warp.id).describe(*issued),
-            Some(Wait::Registers { wanted }) => match &self.ctas[warp.id.cta as usize].pool {
-                Some(pool) => pool.describe(warp.id.index, *wanted),
-                None => "waits for registers".into(),
-            },
         }
     }
 }

@@ -52,11 +52,7 @@ impl State<'_> {
         warp: &Warp,
         m: u32,
         what: ClusterBarrier,
-        aligned: bool,
     ) -> Exec<Option<Wait>> {
-        if aligned {
-            self.whole_warp(warp, m)?;
-        }
         let w = warp.id.number as usize;
         match what {
             ClusterBarrier::Arrive { release } => {

@@ -1,6 +1,6 @@
 //! `cvt` over lanes (PTX ISA §9.7.9.21).
 
-use super::regs::{LANES, Regs};
+use super::regs::{LANES, Regs, each1};
 use crate::ir::{Cvt, CvtTy, FloatMods, Width};
 use crate::num::exact;
 use crate::num::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
@@ -59,10 +59,16 @@ fn convert(c: &Cvt, raw: u64) -> u64 {
         (CvtTy::Int { bits, signed }, to) => to_float(to, exact::int(int_of(raw, bits, signed)), m),
         (from, CvtTy::Int { bits, signed }) => {
             let x = float_of(from, raw, m.ftz);
-            // Out-of-range values clamp and NaN becomes 0 (§9.7.9.21).
+            // Out-of-range values clamp. NaN becomes 0, or the lowest value's bits where either type
+            // has 64 bits (§9.7.9.21).
+            let nan = if bits == 64 || from == CvtTy::F64 {
+                1i128 << (bits - 1)
+            } else {
+                0
+            };
             let (low, high) = int_range(bits, signed);
             let value = (integral(x, m.round) as i128).clamp(low, high);
-            extend(if x.is_nan() { 0 } else { value }, c.dst)
+            extend(if x.is_nan() { nan } else { value }, c.dst)
         }
         (from, to) => {
             let mut x = float_of(from, raw, m.ftz);
@@ -125,7 +131,7 @@ pub(super) fn cvt(regs: &mut Regs, m: u32, c: &Cvt) {
             CvtTy::Int { bits: 64, .. },
             Width::W64,
         ) if plain => {
-            let v = regs.get32(c.a).map(u64::from);
+            let v = each1(regs.get32(c.a), u64::from);
             regs.put64(c.d, &v, m);
         }
         (
@@ -136,11 +142,11 @@ pub(super) fn cvt(regs: &mut Regs, m: u32, c: &Cvt) {
             CvtTy::Int { bits: 64, .. },
             Width::W64,
         ) if plain => {
-            let v = regs.get32(c.a).map(|x| i64::from(x as i32) as u64);
+            let v = each1(regs.get32(c.a), |x| i64::from(x as i32) as u64);
             regs.put64(c.d, &v, m);
         }
         (CvtTy::Int { bits: 64, .. }, CvtTy::Int { bits: 32, .. }, Width::W32) if plain => {
-            let v = regs.get64(c.a).map(|x| x as u32);
+            let v = each1(regs.get64(c.a), |x| x as u32);
             regs.put32(c.d, &v, m);
         }
         _ => slow(regs, m, c),

@@ -1,155 +1,23 @@
 //! Launching a kernel: arguments checked, clusters spread over the CPU's cores.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::cluster::{Cluster, State, Status};
+use super::config::{Checks, LaunchConfig, Report};
 use super::regs::LANES;
-use super::{MAX_SHARED_BYTES, MAX_THREADS};
+use super::{MAX_SHARED_BYTES, MAX_THREADS, work};
 use crate::checks::Published;
 use crate::decode::SHARED_BASE;
 use crate::error::SimError;
-use crate::fault::Fault;
 use crate::ir::kernel::{LaneMask, Preset};
 use crate::ir::{Kernel, Touched};
 use crate::memory::Memory;
 use crate::memory::global::View;
 use crate::module::Module;
-use crate::stats::{Counters, Statistics};
-
-/// Warp instructions a cluster runs before another gets the core: clusters that wait for each other
-/// through global memory all make progress.
-const QUANTUM: u64 = 2_000_000;
-
-/// Clusters begun and set aside, at most; beyond, old ones run before new ones start.
-const MAX_SUSPENDED: usize = 64;
+use crate::stats::Statistics;
 
 /// Largest cluster (portable size; PTX ISA §2.2.2).
 const MAX_CLUSTER: u64 = 8;
-
-/// What is checked and counted while a kernel runs. Bounds and alignment always are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checks {
-    /// Reading memory that nothing wrote is a fault.
-    pub uninitialised: bool,
-    /// Unordered accesses to shared or global memory, missing proxy fences, and use of what an
-    /// unfinished asynchronous operation still reads or writes are faults.
-    pub races: bool,
-    /// Count instructions, sectors, bank conflicts and tensor operations.
-    pub statistics: bool,
-}
-
-impl Checks {
-    /// Everything on: the default.
-    pub const ALL: Self = Self {
-        uninitialised: true,
-        races: true,
-        statistics: true,
-    };
-    /// Only what keeps the simulator itself sound.
-    pub const NONE: Self = Self {
-        uninitialised: false,
-        races: false,
-        statistics: false,
-    };
-}
-
-/// Geometry and options of a launch.
-///
-/// ```
-/// use ptx_sim::{Checks, LaunchConfig};
-/// let config = LaunchConfig::new([16, 1, 1], [128, 1, 1])
-///     .shared_bytes(48 * 1024)
-///     .schedule_seed(7)
-///     .checks(Checks::ALL);
-/// # let _ = config;
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaunchConfig {
-    /// CTAs along x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a CTA along x, y, z.
-    pub block: [u32; 3],
-    /// CTAs of a cluster along x, y, z; must agree with the kernel's `.reqnctapercluster`.
-    pub cluster: Option<[u32; 3]>,
-    /// Dynamic shared memory, in bytes.
-    pub shared_bytes: u32,
-    pub checks: Checks,
-    /// 0 runs warps in turn; any other seed interleaves warps and finishes asynchronous operations
-    /// in an order of its own, the same in each run.
-    pub schedule_seed: u64,
-    /// A cluster that executes more warp instructions than this hangs: a fault.
-    pub max_instructions: u64,
-}
-
-impl Default for LaunchConfig {
-    fn default() -> Self {
-        Self {
-            grid: [1; 3],
-            block: [32, 1, 1],
-            cluster: None,
-            shared_bytes: 0,
-            checks: Checks::ALL,
-            schedule_seed: 0,
-            max_instructions: 1 << 30,
-        }
-    }
-}
-
-impl LaunchConfig {
-    /// A grid of CTAs with every check on.
-    pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        Self {
-            grid,
-            block,
-            ..Self::default()
-        }
-    }
-
-    /// Sets the cluster shape.
-    pub fn cluster(mut self, cluster: [u32; 3]) -> Self {
-        self.cluster = Some(cluster);
-        self
-    }
-
-    /// Sets the dynamic shared memory, in bytes.
-    pub fn shared_bytes(mut self, bytes: u32) -> Self {
-        self.shared_bytes = bytes;
-        self
-    }
-
-    /// Chooses the checks.
-    pub fn checks(mut self, checks: Checks) -> Self {
-        self.checks = checks;
-        self
-    }
-
-    /// Chooses the schedule.
-    pub fn schedule_seed(mut self, seed: u64) -> Self {
-        self.schedule_seed = seed;
-        self
-    }
-
-    /// Sets the hang guard, in warp instructions of one cluster.
-    pub fn max_instructions(mut self, n: u64) -> Self {
-        self.max_instructions = n;
-        self
-    }
-}
-
-/// What a launch did.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Report {
-    /// Instructions executed, each counted once a warp.
-    pub warp_instructions: u64,
-    /// Wall time of the run.
-    pub elapsed: Duration,
-    /// Detailed counts, if [`Checks::statistics`] asked for them.
-    pub statistics: Option<Statistics>,
-}
 
 /// A checked launch.
 pub(crate) struct Launch<'l> {
@@ -379,22 +247,7 @@ pub fn launch(
     let kernel = module.kernel(name)?;
     let launch = Launch::new(module, kernel, config, params, memory)?;
     let start = Instant::now();
-    let work = Work {
-        launch: &launch,
-        total: product(launch.clusters()),
-        next: AtomicU64::new(0),
-        // Clusters from here on need not run: an earlier one failed.
-        stop: AtomicU64::new(u64::MAX),
-        suspended: Mutex::new(VecDeque::new()),
-        outcome: Mutex::new(Outcome::default()),
-    };
-    let workers = rayon::current_num_threads().min(work.total.try_into().unwrap_or(usize::MAX));
-    rayon::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|_| work.run());
-        }
-    });
-    let outcome = work.outcome.into_inner().unwrap_or_else(|e| e.into_inner());
+    let outcome = work::run(&launch, product(launch.clusters()));
     if let Some((_, fault)) = outcome.fault {
         return Err(SimError::Fault(fault));
     }
@@ -405,66 +258,4 @@ pub fn launch(
             .counters
             .map(|c| Statistics::new(kernel, &c, module.source())),
     })
-}
-
-#[derive(Default)]
-struct Outcome {
-    instructions: u64,
-    counters: Option<Box<Counters>>,
-    fault: Option<(u64, Box<Fault>)>,
-}
-
-struct Work<'l> {
-    launch: &'l Launch<'l>,
-    total: u64,
-    next: AtomicU64,
-    stop: AtomicU64,
-    suspended: Mutex<VecDeque<(u64, Box<Cluster<'l>>)>>,
-    outcome: Mutex<Outcome>,
-}
-
-impl<'l> Work<'l> {
-    fn suspended(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, Box<Cluster<'l>>)>> {
-        self.suspended.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// The next cluster to run: a new one while few are set aside, else the oldest of those.
-    fn take(&self) -> Option<(u64, Box<Cluster<'l>>)> {
-        if self.suspended().len() < MAX_SUSPENDED {
-            let index = self.next.fetch_add(1, Relaxed);
-            if index < self.total && index < self.stop.load(Relaxed) {
-                return Some((index, Box::new(Cluster::new(self.launch, index))));
-            }
-        }
-        self.suspended().pop_front()
-    }
-
-    fn run(&self) {
-        while let Some((index, mut cluster)) = self.take() {
-            if index > self.stop.load(Relaxed) {
-                continue;
-            }
-            match cluster.run(QUANTUM) {
-                Ok(Status::Preempted) => self.suspended().push_back((index, cluster)),
-                Ok(Status::Done) => self.finish(cluster.state),
-                Err(fault) => {
-                    self.stop.fetch_min(index, Relaxed);
-                    let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
-                    if outcome.fault.as_ref().is_none_or(|(i, _)| index < *i) {
-                        outcome.fault = Some((index, fault));
-                    }
-                }
-            }
-        }
-    }
-
-    fn finish(&self, state: State<'l>) {
-        let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
-        outcome.instructions += state.instructions;
-        match (&mut outcome.counters, state.counters) {
-            (Some(total), Some(mine)) => total.add(&mine),
-            (total @ None, mine) => *total = mine,
-            (Some(_), None) => {}
-        }
-    }
 }

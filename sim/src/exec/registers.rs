@@ -57,11 +57,9 @@ impl State<'_> {
     pub(super) fn set_max_nreg(
         &mut self,
         warp: &Warp,
-        m: u32,
         count: u32,
         increase: bool,
     ) -> Exec<Option<Wait>> {
-        self.whole_warp(warp, m)?;
         let Some(pool) = &mut self.ctas[warp.id.cta as usize].pool else {
             return Ok(None);
         };

@@ -47,6 +47,66 @@ fn blend64(dst: &mut [u64; LANES], v: &[u64; LANES], m: u32) {
     }
 }
 
+/// `f` of each lane. Loops rather than `array::from_fn` or `map`, which are not always inlined and
+/// would then lack the vector instructions of their caller.
+#[inline(always)]
+pub(crate) fn each1<A: Copy, T: Copy + Default>(a: &[A; LANES], f: impl Fn(A) -> T) -> [T; LANES] {
+    let mut v = [T::default(); LANES];
+    for (v, &a) in v.iter_mut().zip(a) {
+        *v = f(a);
+    }
+    v
+}
+
+/// `f` of each lane's number.
+#[inline(always)]
+pub(crate) fn each_lane<T: Copy + Default>(f: impl Fn(usize) -> T) -> [T; LANES] {
+    let mut v = [T::default(); LANES];
+    for (lane, v) in v.iter_mut().enumerate() {
+        *v = f(lane);
+    }
+    v
+}
+
+/// [`each1`] of two registers.
+#[inline(always)]
+pub(crate) fn each2<A: Copy, B: Copy, T: Copy + Default>(
+    a: &[A; LANES],
+    b: &[B; LANES],
+    f: impl Fn(A, B) -> T,
+) -> [T; LANES] {
+    let mut v = [T::default(); LANES];
+    for ((v, &a), &b) in v.iter_mut().zip(a).zip(b) {
+        *v = f(a, b);
+    }
+    v
+}
+
+/// [`each1`] of three registers.
+#[inline(always)]
+fn each3<A: Copy, T: Copy + Default>(
+    a: &[A; LANES],
+    b: &[A; LANES],
+    c: &[A; LANES],
+    f: impl Fn(A, A, A) -> T,
+) -> [T; LANES] {
+    let mut v = [T::default(); LANES];
+    for (((v, &a), &b), &c) in v.iter_mut().zip(a).zip(b).zip(c) {
+        *v = f(a, b, c);
+    }
+    v
+}
+
+/// Lane by lane, `a` where the mask is set and `b` elsewhere.
+#[inline(always)]
+pub(crate) fn select<A: Copy + Default>(p: u32, a: &[A; LANES], b: &[A; LANES]) -> [A; LANES] {
+    let mut v = [A::default(); LANES];
+    for (i, ((v, &a), &b)) in v.iter_mut().zip(a).zip(b).enumerate() {
+        *v = if p >> i & 1 != 0 { a } else { b };
+    }
+    v
+}
+
 impl Regs {
     pub(crate) fn new(r32: u32, r64: u32, preds: u32) -> Self {
         Self {
@@ -95,15 +155,13 @@ impl Regs {
 
     #[inline(always)]
     pub(crate) fn un32(&mut self, m: u32, d: u32, a: u32, f: impl Fn(u32) -> u32) {
-        let a = self.get32(a);
-        let v: [u32; LANES] = std::array::from_fn(|i| f(a[i]));
+        let v = each1(self.get32(a), f);
         self.put32(d, &v, m);
     }
 
     #[inline(always)]
     pub(crate) fn bin32(&mut self, m: u32, [d, a, b]: [u32; 3], f: impl Fn(u32, u32) -> u32) {
-        let (a, b) = (self.get32(a), self.get32(b));
-        let v: [u32; LANES] = std::array::from_fn(|i| f(a[i], b[i]));
+        let v = each2(self.get32(a), self.get32(b), f);
         self.put32(d, &v, m);
     }
 
@@ -114,22 +172,19 @@ impl Regs {
         [d, a, b, c]: [u32; 4],
         f: impl Fn(u32, u32, u32) -> u32,
     ) {
-        let (a, b, c) = (self.get32(a), self.get32(b), self.get32(c));
-        let v: [u32; LANES] = std::array::from_fn(|i| f(a[i], b[i], c[i]));
+        let v = each3(self.get32(a), self.get32(b), self.get32(c), f);
         self.put32(d, &v, m);
     }
 
     #[inline(always)]
     pub(crate) fn un64(&mut self, m: u32, d: u32, a: u32, f: impl Fn(u64) -> u64) {
-        let a = self.get64(a);
-        let v: [u64; LANES] = std::array::from_fn(|i| f(a[i]));
+        let v = each1(self.get64(a), f);
         self.put64(d, &v, m);
     }
 
     #[inline(always)]
     pub(crate) fn bin64(&mut self, m: u32, [d, a, b]: [u32; 3], f: impl Fn(u64, u64) -> u64) {
-        let (a, b) = (self.get64(a), self.get64(b));
-        let v: [u64; LANES] = std::array::from_fn(|i| f(a[i], b[i]));
+        let v = each2(self.get64(a), self.get64(b), f);
         self.put64(d, &v, m);
     }
 
@@ -140,8 +195,7 @@ impl Regs {
         [d, a, b, c]: [u32; 4],
         f: impl Fn(u64, u64, u64) -> u64,
     ) {
-        let (a, b, c) = (self.get64(a), self.get64(b), self.get64(c));
-        let v: [u64; LANES] = std::array::from_fn(|i| f(a[i], b[i], c[i]));
+        let v = each3(self.get64(a), self.get64(b), self.get64(c), f);
         self.put64(d, &v, m);
     }
 

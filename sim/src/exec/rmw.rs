@@ -1,10 +1,11 @@
 //! The functions of `atom`, `red` and bulk reductions (PTX ISA §9.7.13.5).
 
 use crate::ir::{FloatMods, FloatOp, RmwOp, RmwTy};
-use crate::num::ops::half_op;
+use crate::num::ops::{flush, half_op};
 
-/// `f(old, a)`, with `b` the new value of `cas`.
-pub(crate) fn apply(f: RmwOp, ty: RmwTy, old: u64, a: u64, b: u64) -> u64 {
+/// `f(old, a)`, with `b` the new value of `cas`. `flushes`: f32 additions treat subnormals as zero, as
+/// those on global memory do.
+pub(crate) fn apply(f: RmwOp, ty: RmwTy, [old, a, b]: [u64; 3], flushes: bool) -> u64 {
     let bits = 8 * ty.bytes();
     let mask = u64::MAX >> (64 - bits);
     let (old, a) = (old & mask, a & mask);
@@ -38,11 +39,13 @@ pub(crate) fn apply(f: RmwOp, ty: RmwTy, old: u64, a: u64, b: u64) -> u64 {
         }
         RmwOp::Add => match ty {
             RmwTy::F32 => {
-                // Global f32 adds flush subnormals only where `.ftz` hardware does; PTX leaves
-                // `atom.add.f32` on global memory without flushing from sm_60 on.
-                (f32::from_bits(old as u32) + f32::from_bits(a as u32))
-                    .to_bits()
-                    .into()
+                let (x, y) = (f32::from_bits(old as u32), f32::from_bits(a as u32));
+                let sum = if flushes {
+                    flush(flush(x) + flush(y))
+                } else {
+                    x + y
+                };
+                sum.to_bits().into()
             }
             RmwTy::F64 => (f64::from_bits(old) + f64::from_bits(a)).to_bits(),
             RmwTy::F16 | RmwTy::Bf16 | RmwTy::F16x2 | RmwTy::Bf16x2 => {
@@ -86,6 +89,10 @@ fn half(f: FloatOp, ty: RmwTy, old: u64, a: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn apply(f: RmwOp, ty: RmwTy, old: u64, a: u64, b: u64) -> u64 {
+        super::apply(f, ty, [old, a, b], false)
+    }
+
     #[test]
     fn functions() {
         assert_eq!(
@@ -113,5 +120,11 @@ mod tests {
             apply(RmwOp::Add, RmwTy::Bf16x2, 0x3f80_3f80, 0x4000_3f80, 0),
             0x4040_4000
         );
+    }
+
+    #[test]
+    fn global_f32_additions_flush_subnormals() {
+        let add = |flushes| super::apply(RmwOp::Add, RmwTy::F32, [1, 1, 0], flushes);
+        assert_eq!((add(false), add(true)), (2, 0));
     }
 }

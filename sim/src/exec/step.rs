@@ -2,6 +2,7 @@
 
 use super::alu;
 use super::cluster::State;
+use super::converge::wants_whole_warp;
 use super::exchange;
 use super::regs::{LANES, lanes};
 use super::warp::{Wait, Warp};
@@ -12,7 +13,7 @@ use crate::ir::cfg::NEVER;
 use crate::ir::{Dynamic, Inst, Op, Window};
 
 /// What a group does after an instruction.
-enum Flow {
+pub(super) enum Flow {
     Next,
     /// Give way to other warps, then go on behind the instruction.
     Yield,
@@ -117,6 +118,9 @@ impl State<'_> {
     }
 
     fn dispatch(&mut self, warp: &mut Warp, g: usize, m: u32, inst: &Inst) -> Exec<Flow> {
+        if m != warp.live && wants_whole_warp(&inst.op) {
+            return self.part_of_warp(warp, g, m);
+        }
         match &inst.op {
             Op::Nop | Op::GridDepWait | Op::GridDepLaunch => {}
             Op::Ld(op) => self.load(warp, m, op)?,
@@ -130,9 +134,6 @@ impl State<'_> {
             }
             Op::CpAsyncWait { pending, all } => self.wait_copies(warp, m, *pending, *all)?,
             Op::Barrier(op) => {
-                if op.aligned {
-                    self.whole_warp(warp, m)?;
-                }
                 if let Some(wait) = self.barrier(warp, m, op)? {
                     return Ok(Flow::Wait(wait));
                 }
@@ -185,7 +186,7 @@ impl State<'_> {
                 warp.regs.put32(*d, &v, m);
             }
             Op::LdMatrix(op) => self.ldmatrix(warp, m, op)?,
-            Op::StMatrix(op) => self.stmatrix(warp, m, op)?,
+            Op::StMatrix(op) => self.stmatrix(warp, op)?,
             Op::Mma(op) => self.mma(warp, m, op)?,
             Op::Mbarrier(op) => {
                 let timed_out = std::mem::take(&mut warp.groups[g].timed_out);
@@ -194,24 +195,23 @@ impl State<'_> {
                 }
             }
             Op::Bulk(op) => self.bulk(warp, m, op)?,
-            Op::Wgmma(op) => self.wgmma_issue(warp, m, op)?,
+            Op::Wgmma(op) => self.wgmma_issue(warp, op)?,
             Op::WgmmaFence => {
-                self.whole_warp(warp, m)?;
                 warp.wgmma.fence();
             }
-            Op::WgmmaCommit => self.wgmma_commit(warp, m)?,
+            Op::WgmmaCommit => warp.wgmma.commit(),
             Op::WgmmaWait { pending } => {
                 if let Some(wait) = self.wgmma_wait(warp, m, *pending)? {
                     return Ok(Flow::Wait(wait));
                 }
             }
             Op::SetMaxNReg { count, increase } => {
-                if let Some(wait) = self.set_max_nreg(warp, m, *count, *increase)? {
+                if let Some(wait) = self.set_max_nreg(warp, *count, *increase)? {
                     return Ok(Flow::Wait(wait));
                 }
             }
-            Op::ClusterBarrier { what, aligned } => {
-                if let Some(wait) = self.cluster_barrier(warp, m, *what, *aligned)? {
+            Op::ClusterBarrier { what, .. } => {
+                if let Some(wait) = self.cluster_barrier(warp, m, *what)? {
                     return Ok(Flow::Wait(wait));
                 }
             }
@@ -228,19 +228,6 @@ impl State<'_> {
             }
         }
         Ok(Flow::Next)
-    }
-
-    /// Errors unless all live lanes of the warp are here.
-    pub(super) fn whole_warp(&self, warp: &Warp, m: u32) -> Exec<()> {
-        if m == warp.live {
-            return Ok(());
-        }
-        Err(FaultKind::PartialWarp {
-            what: self.launch.kernel.opcode(self.pc).to_owned(),
-            missing: warp.live & !m,
-            live: warp.live,
-        }
-        .into())
     }
 
     fn read_dynamic(&mut self, warp: &mut Warp, m: u32, what: Dynamic, d: u32, wide: bool) {
@@ -356,105 +343,6 @@ impl State<'_> {
                 warp.diverge(g, taken, target, pc + 1, meet);
                 left &= !taken;
             }
-        }
-        Ok(())
-    }
-
-    /// Executes a warp-wide exchange when every named lane is here. False: the group waits.
-    fn exchange(
-        &mut self,
-        warp: &mut Warp,
-        g: usize,
-        m: u32,
-        inst: &Inst,
-        mask_reg: u32,
-    ) -> Exec<bool> {
-        let pc = warp.groups[g].pc;
-        // Lanes of other groups that wait at this very instruction.
-        let mut union = m;
-        for other in &warp.groups {
-            if let (true, Some(Wait::Converge { mask })) = (other.pc == pc, &other.wait) {
-                union |= mask;
-            }
-        }
-        let live = warp.live;
-        let mut missing = 0;
-        exchange::member_groups(&warp.regs, mask_reg, union, |members, group| {
-            missing |= members & live & !group;
-            Ok(())
-        })?;
-        if missing != 0 {
-            warp.groups[g].wait = Some(Wait::Converge { mask: m });
-            self.starved(warp, missing)?;
-            return Ok(false);
-        }
-        let masks = *warp.regs.get32(mask_reg);
-        let mut rest = union;
-        while rest != 0 {
-            let members = masks[rest.trailing_zeros() as usize];
-            let mut group = 0;
-            for lane in lanes(rest) {
-                if masks[lane] == members {
-                    group |= 1 << lane;
-                }
-            }
-            exchange::execute(&inst.op, &mut warp.regs, group)?;
-            rest &= !group;
-        }
-        for other in &mut warp.groups {
-            if other.pc == pc && matches!(other.wait, Some(Wait::Converge { .. })) {
-                other.wait = None;
-                other.pc = pc + 1;
-            }
-        }
-        Ok(true)
-    }
-
-    fn warp_barrier(&mut self, warp: &mut Warp, g: usize, m: u32, mask_reg: u32) -> Exec<Flow> {
-        let masks = warp.regs.get32(mask_reg);
-        let mask = masks[m.trailing_zeros() as usize];
-        if let Some(lane) = lanes(m).find(|&l| masks[l] != mask || mask >> l & 1 == 0) {
-            return Err(FaultKind::MemberMask(format!(
-                "lane {lane} executes `bar.warp.sync` with mask {:#010x}, its warp with {mask:#010x}",
-                masks[lane]
-            ))
-            .at(lane));
-        }
-        let waiting = Wait::WarpBarrier { mask };
-        let mut here = m;
-        for other in &warp.groups {
-            if other.wait.as_ref() == Some(&waiting) {
-                here |= other.mask;
-            }
-        }
-        let missing = mask & warp.live & !here;
-        if missing != 0 {
-            warp.groups[g].wait = Some(waiting.clone());
-            self.starved(warp, missing)?;
-            return Ok(Flow::Wait(waiting));
-        }
-        self.warp_synchronises(warp.id, mask & warp.live);
-        for (i, other) in warp.groups.iter_mut().enumerate() {
-            if i != g && other.wait.as_ref() == Some(&waiting) {
-                other.wait = None;
-                other.pc += 1;
-            }
-        }
-        Ok(Flow::Next)
-    }
-
-    /// Errors if every group of the warp waits for lanes that cannot come.
-    fn starved(&self, warp: &Warp, missing: u32) -> Exec<()> {
-        let stuck = |wait: &Option<Wait>| {
-            matches!(wait, Some(Wait::Converge { .. } | Wait::WarpBarrier { .. }))
-        };
-        if warp.groups.iter().all(|g| stuck(&g.wait)) {
-            return Err(FaultKind::PartialWarp {
-                what: self.launch.kernel.opcode(self.pc).to_owned(),
-                missing,
-                live: warp.live,
-            }
-            .into());
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! of a warp make independent progress).
 
 use super::regs::Regs;
-use super::tensor::wgmma::WarpWgmma;
+use super::tensor::wgmma_registers::WarpWgmma;
 use crate::ir::cfg::NEVER;
 use crate::memory::local::Local;
 
@@ -41,6 +41,16 @@ pub(crate) struct Group {
     pub wait: Option<Wait>,
     /// A `try_wait` whose time limit ran out: it returns false when run again.
     pub timed_out: bool,
+}
+
+impl Group {
+    /// Does it wait for other lanes of its warp?
+    pub(crate) fn is_stuck(&self) -> bool {
+        matches!(
+            self.wait,
+            Some(Wait::Converge { .. } | Wait::WarpBarrier { .. })
+        )
+    }
 }
 
 #[derive(Clone, Debug)]

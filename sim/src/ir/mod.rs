@@ -3,13 +3,17 @@
 //! Immediates and special registers that never change live in registers of their own, filled when a
 //! warp starts, so an operand is always just an index. Predicates are lane masks.
 
+mod arithmetic;
 pub mod cfg;
+mod control;
 pub mod kernel;
 mod memory_ops;
 mod ops;
 mod tensor_ops;
 mod touched;
 
+pub use arithmetic::*;
+pub use control::*;
 pub use kernel::{Kernel, Parameter};
 pub use memory_ops::*;
 pub use ops::*;

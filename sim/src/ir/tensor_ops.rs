@@ -111,19 +111,6 @@ pub struct MbarrierOp {
     pub release: bool,
 }
 
-/// Reduction of a bulk store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BulkReduce {
-    Add,
-    Min,
-    Max,
-    And,
-    Or,
-    Xor,
-    Inc,
-    Dec,
-}
-
 /// Bulk asynchronous operations (PTX ISA §9.7.9.25).
 #[derive(Clone, Debug)]
 pub enum BulkOp {
@@ -140,7 +127,7 @@ pub enum BulkOp {
         map: Addr,
         coords: Box<[Reg]>,
         src: Addr,
-        reduce: Option<BulkReduce>,
+        reduce: Option<super::RmwOp>,
     },
     /// Linear copy global → shared, completing on an mbarrier.
     Load {
@@ -162,7 +149,7 @@ pub enum BulkOp {
         dst: Addr,
         src: Addr,
         bytes: Reg,
-        reduce: Option<(BulkReduce, super::RmwTy)>,
+        reduce: Option<(super::RmwOp, super::RmwTy)>,
     },
     Commit,
     Wait {

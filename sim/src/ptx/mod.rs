@@ -2,6 +2,7 @@
 
 pub mod ast;
 mod cursor;
+mod declaration;
 mod lexer;
 mod operand;
 mod parser;

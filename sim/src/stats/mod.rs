@@ -3,6 +3,8 @@
 mod memory;
 mod report;
 
+use std::ops::AddAssign;
+
 pub(crate) use memory::{passes, sectors};
 pub use report::{LineStatistics, Statistics};
 
@@ -19,6 +21,18 @@ pub(crate) struct Count {
     pub(crate) shared_requests: u64,
     pub(crate) passes: u64,
     pub(crate) ideal_passes: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.warps += other.warps;
+        self.lanes += other.lanes;
+        self.global_requests += other.global_requests;
+        self.sectors += other.sectors;
+        self.shared_requests += other.shared_requests;
+        self.passes += other.passes;
+        self.ideal_passes += other.ideal_passes;
+    }
 }
 
 /// Counts of a cluster, by instruction index.
@@ -42,13 +56,7 @@ impl Counters {
 
     pub(crate) fn add(&mut self, other: &Self) {
         for (total, mine) in self.by_pc.iter_mut().zip(&other.by_pc) {
-            total.warps += mine.warps;
-            total.lanes += mine.lanes;
-            total.global_requests += mine.global_requests;
-            total.sectors += mine.sectors;
-            total.shared_requests += mine.shared_requests;
-            total.passes += mine.passes;
-            total.ideal_passes += mine.ideal_passes;
+            *total += *mine;
         }
     }
 }

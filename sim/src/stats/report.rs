@@ -67,14 +67,7 @@ impl Statistics {
             }
             stats.tensor_macs += count.warps * macs(&kernel.code[pc].op);
             let key = (kernel.code[pc].line, kernel.opcode_of[pc]);
-            let total = lines.entry(key).or_default();
-            total.warps += count.warps;
-            total.lanes += count.lanes;
-            total.global_requests += count.global_requests;
-            total.sectors += count.sectors;
-            total.shared_requests += count.shared_requests;
-            total.passes += count.passes;
-            total.ideal_passes += count.ideal_passes;
+            *lines.entry(key).or_default() += *count;
         }
         for ((line, opcode), count) in lines {
             let opcode = kernel.opcodes[opcode as usize].to_string();

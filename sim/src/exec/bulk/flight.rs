@@ -2,7 +2,7 @@
 
 use crate::exec::WarpId;
 use crate::exec::mbarrier::Key;
-use crate::ir::{BulkReduce, RmwTy};
+use crate::ir::{RmwOp, RmwTy};
 use crate::tensor_map::TensorMap;
 
 /// A bulk store's group, numbered by the issuing thread.
@@ -38,14 +38,14 @@ pub(super) enum Cargo {
         src: usize,
         bytes: u32,
         dst: u64,
-        reduce: Option<(BulkReduce, RmwTy)>,
+        reduce: Option<(RmwOp, RmwTy)>,
     },
     TensorStore {
         group: Group,
         map: TensorMap,
         coords: [i32; 5],
         src: u64,
-        reduce: Option<BulkReduce>,
+        reduce: Option<RmwOp>,
     },
     /// `cp.async.mbarrier.arrive`: the thread's copies before it, then an arrival.
     CopyArrival { copies: usize, target: Key },

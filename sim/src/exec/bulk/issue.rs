@@ -1,6 +1,7 @@
 //! Issuing bulk copies: operands checked, order checked, then in flight.
 
 use super::flight::{Cargo, Flight};
+use super::land::rmw_ty;
 use crate::decode::SHARED_BASE;
 use crate::exec::mbarrier::Key;
 use crate::exec::place::{Memory, address, classify, misaligned};
@@ -266,6 +267,10 @@ impl State<'_> {
                 let map = self.tensor_map(warp, map, lane)?;
                 let coords = Self::coordinates(warp, coords, &map, lane)?;
                 check_rows(&map, lane)?;
+                if reduce.is_some() && rmw_ty(map.ty).is_none() {
+                    let message = format!("no reduction of {:?} elements exists", map.ty);
+                    return Err(FaultKind::Tensor(message).at(lane));
+                }
                 let src = self.own_shared(warp, src, map.box_bytes(), BOX_ALIGN, lane)?;
                 Cargo::TensorStore {
                     group,

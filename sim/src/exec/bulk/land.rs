@@ -7,7 +7,7 @@ use crate::exec::mbarrier::Key;
 use crate::exec::rmw::apply;
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{BulkReduce, RmwOp, RmwTy};
+use crate::ir::{RmwOp, RmwTy};
 use crate::tensor_map::{OutOfBoundsFill, TensorMap, TensorMapType};
 
 impl State<'_> {
@@ -187,7 +187,7 @@ impl State<'_> {
                 ..
             } => {
                 let elem = map.ty.bytes();
-                let reduce = reduce.map(|f| (f, rmw_ty(map.ty)));
+                let reduce = reduce.zip(rmw_ty(map.ty));
                 for row in rows(map, coords) {
                     let from = (row.offset + row.first * elem) as usize;
                     let to = (row.offset + row.last * elem) as usize;
@@ -206,23 +206,13 @@ impl State<'_> {
         &self,
         dst: u64,
         data: &[u8],
-        reduce: Option<(BulkReduce, RmwTy)>,
+        reduce: Option<(RmwOp, RmwTy)>,
         lane: usize,
     ) -> Exec<()> {
         let (owner, offset) = self.global_range(dst, data.len() as u64, 1, lane)?;
         let Some((f, ty)) = reduce else {
             owner.write_bytes(offset, data);
             return Ok(());
-        };
-        let f = match f {
-            BulkReduce::Add => RmwOp::Add,
-            BulkReduce::Min => RmwOp::Min,
-            BulkReduce::Max => RmwOp::Max,
-            BulkReduce::And => RmwOp::And,
-            BulkReduce::Or => RmwOp::Or,
-            BulkReduce::Xor => RmwOp::Xor,
-            BulkReduce::Inc => RmwOp::Inc,
-            BulkReduce::Dec => RmwOp::Dec,
         };
         let size = ty.bytes();
         for (i, element) in data.chunks_exact(size as usize).enumerate() {
@@ -239,7 +229,7 @@ impl State<'_> {
                 .at(lane));
             }
             owner.update(at, size, |old| {
-                apply(f, ty, old, u64::from_le_bytes(raw), 0)
+                apply(f, ty, [old, u64::from_le_bytes(raw), 0], true)
             });
         }
         Ok(())
@@ -310,8 +300,10 @@ impl State<'_> {
     }
 }
 
-fn rmw_ty(ty: TensorMapType) -> RmwTy {
-    match ty {
+/// The type a reduction by a map works on; 8- and 16-bit integers have none.
+pub(super) fn rmw_ty(ty: TensorMapType) -> Option<RmwTy> {
+    Some(match ty {
+        TensorMapType::U32 => RmwTy::U32,
         TensorMapType::S32 => RmwTy::S32,
         TensorMapType::U64 => RmwTy::U64,
         TensorMapType::S64 => RmwTy::S64,
@@ -319,7 +311,6 @@ fn rmw_ty(ty: TensorMapType) -> RmwTy {
         TensorMapType::Bf16 => RmwTy::Bf16,
         TensorMapType::F32 => RmwTy::F32,
         TensorMapType::F64 => RmwTy::F64,
-        // Narrower integers cannot be reduced by hardware either; u32 is the remaining type.
-        TensorMapType::U8 | TensorMapType::U16 | TensorMapType::U32 => RmwTy::U32,
-    }
+        TensorMapType::U8 | TensorMapType::U16 => return None,
+    })
 }

@@ -68,7 +68,6 @@ impl State<'_> {
         m: u32,
         op: &MatrixMove,
     ) -> Exec<()> {
-        self.whole_warp(warp, m)?;
         let (starts, mask) = self.matrix_rows(warp, op, false)?;
         let shared = &self.ctas[warp.id.cta as usize].shared;
         for lane in lanes(mask) {
@@ -101,13 +100,7 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(in crate::exec) fn stmatrix(
-        &mut self,
-        warp: &mut Warp,
-        m: u32,
-        op: &MatrixMove,
-    ) -> Exec<()> {
-        self.whole_warp(warp, m)?;
+    pub(in crate::exec) fn stmatrix(&mut self, warp: &mut Warp, op: &MatrixMove) -> Exec<()> {
         let (starts, _) = self.matrix_rows(warp, op, true)?;
         let shared = &mut self.ctas[warp.id.cta as usize].shared;
         for (i, &reg) in op.regs.iter().enumerate() {

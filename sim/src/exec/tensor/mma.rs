@@ -6,7 +6,7 @@
 //! register: A = (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); B = (t, g), (t + 4, g).
 
 use super::element::{element, to_f16x2, to_f32};
-use crate::exec::regs::{LANES, Regs};
+use crate::exec::regs::{LANES, Regs, each_lane};
 use crate::exec::{State, Warp};
 use crate::fault::Exec;
 use crate::ir::{Mma, MmaTy};
@@ -17,14 +17,28 @@ const MAX_K: usize = 16;
 
 impl State<'_> {
     pub(in crate::exec) fn mma(&mut self, warp: &mut Warp, m: u32, op: &Mma) -> Exec<()> {
-        self.whole_warp(warp, m)?;
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: this CPU has AVX2.
+            unsafe { multiply_avx2(&mut warp.regs, m, op) };
+            return Ok(());
+        }
         multiply(&mut warp.regs, m, op);
         Ok(())
     }
 }
 
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn multiply_avx2(regs: &mut Regs, m: u32, op: &Mma) {
+    multiply(regs, m, op);
+}
+
 /// Matrix coordinates of a fragment's element: `register`, `half` of it, in `lane`; `outer` is the row
 /// of A or the column of B, the result `(outer, k)`.
+#[inline(always)]
 fn place(ty: MmaTy, lane: usize, block: usize, half: usize) -> (usize, usize) {
     let (g, t) = (lane / 4, lane % 4);
     if ty == MmaTy::Tf32 {
@@ -34,6 +48,7 @@ fn place(ty: MmaTy, lane: usize, block: usize, half: usize) -> (usize, usize) {
     }
 }
 
+#[inline(always)]
 fn multiply(regs: &mut Regs, m: u32, op: &Mma) {
     let halves = if op.ab == MmaTy::Tf32 { 1 } else { 2 };
     let k = op.k as usize;
@@ -81,9 +96,9 @@ fn multiply(regs: &mut Regs, m: u32, op: &Mma) {
     let at = |lane: usize, i: usize| acc[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
     for (i, &reg) in op.d.iter().enumerate() {
         let value = if op.acc == MmaTy::F32 {
-            std::array::from_fn(|lane| to_f32(at(lane, i)))
+            each_lane(|lane| to_f32(at(lane, i)))
         } else {
-            std::array::from_fn(|lane| to_f16x2(at(lane, 2 * i), at(lane, 2 * i + 1)))
+            each_lane(|lane| to_f16x2(at(lane, 2 * i), at(lane, 2 * i + 1)))
         };
         regs.put32(reg, &value, m);
     }

@@ -5,3 +5,5 @@ pub(super) mod element;
 mod matrix_move;
 mod mma;
 pub(crate) mod wgmma;
+mod wgmma_product;
+pub(crate) mod wgmma_registers;
