@@ -1,6 +1,6 @@
 //! The same inputs give the same bits, every time.
 
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, dtypes_of};
+use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths, dtypes_of};
 use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu, HostTensor, Layout, Mask, forward};
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -22,16 +22,19 @@ fn repeats<B: Backend>(mut backend: B, batch: usize, repeats: usize) {
         for (number, (seq_q, seq_kv)) in SEQS.into_iter().enumerate() {
             let spec = CaseSpec {
                 dtype,
-                batch,
+                lengths: Lengths::Dense {
+                    batch,
+                    seq_q,
+                    seq_kv,
+                },
                 heads_kv: 2,
                 group: 2,
-                seq_q,
-                seq_kv,
                 head_dim: [32, 64, 96, 128, 256][number % 5],
                 head_dim_v: 64,
                 mask: [Mask::None, Mask::Causal][number % 2],
                 scale_factor: None,
                 softcap: None,
+                alibi: None,
                 kind: InputKind::Random,
                 arrangements: [Arrangement::BSHD; 3],
                 o_layout: Layout::Bshd,

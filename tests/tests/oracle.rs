@@ -1,22 +1,21 @@
 //! The oracle passes right results and sees small faults, in every dtype.
 
-use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind};
+use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths};
 use ferroflash::oracle::{Rows, Verdict};
 use ferroflash::{Cpu, DType, HostTensor, Layout, Mask};
 
 fn spec(dtype: DType, kind: InputKind) -> CaseSpec {
     CaseSpec {
         dtype,
-        batch: 1,
+        lengths: Lengths::one(300, 350),
         heads_kv: 2,
         group: 2,
-        seq_q: 300,
-        seq_kv: 350,
         head_dim: 64,
         head_dim_v: 32,
         mask: Mask::Causal,
         scale_factor: None,
         softcap: None,
+        alibi: None,
         kind,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,

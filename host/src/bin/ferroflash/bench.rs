@@ -167,7 +167,7 @@ impl Bench {
             q: input(q, 1)?,
             k: input(k, 2)?,
             v: input(v, 3)?,
-            options: self.options,
+            options: self.options.clone(),
         };
         let memory = backend.memory();
         let q = case.q.upload(memory)?;
