@@ -36,7 +36,7 @@ impl InputKind {
 /// Slopes of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AlibiSpec {
-    /// The first slope; each one after it is half the one before, and every eighth is this one again.
+    /// The first slope; each one after it is half the one before, and every seventh is this one again.
     pub steepest: f32,
     /// Each batch entry has slopes of its own.
     pub is_batched: bool,
@@ -44,8 +44,8 @@ pub struct AlibiSpec {
 
 impl AlibiSpec {
     fn slopes(&self, batch: usize, heads: usize) -> Result<AlibiSlopes, Error> {
-        // Heads and batch entries that are mixed up show: neighbours differ.
-        let slope = |index: usize| self.steepest / (1u32 << (index % 8)) as f32;
+        // Heads and batch entries that are mixed up show: neighbours differ, and no number of heads is 7.
+        let slope = |index: usize| self.steepest / (1u32 << (index % 7)) as f32;
         let rows = if self.is_batched { batch } else { 1 };
         let slopes: Vec<f32> = (0..rows * heads).map(slope).collect();
         match self.is_batched {
