@@ -2,27 +2,31 @@
 
 use std::sync::Arc;
 
-use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind};
+use ferroflash::cases::{AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths, dtypes_of};
 use ferroflash::oracle::Rows;
+use ferroflash::variant::eligible;
 use ferroflash::{
-    Backend, Cpu, DType, ForwardOptions, HostTensor, Layout, Mask, Memory, Output, Shape, Tensor,
-    TensorSpec, forward, forward_into,
+    Backend, Cpu, DType, ForwardOptions, HostTensor, Layout, Mask, Memory, Output, Shape, Sim,
+    Tensor, TensorSpec, forward, forward_into,
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
 
 fn small() -> CaseSpec {
     CaseSpec {
         dtype: DType::F32,
-        batch: 2,
+        lengths: Lengths::Dense {
+            batch: 2,
+            seq_q: 5,
+            seq_kv: 5,
+        },
         heads_kv: 1,
         group: 2,
-        seq_q: 5,
-        seq_kv: 5,
         head_dim: 8,
         head_dim_v: 8,
         mask: Mask::None,
         scale_factor: None,
         softcap: None,
+        alibi: None,
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
@@ -33,13 +37,15 @@ fn small() -> CaseSpec {
 /// More (batch, head) pairs than a grid's second dimension holds.
 fn many_heads<B: Backend>(mut backend: B) {
     let spec = CaseSpec {
-        batch: 1100,
+        lengths: Lengths::Dense {
+            batch: 1100,
+            seq_q: 1,
+            seq_kv: 2,
+        },
         heads_kv: 30,
-        seq_q: 1,
-        seq_kv: 2,
         ..small()
     };
-    assert!(spec.batch * spec.heads_kv * spec.group > 1 << 16);
+    assert!(spec.lengths.batch() * spec.heads_kv * spec.group > 1 << 16);
     let case = spec.build().expect("small");
     let (o, lse) = case.run(&mut backend).expect("it runs");
     let verdict = case.check(&o, &lse, Rows::All).expect("checked");
@@ -70,20 +76,62 @@ fn far_strides<B: Backend>(mut backend: B) {
     output.o = Tensor::new(memory, Arc::new(buffer), 0, far).expect("inside its buffer");
     forward_into(&mut backend, &q, &k, &v, &mut output, &first.options).expect("it runs");
 
-    let options = ForwardOptions::new().mask(Mask::Causal);
     let second = Case {
         q: first.q.clone(),
         k: near.clone(),
         v: near,
-        options,
+        options: ForwardOptions::new().mask(Mask::Causal),
     };
     let Output { o, lse } =
-        forward(&mut backend, &q, &output.o, &output.o, &options).expect("it runs");
+        forward(&mut backend, &q, &output.o, &output.o, &second.options).expect("it runs");
     let memory = backend.memory();
     let o = o.download(memory).expect("it ran");
     let lse = lse.download(memory).expect("it ran");
     let verdict = second.check(&o, &lse, Rows::All).expect("checked");
     assert!(verdict.passed(), "{verdict}");
+}
+
+/// Biases far above every other term of the scores: no row has a key near its diagonal.
+fn large_biases<B: Backend>(mut backend: B) {
+    for dtype in dtypes_of(&backend).expect("the backend runs something") {
+        for seqs in [(1500, 40), (300, 300)] {
+            let spec = CaseSpec {
+                dtype,
+                lengths: Lengths::Varlen(vec![seqs, (40, 40)]),
+                head_dim: 32,
+                alibi: Some(AlibiSpec {
+                    steepest: -4.0,
+                    is_batched: true,
+                }),
+                ..small()
+            };
+            let mut case = spec.build().expect("small");
+            let problem = case.problem().expect("valid");
+            for variant in eligible(&problem, &backend.capabilities()) {
+                case.options.force = Some(variant);
+                let (o, lse) = case.run(&mut backend).expect("it runs");
+                let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+                assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+            }
+        }
+    }
+}
+
+#[test]
+fn large_biases_cpu() {
+    large_biases(Cpu::new());
+}
+
+#[test]
+fn large_biases_sim() {
+    large_biases(Sim::new());
+}
+
+#[test]
+fn large_biases_cuda() {
+    if let Some(gpu) = gpu_or_not_run("large biases") {
+        large_biases(gpu);
+    }
 }
 
 #[test]

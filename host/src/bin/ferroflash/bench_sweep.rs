@@ -128,14 +128,14 @@ impl Work for Sweep {
 
 fn with(bench: &Bench, variant: Variant) -> Bench {
     Bench {
-        options: bench.options.force(variant),
+        options: bench.options.clone().force(variant),
         ..*bench
     }
 }
 
 /// Everything but the variant.
 fn describe(bench: &Bench) -> String {
-    let options = bench.options.force(None);
+    let options = bench.options.clone().force(None);
     format!(
         "{} {:?} {:?} {options:?}",
         bench.dtype.name(),
