@@ -1,7 +1,7 @@
 //! ∞ and NaN in V reach the rows that see them, in their own columns, and no others.
 
 use ferroflash::backend::sim::Sim;
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind};
+use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu, DType, Layout, Mask};
@@ -12,11 +12,9 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 fn neighbouring_columns<B: Backend>(mut backend: B) {
     let spec = CaseSpec {
         dtype: DType::Bf16,
-        batch: 1,
+        lengths: Lengths::one(100, 100),
         heads_kv: 1,
         group: 1,
-        seq_q: 100,
-        seq_kv: 100,
         head_dim: 64,
         head_dim_v: 64,
         mask: Mask::Window {
@@ -25,6 +23,7 @@ fn neighbouring_columns<B: Backend>(mut backend: B) {
         },
         scale_factor: None,
         softcap: None,
+        alibi: None,
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
