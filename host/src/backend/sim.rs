@@ -39,7 +39,20 @@ pub struct SimDevice {
     modules: HashMap<&'static str, Module>,
     schedule_seed: u64,
     counts: Counts,
+    /// What each launch did, in order, once somebody wants to know.
+    statistics: Option<Vec<KernelStatistics>>,
     info: DeviceInfo,
+}
+
+/// What one launch of a kernel did.
+#[derive(Clone, Debug)]
+pub struct KernelStatistics {
+    /// The kernel's entry.
+    pub kernel: &'static str,
+    /// Blocks it was launched with.
+    pub grid: u32,
+    /// Counts of every PTX line.
+    pub statistics: ptx_sim::Statistics,
 }
 
 /// An allocation in a simulated GPU's memory.
@@ -74,6 +87,7 @@ impl SimDevice {
             modules: HashMap::new(),
             schedule_seed: seed,
             counts: Counts::default(),
+            statistics: None,
             info: DeviceInfo {
                 name: DEVICE_NAME.to_owned(),
                 compute_capability: (9, 0),
@@ -91,12 +105,24 @@ impl SimDevice {
 const SECTOR_BYTES: u64 = 32;
 
 impl SimDevice {
-    fn count(&mut self, report: &ptx_sim::Report) {
+    /// The statistics of the launches since the last call, in order. From the first call on they are kept.
+    pub fn take_statistics(&mut self) -> Vec<KernelStatistics> {
+        self.statistics.replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn count(&mut self, launch: &Launch<'_>, report: ptx_sim::Report) {
         self.counts.warp_instructions += report.warp_instructions;
-        if let Some(statistics) = &report.statistics {
-            let sectors: u64 = statistics.lines.iter().map(|line| line.sectors).sum();
-            self.counts.global_bytes += sectors * SECTOR_BYTES;
-            self.counts.bank_conflicts += statistics.bank_conflicts();
+        let Some(statistics) = report.statistics else {
+            return;
+        };
+        self.counts.global_bytes += statistics.sectors() * SECTOR_BYTES;
+        self.counts.bank_conflicts += statistics.bank_conflicts();
+        if let Some(kept) = &mut self.statistics {
+            kept.push(KernelStatistics {
+                kernel: launch.kernel.name,
+                grid: launch.grid,
+                statistics,
+            });
         }
     }
 }
@@ -210,7 +236,7 @@ impl Device for SimDevice {
         let module = &self.modules[name];
         match ptx_sim::launch(module, name, &config, launch.params, &self.memory) {
             Ok(report) => {
-                self.count(&report);
+                self.count(launch, report);
                 Ok(())
             }
             Err(error) => Err(failure(format!("running kernel {name}"), error)),
