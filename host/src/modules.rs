@@ -3,8 +3,8 @@
 /// Entry name and module text of every kernel.
 static MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-/// The PTX module that holds the kernel `entry`; every name in
-/// [`INSTANCES`](kernels_gpu::instances::INSTANCES) and [`LADDER`](kernels_gpu::instances::LADDER) has one.
+/// The PTX module that holds the kernel `entry`; every name among
+/// [`instances::all`](kernels_gpu::instances::all) has one.
 pub fn ptx(entry: &str) -> Option<&'static str> {
     MODULES
         .iter()
@@ -15,12 +15,12 @@ pub fn ptx(entry: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels_gpu::instances::{INSTANCES, LADDER};
+    use kernels_gpu::instances;
 
     #[test]
     fn instances_and_modules_match() {
-        assert_eq!(MODULES.len(), INSTANCES.len() + LADDER.len());
-        for instance in INSTANCES.iter().chain(LADDER) {
+        assert_eq!(MODULES.len(), instances::all().count());
+        for instance in instances::all() {
             let ptx = ptx(instance.name).expect("a module for every instance");
             assert!(ptx.contains(&format!(".entry {}(", instance.name)));
             assert!(ptx.contains(&format!(".target {}", instance.arch.name())));
