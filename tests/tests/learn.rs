@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use ferroflash_tests::command::{Outcome, ferroflash};
+use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -185,6 +187,8 @@ fn a_sweep_goes_on_where_it_was() {
 fn bad_arguments_are_refused_by_name() {
     for (command, argument) in [
         ("roofline --device a100", "--device"),
+        ("roofline --device measured", "--device"),
+        ("roofline --device measured --seq 0", "--seq"),
         ("roofline --seq 0", "--seq"),
         ("roofline --seq 64,-1", "--seq"),
         ("roofline --head-dim 0", "--head-dim"),
@@ -232,4 +236,17 @@ fn bad_arguments_are_refused_by_name() {
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
     }
+}
+
+/// The driver that stands in for NVIDIA's launches nothing: what it seems to reach is no roof.
+#[test]
+fn a_gpu_that_computes_nothing_is_not_measured() {
+    let Some(driver) = paths::fake_driver() else {
+        return not_run("roofline of a wrong GPU: the fake driver is not packed");
+    };
+    let environment = [(cuda_loader::LIBRARY_VARIABLE, driver.as_os_str())];
+    let outcome = ferroflash_in(["roofline", "--device", "measured"], &environment);
+    let (_device, rest) = outcome.failed(1);
+    let wrong = "measuring with probe_copy failed: byte 0 of ";
+    assert!(rest.starts_with(wrong), "{rest}");
 }

@@ -61,10 +61,11 @@ pub fn read(folder: &Path, gpu: &GpuSpec, dtype: DType) -> Vec<Point> {
         .collect()
 }
 
-/// Whether a driver's name, as in `NVIDIA A100-SXM4-40GB`, is that of `gpu`, as in `a100-40g`.
+/// Whether a driver's name, as in `NVIDIA A100-SXM4-40GB`, is that of `gpu`, as in `a100-40g` or as the driver has it.
 fn is_like(device: &str, gpu: &GpuSpec) -> bool {
     let device = device.to_lowercase();
-    gpu.name.split('-').all(|part| device.contains(part))
+    let name = gpu.name.to_lowercase();
+    name.split('-').all(|part| device.contains(part))
 }
 
 fn points(row: &Row, dtype: DType) -> Vec<Point> {
@@ -118,5 +119,11 @@ mod tests {
         let gpu: GpuSpec = "a100-40g".parse().unwrap();
         assert!(is_like("NVIDIA A100-SXM4-40GB", &gpu));
         assert!(!is_like("NVIDIA A100-SXM4-80GB", &gpu));
+        let measured = GpuSpec {
+            name: "NVIDIA A100-SXM4-40GB".to_owned(),
+            ..gpu
+        };
+        assert!(is_like("NVIDIA A100-SXM4-40GB", &measured));
+        assert!(!is_like("NVIDIA A100-SXM4-80GB", &measured));
     }
 }
