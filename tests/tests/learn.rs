@@ -158,31 +158,6 @@ fn layout_pictures_are_svgs_without_colour_codes_in_the_text() {
     }
 }
 
-/// A sweep writes its three files, and what it measured once it does not measure again.
-#[test]
-fn a_sweep_goes_on_where_it_was() {
-    let dir = TempDir::new().expect("a temporary folder");
-    let folder = dir.path().join("sweep");
-    let sweep = |seqs: &str| {
-        let options = "--batch 1 --heads 1 --head-dim 8 --backend cpu";
-        let command = format!("bench --sweep {} --seqs {seqs} {options}", folder.display());
-        run(&command).succeeded();
-        let json = fs::read_to_string(folder.join("sweep.json")).expect("it was written");
-        let points: Value = serde_json::from_str(&json).expect("it is JSON");
-        points.as_array().expect("it is a list").clone()
-    };
-    let first = sweep("16,32");
-    assert_eq!(first.len(), 2);
-    let both = sweep("16,32,48");
-    // Times differ from run to run: these are the first run's.
-    assert_eq!(both[..2], first[..]);
-    assert_eq!(both[2]["seq"], 48);
-    let csv = fs::read_to_string(folder.join("sweep.csv")).expect("it was written");
-    assert_eq!(csv.lines().count(), 1 + 3);
-    let svg = fs::read_to_string(folder.join("sweep.svg")).expect("it was written");
-    roxmltree::Document::parse(&svg).expect("it is XML");
-}
-
 #[test]
 fn bad_arguments_are_refused_by_name() {
     for (command, argument) in [
@@ -211,18 +186,6 @@ fn bad_arguments_are_refused_by_name() {
         ("ladder --backend sim --mask causal", "--mask"),
         ("ladder --backend sim --dropout 0.1", "--dropout"),
         ("ladder --backend cuda", "--backend"),
-        (
-            "bench --sweep /proc/x --batch 1 --heads 1 --head-dim 8",
-            "--sweep",
-        ),
-        (
-            "bench --sweep x --seqs 0 --batch 1 --heads 1 --head-dim 8",
-            "--seqs",
-        ),
-        (
-            "bench --sweep x --seq-q 8 --batch 1 --heads 1 --head-dim 8",
-            "--sweep",
-        ),
         ("layout", "command"),
         ("layout picture", "command"),
         ("layout wgmma --n 0", "--n"),

@@ -18,8 +18,8 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Sequences
-    #[arg(long, value_name = "B", value_parser = arguments::count, allow_hyphen_values = true)]
-    batch: usize,
+    #[arg(long, value_name = "B", required_unless_present = "tokens", value_parser = arguments::count, allow_hyphen_values = true)]
+    batch: Option<usize>,
     /// Query heads
     #[arg(long, value_name = "H", value_parser = arguments::count, allow_hyphen_values = true)]
     heads: usize,
@@ -67,6 +67,7 @@ enum Pass {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let (Some(seq_q), Some(seq_kv)) = (args.seq_q, args.seq_kv) {
+        args.sweep.refuse_without_sweep()?;
         return backends::run(args.backend, bench(args, seq_q, seq_kv)?);
     }
     let benches = args.sweep.seqs().iter().map(|&seq| bench(args, seq, seq));
@@ -79,8 +80,12 @@ fn bench(args: &Args, seq_q: usize, seq_kv: usize) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
     let options = args.forward.options()?.o_layout(layout);
     let Pass::Fwd = args.pass;
+    let batch = match args.batch {
+        Some(batch) => batch,
+        None => args.sweep.batch(seq_q),
+    };
     let shape = |heads, seq, dim| Shape {
-        batch: args.batch,
+        batch,
         heads,
         seq,
         dim,
