@@ -14,6 +14,7 @@ use crate::DType;
 pub struct Point {
     /// `ferroflash`, or the peer's name.
     pub who: String,
+    pub head_dim: usize,
     /// FLOPs over the bytes of q, k, v, o and lse, each moved once.
     pub intensity: f64,
     /// FLOP/s.
@@ -128,7 +129,7 @@ impl Row {
     }
 }
 
-/// The forward passes in `folder` that ran on a GPU like `gpu`; files of another form are left out.
+/// The forward passes in `folder` without a mask that ran on a GPU like `gpu`; files of another form are left out.
 pub fn read(folder: &Path, gpu: &GpuSpec, dtype: DType) -> Vec<Point> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -153,7 +154,7 @@ fn is_like(device: &str, gpu: &GpuSpec) -> bool {
 }
 
 fn points(row: &Row, dtype: DType) -> Vec<Point> {
-    if row.what != "fwd" {
+    if row.what != "fwd" || row.causal {
         return Vec::new();
     }
     let row_bytes = 4 * row.d * dtype.bytes() + DType::F32.bytes();
@@ -165,6 +166,7 @@ fn points(row: &Row, dtype: DType) -> Vec<Point> {
     all.filter(|(_, tflops)| *tflops > 0.0)
         .map(|(who, tflops)| Point {
             who,
+            head_dim: row.d,
             intensity: flops / bytes,
             flops: tflops * 1e12,
         })
@@ -189,11 +191,10 @@ mod tests {
         let read = |gpu: &str, dtype| read(folder.path(), &gpu.parse().unwrap(), dtype);
         let points = read("h200", DType::Bf16);
         let who: Vec<_> = points.iter().map(|point| point.who.as_str()).collect();
-        assert_eq!(who, ["ferroflash", "cudnn", "ferroflash"]);
+        assert_eq!(who, ["ferroflash", "cudnn"], "neither causal nor backward");
         assert_eq!(points[0].flops, 450e12);
         // 4·512·64 FLOPs for 4·2·64 + 4 bytes of each row.
         assert_eq!(points[0].intensity, 131_072.0 / 516.0);
-        assert_eq!(points[2].intensity, points[0].intensity / 2.0);
         assert_eq!(read("h100", DType::Bf16), []);
         assert_eq!(read("h200", DType::F16), []);
     }

@@ -191,6 +191,8 @@ impl Points {
             let points = vec![place];
             lines.push((key, Line { who, points }));
         }
+        // Ours first, whenever the peers were added.
+        lines.sort_by_key(|((_, variant, ..), _)| *variant == PEER);
         let mut lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
         for line in &mut lines {
             line.points.sort_by_key(|point| point.0);
