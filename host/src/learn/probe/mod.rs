@@ -203,8 +203,9 @@ impl<D: Device> Probe<D> {
         let expected = self.unit.expected(&self.task, steps);
         for (block, found) in found.chunks(expected.len()).enumerate() {
             for (index, (&found, &(right, allowed))) in found.iter().zip(&expected).enumerate() {
-                // NaN is not within any distance.
-                if !((f64::from(found) - right).abs() <= allowed) {
+                // NaN is within no distance.
+                let is_right = (f64::from(found) - right).abs() <= allowed;
+                if !is_right {
                     let detail =
                         format!("block {block} left {found} as element {index}, not {right}");
                     return Err(wrong_result(gpu, self.unit.kernel(), detail));
