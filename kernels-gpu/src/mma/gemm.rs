@@ -69,27 +69,31 @@ pub struct QFragments<const ROWS: usize, const K_STEPS: usize, const IN_REGISTER
 impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     QFragments<ROWS, K_STEPS, IN_REGISTERS>
 {
-    /// Fragments of the warp's rows, which start at `tile`.
+    /// Fragments of the warp's rows, which start at `tile`; nothing is read yet.
+    #[inline(always)]
+    pub fn new(tile: u32, head_dim: usize) -> Self {
+        Self {
+            address: LaneAddress::new(tile, head_dim, a_row_piece(lane_id())),
+            registers: [[[0; 2]; ROWS]; K_STEPS],
+        }
+    }
+
+    /// Loads the registers, if that is where the fragments are kept.
     ///
     /// # Safety
     /// The rows are in shared memory and visible to the warp; all 32 lanes must reach the same call.
     #[inline(always)]
-    pub unsafe fn new(tile: u32, head_dim: usize) -> Self {
-        let mut fragments = Self {
-            address: LaneAddress::new(tile, head_dim, a_row_piece(lane_id())),
-            registers: [[[0; 2]; ROWS]; K_STEPS],
-        };
+    pub unsafe fn fill(&mut self) {
         if IN_REGISTERS {
             for step in 0..K_STEPS {
                 // SAFETY: forwarded to the caller.
-                fragments.registers[step] = unsafe { fragments.load(step) };
+                self.registers[step] = unsafe { self.load(step) };
             }
         }
-        fragments
     }
 
     /// # Safety
-    /// As [`QFragments::new`].
+    /// As [`QFragments::fill`].
     #[inline(always)]
     unsafe fn load(&self, step: usize) -> Operand<ROWS> {
         let mut operand = [[0; 2]; ROWS];
@@ -107,7 +111,7 @@ impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     }
 
     /// # Safety
-    /// As [`QFragments::new`].
+    /// As [`QFragments::fill`].
     #[inline(always)]
     unsafe fn get(&self, step: usize) -> Operand<ROWS> {
         if IN_REGISTERS {

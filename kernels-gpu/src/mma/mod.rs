@@ -185,6 +185,10 @@ unsafe fn forward_tile<
     loop {
         let mut rows = [Row::new(); ROWS];
         let mut acc_o = [[0.0f32; O_COLS]; ROWS];
+        let mut q = QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new(
+            q_smem + warp_row() * row_bytes(head_dim),
+            head_dim,
+        );
         if blocks.begin < blocks.end {
             load_q();
             if careful {
@@ -197,15 +201,13 @@ unsafe fn forward_tile<
             if Q_IN_REGISTERS {
                 // Not for the block of K and V.
                 wait_group::<1>();
-                // SAFETY: the whole block is here.
-                unsafe { sync_threads() };
+                // SAFETY: the whole block is here; the barrier shows it Q.
+                unsafe {
+                    sync_threads();
+                    q.fill();
+                }
             }
         }
-        // SAFETY: where it is read now, Q is in shared memory, if there is a block to use it.
-        let q = unsafe {
-            let warp_smem = q_smem + warp_row() * row_bytes(head_dim);
-            QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new(warp_smem, head_dim)
-        };
 
         let mut settled = false;
         let mut stage = 0;
