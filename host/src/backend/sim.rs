@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
-use ptx_sim::{
-    LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType,
-};
+use ptx_sim::{LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
 
 use super::device::{Counts, Device, DeviceInfo, Launch};
 use crate::{Error, Gpu, Memory};

@@ -32,7 +32,7 @@ use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, lane_id, uniform};
 
-use crate::abi::ForwardParams;
+use crate::abi::{ForwardParams, TensorArg};
 use crate::config::mma::MmaTile;
 use crate::layout::fragment::{TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
@@ -46,7 +46,7 @@ use crate::tile::{opaque, opaque64};
 use copy::Source;
 use element::Element;
 use epilogue::Destination;
-use frame::{Frame, TileInfo};
+use frame::{Frame, HeadKv, TileInfo};
 use gemm::{LaneAddress, QFragments, pv, qk};
 use guard::Notes;
 
@@ -157,10 +157,19 @@ unsafe fn forward_tile<
     // SAFETY: the whole block is here, and shared memory is free.
     unsafe {
         let head_kv = head_kv(params, tile.head);
+        let head = |operand: &TensorArg, dims: u32| {
+            let address = sequence.kv_address(operand, head_kv, ELEM_BYTES);
+            let source = Source::new(operand, address, sequence.seq_kv, dims);
+            HeadKv {
+                address,
+                plain: source.has_plain_rows(config),
+            }
+        };
         frame.store(TileInfo {
             tile,
-            head_kv,
             sequence,
+            k: head(&params.k, params.head_dim),
+            v: head(&params.v, params.head_dim_v),
         });
         sync_threads();
     }
@@ -179,28 +188,24 @@ unsafe fn forward_tile<
         let address = sequence.q_address(&params.q, tile.head, ELEM_BYTES);
         let q_gmem = Source::new(&params.q, address, sequence.seq_q, params.head_dim);
         // SAFETY: q_smem holds the tile; nobody accesses it until the next barrier.
-        unsafe { q_gmem.copy(config, q_smem, tile.m_block * block_m, block_m) };
+        unsafe {
+            let plain = q_gmem.has_plain_rows(config);
+            q_gmem.copy(config, q_smem, tile.m_block * block_m, block_m, plain);
+        }
         commit_group();
     };
     let load_kv = |stage_smem: u32, n_block: u32| {
         let key_begin = n_block * block_n;
-        let TileInfo {
-            head_kv, sequence, ..
-        } = info();
+        let TileInfo { sequence, k, v, .. } = info();
         let params = anew(params);
-        let k_address = sequence.kv_address(&params.k, head_kv, ELEM_BYTES);
-        let k_gmem = Source::new(&params.k, k_address, sequence.seq_kv, params.head_dim);
-        let v_address = sequence.kv_address(&params.v, head_kv, ELEM_BYTES);
-        let v_gmem = Source::new(&params.v, v_address, sequence.seq_kv, params.head_dim_v);
+        let seq_kv = sequence.seq_kv;
+        let k_gmem = Source::new(&params.k, k.address, seq_kv, params.head_dim);
+        let v_gmem = Source::new(&params.v, v.address, seq_kv, params.head_dim_v);
+        let v_smem = stage_smem + config.operand_bytes();
         // SAFETY: the stage holds a block of K and of V; nobody reads it until the next barrier.
         unsafe {
-            k_gmem.copy(config, stage_smem, key_begin, block_n);
-            v_gmem.copy(
-                config,
-                stage_smem + config.operand_bytes(),
-                key_begin,
-                block_n,
-            );
+            k_gmem.copy(config, stage_smem, key_begin, block_n, k.plain);
+            v_gmem.copy(config, v_smem, key_begin, block_n, v.plain);
         }
         commit_group();
     };
@@ -351,6 +356,10 @@ unsafe fn forward_tile<
                             *o *= rescale;
                         }
                     }
+                    settled = in_haste && !careful;
+                    for row in &rows {
+                        settled &= row.has_reference();
+                    }
                 }
                 // O += P V
                 // SAFETY: this block of V is in shared memory; the warp is converged.
@@ -359,12 +368,8 @@ unsafe fn forward_tile<
                         rows[i].accumulate(score, &scale);
                     });
                 }
-                let mut unsettled = !in_haste || careful;
-                for row in &rows {
-                    unsettled |= !row.is_settled(E::SETTLED_LIMIT);
-                }
                 // SAFETY: the warp is converged.
-                settled = !unsafe { any(unsettled) };
+                settled = unsafe { !any(!settled || Row::exceed(&rows, E::SETTLED_LIMIT)) };
             }
             stage ^= 1;
             n_block += 1;

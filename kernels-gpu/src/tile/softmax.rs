@@ -7,7 +7,7 @@
 //!
 //! Any `r` is right as long as nothing overflows. [`RowState::follow`] takes the largest score so far, as the
 //! paper does; [`RowState::accumulate`] keeps `r` and so needs neither a maximum nor a rescaling. It may follow
-//! once [`RowState::is_settled`] says so.
+//! once a row has a reference and its sum is far from overflow.
 //!
 //! References lie `shift` above the score they are for. That leaves room for sums of products `p · v` with values near
 //! f32's limit; it costs the exponent's last bits.
@@ -102,10 +102,20 @@ impl<const LANES: u32> RowState<LANES> {
         fma(largest(scores), transform.scale_log2, -self.reference) > limit
     }
 
-    /// Whether the row has a reference, and its sum is below `limit` so far.
+    /// Whether the row has seen a key.
     #[inline(always)]
-    pub fn is_settled(&self, limit: f32) -> bool {
-        self.reference > NOTHING_SEEN && self.row_sum < limit
+    pub fn has_reference(&self) -> bool {
+        self.reference > NOTHING_SEEN
+    }
+
+    /// Whether the sum of one of the rows, which all have a reference, is at least `limit`.
+    #[inline(always)]
+    pub fn exceed(rows: &[Self], limit: f32) -> bool {
+        let mut largest = rows[0].row_sum;
+        for row in &rows[1..] {
+            largest = max(largest, row.row_sum);
+        }
+        largest >= limit
     }
 
     /// Closes the row: the factor that normalises its output, and its log-sum-exp in nats.
