@@ -6,8 +6,8 @@ use ferroflash::cases::{AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengt
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
 use ferroflash::{
-    Backend, Cpu, DType, ForwardOptions, HostTensor, Layout, Mask, Memory, Output, Shape, Sim,
-    Tensor, TensorSpec, forward, forward_into,
+    Backend, Cpu, DType, HostTensor, Layout, Mask, Memory, Output, Shape, Sim, Strides, Tensor,
+    TensorSpec, forward, forward_into,
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
 
@@ -34,56 +34,76 @@ fn small() -> CaseSpec {
     }
 }
 
-/// More (batch, head) pairs than a grid's second dimension holds.
+/// More (batch, head) pairs than a grid's second dimension holds, dense and packed.
 fn many_heads<B: Backend>(mut backend: B) {
-    let spec = CaseSpec {
-        lengths: Lengths::Dense {
-            batch: 1100,
-            seq_q: 1,
-            seq_kv: 2,
-        },
-        heads_kv: 30,
-        ..small()
+    const BATCH: usize = 1100;
+    let dense = Lengths::Dense {
+        batch: BATCH,
+        seq_q: 1,
+        seq_kv: 2,
     };
-    assert!(spec.lengths.batch() * spec.heads_kv * spec.group > 1 << 16);
-    let case = spec.build().expect("small");
-    let (o, lse) = case.run(&mut backend).expect("it runs");
-    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-    assert!(verdict.passed(), "{verdict}");
+    for lengths in [dense, Lengths::Varlen(vec![(1, 2); BATCH])] {
+        let spec = CaseSpec {
+            lengths,
+            heads_kv: 30,
+            ..small()
+        };
+        assert!(BATCH * spec.heads_kv * spec.group > 1 << 16);
+        let case = spec.build().expect("small");
+        let (o, lse) = case.run(&mut backend).expect("it runs");
+        let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+        assert!(verdict.passed(), "{verdict}");
+    }
 }
 
-/// Batch entries more than 2³¹ elements apart: one problem writes its o there, the next one reads it
-/// as k and v.
+/// Batch entries, and packed rows, more than 2³¹ elements apart.
 fn far_strides<B: Backend>(mut backend: B) {
-    let first = small().build().expect("small");
+    far_strides_of(&mut backend, small(), |strides| {
+        strides.batch = (1 << 31) + 40
+    });
+    let packed = CaseSpec {
+        lengths: Lengths::Varlen(vec![(5, 5), (5, 5)]),
+        ..small()
+    };
+    // Of ten rows the last two.
+    far_strides_of(&mut backend, packed, |strides| strides.seq = (1 << 28) + 40);
+}
+
+/// One problem writes its o far away, the next one reads it as k and v.
+fn far_strides_of<B: Backend>(backend: &mut B, spec: CaseSpec, go_far: impl Fn(&mut Strides)) {
+    let first = spec.build().expect("small");
     let near = {
-        let (o, _) = first.run(&mut backend).expect("it runs");
+        let (o, _) = first.run(backend).expect("it runs");
         o
     };
 
     let upload = |backend: &mut B, tensor: &HostTensor| {
         tensor.upload(backend.memory()).expect("there is memory")
     };
-    let [q, k, v] = [&first.q, &first.k, &first.v].map(|tensor| upload(&mut backend, tensor));
-    let mut output = forward(&mut backend, &q, &k, &v, &first.options).expect("it runs");
+    let [q, k, v] = [&first.q, &first.k, &first.v].map(|tensor| upload(backend, tensor));
+    let mut output = forward(backend, &q, &k, &v, &first.options).expect("it runs");
     let mut far = *output.o.spec();
-    far.strides.batch = (1 << 31) + 40;
-    let elements = far.strides.batch as usize + near.to_f32(Layout::Bshd).len();
+    go_far(&mut far.strides);
+    let last = |size: usize, stride: i64| (size - 1) * stride as usize;
+    let elements = last(far.shape.batch, far.strides.batch)
+        + last(far.shape.seq, far.strides.seq)
+        + near.to_f32(Layout::Bshd).len();
+    assert!(elements > 1 << 31);
     let memory = backend.memory();
     let buffer = memory
         .alloc(elements * size_of::<f32>())
         .expect("there is memory");
     output.o = Tensor::new(memory, Arc::new(buffer), 0, far).expect("inside its buffer");
-    forward_into(&mut backend, &q, &k, &v, &mut output, &first.options).expect("it runs");
+    forward_into(backend, &q, &k, &v, &mut output, &first.options).expect("it runs");
 
     let second = Case {
         q: first.q.clone(),
         k: near.clone(),
         v: near,
-        options: ForwardOptions::new().mask(Mask::Causal),
+        options: first.options.clone().mask(Mask::Causal),
     };
     let Output { o, lse } =
-        forward(&mut backend, &q, &output.o, &output.o, &second.options).expect("it runs");
+        forward(backend, &q, &output.o, &output.o, &second.options).expect("it runs");
     let memory = backend.memory();
     let o = o.download(memory).expect("it ran");
     let lse = lse.download(memory).expect("it ran");

@@ -19,7 +19,7 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Sequences
-    #[arg(long, value_name = "B", required_unless_present = "varlen", conflicts_with = "varlen", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "B", required_unless_present_any = ["varlen", "tokens"], conflicts_with = "varlen", value_parser = arguments::count, allow_hyphen_values = true)]
     batch: Option<usize>,
     /// Query heads
     #[arg(long, value_name = "H", value_parser = arguments::count, allow_hyphen_values = true)]
@@ -77,6 +77,7 @@ enum Pass {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(lengths) = args.lengths() {
+        args.sweep.refuse_without_sweep()?;
         return backends::run(args.backend, bench(args, &lengths)?);
     }
     let square = |&seq: &usize| bench(args, &args.dense(seq, seq));
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 impl Args {
     fn dense(&self, seq_q: usize, seq_kv: usize) -> Lengths {
         Lengths::Dense {
-            batch: self.batch.unwrap_or_default(),
+            batch: self.batch.unwrap_or_else(|| self.sweep.batch(seq_q)),
             seq_q,
             seq_kv,
         }
