@@ -61,7 +61,7 @@ fn tile_moves(family: Family) -> &'static [&'static str] {
     match family {
         Family::Mma => &["cp.async.cg", "ldmatrix", "st.shared.b32", "ld.shared.v4"],
         Family::Wgmma => &["stmatrix"],
-        Family::Simt | Family::Ladder => &["cp.async.cg", "ld.shared.v4"],
+        Family::Simt | Family::Ladder | Family::Probe => &["cp.async.cg", "ld.shared.v4"],
     }
 }
 
