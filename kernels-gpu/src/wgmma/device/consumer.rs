@@ -13,6 +13,7 @@ use super::epilogue;
 use super::lanes::Lanes;
 use super::mask::{Keys, below, col};
 use super::policy::{Policy, Query};
+use super::rescore::rescore;
 use super::softmax::{PerRow, Rows, scale_rows};
 use super::work::Inbox;
 use crate::abi::Band;
@@ -224,9 +225,8 @@ where
                 if stop == blocks.begin {
                     break;
                 }
-                let mut tame = true;
-                while n_block > fast_begin && tame {
-                    tame = self.step_max_free(query);
+                while n_block > fast_begin {
+                    self.step_max_free(query);
                     n_block -= 1;
                 }
                 stop = blocks.begin;
@@ -265,35 +265,44 @@ where
         }
     }
 
-    /// As [`Self::step_online`] for a block without masks, under the references of the block before. Returns
-    /// false if a row outgrew f32; its block has then been taken back and done by the online softmax.
+    /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
+    /// have outgrown f32, by the online softmax.
     #[inline(always)]
-    unsafe fn step_max_free(&mut self, query: &K::Query) -> bool {
+    unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
+        let Self { lanes, k, .. } = *self;
+        // SAFETY: forwarded to the caller; the whole warp takes the same branch.
+        unsafe {
+            let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
+                let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes()).address();
+                rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
+                self.rows.update(&mut self.acc_s, self.scale_log2)
+            } else {
+                self.rows.add(sums);
+                let factor = self.rows.lower(sums);
+                scale_rows(&mut self.acc_s, factor);
+                factor
+            };
+            scale_rows(&mut self.acc_o, factor);
+        }
+    }
+
+    /// As [`Self::step_online`] for a block without masks, under the references of the block before.
+    #[inline(always)]
+    unsafe fn step_max_free(&mut self, query: &K::Query) {
         // SAFETY: forwarded to the caller.
         unsafe {
             self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
-            let large = !(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM);
-            let overflow = !(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM);
-            // K of this block stays until it is known that its scores are not needed again.
-            let overflow = warp::any(self.turns.any(overflow));
+            let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
             self.finish_output();
-            if overflow {
-                self.scores(query);
-                self.acc_s.wait::<0>();
-                let rescale = self.rows.update(&mut self.acc_s, self.scale_log2);
-                scale_rows(&mut self.acc_o, rescale);
+            if large {
+                self.tame(query, sums);
             } else {
                 self.rows.add(sums);
-                if warp::any(large) {
-                    let factor = self.rows.lower(sums);
-                    scale_rows(&mut self.acc_s, factor);
-                    scale_rows(&mut self.acc_o, factor);
-                }
             }
+            // K of this block stays until it is known that its scores are not needed again.
             self.release_k();
             self.pack();
-            !overflow
         }
     }
 
