@@ -103,9 +103,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         rows: Rows::new(),
         accumulate: 0,
     };
-    let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, 1);
+    let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, tile.q_stages);
     let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile.cluster);
-    let q_smem = smem + warpgroup * tile.q_bytes();
     // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
     unsafe {
         if tile.ping_pong {
@@ -122,6 +121,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             consumer.skip(ranges.cluster.end - ranges.block.end, false);
             consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
             q.wait_full();
+            let q_smem = smem + (q.stage * tile.consumers + warpgroup) * tile.q_bytes();
             let query = K::Query::load(q_smem, lanes);
             let view = View {
                 blocks: ranges.own,
@@ -145,7 +145,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 &consumer.rows,
                 place,
                 &sequence,
-                &q,
+                &mut consumer.v,
             );
             inbox.release(lanes.lane == 0);
             q.advance();
@@ -232,7 +232,7 @@ where
                 stop = blocks.begin;
             }
 
-            if !Self::TILE.q_in_registers && Self::TILE.staging_is_own() {
+            if !Self::TILE.q_in_registers {
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
             // O += P V of the first block.
@@ -283,6 +283,7 @@ where
                 factor
             };
             scale_rows(&mut self.acc_o, factor);
+            self.k.release(lanes.lane, Self::TILE.cluster);
         }
     }
 
@@ -294,14 +295,16 @@ where
             self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
             let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
+            // K of this block stays if its scores may be needed again. That this is asked here also keeps ptxas from
+            // moving exponentials behind the wait for O.
+            self.k.release_if(!large, self.lanes.lane, Self::TILE.cluster);
             self.finish_output();
             if large {
                 self.tame(query, sums);
             } else {
                 self.rows.add(sums);
             }
-            // K of this block stays until it is known that its scores are not needed again.
-            self.release_k();
+            self.k.advance();
             self.pack();
         }
     }
