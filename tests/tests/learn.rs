@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use ferroflash_tests::command::{Outcome, ferroflash};
+use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -156,35 +158,12 @@ fn layout_pictures_are_svgs_without_colour_codes_in_the_text() {
     }
 }
 
-/// A sweep writes its three files, and what it measured once it does not measure again.
-#[test]
-fn a_sweep_goes_on_where_it_was() {
-    let dir = TempDir::new().expect("a temporary folder");
-    let folder = dir.path().join("sweep");
-    let sweep = |seqs: &str| {
-        let options = "--batch 1 --heads 1 --head-dim 8 --backend cpu";
-        let command = format!("bench --sweep {} --seqs {seqs} {options}", folder.display());
-        run(&command).succeeded();
-        let json = fs::read_to_string(folder.join("sweep.json")).expect("it was written");
-        let points: Value = serde_json::from_str(&json).expect("it is JSON");
-        points.as_array().expect("it is a list").clone()
-    };
-    let first = sweep("16,32");
-    assert_eq!(first.len(), 2);
-    let both = sweep("16,32,48");
-    // Times differ from run to run: these are the first run's.
-    assert_eq!(both[..2], first[..]);
-    assert_eq!(both[2]["seq"], 48);
-    let csv = fs::read_to_string(folder.join("sweep.csv")).expect("it was written");
-    assert_eq!(csv.lines().count(), 1 + 3);
-    let svg = fs::read_to_string(folder.join("sweep.svg")).expect("it was written");
-    roxmltree::Document::parse(&svg).expect("it is XML");
-}
-
 #[test]
 fn bad_arguments_are_refused_by_name() {
     for (command, argument) in [
         ("roofline --device a100", "--device"),
+        ("roofline --device measured", "--device"),
+        ("roofline --device measured --seq 0", "--seq"),
         ("roofline --seq 0", "--seq"),
         ("roofline --seq 64,-1", "--seq"),
         ("roofline --head-dim 0", "--head-dim"),
@@ -207,18 +186,6 @@ fn bad_arguments_are_refused_by_name() {
         ("ladder --backend sim --mask causal", "--mask"),
         ("ladder --backend sim --dropout 0.1", "--dropout"),
         ("ladder --backend cuda", "--backend"),
-        (
-            "bench --sweep /proc/x --batch 1 --heads 1 --head-dim 8",
-            "--sweep",
-        ),
-        (
-            "bench --sweep x --seqs 0 --batch 1 --heads 1 --head-dim 8",
-            "--seqs",
-        ),
-        (
-            "bench --sweep x --seq-q 8 --batch 1 --heads 1 --head-dim 8",
-            "--sweep",
-        ),
         ("layout", "command"),
         ("layout picture", "command"),
         ("layout wgmma --n 0", "--n"),
@@ -232,4 +199,17 @@ fn bad_arguments_are_refused_by_name() {
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
     }
+}
+
+/// The driver that stands in for NVIDIA's launches nothing: what it seems to reach is no roof.
+#[test]
+fn a_gpu_that_computes_nothing_is_not_measured() {
+    let Some(driver) = paths::fake_driver() else {
+        return not_run("roofline of a wrong GPU: the fake driver is not packed");
+    };
+    let environment = [(cuda_loader::LIBRARY_VARIABLE, driver.as_os_str())];
+    let outcome = ferroflash_in(["roofline", "--device", "measured"], &environment);
+    let (_device, rest) = outcome.failed(1);
+    let wrong = "measuring with probe_copy failed: byte 0 of ";
+    assert!(rest.starts_with(wrong), "{rest}");
 }

@@ -7,6 +7,8 @@ mod attend;
 mod backends;
 mod bench;
 mod bench_sweep;
+mod bench_sweep_peers;
+mod bench_sweep_points;
 mod failure;
 mod file;
 mod info;

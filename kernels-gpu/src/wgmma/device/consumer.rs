@@ -137,6 +137,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                     break;
                 }
                 let Some(ranges) = consumer.ranges(&inbox) else {
+                    // One lane speaks for all, which have to be done reading the announcement.
+                    warp::sync_warp();
                     inbox.release(lanes.lane == 0);
                     continue;
                 };
