@@ -46,8 +46,6 @@ pub struct WgmmaTile {
     pub q_in_registers: bool,
     /// QKᵀ of a block is issued with PV of the one before, whose softmax has run, and only QKᵀ waited for.
     pub overlap: bool,
-    /// The first scores of a tile are computed under the end of the one before; Q must come early for it.
-    pub overlap_tiles: bool,
     /// Warpgroups take turns issuing GEMMs, so that one's softmax runs under the others' GEMMs.
     pub ping_pong: bool,
     pub staging: Staging,
@@ -207,7 +205,6 @@ pub const HD64: WgmmaTile = WgmmaTile {
     cluster: 1,
     q_in_registers: false,
     overlap: false,
-    overlap_tiles: true,
     ping_pong: true,
     staging: Staging::Own,
     varlen: false,
@@ -233,7 +230,6 @@ pub const HD128: WgmmaTile = WgmmaTile {
     cluster: 2,
     q_in_registers: true,
     overlap: true,
-    overlap_tiles: true,
     ping_pong: true,
     staging: Staging::Own,
     varlen: false,
@@ -259,7 +255,6 @@ pub const HD192: WgmmaTile = WgmmaTile {
     head_dim_v: 192,
     block_n: 112,
     q_in_registers: false,
-    overlap_tiles: false,
     staging: Staging::OverV,
     ..HD128
 };

@@ -56,7 +56,7 @@ impl BlockRange {
 
     /// Block `block` alone, none of whose keys any row sees.
     #[inline(always)]
-    pub const fn hidden(block: u32) -> Self {
+    pub fn hidden(block: u32) -> Self {
         Self {
             begin: block,
             end: block + 1,

@@ -43,13 +43,11 @@ where
     scale_log2: f32,
     lanes: Lanes,
     turns: Turns,
-    warpgroup: u32,
-    q: Ring,
     k: Ring,
     v: Ring,
     k_smem: Descriptor,
     v_smem: Descriptor,
-    query: K::Query,
+    policy: core::marker::PhantomData<K>,
     acc_s: [f32; S],
     p_frag: [u32; P],
     acc_o: [f32; O],
@@ -64,21 +62,6 @@ struct View {
     blocks: BlockRange,
     /// First of the thread's two queries.
     row: u32,
-}
-
-impl View {
-    const NONE: Self = Self {
-        blocks: BlockRange::hidden(0),
-        row: 0,
-    };
-
-    #[inline(always)]
-    fn new(ranges: &Ranges, lanes: Lanes) -> Self {
-        Self {
-            blocks: ranges.own,
-            row: ranges.row_begin + lanes.row(),
-        }
-    }
 }
 
 /// Computes tiles until there are no more.
@@ -109,68 +92,44 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         scale_log2: params.softmax_scale * LOG2_E,
         lanes,
         turns,
-        warpgroup,
-        q: Ring::consumer(barriers.q_full, barriers.q_empty, tile.q_stages),
         k: Ring::consumer(barriers.k_full, barriers.k_empty, tile.k_stages),
         v: Ring::consumer(barriers.v_full, barriers.v_empty, tile.v_stages),
         k_smem: Descriptor::k_major(smem + tile.k_offset()),
         v_smem: Descriptor::mn_major(smem + tile.v_offset(), tile.kv_panel_bytes()),
-        query: K::Query::none(),
+        policy: core::marker::PhantomData,
         acc_s: [0.0; S],
         p_frag: [0; P],
         acc_o: [0.0; O],
         rows: Rows::new(),
         accumulate: 0,
     };
+    let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, tile.q_stages);
     let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile.cluster);
-    let mut view = View::NONE;
-    // The tile's first scores have been computed, beside the last output of the tile before.
-    let mut begun = false;
     // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
     unsafe {
         if tile.ping_pong {
             turns.start();
         }
-        loop {
-            if !begun {
-                if !inbox.wait() {
-                    break;
-                }
-                let Some(ranges) = consumer.ranges(&inbox) else {
-                    // One lane speaks for all, which have to be done reading the announcement.
-                    warp::sync_warp();
-                    inbox.release(lanes.lane == 0);
-                    continue;
-                };
-                consumer.skip(ranges.cluster.end - ranges.block.end, false);
-                consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
-                view = View::new(&ranges, lanes);
-                consumer.begin();
-                consumer.acc_s.wait::<0>();
-                consumer.begun();
+        while inbox.wait() {
+            let place = inbox.tile();
+            let sequence = rows_of(params, tile, place.batch);
+            if is_past_end(&sequence, tile, place) {
+                // One lane speaks for all, which have to be done reading the announcement.
+                warp::sync_warp();
+                inbox.release(lanes.lane == 0);
+                continue;
             }
-            consumer.attend(view, &inbox);
-            begun = false;
-            if tile.overlap_tiles && params.band.lower <= -Band::OPEN {
-                let mut next = inbox.next();
-                if next.wait()
-                    && let Some(ranges) = consumer.ranges(&next)
-                    && ranges.own.end == ranges.cluster.end
-                {
-                    begun = true;
-                    view = View::new(&ranges, lanes);
-                }
-            }
-            if begun {
-                consumer.begin();
-                consumer.acc_o.wait::<1>();
-                consumer.release_v();
-                consumer.acc_s.wait::<0>();
-                consumer.begun();
-            } else {
-                consumer.acc_o.wait::<0>();
-                consumer.release_v();
-            }
+            let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
+            consumer.skip(ranges.cluster.end - ranges.block.end, false);
+            consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
+            q.wait_full();
+            let q_smem = smem + (q.stage * tile.consumers + warpgroup) * tile.q_bytes();
+            let query = K::Query::load(q_smem, lanes);
+            let view = View {
+                blocks: ranges.own,
+                row: ranges.row_begin + lanes.row(),
+            };
+            consumer.attend(&query, view, &q, &inbox);
             let place = inbox.tile();
             // Worked out again rather than kept.
             let sequence = rows_of(params, tile, place.batch);
@@ -191,6 +150,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 &mut consumer.v,
             );
             inbox.release(lanes.lane == 0);
+            q.advance();
         }
         epilogue::finish();
     }
@@ -228,62 +188,12 @@ where
         }
     }
 
-    /// The key blocks of the tile that `inbox` shows; `None` if it lies past the end of its sequence.
+    /// From the last block's scores to the first block's output.
     ///
     /// # Safety
-    /// As [`consume`]; the tile has been waited for.
+    /// As [`consume`]; Q has arrived.
     #[inline(always)]
-    unsafe fn ranges(&self, inbox: &Inbox) -> Option<Ranges> {
-        let launch = self.launch;
-        let tile = &Self::TILE;
-        // SAFETY: forwarded to the caller.
-        let (place, sequence) = unsafe {
-            let place = inbox.tile();
-            (place, rows_of(launch.params, tile, place.batch))
-        };
-        let past_end = is_past_end(&sequence, tile, place);
-        (!past_end).then(|| Ranges::new(launch, tile, &sequence, place, self.warpgroup))
-    }
-
-    /// Takes up Q of a tile and starts the scores of its last block.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn begin(&mut self) {
-        let tile = Self::TILE;
-        let of_block = self.q.stage * tile.consumers + self.warpgroup;
-        // SAFETY: forwarded to the caller.
-        unsafe {
-            self.q.wait_full();
-            self.query = K::Query::load(self.launch.smem + of_block * tile.q_bytes(), self.lanes);
-            self.k.wait_full();
-            self.scores();
-        }
-    }
-
-    /// What follows once the scores of [`Self::begin`] are there.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn begun(&mut self) {
-        // SAFETY: forwarded to the caller.
-        unsafe {
-            self.release_k();
-            if Self::TILE.q_in_registers {
-                // The multiplication has read the registers, so the loads that filled them are done.
-                self.release_q();
-            }
-        }
-    }
-
-    /// From the last block's scores to the start of the first block's output.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn attend(&mut self, view: View, inbox: &Inbox) {
+    unsafe fn attend(&mut self, query: &K::Query, view: View, q: &Ring, inbox: &Inbox) {
         let blocks = view.blocks;
         // The block whose probabilities are packed and whose PV is still to come.
         let mut n_block = blocks.end - 1;
@@ -291,6 +201,14 @@ where
         self.accumulate = 0;
         // SAFETY: forwarded to the caller.
         unsafe {
+            self.k.wait_full();
+            self.scores(query);
+            self.acc_s.wait::<0>();
+            self.release_k();
+            if Self::TILE.q_in_registers {
+                // The multiplication has read the registers, so the loads that filled them are done.
+                mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
+            }
             self.softmax(view, n_block, inbox);
             self.pack();
 
@@ -303,24 +221,27 @@ where
             let mut stop = fast_end;
             loop {
                 while n_block > stop {
-                    self.step_online(view, n_block - 1, inbox);
+                    self.step_online(query, view, n_block - 1, inbox);
                     n_block -= 1;
                 }
                 if stop == blocks.begin {
                     break;
                 }
                 while n_block > fast_begin {
-                    self.step_max_free();
+                    self.step_max_free(query);
                     n_block -= 1;
                 }
                 stop = blocks.begin;
             }
 
             if !Self::TILE.q_in_registers {
-                self.release_q();
+                mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
+            // O += P V of the first block.
             self.v.wait_full();
             self.output();
+            self.acc_o.wait::<0>();
+            self.release_v();
         }
     }
 
@@ -334,10 +255,10 @@ where
     /// Moves on by one block: S = Q Kᵀ of block `next` beside O += P V of the one before, then the online
     /// softmax, with masks where the block needs them.
     #[inline(always)]
-    unsafe fn step_online(&mut self, view: View, next: u32, inbox: &Inbox) {
+    unsafe fn step_online(&mut self, query: &K::Query, view: View, next: u32, inbox: &Inbox) {
         // SAFETY: forwarded to the caller.
         unsafe {
-            self.multiply();
+            self.multiply(query);
             self.release_k();
             let rescale = self.softmax(view, next, inbox);
             self.finish_output();
@@ -349,13 +270,13 @@ where
     /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
     /// have outgrown f32, by the online softmax.
     #[inline(always)]
-    unsafe fn tame(&mut self, sums: PerRow) {
+    unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
             let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes()).address();
-                rescore::<K::Element, _, S>(&Self::TILE, &self.query, &mut self.acc_s, k_smem, lanes);
+                rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
                 self.rows.update(&mut self.acc_s, self.scale_log2)
             } else {
                 self.rows.add(sums);
@@ -370,10 +291,10 @@ where
 
     /// As [`Self::step_online`] for a block without masks, under the references of the block before.
     #[inline(always)]
-    unsafe fn step_max_free(&mut self) {
+    unsafe fn step_max_free(&mut self, query: &K::Query) {
         // SAFETY: forwarded to the caller.
         unsafe {
-            self.multiply();
+            self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
             let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
             // K of this block stays if its scores may be needed again. That this is asked here also keeps ptxas from
@@ -381,7 +302,7 @@ where
             self.k.release_if(!large, self.lanes.lane, Self::TILE.cluster);
             self.finish_output();
             if large {
-                self.tame(sums);
+                self.tame(query, sums);
             } else {
                 self.rows.add(sums);
             }
@@ -392,7 +313,7 @@ where
 
     /// Issues S = Q Kᵀ of the next block and O += P V of the present one, and waits for S.
     #[inline(always)]
-    unsafe fn multiply(&mut self) {
+    unsafe fn multiply(&mut self, query: &K::Query) {
         let tile = Self::TILE;
         // SAFETY: forwarded to the caller.
         unsafe {
@@ -401,7 +322,7 @@ where
                 if tile.ping_pong {
                     self.turns.take();
                 }
-                self.scores();
+                self.scores(query);
                 self.v.wait_full();
                 self.output();
                 if tile.ping_pong {
@@ -415,7 +336,7 @@ where
                 }
                 self.output();
                 self.k.wait_full();
-                self.scores();
+                self.scores(query);
                 if tile.ping_pong {
                     self.turns.hand_over();
                 }
@@ -440,10 +361,10 @@ where
 
     /// Starts S = Q Kᵀ.
     #[inline(always)]
-    unsafe fn scores(&mut self) {
+    unsafe fn scores(&mut self, query: &K::Query) {
         let k = self.k_smem.offset(self.k.stage * Self::TILE.k_bytes());
         // SAFETY: forwarded to the caller.
-        unsafe { self.query.scores(&mut self.acc_s, k) };
+        unsafe { query.scores(&mut self.acc_s, k) };
     }
 
     /// Starts O += P V.
@@ -521,13 +442,6 @@ where
             self.p_frag[i] = K::Element::pack(self.acc_s[2 * i], self.acc_s[2 * i + 1]);
             i += 1;
         }
-    }
-
-    #[inline(always)]
-    unsafe fn release_q(&mut self) {
-        // SAFETY: forwarded to the caller.
-        unsafe { mbarrier::arrive_if(self.lanes.lane == 0, self.q.empty()) };
-        self.q.advance();
     }
 
     #[inline(always)]

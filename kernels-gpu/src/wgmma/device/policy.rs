@@ -27,9 +27,6 @@ pub trait Maps {
 
 /// A warpgroup's Q as the left operand of S = Q Kᵀ.
 pub trait Query<const S: usize>: Copy {
-    /// A placeholder, until there is a tile.
-    fn none() -> Self;
-
     /// Takes up Q, which is in shared memory at `q_smem`.
     ///
     /// # Safety
@@ -75,14 +72,6 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
     for RegisterQuery<E, Q>
 {
     #[inline(always)]
-    fn none() -> Self {
-        Self {
-            fragment: [0; Q],
-            element: PhantomData,
-        }
-    }
-
-    #[inline(always)]
     unsafe fn load(q_smem: u32, lanes: Lanes) -> Self {
         let lanes = lanes.anew();
         let mut fragment = [0; Q];
@@ -125,14 +114,6 @@ pub struct SharedQuery<E, const HEAD_DIM: usize> {
 impl<E: Half + ScoresFromShared<S, HEAD_DIM>, const S: usize, const HEAD_DIM: usize> Query<S>
     for SharedQuery<E, HEAD_DIM>
 {
-    #[inline(always)]
-    fn none() -> Self {
-        Self {
-            q_smem: Descriptor::k_major(0),
-            element: PhantomData,
-        }
-    }
-
     #[inline(always)]
     unsafe fn load(q_smem: u32, _lanes: Lanes) -> Self {
         Self {

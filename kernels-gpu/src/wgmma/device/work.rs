@@ -44,14 +44,6 @@ impl Inbox {
         }
     }
 
-    /// The place of the announcement after this one.
-    #[inline(always)]
-    pub fn next(&self) -> Self {
-        let mut next = Self { ..*self };
-        next.ring.advance();
-        next
-    }
-
     /// Waits for the next announcement. Returns whether it is a tile, the same uniform value in every lane.
     ///
     /// # Safety
