@@ -21,6 +21,7 @@ use crate::barriers::Turns;
 use crate::config::wgmma::WgmmaTile;
 use crate::pipeline::Ring;
 use crate::tile::block_range::BlockRange;
+use crate::tile::opaque;
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
@@ -299,7 +300,8 @@ where
             let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
             // K of this block stays if its scores may be needed again. That this is asked here also keeps ptxas from
             // moving exponentials behind the wait for O.
-            self.k.release_if(!large, self.lanes.lane, Self::TILE.cluster);
+            self.k
+                .release_if(!large, self.lanes.lane, Self::TILE.cluster);
             self.finish_output();
             if large {
                 self.tame(query, sums);
@@ -373,7 +375,8 @@ where
         let v = self.v_smem.offset(self.v.stage * Self::TILE.v_bytes());
         // SAFETY: forwarded to the caller.
         unsafe { K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v, self.accumulate) };
-        self.accumulate = 1;
+        // Hidden from the optimiser, which would make a second copy of the loop for its first round.
+        self.accumulate = opaque(1);
     }
 
     /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
@@ -396,7 +399,7 @@ where
                 }
                 let keys = Keys {
                     lanes: self.lanes,
-                    row,
+                    row: opaque(row),
                     key_begin,
                     sequence: &sequence,
                 };

@@ -51,7 +51,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     let params = launch.params;
     let lanes = lanes.anew();
     let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-    let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
+    let row_begin = opaque(m_begin + warpgroup * WARPGROUP_ROWS);
     let over_v = matches!(tile.staging, Staging::OverV);
     // SAFETY: the stage is private to the warpgroup and free after the waits and the barrier.
     unsafe {
