@@ -451,56 +451,76 @@ def matrices():
     kernel("wgmma_tf32", "sm_90a", "f32", ops, body, words=8192, shared=32768, block=128)
 
 
-def copies():
-    block, box = 128, 8192
-    # Tensor loads: every swizzle, edges outside the tensor, up to four dimensions.
-    loads = [("ty=bf16 of=in dims=64,40 box=64,16 swizzle=128", (0, 0), 2048), ("ty=bf16 of=in dims=64,40 box=64,16 swizzle=128", (8, 30), 2048),
-             ("ty=bf16 of=in dims=40,60 box=32,16 swizzle=64", (-4, -3), 1024), ("ty=u16 of=in dims=48,60 box=16,16 swizzle=32", (40, 50), 512),
-             ("ty=f32 of=in dims=32,60 box=32,8 swizzle=128", (1, 57), 1024), ("ty=u8 of=in dims=96,80 box=48,20 swizzle=0", (50, 65), 960),
-             ("ty=bf16 of=in dims=64,10,4,3 box=64,4,2,1 swizzle=128", (0, 8, 1, 2), 1024), ("ty=bf16 of=in dims=64,10,4 box=64,4,3 swizzle=128 fill=nan", (16, 7, 2), 1536)]
-    ops, word = [], 0
-    body = ["\tmov.u32 %r100, smem;", "\tld.param.u64 %rd4, [p1];", "\tmov.u32 %r0, %tid.x;", "\tmul.wide.u32 %rd6, %r0, 4;", "\tadd.s64 %rd5, %rd4, %rd6;", "\tshl.b32 %r101, %r0, 2;", "\tadd.s32 %r101, %r101, %r100;",
-            "\tadd.s32 %r105, %r100, 16384;", "\tsetp.eq.u32 %p1, %r0, 0;", "\t@!%p1 bra READY;", "\tmbarrier.init.shared::cta.b64 [%r105], 1;", "\tfence.mbarrier_init.release.cluster;", "READY:", "\tbar.sync 0;"]
-    sizes = {"u8": 1, "u16": 2, "bf16": 2, "f32": 4}
-    for i, (m, at, _) in enumerate(loads):
-        fields = dict(f.split("=") for f in m.split())
-        count = 1
-        for b in fields["box"].split(","):
-            count *= int(b)
-        size = count * sizes[fields["ty"]]
-        words = -(-size // 4 // block)
-        coords = ", ".join(str(c) for c in at)
-        body += [f"\tmov.u64 %rd10, map{i};", "\tcvta.param.u64 %rd10, %rd10;", f"\t@!%p1 bra L{i};", f"\tmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r105], {size};",
-                 f"\tcp.async.bulk.tensor.{len(at)}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r100], [%rd10, {{{coords}}}], [%r105];", f"L{i}:",
-                 f"W{i}: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r105], {i % 2};", f"\t@!%p2 bra W{i};"]
-        for w in range(words):
-            last = f"\tsetp.lt.u32 %p3, %r0, {(size // 4) - w * block};"
-            body += [last, "\tmov.b32 %r20, 0;", f"\t@%p3 ld.shared.b32 %r20, [%r101+{4 * block * w}];", f"\tst.global.b32 [%rd5+{4 * block * (word + w)}], %r20;"]
-        body += ["\tfence.proxy.async.shared::cta;", "\tbar.sync 0;"]
-        ops.append((word, words, "nanbf16" if "nan" in m else "bits", f"tensor load {m} at {coords}"))
-        word += words
-    maps = [m for m, _, _ in loads]
-    text = header("sm_90a", f"grid=1 block={block} shared=20480", "4096 bits", word * block, ops, maps)
-    text += [".extern .shared .align 1024 .b8 smem[];", f".visible .entry tensor_loads({params(maps)})", "{", REGS] + body + ["\tret;", "}"]
-    save("tensor_loads", text)
+SIZES = {"u8": 1, "u16": 2, "bf16": 2, "u32": 4, "f32": 4}
 
-    # Tensor stores and reductions from shared memory filled with input; `out` starts as zeros.
-    stores = [("ty=bf16 of=out dims=64,20 box=64,16 swizzle=128", (0, 8), "", 0), ("ty=bf16 of=out+4096 dims=64,20 box=32,16 swizzle=64", (48, -4), "", 0),
-              ("ty=f32 of=out+8192 dims=32,20 box=32,8 swizzle=128", (3, 15), "add", 0), ("ty=u32 of=out+12288 dims=32,20 box=32,8 swizzle=0", (0, 0), "max", 0)]
+# One kernel each, so that one which hardware refuses takes no other along.
+TENSOR_LOADS = {
+    "rows128": ("ty=bf16 of=in dims=64,40 box=64,16 swizzle=128", (0, 0)),
+    "past_the_end": ("ty=bf16 of=in dims=64,40 box=64,16 swizzle=128", (8, 30)),
+    "before_the_start": ("ty=bf16 of=in dims=40,60 box=32,16 swizzle=64", (-4, -3)),
+    "u16": ("ty=u16 of=in dims=48,60 box=16,16 swizzle=32", (40, 50)),
+    "f32": ("ty=f32 of=in dims=32,60 box=32,8 swizzle=128", (1, 57)),
+    "u8": ("ty=u8 of=in dims=96,80 box=48,20 swizzle=0", (50, 65)),
+    "four_dims": ("ty=bf16 of=in dims=64,10,4,3 box=64,4,2,1 swizzle=128", (0, 8, 1, 2)),
+    "nan_fill": ("ty=bf16 of=in dims=64,10,4 box=64,4,3 swizzle=128 fill=nan", (16, 7, 2)),
+}
+
+# Of shared memory filled with input; `out` starts as zeros.
+TENSOR_STORES = {
+    "rows128": ("ty=bf16 of=out dims=64,20 box=64,16 swizzle=128", (0, 8), ""),
+    "at_the_edges": ("ty=bf16 of=out dims=64,20 box=32,16 swizzle=64", (48, -4), ""),
+    "add": ("ty=f32 of=out dims=32,20 box=32,8 swizzle=128", (3, 15), "add"),
+    "max": ("ty=u32 of=out dims=32,20 box=32,8 swizzle=0", (0, 0), "max"),
+}
+
+
+def coordinates(at):
+    return ", ".join(str(c) for c in at)
+
+
+def tensor_load(name, spec, at):
+    """One box into shared memory, and from there to the output."""
+    block = 128
+    fields = dict(f.split("=") for f in spec.split())
+    count = 1
+    for b in fields["box"].split(","):
+        count *= int(b)
+    size = count * SIZES[fields["ty"]]
+    words = -(-size // 4 // block)
+    body = ["\tmov.u32 %r100, smem;", "\tld.param.u64 %rd4, [p1];", "\tmov.u32 %r0, %tid.x;", "\tmul.wide.u32 %rd6, %r0, 4;", "\tadd.s64 %rd5, %rd4, %rd6;", "\tshl.b32 %r101, %r0, 2;", "\tadd.s32 %r101, %r101, %r100;",
+            "\tadd.s32 %r105, %r100, 16384;", "\tsetp.ne.u32 %p1, %r0, 0;", "\t@%p1 bra READY;", "\tmbarrier.init.shared::cta.b64 [%r105], 1;", "\tfence.mbarrier_init.release.cluster;", "READY:", "\tbar.sync 0;",
+            "\tmov.u64 %rd10, map0;", "\tcvta.param.u64 %rd10, %rd10;", "\t@%p1 bra SENT;", f"\tmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r105], {size};",
+            f"\tcp.async.bulk.tensor.{len(at)}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r100], [%rd10, {{{coordinates(at)}}}], [%r105];", "SENT:",
+            "WAIT:", "\tmbarrier.try_wait.parity.shared::cta.b64 %p2, [%r105], 0;", "\t@!%p2 bra WAIT;"]
+    for w in range(words):
+        body += [f"\tsetp.lt.u32 %p3, %r0, {size // 4 - w * block};", "\tmov.b32 %r20, 0;", f"\t@%p3 ld.shared.b32 %r20, [%r101+{4 * block * w}];", f"\tst.global.b32 [%rd5+{4 * block * w}], %r20;"]
+    ops = [(0, words, "nanbf16" if "nan" in spec else "bits", f"tensor load {spec} at {coordinates(at)}")]
+    text = header("sm_90a", f"grid=1 block={block} shared=20480", "4096 bits", words * block, ops, [spec])
+    text += [".extern .shared .align 1024 .b8 smem[];", f".visible .entry {name}({params([spec])})", "{", REGS] + body + ["\tret;", "}"]
+    save(name, text)
+
+
+def tensor_store(name, spec, at, reduce):
+    """Shared memory filled with input, then one box of it stored or reduced to the output."""
+    block, words = 128, 10
     body = ["\tmov.u32 %r100, smem;", "\tld.param.u64 %rd3, [p0];", "\tmov.u32 %r0, %tid.x;", "\tmul.wide.u32 %rd6, %r0, 4;", "\tadd.s64 %rd7, %rd3, %rd6;", "\tshl.b32 %r101, %r0, 2;", "\tadd.s32 %r101, %r101, %r100;"]
     for w in range(8):
         body += [f"\tld.global.b32 %r20, [%rd7+{4 * block * w}];", f"\tst.shared.b32 [%r101+{4 * block * w}], %r20;"]
-    body += ["\tfence.proxy.async.shared::cta;", "\tbar.sync 0;", "\tsetp.ne.u32 %p1, %r0, 0;", "\t@%p1 bra END;"]
-    for i, (m, at, reduce, _) in enumerate(stores):
-        coords = ", ".join(str(c) for c in at)
-        op = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{reduce}.tile.bulk_group" if reduce else "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
-        body += [f"\tmov.u64 %rd10, map{i};", "\tcvta.param.u64 %rd10, %rd10;", f"\t{op} [%rd10, {{{coords}}}], [%r100];"]
-    body += ["\tcp.async.bulk.commit_group;", "\tcp.async.bulk.wait_group 0;", "END:"]
-    maps = [m for m, *_ in stores]
-    ops = [(8 * i, 8, "bits", f"tensor {'reduction ' + s[2] if s[2] else 'store'} {s[0]} at {s[1]}") for i, s in enumerate(stores)]
-    text = header("sm_90a", f"grid=1 block={block} shared=8192", "4096 f32", 32 * block, ops, maps)
-    text += [".extern .shared .align 1024 .b8 smem[];", f".visible .entry tensor_stores({params(maps)})", "{", REGS] + body + ["\tret;", "}"]
-    save("tensor_stores", text)
+    op = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{reduce}.tile.bulk_group" if reduce else "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+    body += ["\tfence.proxy.async.shared::cta;", "\tbar.sync 0;", "\tsetp.ne.u32 %p1, %r0, 0;", "\t@%p1 bra END;", "\tmov.u64 %rd10, map0;", "\tcvta.param.u64 %rd10, %rd10;",
+             f"\t{op} [%rd10, {{{coordinates(at)}}}], [%r100];", "\tcp.async.bulk.commit_group;", "\tcp.async.bulk.wait_group 0;", "END:"]
+    ops = [(0, words, "bits", f"tensor {'reduction ' + reduce if reduce else 'store'} {spec} at {coordinates(at)}")]
+    text = header("sm_90a", f"grid=1 block={block} shared=8192", "4096 f32", words * block, ops, [spec])
+    text += [".extern .shared .align 1024 .b8 smem[];", f".visible .entry {name}({params([spec])})", "{", REGS] + body + ["\tret;", "}"]
+    save(name, text)
+
+
+def copies():
+    block = 128
+    for name, load in TENSOR_LOADS.items():
+        tensor_load(f"tensor_load_{name}", *load)
+    for name, store in TENSOR_STORES.items():
+        tensor_store(f"tensor_store_{name}", *store)
 
     # Linear bulk copies, cp.async with zero fill, and a multicast between two CTAs.
     body = ["\tmov.u32 %r100, smem;", "\tld.param.u64 %rd3, [p0];", "\tld.param.u64 %rd4, [p1];", "\tmov.u32 %r0, %tid.x;", "\tmov.u32 %r1, %cluster_ctarank;",

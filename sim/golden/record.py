@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Runs the golden kernels on an NVIDIA GPU and keeps its answers.
 
-    python3 sim/golden/record.py [OUTPUT_DIRECTORY]
+    python3 sim/golden/record.py [OUTPUT_DIRECTORY [KERNEL...]]
 
-Needs Python 3.8 and libcuda.so.1, nothing else. Reads every sim/golden/*.ptx, makes its input from its
-name (the same generator is in sim/tests/golden.rs), runs it on device 0, and writes NAME.bin for each
-kernel and index.json to OUTPUT_DIRECTORY (default: answers/ beside this file).
+Needs Python 3.8 and libcuda.so.1, nothing else. Reads every sim/golden/*.ptx (or those named), makes its
+input from its name (the same generator is in sim/tests/golden.rs), runs it on device 0, and writes NAME.bin
+for each kernel and index.json to OUTPUT_DIRECTORY (default: answers/ beside this file).
+
+A fault on the device ends the process's context, so each kernel runs in a process of its own. Kernels that
+fail are named at the end, and the exit status is 1.
 """
 import ctypes
 import glob
 import json
 import os
 import struct
+import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -84,7 +88,7 @@ def parse_header(text):
     return head
 
 
-cuda = ctypes.CDLL("libcuda.so.1") if __name__ == "__main__" else None
+cuda = ctypes.CDLL("libcuda.so.1") if sys.argv[1:2] == ["--one"] else None
 
 
 def check(result, what):
@@ -122,7 +126,7 @@ def encode_map(spec, buffers):
     return bytes(raw[start:start + 128])
 
 
-def run(path, device_name, driver):
+def run(path):
     name = os.path.splitext(os.path.basename(path))[0]
     text = open(path).read()
     head = parse_header(text)
@@ -145,33 +149,68 @@ def run(path, device_name, driver):
     check(cuda.cuCtxSynchronize(), f"{name}: run")
     result = ctypes.create_string_buffer(4 * head["out"])
     check(cuda.cuMemcpyDtoH_v2(result, target, ctypes.c_size_t(4 * head["out"])), "cuMemcpyDtoH")
-    cuda.cuMemFree_v2(source)
-    cuda.cuMemFree_v2(target)
-    cuda.cuModuleUnload(module)
-    return name, result.raw, {"input_fnv": f"{fnv(data):016x}", "ptx_fnv": f"{fnv(text.encode()):016x}", "device": device_name, "driver": driver}
+    return result.raw, {"input_fnv": f"{fnv(data):016x}", "ptx_fnv": f"{fnv(text.encode()):016x}"}
 
 
-def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "answers")
-    os.makedirs(folder, exist_ok=True)
-    check(cuda.cuInit(0), "cuInit")
+def open_device():
+    """Makes device 0 current and says what it is."""
     device, context, driver = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    check(cuda.cuInit(0), "cuInit")
     check(cuda.cuDeviceGet(ctypes.byref(device), 0), "cuDeviceGet")
     check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
     check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
     check(cuda.cuDriverGetVersion(ctypes.byref(driver)), "cuDriverGetVersion")
     title = ctypes.create_string_buffer(100)
     check(cuda.cuDeviceGetName(title, 100, device), "cuDeviceGetName")
-    index = {}
-    for path in sorted(glob.glob(os.path.join(HERE, "*.ptx"))):
-        name, answer, facts = run(path, title.value.decode(), driver.value)
-        with open(os.path.join(folder, name + ".bin"), "wb") as f:
-            f.write(answer)
-        index[name] = facts
-        print(f"{name}: {len(answer)} bytes")
-    with open(os.path.join(folder, "index.json"), "w") as f:
+    return {"device": title.value.decode(), "driver": driver.value}
+
+
+def record_one(folder, name):
+    """In a process of its own: writes NAME.bin and prints the facts for the index."""
+    device = open_device()
+    answer, facts = run(os.path.join(HERE, name + ".ptx"))
+    with open(os.path.join(folder, name + ".bin"), "wb") as f:
+        f.write(answer)
+    print(json.dumps({**facts, **device}))
+
+
+def record(folder, names):
+    os.makedirs(folder, exist_ok=True)
+    index_path = os.path.join(folder, "index.json")
+    index, failed = {}, []
+    if os.path.exists(index_path):
+        with open(index_path) as f:
+            index = json.load(f)
+    for name in names:
+        index.pop(name, None)
+        try:
+            child = subprocess.run([sys.executable, os.path.abspath(__file__), "--one", folder, name],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+            why = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+            done = child.returncode == 0
+        except subprocess.TimeoutExpired:
+            why, done = "no end after 60 s", False
+        if done:
+            index[name] = json.loads(child.stdout)
+            print(f"{name}: recorded")
+        else:
+            failed.append(name)
+            print(f"{name}: FAILED: {why}")
+    with open(index_path, "w") as f:
         json.dump(index, f, indent=1, sort_keys=True)
-    print(f"{len(index)} kernels recorded on {title.value.decode()} in {folder}")
+        f.write("\n")
+    print(f"{len(names) - len(failed)} of {len(names)} kernels recorded in {folder}")
+    if failed:
+        raise SystemExit("failed: " + ", ".join(failed))
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--one"]:
+        return record_one(*arguments[1:])
+    folder = arguments[0] if arguments else os.path.join(HERE, "answers")
+    kernels = sorted(os.path.splitext(os.path.basename(p))[0] for p in glob.glob(os.path.join(HERE, "*.ptx")))
+    record(folder, arguments[1:] or kernels)
 
 
 if __name__ == "__main__":

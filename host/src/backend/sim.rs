@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernels_gpu::dtype::DType;
-use kernels_gpu::instances::Family;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
-use ptx_sim::{LaunchConfig, MemoryError, Module};
+use ptx_sim::{LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
 
 use super::device::{Counts, Device, DeviceInfo, Launch};
 use crate::{Error, Gpu, Memory};
@@ -192,8 +191,6 @@ unsafe impl Memory for SimDevice {
 
 impl Device for SimDevice {
     const BACKEND_NAME: &'static str = "sim";
-    const FAMILIES: &'static [Family] = &[Family::Simt];
-
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -220,8 +217,25 @@ impl Device for SimDevice {
         }
     }
 
-    fn encode_tensor_map(&self, _: DType, _: &TensorMapSpec) -> Result<TensorMap, Error> {
-        Err(failure("encoding a tensor map", "TMA is not simulated yet"))
+    /// The simulator's own encoding, under the rules of the driver's.
+    fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error> {
+        let map = ptx_sim::TensorMap {
+            ty: match dtype {
+                DType::F32 => TensorMapType::F32,
+                DType::F16 => TensorMapType::F16,
+                DType::Bf16 => TensorMapType::Bf16,
+            },
+            address: spec.address,
+            dims: spec.dims.to_vec(),
+            strides: spec.strides.to_vec(),
+            box_dims: spec.box_dims.to_vec(),
+            swizzle: Swizzle::B128,
+            fill: OutOfBoundsFill::Zeros,
+        };
+        let encoded = map
+            .encode()
+            .map_err(|error| failure("encoding a tensor map", error))?;
+        Ok(bytemuck::cast(encoded))
     }
 
     fn take_counts(&mut self) -> Option<Counts> {

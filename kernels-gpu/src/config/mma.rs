@@ -95,11 +95,19 @@ impl MmaTile {
         }
     }
 
-    /// Dynamic shared memory of a launch.
-    pub const fn shared_bytes(&self) -> u32 {
+    /// Bytes of the tile's description, which follows the stages and Q.
+    pub const FRAME_BYTES: u32 = 64;
+
+    /// Where the tile's description starts.
+    pub const fn frame_offset(&self) -> u32 {
         let stages = Self::STAGES * self.stage_bytes();
         let q_end = self.q_offset() + self.q_bytes();
         if q_end > stages { q_end } else { stages }
+    }
+
+    /// Dynamic shared memory of a launch.
+    pub const fn shared_bytes(&self) -> u32 {
+        self.frame_offset() + Self::FRAME_BYTES
     }
 }
 

@@ -38,15 +38,28 @@ impl Source {
         }
     }
 
+    /// Whether every piece of a tile's rows is a piece of the operand's.
+    #[inline(always)]
+    pub fn has_plain_rows(&self, config: MmaTile) -> bool {
+        self.vectors && self.dims == config.head_dim as u32
+    }
+
     /// Starts copying `row_count` rows from `row_begin` to the tile at `tile`, which has `config.head_dim` columns. The
     /// block shares the work: a thread keeps its place in a chunk of pieces and steps over rows and chunks.
     ///
-    /// Rows that are not aligned are copied at once, element by element.
+    /// Rows that are not aligned are copied at once, element by element. `plain` is [`Source::has_plain_rows`].
     ///
     /// # Safety
     /// The tile has room, and nobody accesses it until the copies are waited for and a barrier is passed.
     #[inline(always)]
-    pub unsafe fn copy(&self, config: MmaTile, tile: u32, row_begin: u32, row_count: u32) {
+    pub unsafe fn copy(
+        &self,
+        config: MmaTile,
+        tile: u32,
+        row_begin: u32,
+        row_count: u32,
+        plain: bool,
+    ) {
         let head_dim = config.head_dim;
         let chunk = MmaTile::copy_chunk(head_dim);
         let chunks = row_pieces(head_dim) as u32 / chunk;
@@ -59,8 +72,7 @@ impl Source {
             .address
             .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes);
 
-        let whole = self.dims == head_dim as u32 && row_begin + row_count <= self.rows;
-        if self.vectors && whole {
+        if plain && row_begin + row_count <= self.rows {
             let mut source = source + (piece * PIECE_BYTES) as u64;
             for step in 0..row_count / rows_per_step {
                 let destination = destination + step * rows_per_step * row_bytes(head_dim);

@@ -11,7 +11,6 @@ use crate::config::mma::MmaTile;
 use crate::layout::fragment::{TILE_N, row_column};
 use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset};
 use crate::tile::opaque;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 
 /// Rows between two of a lane's rows.
@@ -45,7 +44,6 @@ impl Destination<'_> {
         &self,
         acc_o: &[[f32; O_COLS]; ROWS],
         rows: &[Row; ROWS],
-        transform: &ScoreTransform,
         config: MmaTile,
     ) {
         let lane = opaque(lane_id());
@@ -54,7 +52,7 @@ impl Destination<'_> {
         for i in 0..ROWS {
             let row = lane / 4 + i as u32 * ROW_STEP;
             // SAFETY: all lanes run the same loop.
-            let (norm, lse) = unsafe { rows[i].finalize(transform) };
+            let (norm, lse) = unsafe { rows[i].finalize() };
             for col in (0..O_COLS).step_by(2) {
                 let pair = E::pack(acc_o[i][col] * norm, acc_o[i][col + 1] * norm);
                 let column = row_column(lane, col as u32);

@@ -4,7 +4,6 @@
 //! each the columns [`row_column`](crate::layout::fragment::row_column).
 
 use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
-use cuda_std::warp::lane_id;
 
 use super::element::Element;
 use crate::layout::fragment::{TILE_K, a_row_piece, k_row_piece, v_row_piece};
@@ -35,6 +34,12 @@ impl LaneAddress {
         }
     }
 
+    /// For Q, as operand A.
+    #[inline(always)]
+    pub fn q(tile: u32, head_dim: usize, lane: u32) -> Self {
+        Self::new(tile, head_dim, a_row_piece(lane))
+    }
+
     /// For K, as operand B.
     #[inline(always)]
     pub fn k(tile: u32, head_dim: usize, lane: u32) -> Self {
@@ -62,40 +67,43 @@ pub type Operand<const ROWS: usize> = [[u32; 2]; ROWS];
 
 /// Fragments of Q: kept in registers, or loaded anew for each block of keys.
 pub struct QFragments<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool> {
-    address: LaneAddress,
     registers: [Operand<ROWS>; K_STEPS],
 }
 
 impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     QFragments<ROWS, K_STEPS, IN_REGISTERS>
 {
-    /// Fragments of the warp's rows, which start at `tile`.
+    /// Nothing is read yet.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            registers: [[[0; 2]; ROWS]; K_STEPS],
+        }
+    }
+
+    /// Loads the registers, if that is where the fragments are kept.
     ///
     /// # Safety
-    /// The rows are in shared memory and visible to the warp; all 32 lanes must reach the same call.
+    /// `address` is that of the warp's rows, which are in shared memory and visible to the warp; all 32 lanes must reach
+    /// the same call.
     #[inline(always)]
-    pub unsafe fn new(tile: u32, head_dim: usize) -> Self {
-        let mut fragments = Self {
-            address: LaneAddress::new(tile, head_dim, a_row_piece(lane_id())),
-            registers: [[[0; 2]; ROWS]; K_STEPS],
-        };
+    pub unsafe fn fill(&mut self, address: LaneAddress) {
         if IN_REGISTERS {
             for step in 0..K_STEPS {
                 // SAFETY: forwarded to the caller.
-                fragments.registers[step] = unsafe { fragments.load(step) };
+                self.registers[step] = unsafe { Self::load(address, step) };
             }
         }
-        fragments
     }
 
     /// # Safety
-    /// As [`QFragments::new`].
+    /// As [`QFragments::fill`].
     #[inline(always)]
-    unsafe fn load(&self, step: usize) -> Operand<ROWS> {
+    unsafe fn load(address: LaneAddress, step: usize) -> Operand<ROWS> {
         let mut operand = [[0; 2]; ROWS];
         let address = LaneAddress {
-            base: opaque(self.address.base),
-            ..self.address
+            base: opaque(address.base),
+            ..address
         };
         for tile in 0..ROWS / 2 {
             // SAFETY: forwarded to the caller.
@@ -107,14 +115,14 @@ impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     }
 
     /// # Safety
-    /// As [`QFragments::new`].
+    /// As [`QFragments::fill`].
     #[inline(always)]
-    unsafe fn get(&self, step: usize) -> Operand<ROWS> {
+    unsafe fn get(&self, address: LaneAddress, step: usize) -> Operand<ROWS> {
         if IN_REGISTERS {
             self.registers[step]
         } else {
             // SAFETY: forwarded to the caller.
-            unsafe { self.load(step) }
+            unsafe { Self::load(address, step) }
         }
     }
 }
@@ -161,12 +169,13 @@ pub unsafe fn qk<
     const Q_IN_REGISTERS: bool,
 >(
     q: &QFragments<ROWS, K_STEPS, Q_IN_REGISTERS>,
+    q_address: LaneAddress,
     k: LaneAddress,
 ) -> [[f32; COLS]; ROWS] {
     let mut acc_s = [[0.0; COLS]; ROWS];
     for step in 0..K_STEPS {
         // SAFETY: forwarded to the caller.
-        let q_frag = unsafe { q.get(step) };
+        let q_frag = unsafe { q.get(q_address, step) };
         for keys in 0..COLS / LOAD_COLS {
             let col = keys * LOAD_COLS;
             // SAFETY: forwarded to the caller.

@@ -22,6 +22,7 @@
 mod copy;
 pub mod element;
 mod epilogue;
+mod frame;
 mod gemm;
 mod guard;
 
@@ -29,22 +30,23 @@ use cuda_std::cp_async::{commit_group, wait_group};
 use cuda_std::math::fma;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, any, lane_id};
+use cuda_std::warp::{WARP_SIZE, any, lane_id, uniform};
 
-use crate::abi::ForwardParams;
+use crate::abi::{ForwardParams, TensorArg};
 use crate::config::mma::MmaTile;
 use crate::layout::fragment::{TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
 use crate::tile::block_range::BlockRange;
 use crate::tile::mask;
-use crate::tile::opaque;
 use crate::tile::schedule::{Tile, TileList};
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::tile::softmax::RowState;
+use crate::tile::{opaque, opaque64};
 use copy::Source;
 use element::Element;
 use epilogue::Destination;
+use frame::{Frame, HeadKv, TileInfo};
 use gemm::{LaneAddress, QFragments, pv, qk};
 use guard::Notes;
 
@@ -79,26 +81,42 @@ pub unsafe fn forward<
         q_in_registers: Q_IN_REGISTERS,
         min_blocks: 1,
     };
-    let tiles = TileList::new(
-        params.batch,
-        params.heads_q,
-        params.seq_q,
-        config.block_m() as u32,
-    );
-    let mut index = block_idx_x() as u64;
-    while index < tiles.count {
+    let mut round = 0;
+    loop {
+        let params = anew(params);
+        let tiles = TileList::new(
+            params.batch,
+            params.heads_q,
+            params.seq_q,
+            config.block_m() as u32,
+        );
+        let index = opaque(block_idx_x()) as u64 + round as u64 * grid_dim_x() as u64;
+        if index >= tiles.count {
+            break;
+        }
         // SAFETY: forwarded to the caller; the loop bound is the same for the whole block.
         unsafe {
             forward_tile::<E, ROWS, S_COLS, O_COLS, K_STEPS, Q_IN_REGISTERS>(
-                params,
+                &params,
                 config,
                 tiles.get(index),
             );
             // The next tile overwrites shared memory that others may still read.
             sync_threads();
         }
-        index += grid_dim_x() as u64;
+        round += 1u32;
     }
+}
+
+/// The parameters, such that what is worked out from them is worked out again the next time.
+#[inline(always)]
+fn anew(params: &ForwardParams) -> ForwardParams {
+    const WORDS: usize = size_of::<ForwardParams>() / size_of::<u64>();
+    let mut words: [u64; WORDS] = bytemuck::cast(*params);
+    for word in &mut words {
+        *word = opaque64(*word);
+    }
+    bytemuck::cast(words)
 }
 
 /// Computes one tile of `o` and `lse`.
@@ -122,69 +140,96 @@ unsafe fn forward_tile<
     let head_dim = config.head_dim;
     // SAFETY: forwarded to the caller.
     let sequence = unsafe { Sequence::new(params, tile.batch) };
-    let Sequence {
-        seq_q,
-        seq_kv,
-        band,
-        ..
-    } = sequence;
     let m_begin = tile.m_block * block_m;
-    if m_begin >= seq_q {
+    if m_begin >= sequence.seq_q {
         return;
     }
-    let blocks = BlockRange::new(
-        m_begin,
-        (m_begin + block_m).min(seq_q),
-        band,
-        seq_kv,
-        block_n,
-    );
-    let warp_rows = (config.warp_tiles * TILE_M) as u32;
-    // First row of the warp in the tile. Like much below, it is worked out anew each time (hence `opaque`): a few integer
-    // operations are cheaper than a register that keeps it across blocks of keys.
-    let warp_row = || opaque(thread_idx_x()) / WARP_SIZE * warp_rows;
+    let m_end = (m_begin + block_m).min(sequence.seq_q);
+    let blocks = BlockRange::new(m_begin, m_end, sequence.band, sequence.seq_kv, block_n);
+    // SAFETY: the whole block is here.
+    let blocks = blocks.map(|number| unsafe { uniform(number) });
 
     let stages = shared::dynamic_base();
     let q_smem = stages + config.q_offset();
+    let frame = Frame {
+        address: stages + config.frame_offset(),
+    };
+    // SAFETY: the whole block is here, and shared memory is free.
+    unsafe {
+        let head_kv = head_kv(params, tile.head);
+        let head = |operand: &TensorArg, dims: u32| {
+            let address = sequence.kv_address(operand, head_kv, ELEM_BYTES);
+            let source = Source::new(operand, address, sequence.seq_kv, dims);
+            HeadKv {
+                address,
+                plain: source.has_plain_rows(config),
+            }
+        };
+        frame.store(TileInfo {
+            tile,
+            sequence,
+            k: head(&params.k, params.head_dim),
+            v: head(&params.v, params.head_dim_v),
+        });
+        sync_threads();
+    }
+    // SAFETY: it is written.
+    let info = || unsafe { frame.load() };
 
-    let head_kv = head_kv(params, tile.head);
+    let warp_rows = (config.warp_tiles * TILE_M) as u32;
+    // First row of the warp in the tile.
+    // SAFETY: the whole block is here.
+    let warp = unsafe { uniform(thread_idx_x() / WARP_SIZE) };
+    let warp_row = || opaque(warp) * warp_rows;
+
     let load_q = || {
-        let address = sequence.q_address(&params.q, opaque(tile.head), ELEM_BYTES);
-        let q_gmem = Source::new(&params.q, address, seq_q, params.head_dim);
+        let TileInfo { tile, sequence, .. } = info();
+        let params = anew(params);
+        let address = sequence.q_address(&params.q, tile.head, ELEM_BYTES);
+        let q_gmem = Source::new(&params.q, address, sequence.seq_q, params.head_dim);
         // SAFETY: q_smem holds the tile; nobody accesses it until the next barrier.
-        unsafe { q_gmem.copy(config, q_smem, m_begin, block_m) };
+        unsafe {
+            let plain = q_gmem.has_plain_rows(config);
+            q_gmem.copy(config, q_smem, tile.m_block * block_m, block_m, plain);
+        }
         commit_group();
     };
     let load_kv = |stage_smem: u32, n_block: u32| {
         let key_begin = n_block * block_n;
-        let head = opaque(head_kv);
-        let k_address = sequence.kv_address(&params.k, head, ELEM_BYTES);
-        let k_gmem = Source::new(&params.k, k_address, seq_kv, params.head_dim);
-        let v_address = sequence.kv_address(&params.v, head, ELEM_BYTES);
-        let v_gmem = Source::new(&params.v, v_address, seq_kv, params.head_dim_v);
+        let TileInfo { sequence, k, v, .. } = info();
+        let params = anew(params);
+        let seq_kv = sequence.seq_kv;
+        let k_gmem = Source::new(&params.k, k.address, seq_kv, params.head_dim);
+        let v_gmem = Source::new(&params.v, v.address, seq_kv, params.head_dim_v);
+        let v_smem = stage_smem + config.operand_bytes();
         // SAFETY: the stage holds a block of K and of V; nobody reads it until the next barrier.
         unsafe {
-            k_gmem.copy(config, stage_smem, key_begin, block_n);
-            v_gmem.copy(
-                config,
-                stage_smem + config.operand_bytes(),
-                key_begin,
-                block_n,
-            );
+            k_gmem.copy(config, stage_smem, key_begin, block_n, k.plain);
+            v_gmem.copy(config, v_smem, key_begin, block_n, v.plain);
         }
         commit_group();
     };
 
-    // SAFETY: forwarded to the caller.
-    let transform = unsafe { ScoreTransform::new(params, tile.batch, tile.head, E::SHIFT) };
+    let transform = || {
+        let params = anew(params);
+        let tile = info().tile;
+        // SAFETY: forwarded to the caller; the warp is converged.
+        unsafe { ScoreTransform::new(&params, uniform(tile.batch), uniform(tile.head), E::SHIFT) }
+    };
+    let scale = transform();
 
     // Transformed scores always take the long way.
-    let in_haste = transform.is_identity();
+    let in_haste = scale.is_identity();
     let notes = Notes::new(stages, config);
     let mut careful = false;
     loop {
         let mut rows = [Row::new(); ROWS];
         let mut acc_o = [[0.0f32; O_COLS]; ROWS];
+        let q_address = |lane: u32| {
+            let warp_smem = q_smem + warp_row() * row_bytes(head_dim);
+            LaneAddress::q(warp_smem, head_dim, lane)
+        };
+        let mut q = QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new();
         if blocks.begin < blocks.end {
             load_q();
             if careful {
@@ -197,42 +242,49 @@ unsafe fn forward_tile<
             if Q_IN_REGISTERS {
                 // Not for the block of K and V.
                 wait_group::<1>();
-                // SAFETY: the whole block is here.
-                unsafe { sync_threads() };
+                // SAFETY: the whole block is here; the barrier shows it Q.
+                unsafe {
+                    sync_threads();
+                    q.fill(q_address(lane_id()));
+                }
             }
         }
-        // SAFETY: where it is read now, Q is in shared memory, if there is a block to use it.
-        let q = unsafe {
-            let warp_smem = q_smem + warp_row() * row_bytes(head_dim);
-            QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new(warp_smem, head_dim)
-        };
 
         let mut settled = false;
         let mut stage = 0;
         let mut n_block = blocks.begin;
         while n_block < blocks.end {
             let key_begin = n_block * block_n;
+            let (next_block, next_stage) = if careful {
+                stage = 1;
+                (n_block, 1)
+            } else {
+                (n_block + 1, stage ^ 1)
+            };
+            wait_group::<0>();
+            // SAFETY: the trip count is the same for the whole block. The barrier publishes this stage and frees the
+            // other.
+            unsafe { sync_threads() };
+            if next_block < blocks.end {
+                load_kv(stages + next_stage * config.stage_bytes(), next_block);
+            }
             if careful {
-                // SAFETY: the trip count is the same for the whole block. Stage 1 is free after the first barrier,
-                // has arrived after the second and is clean after the third.
+                wait_group::<0>();
+                let TileInfo { tile, sequence, .. } = info();
+                // SAFETY: the whole block is here. The stage has arrived after the first barrier and is clean after the
+                // second.
                 unsafe {
                     sync_threads();
-                    load_kv(stages + config.stage_bytes(), n_block);
-                    wait_group::<0>();
-                    sync_threads();
                     let v_smem = stages + config.stage_bytes() + config.operand_bytes();
-                    notes.clean::<E>(config, v_smem, key_begin, m_begin, band, seq_kv);
+                    notes.clean::<E>(
+                        config,
+                        v_smem,
+                        key_begin,
+                        tile.m_block * block_m,
+                        sequence.band,
+                        sequence.seq_kv,
+                    );
                     sync_threads();
-                }
-                stage = 1;
-            } else {
-                wait_group::<0>();
-                // SAFETY: the trip count is the same for the whole block. The barrier publishes this stage and
-                // frees the other.
-                unsafe { sync_threads() };
-                if n_block + 1 < blocks.end {
-                    let next_stage = stages + (stage ^ 1) * config.stage_bytes();
-                    load_kv(next_stage, n_block + 1);
                 }
             }
             let lane = opaque(lane_id());
@@ -240,12 +292,22 @@ unsafe fn forward_tile<
             let mut warp_masked = false;
             let mut warp_hidden = false;
             if masked {
-                let warp_begin = m_begin + warp_row();
+                let TileInfo { tile, sequence, .. } = info();
+                let Sequence {
+                    seq_q,
+                    seq_kv,
+                    band,
+                    ..
+                } = sequence;
+                let warp_begin = tile.m_block * block_m + warp_row();
                 let warp_end = (warp_begin + warp_rows).min(seq_q);
                 let warp_blocks =
                     BlockRange::new(warp_begin.min(seq_q - 1), warp_end, band, seq_kv, block_n);
-                warp_masked = warp_blocks.needs_mask(key_begin, block_n);
-                warp_hidden = n_block < warp_blocks.begin || n_block >= warp_blocks.end;
+                // SAFETY: the warp is converged.
+                unsafe {
+                    warp_masked = any(warp_blocks.needs_mask(key_begin, block_n));
+                    warp_hidden = any(n_block < warp_blocks.begin || n_block >= warp_blocks.end);
+                }
             }
             if !warp_hidden {
                 let k_smem = stages + stage * config.stage_bytes();
@@ -253,38 +315,32 @@ unsafe fn forward_tile<
 
                 // S = Q Kᵀ
                 // SAFETY: Q and this block of K are in shared memory; the warp is converged.
-                let mut acc_s = unsafe { qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, k) };
+                let mut acc_s = unsafe {
+                    qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, q_address(lane), k)
+                };
 
                 // softmax
                 let v_smem = k_smem + config.operand_bytes();
                 let v = LaneAddress::v(v_smem, head_dim, lane);
                 let mut in_range = settled && !warp_masked;
                 if let Some(limit) = E::LARGEST_EXPONENT {
-                    let mut exceeds = false;
+                    let mut beyond = false;
                     for i in 0..ROWS {
-                        exceeds |= rows[i].exceeds(&acc_s[i], &transform, limit);
+                        beyond |= rows[i].exceeds(&acc_s[i], &scale, limit);
                     }
                     // SAFETY: the warp is converged.
-                    in_range &= !unsafe { any(exceeds) };
+                    in_range &= !unsafe { any(beyond) };
                 }
-                if in_range {
-                    let mut offsets = [0.0; ROWS];
-                    for i in 0..ROWS {
-                        offsets[i] = rows[i].offset(&transform);
-                    }
-                    // O += P V
-                    // SAFETY: this block of V is in shared memory; the warp is converged.
-                    unsafe {
-                        pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |score, i| {
-                            rows[i].accumulate_one(score, offsets[i], &transform);
-                        });
-                    }
-                } else {
-                    // SAFETY: forwarded to the caller.
-                    let transform = unsafe {
-                        ScoreTransform::new(params, tile.batch, opaque(tile.head), E::SHIFT)
-                    };
-                    let lane_row = m_begin + warp_row() + lane / 4;
+                if !in_range {
+                    let transform = transform();
+                    let TileInfo { tile, sequence, .. } = info();
+                    let Sequence {
+                        seq_q,
+                        seq_kv,
+                        band,
+                        ..
+                    } = sequence;
+                    let lane_row = tile.m_block * block_m + warp_row() + lane / 4;
                     let query = |i: usize| lane_row + i as u32 * 8;
                     let column = |j: usize| row_column(0, j as u32) as i32;
                     let first_key = key_begin + lane % 4 * 2;
@@ -295,23 +351,25 @@ unsafe fn forward_tile<
                     }
                     for i in 0..ROWS {
                         // SAFETY: all lanes run the same loop.
-                        let rescale = unsafe { rows[i].update(&mut acc_s[i], &transform) };
+                        let rescale = unsafe { rows[i].follow(&acc_s[i], &transform) };
                         for o in &mut acc_o[i] {
                             *o *= rescale;
                         }
                     }
-                    // O += P V
-                    // SAFETY: this block of V is in shared memory; the warp is converged.
-                    unsafe {
-                        pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |_, _| ());
+                    settled = in_haste && !careful;
+                    for row in &rows {
+                        settled &= row.has_reference();
                     }
                 }
-                let mut unsettled = !in_haste || careful;
-                for row in &rows {
-                    unsettled |= !row.is_settled(E::SETTLED_LIMIT);
+                // O += P V
+                // SAFETY: this block of V is in shared memory; the warp is converged.
+                unsafe {
+                    pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |score, i| {
+                        rows[i].accumulate(score, &scale);
+                    });
                 }
                 // SAFETY: the warp is converged.
-                settled = !unsafe { any(unsettled) };
+                settled = unsafe { !any(!settled || Row::exceed(&rows, E::SETTLED_LIMIT)) };
             }
             stage ^= 1;
             n_block += 1;
@@ -326,21 +384,22 @@ unsafe fn forward_tile<
             broken |= sum != 0.0;
         }
         // SAFETY: the whole block is here. The barrier also frees the stages.
-        let broken = unsafe { sync_threads_or(broken && !careful) };
+        let broken = unsafe { any(sync_threads_or(broken && !careful)) };
         if !broken {
             let tile_row = warp_row();
+            let TileInfo { tile, sequence, .. } = info();
             let destination = Destination {
-                params,
+                params: &anew(params),
                 sequence,
-                head: opaque(tile.head),
-                row_begin: m_begin + tile_row,
+                head: tile.head,
+                row_begin: tile.m_block * block_m + tile_row,
                 staging: q_smem + tile_row * row_bytes(head_dim),
                 notes: if careful { Some(notes) } else { None },
                 tile_row,
             };
             // SAFETY: forwarded to the caller.
             unsafe {
-                destination.store::<E, ROWS, O_COLS>(&acc_o, &rows, &transform, config);
+                destination.store::<E, ROWS, O_COLS>(&acc_o, &rows, config);
             }
             return;
         }

@@ -4,7 +4,6 @@ use cuda_std::global;
 
 use super::{F32_BYTES, LANES, Place, Row};
 use crate::abi::ForwardParams;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 
 /// Consecutive output columns of a thread.
@@ -19,7 +18,6 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
     acc_o: &[[f32; O_COLS]; ROWS],
     rows: &[Row; ROWS],
     place: Place<THREADS>,
-    transform: &ScoreTransform,
     params: &ForwardParams,
     sequence: Sequence,
     head: u32,
@@ -34,7 +32,7 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
 
     for i in 0..ROWS {
         // SAFETY: all lanes run the same loop.
-        let (norm, lse) = unsafe { rows[i].finalize(transform) };
+        let (norm, lse) = unsafe { rows[i].finalize() };
         let row = m_begin + place.row(i);
         if row >= sequence.seq_q {
             continue;

@@ -312,7 +312,6 @@ unsafe fn forward_tile<
             &acc_o,
             &rows,
             Place::<THREADS>::new(opaque(thread_idx_x())),
-            &transform(),
             params,
             sequence(),
             tile.head,

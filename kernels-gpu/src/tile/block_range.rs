@@ -43,6 +43,17 @@ impl BlockRange {
         }
     }
 
+    /// Every number of it as `f` gives it back.
+    #[inline(always)]
+    pub fn map(self, f: impl Fn(u32) -> u32) -> Self {
+        Self {
+            begin: f(self.begin),
+            end: f(self.end),
+            full_first: f(self.full_first as u32) as i32,
+            full_last: f(self.full_last as u32) as i32,
+        }
+    }
+
     /// Block `block` alone, none of whose keys any row sees.
     #[inline(always)]
     pub fn hidden(block: u32) -> Self {

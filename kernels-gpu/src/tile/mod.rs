@@ -25,3 +25,16 @@ pub fn opaque(value: u32) -> u32 {
     }
     result
 }
+
+/// [`opaque`] for 64 bits.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub fn opaque64(value: u64) -> u64 {
+    let result: u64;
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("mov.b64 {}, {};", out(reg64) result, in(reg64) value,
+            options(nomem, nostack));
+    }
+    result
+}

@@ -1,14 +1,16 @@
 //! The running softmax of FlashAttention-2 (Dao 2023, algorithm 1): one row's reference and sum over the
 //! keys seen so far.
 //!
-//! With `m` the row's reference score and `l = Σⱼ 2^((sⱼ − m)·scale_log2 − shift)`, a block of new scores
-//! moves `m` to `m'`; what was accumulated under `m` is multiplied by `2^((m − m')·scale_log2)`.
+//! With `r` the row's reference, a score in bits, and `l = Σⱼ 2^(sⱼ·scale_log2 − r)`, a block of new scores moves
+//! `r` to `r'`; what was accumulated under `r` is multiplied by `2^(r − r')`. As exponents and factors are worked out
+//! from the same rounded `r`, its rounding cancels.
 //!
-//! The shift leaves room for sums of products `p · v` with values near f32's limit; it costs the exponent's last bits.
+//! Any `r` is right as long as nothing overflows. [`RowState::follow`] takes the largest score so far, as the
+//! paper does; [`RowState::accumulate`] keeps `r` and so needs neither a maximum nor a rescaling. It may follow
+//! once a row has a reference and its sum is far from overflow.
 //!
-//! Any `m` is right as long as nothing overflows. [`RowState::update`] takes the largest score so far, as the
-//! paper does; [`RowState::accumulate`] keeps `m` and so needs neither a maximum nor a rescaling. It may follow
-//! once [`RowState::is_settled`] says so.
+//! References lie `shift` above the score they are for. That leaves room for sums of products `p · v` with values near
+//! f32's limit; it costs the exponent's last bits.
 
 use core::f32::consts::LN_2;
 
@@ -17,11 +19,15 @@ use cuda_std::warp::{reduce_max, reduce_sum};
 
 use super::score::ScoreTransform;
 
+/// Reference of a row that has seen no key. Finite, so that it gives the −∞ of hidden keys the probability 0; no score in
+/// bits is less.
+const NOTHING_SEEN: f32 = f32::MIN;
+
 /// State of one row, shared by `LANES` consecutive lanes that each hold some of its columns.
 #[derive(Clone, Copy)]
 pub struct RowState<const LANES: u32> {
-    /// Reference score, the same in every lane; −∞ before the first visible key.
-    row_max: f32,
+    /// In bits, the same in every lane.
+    reference: f32,
     /// This lane's part of the sum.
     row_sum: f32,
 }
@@ -31,7 +37,7 @@ impl<const LANES: u32> RowState<LANES> {
     #[inline(always)]
     pub fn new() -> Self {
         Self {
-            row_max: f32::NEG_INFINITY,
+            reference: NOTHING_SEEN,
             row_sum: 0.0,
         }
     }
@@ -39,7 +45,7 @@ impl<const LANES: u32> RowState<LANES> {
     /// Takes in a block of scores, turns them into probabilities under the new maximum, and returns the
     /// factor by which to rescale what was accumulated under the old one.
     ///
-    /// Hidden scores are −∞; a row that has seen no visible key keeps `row_max` = −∞ and gets zeros.
+    /// Hidden scores are −∞; a row that has seen no visible key gets zeros.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.
@@ -49,46 +55,43 @@ impl<const LANES: u32> RowState<LANES> {
         scores: &mut [f32; COLS],
         transform: &ScoreTransform,
     ) -> f32 {
-        let mut block_max = scores[0];
-        for score in &scores[1..] {
-            block_max = max(block_max, *score);
-        }
         // SAFETY: forwarded to the caller.
-        let row_max = max(self.row_max, unsafe { reduce_max::<LANES>(block_max) });
-        // Nothing visible yet: any finite reference makes every exponential 2^−∞ = 0.
-        let reference = if row_max == f32::NEG_INFINITY {
-            0.0
-        } else {
-            row_max
-        };
-        let rescale = exp2((self.row_max - reference) * transform.scale_log2);
-        self.row_max = reference;
-        self.row_sum *= rescale;
-        self.accumulate(scores, transform);
-        self.row_max = row_max;
+        let rescale = unsafe { self.follow(scores, transform) };
+        for score in scores {
+            self.accumulate(score, transform);
+        }
         rescale
     }
 
-    /// Takes in a block of scores and turns them into probabilities under the reference as it is.
+    /// Moves the reference to the largest score so far, and returns the factor by which to rescale what was accumulated
+    /// under the old one.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
     #[inline(always)]
-    pub fn accumulate<const COLS: usize>(
+    pub unsafe fn follow<const COLS: usize>(
         &mut self,
-        scores: &mut [f32; COLS],
+        scores: &[f32; COLS],
         transform: &ScoreTransform,
-    ) {
-        let offset = self.offset(transform);
-        for score in scores {
-            self.accumulate_one(score, offset, transform);
-        }
+    ) -> f32 {
+        // SAFETY: forwarded to the caller.
+        let block_max = unsafe { reduce_max::<LANES>(largest(scores)) };
+        let block_max = fma(block_max, transform.scale_log2, transform.shift);
+        let reference = max(self.reference, block_max);
+        let rescale = exp2(self.reference - reference);
+        self.reference = reference;
+        self.row_sum *= rescale;
+        rescale
     }
 
-    /// What to add to an exponent under the reference as it is.
+    /// Takes in one score and turns it into a probability under the reference as it is.
     #[inline(always)]
-    pub fn offset(&self, transform: &ScoreTransform) -> f32 {
-        fma(-self.row_max, transform.scale_log2, -transform.shift)
+    pub fn accumulate(&mut self, score: &mut f32, transform: &ScoreTransform) {
+        *score = exp2(fma(*score, transform.scale_log2, -self.reference));
+        self.row_sum += *score;
     }
 
-    /// Whether [`RowState::accumulate`] would give this lane a probability above `2^limit`.
+    /// Whether [`RowState::accumulate`] would give one of the scores a probability above `2^limit`.
     #[inline(always)]
     pub fn exceeds<const COLS: usize>(
         &self,
@@ -96,24 +99,23 @@ impl<const LANES: u32> RowState<LANES> {
         transform: &ScoreTransform,
         limit: f32,
     ) -> bool {
-        let mut block_max = scores[0];
-        for score in &scores[1..] {
-            block_max = max(block_max, *score);
+        fma(largest(scores), transform.scale_log2, -self.reference) > limit
+    }
+
+    /// Whether the row has seen a key.
+    #[inline(always)]
+    pub fn has_reference(&self) -> bool {
+        self.reference > NOTHING_SEEN
+    }
+
+    /// Whether the sum of one of the rows, which all have a reference, is at least `limit`.
+    #[inline(always)]
+    pub fn exceed(rows: &[Self], limit: f32) -> bool {
+        let mut largest = rows[0].row_sum;
+        for row in &rows[1..] {
+            largest = max(largest, row.row_sum);
         }
-        fma(block_max, transform.scale_log2, self.offset(transform)) > limit
-    }
-
-    /// [`RowState::accumulate`] for one score, given the row's [`RowState::offset`].
-    #[inline(always)]
-    pub fn accumulate_one(&mut self, score: &mut f32, offset: f32, transform: &ScoreTransform) {
-        *score = exp2(fma(*score, transform.scale_log2, offset));
-        self.row_sum += *score;
-    }
-
-    /// Whether the row has a reference, and its sum is below `limit` so far.
-    #[inline(always)]
-    pub fn is_settled(&self, limit: f32) -> bool {
-        self.row_max > f32::NEG_INFINITY && self.row_sum < limit
+        largest >= limit
     }
 
     /// Closes the row: the factor that normalises its output, and its log-sum-exp in nats.
@@ -123,17 +125,22 @@ impl<const LANES: u32> RowState<LANES> {
     /// # Safety
     /// All 32 lanes must reach the same call.
     #[inline(always)]
-    pub unsafe fn finalize(&self, transform: &ScoreTransform) -> (f32, f32) {
+    pub unsafe fn finalize(&self) -> (f32, f32) {
         // SAFETY: forwarded to the caller.
         let sum = unsafe { reduce_sum::<LANES>(self.row_sum) };
         if sum == 0.0 {
             (0.0, f32::NEG_INFINITY)
         } else {
-            let log2_sum = log2(sum) + transform.shift;
-            (
-                1.0 / sum,
-                fma(self.row_max, transform.scale, log2_sum * LN_2),
-            )
+            (1.0 / sum, (log2(sum) + self.reference) * LN_2)
         }
     }
+}
+
+#[inline(always)]
+fn largest<const COLS: usize>(scores: &[f32; COLS]) -> f32 {
+    let mut largest = scores[0];
+    for score in &scores[1..] {
+        largest = max(largest, *score);
+    }
+    largest
 }

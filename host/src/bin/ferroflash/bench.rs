@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use ferroflash::cases::{Case, normal};
+use ferroflash::cases::{Case, Lengths, normal};
 use ferroflash::oracle::Rows;
 use ferroflash::{
-    Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward, forward_into,
+    AlibiSlopes, Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward,
+    forward_into,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,7 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Sequences
-    #[arg(long, value_name = "B", required_unless_present = "tokens", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "B", required_unless_present_any = ["varlen", "tokens"], conflicts_with = "varlen", value_parser = arguments::count, allow_hyphen_values = true)]
     batch: Option<usize>,
     /// Query heads
     #[arg(long, value_name = "H", value_parser = arguments::count, allow_hyphen_values = true)]
@@ -27,11 +28,17 @@ pub struct Args {
     #[arg(long, value_name = "HK", value_parser = arguments::count, allow_hyphen_values = true)]
     heads_kv: Option<usize>,
     /// Query rows
-    #[arg(long, value_name = "SQ", required_unless_present = "sweep", conflicts_with = "sweep", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SQ", required_unless_present_any = ["sweep", "varlen"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_q: Option<usize>,
     /// Keys
-    #[arg(long, value_name = "SK", required_unless_present = "sweep", conflicts_with = "sweep", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SK", required_unless_present_any = ["sweep", "varlen"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_kv: Option<usize>,
+    /// Packed sequences of these lengths: N, or Q:K for other queries than keys
+    #[arg(long, value_name = "N,…", conflicts_with = "sweep", value_delimiter = ',', value_parser = arguments::lengths, allow_hyphen_values = true)]
+    varlen: Option<Vec<(usize, usize)>>,
+    /// --batch packed sequences of uneven lengths drawn with this seed, which add up to as many rows
+    #[arg(long, value_name = "S", conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::seed, allow_hyphen_values = true)]
+    varlen_seed: Option<u64>,
     /// Components of q and k
     #[arg(long, value_name = "D", value_parser = arguments::count, allow_hyphen_values = true)]
     head_dim: usize,
@@ -46,6 +53,9 @@ pub struct Args {
     layout: LayoutName,
     #[command(flatten)]
     forward: ForwardArgs,
+    /// Add linear biases with the slopes of the paper, 2^(-8/H) and its powers
+    #[arg(long)]
+    alibi: bool,
     /// What to time
     #[arg(long, value_enum, default_value_t = Pass::Fwd)]
     pass: Pass,
@@ -66,24 +76,46 @@ enum Pass {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if let (Some(seq_q), Some(seq_kv)) = (args.seq_q, args.seq_kv) {
+    if let Some(lengths) = args.lengths() {
         args.sweep.refuse_without_sweep()?;
-        return backends::run(args.backend, bench(args, seq_q, seq_kv)?);
+        return backends::run(args.backend, bench(args, &lengths)?);
     }
-    let benches = args.sweep.seqs().iter().map(|&seq| bench(args, seq, seq));
+    let square = |&seq: &usize| bench(args, &args.dense(seq, seq));
+    let benches = args.sweep.seqs().iter().map(square);
     let benches = benches.collect::<Result<Vec<_>, _>>()?;
     backends::run(args.backend, args.sweep.work(benches)?)
 }
 
-/// The problem `args` describe, of `seq_q` queries and `seq_kv` keys.
-fn bench(args: &Args, seq_q: usize, seq_kv: usize) -> Result<Bench, Failure> {
+impl Args {
+    fn dense(&self, seq_q: usize, seq_kv: usize) -> Lengths {
+        Lengths::Dense {
+            batch: self.batch.unwrap_or_else(|| self.sweep.batch(seq_q)),
+            seq_q,
+            seq_kv,
+        }
+    }
+
+    /// The sequences of the one problem to time; `None` for a sweep.
+    fn lengths(&self) -> Option<Lengths> {
+        if let Some(lengths) = &self.varlen {
+            return Some(Lengths::Varlen(lengths.clone()));
+        }
+        let dense = self.dense(self.seq_q?, self.seq_kv?);
+        Some(match self.varlen_seed {
+            Some(seed) => dense.made_uneven(seed),
+            None => dense,
+        })
+    }
+}
+
+/// The problem `args` describe, of these sequences.
+fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
+    let slopes = args.alibi.then(|| AlibiSlopes::geometric(args.heads));
     let options = args.forward.options()?.o_layout(layout);
+    let options = options.alibi(slopes).cu_seqlens(lengths.cu_seqlens()?);
     let Pass::Fwd = args.pass;
-    let batch = match args.batch {
-        Some(batch) => batch,
-        None => args.sweep.batch(seq_q),
-    };
+    let (batch, seq_q, seq_kv) = lengths.axes();
     let shape = |heads, seq, dim| Shape {
         batch,
         heads,
@@ -172,7 +204,7 @@ impl Bench {
             q: input(q, 1)?,
             k: input(k, 2)?,
             v: input(v, 3)?,
-            options: self.options,
+            options: self.options.clone(),
         };
         let memory = backend.memory();
         let q = case.q.upload(memory)?;

@@ -147,7 +147,7 @@ impl Work for Sweep {
 
 fn with(bench: &Bench, variant: Variant) -> Bench {
     Bench {
-        options: bench.options.force(variant),
+        options: bench.options.clone().force(variant),
         ..*bench
     }
 }
@@ -177,7 +177,7 @@ impl Sweep {
             window => Some(format!("{window:?}")),
         });
         if !is_plain(bench) {
-            words.push(format!("{:?}", bench.options.force(None)));
+            words.push(format!("{:?}", bench.options.clone().force(None)));
         }
         words.join(", ")
     }
@@ -189,5 +189,5 @@ pub fn is_plain(bench: &Bench) -> bool {
     let plain = ferroflash::ForwardOptions::new()
         .mask(mask)
         .o_layout(o_layout);
-    bench.options.force(None) == plain
+    bench.options.clone().force(None) == plain
 }

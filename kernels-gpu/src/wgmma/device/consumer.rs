@@ -114,6 +114,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             let place = inbox.tile();
             let sequence = rows_of(params, tile, place.batch);
             if is_past_end(&sequence, tile, place) {
+                // One lane speaks for all, which have to be done reading the announcement.
+                warp::sync_warp();
                 inbox.release(lanes.lane == 0);
                 continue;
             }
