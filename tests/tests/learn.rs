@@ -110,14 +110,18 @@ fn ladder_climbs_the_kernels_in_the_simulator() {
         .map(|rung| rung["name"].as_str().unwrap())
         .collect();
     assert_eq!(
-        names[..4],
+        names,
         [
             "unfused, S and P stored",
             "one pass, a thread a column",
             "FA1 tiles",
-            "simt"
+            "simt",
+            "mma",
+            "wgmma"
         ]
     );
+    assert_eq!(rungs[4]["dtype"], "bf16");
+    assert_eq!(rungs[5]["dtype"], "bf16");
     for rung in rungs {
         assert!(rung["error_ratio"].as_f64().unwrap() <= 1.0, "{rung}");
         // A simulator counts, and has no times worth printing.
