@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
-use ptx_sim::{LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
+use ptx_sim::{Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
 
 use super::device::{Counts, Device, DeviceInfo, Launch};
 use crate::{Error, Gpu, Memory};
@@ -38,6 +38,7 @@ pub struct SimDevice {
     /// Modules parsed before, by the name of their kernel.
     modules: HashMap<&'static str, Module>,
     schedule_seed: u64,
+    checks: Checks,
     counts: Counts,
     /// What each launch did, in order, once somebody wants to know.
     statistics: Option<Vec<KernelStatistics>>,
@@ -86,6 +87,7 @@ impl SimDevice {
             memory: Arc::new(ptx_sim::Memory::new()),
             modules: HashMap::new(),
             schedule_seed: seed,
+            checks: Checks::ALL,
             counts: Counts::default(),
             statistics: None,
             info: DeviceInfo {
@@ -98,6 +100,13 @@ impl SimDevice {
                 driver: "ptx-sim".to_owned(),
             },
         }
+    }
+}
+
+impl SimDevice {
+    /// The same device with other checks; all are on by default.
+    pub fn checks(self, checks: Checks) -> Self {
+        Self { checks, ..self }
     }
 }
 
@@ -231,6 +240,7 @@ impl Device for SimDevice {
         let config = LaunchConfig {
             shared_bytes: launch.kernel.shared_bytes,
             schedule_seed: self.schedule_seed,
+            checks: self.checks,
             ..LaunchConfig::new([launch.grid, 1, 1], [launch.kernel.threads, 1, 1])
         };
         let module = &self.modules[name];
