@@ -170,12 +170,12 @@ fn command_lines() {
         (
             &[],
             "command",
-            "missing; one of attend, verify, bench, info, roofline, ladder, layout",
+            "missing; one of attend, verify, bench, info, roofline, ladder, layout, sim-report",
         ),
         (
             &["attention"],
             "command",
-            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout",
+            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout, sim-report",
         ),
         (
             &["attend"],

@@ -7,7 +7,8 @@ use ferroflash::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths};
 use ferroflash::oracle::Rows;
 use ferroflash::{Backend, Layout, Mask, Variant};
 use ferroflash_tests::schedules::SCHEDULES;
-use kernels_gpu::instances::{INSTANCES, Instance};
+use kernels_gpu::instances::{Family, INSTANCES, Instance};
+use ptx_sim::{LineStatistics, Statistics};
 
 /// Three blocks of keys, the last partial; two blocks of queries, or as many as the kernel is preferred for; two query
 /// heads on one of k and v, where that is cheap; short and empty sequences beside it in packed ones.
@@ -55,9 +56,35 @@ const SLOPES: AlibiSpec = AlibiSpec {
     is_batched: true,
 };
 
+/// Instructions by which kernels of a family move tiles, and which must be without bank conflicts.
+fn tile_moves(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Mma => &["cp.async.cg", "ldmatrix", "st.shared.b32", "ld.shared.v4"],
+        Family::Wgmma => &["stmatrix"],
+        Family::Simt | Family::Ladder => &["cp.async.cg", "ld.shared.v4"],
+    }
+}
+
+/// The instructions that move tiles are there, and take no more passes over the banks than they must.
+fn check_memory_traffic(instance: &Instance, statistics: &Statistics) {
+    let name = instance.name;
+    for opcode in tile_moves(instance.family) {
+        let of_opcode = |line: &&LineStatistics| line.opcode.starts_with(opcode);
+        let mut accesses = 0;
+        for line in statistics.lines.iter().filter(of_opcode) {
+            let (number, text) = (line.line, &line.text);
+            let conflicts = line.bank_conflicts();
+            assert_eq!(conflicts, 0, "{name}: PTX line {number}: {text}");
+            accesses += line.shared_requests;
+        }
+        assert!(accesses > 0, "{name}: no {opcode}");
+    }
+}
+
 /// Runs every kernel; `shift` turns the masks and kinds of input by one kernel.
 fn every_kernel(schedule: u64, shift: usize) {
     let mut sim = Sim::on(SimDevice::with_schedule(schedule));
+    sim.memory().take_statistics();
     let mut ran = BTreeSet::new();
     for (number, instance) in INSTANCES.iter().enumerate() {
         let spec = case_for(instance, number + shift);
@@ -70,6 +97,9 @@ fn every_kernel(schedule: u64, shift: usize) {
         let (o, lse) = run.unwrap_or_else(|error| panic!("{name}: {spec}: {error}"));
         let verdict = case.check(&o, &lse, Rows::All).expect("checked");
         assert!(verdict.passed(), "{name}: {spec}: {verdict}");
+        for launch in sim.memory().take_statistics() {
+            check_memory_traffic(instance, &launch.statistics);
+        }
         ran.insert(instance.family.name());
     }
     assert_eq!(ran, BTreeSet::from(["mma", "simt", "wgmma"]));

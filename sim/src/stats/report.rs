@@ -95,6 +95,11 @@ impl Statistics {
         stats
     }
 
+    /// 32-byte sectors of global memory that every line touched, summed.
+    pub fn sectors(&self) -> u64 {
+        self.lines.iter().map(|line| line.sectors).sum()
+    }
+
     /// Bank conflicts of every line, summed.
     pub fn bank_conflicts(&self) -> u64 {
         self.lines.iter().map(LineStatistics::bank_conflicts).sum()

@@ -108,6 +108,19 @@ impl Args {
     }
 }
 
+/// The one problem `args` describe, to run in the simulator.
+pub fn simulated(args: &Args) -> Result<Bench, Failure> {
+    if !matches!(args.backend, BackendName::Auto | BackendName::Sim) {
+        let wrong = "only the simulator counts";
+        return Err(Failure::refused("--backend", wrong, "sim, or leave it out"));
+    }
+    let lengths = args.lengths().ok_or_else(|| {
+        let wrong = "a report is of one problem";
+        Failure::refused("--sweep", wrong, "--seq-q and --seq-kv, or --varlen")
+    })?;
+    bench(args, &lengths)
+}
+
 /// The problem `args` describe, of these sequences.
 fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
@@ -163,7 +176,7 @@ pub struct Report {
 }
 
 /// Rows that are checked before anything is timed.
-const CHECKED_ROWS: usize = 64;
+const CHECKED_ROWS: Rows = Rows::Sampled { count: 64, seed: 0 };
 
 impl Work for Bench {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
@@ -182,6 +195,18 @@ impl Bench {
         Ok(Problem::with_dense_output(q?, k?, v?, &self.options)?)
     }
 
+    /// The problem with random inputs.
+    pub fn case(&self) -> Result<Case, Failure> {
+        let [q, k, v] = self.shapes;
+        let input = |shape, seed| normal(self.dtype, shape, self.layout, seed);
+        Ok(Case {
+            q: input(q, 1)?,
+            k: input(k, 2)?,
+            v: input(v, 3)?,
+            options: self.options.clone(),
+        })
+    }
+
     /// Checks the result, then times it.
     pub fn measure<B: Backend>(&self, backend: &mut B) -> Result<Report, Failure> {
         let problem = self.problem()?;
@@ -198,14 +223,7 @@ impl Bench {
         backend.memory().alloc(problem.bytes() as usize)?;
 
         let spinner = progress::spinner("inputs");
-        let [q, k, v] = self.shapes;
-        let input = |shape, seed| normal(self.dtype, shape, self.layout, seed);
-        let case = Case {
-            q: input(q, 1)?,
-            k: input(k, 2)?,
-            v: input(v, 3)?,
-            options: self.options.clone(),
-        };
+        let case = self.case()?;
         let memory = backend.memory();
         let q = case.q.upload(memory)?;
         let k = case.k.upload(memory)?;
@@ -215,11 +233,7 @@ impl Bench {
         let mut output = forward(backend, &q, &k, &v, &self.options)?;
         let memory = backend.memory();
         let (o, lse) = (output.o.download(memory)?, output.lse.download(memory)?);
-        let rows = Rows::Sampled {
-            count: CHECKED_ROWS,
-            seed: 0,
-        };
-        let verdict = case.check(&o, &lse, rows)?;
+        let verdict = case.check(&o, &lse, CHECKED_ROWS)?;
         if !verdict.passed() {
             return Err(Failure::Failed(format!(
                 "{kernel}: its result is wrong ({verdict}); a kernel is timed only if it is right"

@@ -18,6 +18,7 @@ mod layout;
 mod picture;
 mod progress;
 mod roofline;
+mod sim_report;
 mod table;
 mod usage;
 mod verify;
@@ -50,6 +51,8 @@ enum Command {
     Ladder(ladder::Args),
     /// Show which thread holds which element, and how tiles lie in shared memory
     Layout(layout::Args),
+    /// Run one problem in the simulator and show what its kernel did: instructions, memory traffic, bank conflicts
+    SimReport(sim_report::Args),
 }
 
 fn main() -> ExitCode {
@@ -80,5 +83,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Roofline(args) => roofline::run(args),
         Command::Ladder(args) => ladder::run(args),
         Command::Layout(args) => layout::run(args),
+        Command::SimReport(args) => sim_report::run(args),
     }
 }
