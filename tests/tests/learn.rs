@@ -1,8 +1,13 @@
 //! The commands that explain: roofline, ladder, layout.
 
 use std::fs;
+use std::io::{Write, stderr};
 
+use ferroflash::learn::gpu_spec::GpuSpec;
+use ferroflash::learn::ladder::gpu::{Size, climb};
+use ferroflash::learn::probe::{self, Effort};
 use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
 use serde_json::Value;
@@ -110,14 +115,18 @@ fn ladder_climbs_the_kernels_in_the_simulator() {
         .map(|rung| rung["name"].as_str().unwrap())
         .collect();
     assert_eq!(
-        names[..4],
+        names,
         [
             "unfused, S and P stored",
             "one pass, a thread a column",
             "FA1 tiles",
-            "simt"
+            "simt",
+            "mma",
+            "wgmma"
         ]
     );
+    assert_eq!(rungs[4]["dtype"], "bf16");
+    assert_eq!(rungs[5]["dtype"], "bf16");
     for rung in rungs {
         assert!(rung["error_ratio"].as_f64().unwrap() <= 1.0, "{rung}");
         // A simulator counts, and has no times worth printing.
@@ -212,4 +221,63 @@ fn a_gpu_that_computes_nothing_is_not_measured() {
     let (_device, rest) = outcome.failed(1);
     let wrong = "measuring with probe_copy failed: byte 0 of ";
     assert!(rest.starts_with(wrong), "{rest}");
+}
+
+/// Every rung is right on a real GPU too, and has a time.
+#[test]
+fn ladder_on_a_gpu() {
+    let Some(mut gpu) = gpu_or_not_run("ladder") else {
+        return;
+    };
+    let size = Size {
+        heads: 3,
+        seq: 700,
+        head_dim: 80,
+        seed: 1,
+        runs: 2,
+    };
+    let rungs = climb(&mut gpu, &size).expect("it runs");
+    assert!(
+        rungs.len() >= 5,
+        "the mma kernels run on every GPU: {rungs:#?}"
+    );
+    for (index, rung) in rungs.iter().enumerate() {
+        assert!(rung.error_ratio <= 1.0, "{rung:?}");
+        assert!(rung.ms.is_some_and(|ms| ms > 0.0), "{rung:?}");
+        assert_eq!(rung.speed_up.is_some(), index > 0, "{rung:?}");
+    }
+}
+
+/// What is measured on a GPU is near its data sheet: not above it, and not far below.
+#[test]
+fn a_measured_roof_is_near_the_data_sheet() {
+    let Some(mut gpu) = gpu_or_not_run("probes") else {
+        return;
+    };
+    let effort = Effort {
+        copy_bytes: 1 << 30,
+        run_ms: 5.0,
+        runs: 5,
+    };
+    let measured = probe::measure(&mut gpu, &effort).expect("it runs");
+    let found = measured.spec(&gpu);
+    // Not `println`, which the test harness keeps for itself.
+    let _ = writeln!(stderr(), "{measured:?}");
+    let Some(sheet) = GpuSpec::of_device(&found.name) else {
+        return not_run(&format!("data sheet of {}", found.name));
+    };
+    for (what, found, promised, least) in [
+        ("bandwidth", found.bandwidth, sheet.bandwidth, 0.5),
+        // Newer tensor cores reach their rate by instructions of their own, which these kernels do not use.
+        ("tensor cores", found.tensor_flops, sheet.tensor_flops, 0.2),
+        ("f32", found.f32_flops, sheet.f32_flops, 0.5),
+        ("exponentials", found.exps, sheet.exps, 0.5),
+    ] {
+        let share = found / promised;
+        // Clocks may boost a little beyond what a data sheet says.
+        assert!(
+            (least..1.15).contains(&share),
+            "{what}: {share} of the data sheet"
+        );
+    }
 }

@@ -54,13 +54,27 @@ fn a_sweep_goes_on_where_it_was() {
     assert!(texts(dir.path()).iter().any(|text| text.starts_with(title)));
 
     // Another problem is another line, not a point of this one.
-    let causal = sweep(dir.path(), &format!("{one} --seqs 16 --mask causal"));
-    assert_eq!(causal[..3], both[..]);
-    assert_eq!(causal.len(), 4);
-    let legend =
-        |case: &str| format!("fa_fwd_cpu_f32_tiled, f32, head_dim 8, 1 heads, batch 1{case}");
-    for case in ["", ", causal"] {
-        assert!(texts(dir.path()).contains(&legend(case)), "{case}");
+    let others = [
+        ("--mask causal", ", causal"),
+        (
+            "--window-left 3 --softcap 5",
+            ", window 3 to all, softcap 5",
+        ),
+        (
+            "--alibi --layout bhsd --softmax-scale 0.5",
+            ", scale 0.5, ALiBi, bhsd",
+        ),
+    ];
+    for (options, _) in others {
+        sweep(dir.path(), &format!("{one} --seqs 16 {options}"));
+    }
+    let all = points(dir.path());
+    assert_eq!(all[..3], both[..]);
+    assert_eq!(all.len(), 3 + others.len());
+    let texts = texts(dir.path());
+    for (_, case) in others.into_iter().chain([("", "")]) {
+        let who = format!("fa_fwd_cpu_f32_tiled, f32, head_dim 8, 1 heads, batch 1{case}");
+        assert!(texts.contains(&who), "{who} in {texts:?}");
     }
 }
 

@@ -140,17 +140,10 @@ pub fn read(folder: &Path, gpu: &GpuSpec, dtype: DType) -> Vec<Point> {
     paths.sort();
     let files = paths.iter().filter_map(|path| SideBySide::load(path).ok());
     files
-        .filter(|file| is_like(&file.device, gpu) && file.dtype() == Some(dtype))
+        .filter(|file| gpu.is_called(&file.device) && file.dtype() == Some(dtype))
         .flat_map(|file| file.rows)
         .flat_map(|row| points(&row, dtype))
         .collect()
-}
-
-/// Whether a driver's name, as in `NVIDIA A100-SXM4-40GB`, is that of `gpu`, as in `a100-40g` or as the driver has it.
-fn is_like(device: &str, gpu: &GpuSpec) -> bool {
-    let device = device.to_lowercase();
-    let name = gpu.name.to_lowercase();
-    name.split('-').all(|part| device.contains(part))
 }
 
 fn points(row: &Row, dtype: DType) -> Vec<Point> {
@@ -222,18 +215,5 @@ mod tests {
     fn sizes_that_a_file_leaves_out_are_the_scripts() {
         let file: SideBySide = serde_json::from_str(FILE).unwrap();
         assert_eq!(file.batch_heads(&file.rows[0]), (32, 32));
-    }
-
-    #[test]
-    fn names_of_drivers() {
-        let gpu: GpuSpec = "a100-40g".parse().unwrap();
-        assert!(is_like("NVIDIA A100-SXM4-40GB", &gpu));
-        assert!(!is_like("NVIDIA A100-SXM4-80GB", &gpu));
-        let measured = GpuSpec {
-            name: "NVIDIA A100-SXM4-40GB".to_owned(),
-            ..gpu
-        };
-        assert!(is_like("NVIDIA A100-SXM4-40GB", &measured));
-        assert!(!is_like("NVIDIA A100-SXM4-80GB", &measured));
     }
 }

@@ -46,7 +46,12 @@ fn try_draw(
     area.fill(&WHITE)?;
     let peak = gpu.peak_flops(dtype) / 1e12;
     let lowest = gpu.bandwidth / 1e12;
-    let caption = format!("Forward attention on {}, {}", gpu.name, dtype.name());
+    let measured = if gpu.measured { ", measured roof" } else { "" };
+    let caption = format!(
+        "Forward attention on {}, {}{measured}",
+        gpu.name,
+        dtype.name()
+    );
     let mut chart = ChartBuilder::on(&area)
         .caption(caption, ("sans-serif", 20))
         .margin(16)
@@ -236,7 +241,14 @@ mod tests {
         let dots = document
             .descendants()
             .filter(|node| node.has_tag_name("circle"));
+        assert!(holds("Forward attention on b200, f16"));
         // One in the plane, of the head_dim that is drawn, and one in the legend.
         assert_eq!(dots.count(), 2);
+        let gpu = GpuSpec {
+            measured: true,
+            ..gpu
+        };
+        let svg = draw(&gpu, DType::F16, &rows, &[]);
+        assert!(svg.contains("Forward attention on b200, f16, measured roof"));
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ferroflash::learn::results::SideBySide;
-use ferroflash::{Backend, Mask, Variant, variant};
+use ferroflash::{Backend, Layout, Mask, Variant, variant};
 
 use crate::arguments;
 use crate::backends::Work;
@@ -171,16 +171,28 @@ impl Sweep {
                 None => format!("batch {}", q.batch),
             },
         ];
-        words.extend(match bench.options.mask {
-            Mask::None => None,
-            Mask::Causal => Some("causal".to_owned()),
-            window => Some(format!("{window:?}")),
-        });
-        if !is_plain(bench) {
-            words.push(format!("{:?}", bench.options.clone().force(None)));
-        }
+        words.extend(option_words(bench));
         words.join(", ")
     }
+}
+
+/// The options of a bench that are not the usual ones.
+fn option_words(bench: &Bench) -> Vec<String> {
+    let options = &bench.options;
+    let side = |keys: Option<u32>| keys.map_or("all".to_owned(), |keys| keys.to_string());
+    let mask = match options.mask {
+        Mask::None => None,
+        Mask::Causal => Some("causal".to_owned()),
+        Mask::Window { left, right } => Some(format!("window {} to {}", side(left), side(right))),
+    };
+    let words = [
+        mask,
+        options.softmax_scale.map(|scale| format!("scale {scale}")),
+        options.softcap.map(|softcap| format!("softcap {softcap}")),
+        options.alibi.as_ref().map(|_| "ALiBi".to_owned()),
+        (bench.layout != Layout::Bshd).then(|| format!("{:?}", bench.layout).to_lowercase()),
+    ];
+    words.into_iter().flatten().collect()
 }
 
 /// Whether a bench has no options but its mask.

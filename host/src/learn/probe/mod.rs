@@ -61,6 +61,7 @@ impl Measured {
         let info = gpu.info();
         GpuSpec {
             name: info.name.clone(),
+            measured: true,
             tensor_flops: self.tensor_flops.rate,
             f32_flops: self.f32_flops.rate,
             exps: self.exps.rate,
@@ -377,6 +378,7 @@ mod tests {
         let measured = measure(&mut sim, &effort).unwrap();
         assert_eq!(measured.tensor_flops.kernel, "probe_wgmma");
         let spec = measured.spec(&sim);
+        assert!(spec.measured);
         assert_eq!(spec.shared_bytes, 228 << 10);
         for rate in [spec.bandwidth, spec.tensor_flops, spec.f32_flops, spec.exps] {
             assert!(rate.is_finite() && rate > 0.0, "{spec:?}");

@@ -24,7 +24,7 @@ use crate::wgmma::schedule::Tile;
 
 /// Rows of a warp.
 const ROWS: u32 = 16;
-/// Pairs of columns a lane looks after: `lane + 32 i`.
+/// Most pairs of columns a lane looks after: `lane + 32 i`, one in each panel.
 const PAIRS: usize = 4;
 const PAIR_BYTES: u32 = 4;
 const ELEMENT_BYTES: u32 = 2;
@@ -79,7 +79,7 @@ impl Repair<'_> {
     #[inline(always)]
     unsafe fn suspects<E: Half>(&self, row: u32) -> u32 {
         let mut suspects = 0;
-        for i in 0..PAIRS {
+        for i in 0..self.tile.panels_v() as usize {
             if self.has_pair(i) {
                 // SAFETY: inside the staged row.
                 let pair = unsafe { shared::load_bits(self.staged(row, i)) };
@@ -102,7 +102,7 @@ impl Repair<'_> {
         while key <= last && unsafe { any(wanted & !found != 0) } {
             for ahead in 0..KEYS as i32 {
                 let key = (key + ahead).min(last) as u32;
-                for i in 0..PAIRS {
+                for i in 0..self.tile.panels_v() as usize {
                     if self.has_pair(i) {
                         // SAFETY: the key and the columns exist.
                         found |= in_mask(special::<E>(unsafe { self.v_pair(key, i) }), i);
@@ -149,7 +149,7 @@ impl Repair<'_> {
                     }
                     let score = scores[0][ahead];
                     let p = exp2(fma(score, transform.scale_log2, -lse * LOG2_E));
-                    for i in 0..PAIRS {
+                    for i in 0..self.tile.panels_v() as usize {
                         if suspects & in_mask(BOTH, i) != 0 {
                             let v = E::unpack(self.v_pair(key as u32, i));
                             sums[i] = [fma(p, v[0], sums[i][0]), fma(p, v[1], sums[i][1])];
@@ -158,7 +158,7 @@ impl Repair<'_> {
                 }
                 key += KEYS as i32;
             }
-            for i in 0..PAIRS {
+            for i in 0..self.tile.panels_v() as usize {
                 if suspects & in_mask(BOTH, i) != 0 {
                     shared::store_bits(self.staged(row, i), E::pack(sums[i][0], sums[i][1]));
                 }
@@ -178,7 +178,7 @@ impl Repair<'_> {
         let q = sequence.q_address(&params.q, place.head, ELEMENT_BYTES);
         let k = sequence.kv_address(&params.k, place.head_kv, ELEMENT_BYTES);
         let mut dot = 0.0;
-        for i in 0..PAIRS {
+        for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
             if col < params.head_dim {
                 // SAFETY: forwarded to the caller: the rows and the columns exist.
