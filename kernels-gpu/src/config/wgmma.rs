@@ -218,14 +218,15 @@ pub const HD96: WgmmaTile = WgmmaTile {
     head_dim_v: 96,
     ..HD128
 };
-/// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power.
+/// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power. The third stage of K fills what
+/// shared memory is left (2k full +2 %, else nothing).
 pub const HD128: WgmmaTile = WgmmaTile {
     head_dim: 128,
     head_dim_v: 128,
     consumers: 2,
     block_n: 128,
     q_stages: 1,
-    k_stages: 2,
+    k_stages: 3,
     v_stages: 2,
     cluster: 2,
     q_in_registers: true,
@@ -254,6 +255,7 @@ pub const HD192: WgmmaTile = WgmmaTile {
     head_dim: 192,
     head_dim_v: 192,
     block_n: 112,
+    k_stages: 2,
     q_in_registers: false,
     staging: Staging::OverV,
     ..HD128
