@@ -67,6 +67,30 @@ const MUTANTS: &[Mutant] = &[
         original: "            unsafe { sync_threads() };\n            if chunk + 1 < k_chunks {",
         broken: "            if chunk + 1 < k_chunks {",
     },
+    Mutant {
+        name: "wait: a block of K and V is multiplied before it has arrived",
+        file: "kernels-gpu/src/mma/mod.rs",
+        original: "            wait_group::<0>();\n            // SAFETY: the trip count",
+        broken: "            wait_group::<1>();\n            // SAFETY: the trip count",
+    },
+    Mutant {
+        name: "wait: scores are used while wgmma writes them",
+        file: "kernels-gpu/src/wgmma/device/consumer.rs",
+        original: "            self.scores(query);\n            self.acc_s.wait::<0>();",
+        broken: "            self.scores(query);\n            self.acc_s.wait::<1>();",
+    },
+    Mutant {
+        name: "fence: TMA stores what it may not see yet",
+        file: "kernels-gpu/src/wgmma/device/epilogue.rs",
+        original: "        tma::fence_shared();\n        turns.gather();\n        let may_hide",
+        broken: "        turns.gather();\n        let may_hide",
+    },
+    Mutant {
+        name: "order: one lane releases what others still read",
+        file: "kernels-gpu/src/wgmma/device/consumer.rs",
+        original: "                warp::sync_warp();\n                inbox.release",
+        broken: "                inbox.release",
+    },
 ];
 
 /// Breaks a copy of the tree in each way and runs the property tests on it: they must fail.
