@@ -8,15 +8,16 @@ use crate::{Backend, DType, Error, ForwardOptions, Memory, Operands, Problem, Te
 pub struct Output<M: Memory> {
     /// `[batch, heads_q, seq_q, head_dim_v]`, in q's dtype. Rows that see no key are 0.
     pub o: Tensor<M>,
-    /// Log-sum-exp of each row's scores, in nats: f32 `[batch, heads_q, seq_q, 1]`, contiguous.
-    /// Rows that see no key hold −∞.
+    /// Log-sum-exp of each row's scores, in nats: f32 `[batch, heads_q, seq_q, 1]`, contiguous; of packed
+    /// sequences `[1, heads_q, total_q, 1]`. Rows that see no key hold −∞.
     pub lse: Tensor<M>,
 }
 
 /// Exact attention: `o = softmax(q · kᵀ · softmax_scale) · v` over the keys the mask leaves visible.
 ///
-/// Allocates o and lse and nothing else, queues the work and returns without waiting for it;
-/// reading the result waits.
+/// Allocates o and lse, queues the work and returns without waiting for it; reading the result waits.
+/// The first call with an [`AlibiSlopes`](crate::AlibiSlopes) or [`CuSeqlens`](crate::CuSeqlens) also
+/// copies that to the device.
 ///
 /// # Errors
 /// [`Error::Argument`] naming the operand or option that is refused, [`Error::OutOfMemory`] or
@@ -79,6 +80,7 @@ pub fn forward_into<B: Backend>(
         v: v.address(memory),
         o: output.o.address(memory),
         lse: output.lse.address(memory),
+        ..Operands::default()
     };
     // SAFETY: a `Tensor` reaches only into its own buffer, which is live, and `Memory` frees it only
     // behind the work queued here. o and lse are the only views of their buffers and borrowed

@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::dtype::{Element, VisitElement, visit};
@@ -81,14 +82,15 @@ impl HostTensor {
         )
     }
 
-    /// One head, `[seq][dim]`, widened to f64.
-    pub(crate) fn head(&self, batch: usize, head: usize) -> Vec<f64> {
+    /// Some rows of one head, `[seq][dim]`, widened to f64.
+    pub(crate) fn head(&self, batch: usize, head: usize, rows: Range<usize>) -> Vec<f64> {
         visit(
             self.spec.dtype,
             ReadHead {
                 tensor: self,
                 batch,
                 head,
+                rows,
             },
         )
     }
@@ -176,15 +178,16 @@ struct ReadHead<'a> {
     tensor: &'a HostTensor,
     batch: usize,
     head: usize,
+    rows: Range<usize>,
 }
 
 impl VisitElement for ReadHead<'_> {
     type Output = Vec<f64>;
     fn visit<T: Element>(self) -> Vec<f64> {
-        let Shape { seq, dim, .. } = self.tensor.spec.shape;
+        let dim = self.tensor.spec.shape.dim;
         let stride = self.tensor.spec.strides.dim;
-        let mut values = Vec::with_capacity(seq * dim);
-        for position in 0..seq {
+        let mut values = Vec::with_capacity(self.rows.len() * dim);
+        for position in self.rows {
             let row = self.tensor.index(self.batch, self.head, position, 0) as i64;
             values.extend((0..dim as i64).map(|d| {
                 let start = (row + d * stride) as usize * size_of::<T>();

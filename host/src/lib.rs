@@ -37,11 +37,35 @@
 //! # }
 //! ```
 //!
+//! Sequences of different lengths are packed, and described by an option ([`CuSeqlens`]); options
+//! compose, so there is one function for all of them:
+//!
+//! ```
+//! use ferroflash::{AlibiSlopes, CuSeqlens, Mask};
+//! # use ferroflash::{Backend, Cpu, ForwardOptions, HostTensor, Layout, Shape, forward};
+//!
+//! # fn main() -> Result<(), ferroflash::Error> {
+//! # let mut cpu = Cpu::new();
+//! // Two sequences, of 3 and 5 rows, of 2 heads of 4 components: [8, 2, 4].
+//! let shape = Shape::packed(8, 2, 4);
+//! let x = HostTensor::from_f32(&[0.5; 64], shape, Layout::Bshd)?.upload(cpu.memory())?;
+//! let options = ForwardOptions::new()
+//!     .mask(Mask::Causal)
+//!     .cu_seqlens(CuSeqlens::from_lengths([(3, 3), (5, 5)])?)
+//!     .alibi(AlibiSlopes::geometric(2));
+//! let out = forward(&mut cpu, &x, &x, &x, &options)?; // o is [8, 2, 4], lse [2, 8]
+//! # assert_eq!(out.o.download(cpu.memory())?.get(0, 1, 7, 3), 0.5);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Tensors have any i64 strides, so slices, transposes and broadcasts need no copy. Engines that own
 //! their buffers pass addresses to [`Backend::forward_raw`] instead.
 
+mod alibi;
 pub mod backend;
 pub mod cases;
+mod cu_seqlens;
 mod dtype;
 mod error;
 mod forward;
@@ -58,10 +82,12 @@ mod spec;
 mod tensor;
 pub mod variant;
 
+pub use alibi::AlibiSlopes;
 pub use backend::cpu::Cpu;
 pub use backend::cuda::{Cuda, CudaDevice};
 pub use backend::sim::Sim;
 pub use backend::{Backend, Gpu};
+pub use cu_seqlens::CuSeqlens;
 pub use error::Error;
 pub use forward::{Output, forward, forward_into};
 pub use host_tensor::HostTensor;
@@ -69,7 +95,7 @@ pub use kernels_gpu::dtype::DType;
 pub use mask::Mask;
 pub use memory::Memory;
 pub use options::ForwardOptions;
-pub use problem::{MAX_HEAD_DIM, Operands, Problem, SEQ_LIMIT};
+pub use problem::{MAX_HEAD_DIM, Operands, Problem, SEQ_LIMIT, Sequence};
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;
 pub use variant::{Capabilities, Variant};

@@ -46,6 +46,19 @@ impl Mask {
             upper: right.map_or(Band::OPEN, |right| clamp(shift + i64::from(right))),
         }
     }
+
+    /// The mask as a varlen launch takes it, from the top-left corner: kernels align it to the
+    /// bottom-right corner of each sequence, none of which is longer than `longest_q` and `longest_kv`.
+    ///
+    /// A side that no sequence is long enough to feel is open, so that aligned bounds fit an i32.
+    pub(crate) fn unaligned_band(self, longest_q: usize, longest_kv: usize) -> Band {
+        let (left, right) = self.sides();
+        let felt = |side: Option<u32>, longest| side.filter(|&side| (side as usize) < longest);
+        Band {
+            lower: felt(left, longest_kv).map_or(-Band::OPEN, |left| -(left as i32)),
+            upper: felt(right, longest_q).map_or(Band::OPEN, |right| right as i32),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -63,5 +76,44 @@ mod tests {
         };
         let band = window.band(9, 5);
         assert_eq!((band.lower, band.upper), (-6, Band::OPEN));
+    }
+
+    /// Kernels see the same keys of a sequence, whether its band was aligned by the host or by them.
+    #[test]
+    fn aligning_a_band_later_shows_the_same_keys() {
+        const LONGEST: usize = 5;
+        let sides = [
+            None,
+            Some(0),
+            Some(1),
+            Some(3),
+            Some(4),
+            Some(5),
+            Some(u32::MAX),
+        ];
+        for (left, right) in sides.into_iter().flat_map(|l| sides.map(|r| (l, r))) {
+            let mask = Mask::Window { left, right };
+            let unaligned = mask.unaligned_band(LONGEST, LONGEST + 1);
+            for seq_q in 0..=LONGEST {
+                for seq_kv in 0..=LONGEST + 1 {
+                    let aligned = unaligned.bottom_right(seq_q as u32, seq_kv as u32);
+                    let band = mask.band(seq_q, seq_kv);
+                    for (i, j) in (0..seq_q).flat_map(|i| (0..seq_kv).map(move |j| (i, j))) {
+                        let distance = j as i32 - i as i32;
+                        let sees = |b: Band| b.lower <= distance && distance <= b.upper;
+                        assert_eq!(
+                            sees(aligned),
+                            sees(band),
+                            "{mask:?} {seq_q}x{seq_kv} {i},{j}"
+                        );
+                    }
+                }
+            }
+        }
+        let far = Mask::Window {
+            left: Some(u32::MAX),
+            right: Some(Band::OPEN as u32 - 1),
+        };
+        assert_eq!(far.unaligned_band(9, 9), Band::FULL);
     }
 }

@@ -1,4 +1,4 @@
-use crate::{Layout, Mask, Variant};
+use crate::{AlibiSlopes, CuSeqlens, Layout, Mask, Variant};
 
 /// What to compute beside the tensors themselves.
 ///
@@ -7,7 +7,7 @@ use crate::{Layout, Mask, Variant};
 /// let options = ForwardOptions::new().mask(Mask::Causal).softmax_scale(0.125);
 /// assert_eq!(options.softcap, None);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ForwardOptions {
     /// Multiplies `q · k`; any finite value. `None` means `1 / sqrt(head_dim)`.
@@ -16,6 +16,10 @@ pub struct ForwardOptions {
     pub mask: Mask,
     /// Scores become `softcap · tanh(score / softcap)`, after scaling; finite and above 0.
     pub softcap: Option<f32>,
+    /// Biases that grow with distance, added to scores after softmax_scale and softcap.
+    pub alibi: Option<AlibiSlopes>,
+    /// Packed sequences of different lengths; q, k, v and o then have batch 1 and all rows along seq.
+    pub cu_seqlens: Option<CuSeqlens>,
     /// Axis order of the output tensor in memory.
     pub o_layout: Layout,
     /// Runs this kernel variant instead of the preferred one.
@@ -43,6 +47,18 @@ impl ForwardOptions {
     /// Sets [`softcap`](Self::softcap).
     pub fn softcap(mut self, softcap: impl Into<Option<f32>>) -> Self {
         self.softcap = softcap.into();
+        self
+    }
+
+    /// Sets [`alibi`](Self::alibi).
+    pub fn alibi(mut self, slopes: impl Into<Option<AlibiSlopes>>) -> Self {
+        self.alibi = slopes.into();
+        self
+    }
+
+    /// Sets [`cu_seqlens`](Self::cu_seqlens).
+    pub fn cu_seqlens(mut self, cu_seqlens: impl Into<Option<CuSeqlens>>) -> Self {
+        self.cu_seqlens = cu_seqlens.into();
         self
     }
 

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
+use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance};
 
 use crate::backend::hopper::HopperPlan;
@@ -113,9 +114,13 @@ pub fn find_instance(
 ) -> Result<&'static Instance, String> {
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
+    // Kernels that take tensor maps are made for either dense or packed operands, the others take both.
+    let is_varlen = problem.cu_seqlens().is_some();
+    let takes_packing = |tile: &WgmmaTile| tile.varlen == is_varlen;
     let of_dtype = INSTANCES
         .iter()
-        .filter(|instance| instance.family == family && instance.dtype == dtype);
+        .filter(|instance| instance.family == family && instance.dtype == dtype)
+        .filter(|instance| instance.wgmma.is_none_or(takes_packing));
     if of_dtype.clone().next().is_none() {
         return Err(format!("it has no {} kernel", dtype.name()));
     }
@@ -138,12 +143,11 @@ pub fn find_instance(
 /// Why the shape or the strides of `problem` keep `instance` from running it, wherever its operands lie.
 fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
     let tile = instance.wgmma?;
-    let q = problem.q().shape;
-    if q.batch == 0 || q.heads == 0 || q.seq == 0 {
+    if problem.is_empty() {
         return None;
     }
     let anywhere = problem.forward_params(&Operands::default());
-    HopperPlan::new(&anywhere, tile).err()
+    HopperPlan::new(problem, &anywhere, tile).err()
 }
 
 /// Orders kernels that can run a problem: the least padding first; of two for the same head_dim the one made for this
@@ -152,7 +156,7 @@ fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool, Reverse<u32
     let (head_dim_v, shortest_seq_q) = instance
         .wgmma
         .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_seq_q));
-    let too_short = problem.q().shape.seq < shortest_seq_q as usize;
+    let too_short = problem.seq_q() < shortest_seq_q as usize;
     (
         instance.head_dim,
         head_dim_v,

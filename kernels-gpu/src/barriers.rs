@@ -9,7 +9,7 @@ use crate::config::wgmma::{WARPGROUP, WORK_SLOTS, WgmmaTile};
 pub struct Barriers {
     /// Q of a tile is in shared memory.
     pub q_full: u32,
-    /// All consumers are done with Q (and with what was staged over it).
+    /// All consumers are done with Q.
     pub q_empty: u32,
     pub k_full: u32,
     pub k_empty: u32,
@@ -25,16 +25,16 @@ impl Barriers {
     #[inline(always)]
     pub fn new(tile: &WgmmaTile, base: u32) -> Self {
         let at = |number: u32| base + number * mbarrier::BYTES;
-        let (k, v) = (tile.k_stages, tile.v_stages);
+        let (q, k, v) = (tile.q_stages, tile.k_stages, tile.v_stages);
         Self {
             q_full: at(0),
-            q_empty: at(1),
-            k_full: at(2),
-            k_empty: at(2 + k),
-            v_full: at(2 + 2 * k),
-            v_empty: at(2 + 2 * k + v),
-            work_full: at(2 + 2 * k + 2 * v),
-            work_empty: at(2 + 2 * k + 2 * v + WORK_SLOTS),
+            q_empty: at(q),
+            k_full: at(2 * q),
+            k_empty: at(2 * q + k),
+            v_full: at(2 * (q + k)),
+            v_empty: at(2 * (q + k) + v),
+            work_full: at(2 * (q + k + v)),
+            work_empty: at(2 * (q + k + v) + WORK_SLOTS),
         }
     }
 
@@ -59,12 +59,7 @@ impl Barriers {
                 stage += 1;
             }
         };
-        let q_readers = if tile.staging_is_own() {
-            consumers
-        } else {
-            tile.consumers
-        };
-        ring(self.q_full, self.q_empty, 1, q_readers);
+        ring(self.q_full, self.q_empty, tile.q_stages, consumers);
         ring(
             self.k_full,
             self.k_empty,

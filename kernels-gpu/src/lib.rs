@@ -13,6 +13,7 @@ pub mod dtype;
 pub mod instances;
 pub mod ladder;
 pub mod layout;
+pub mod probe;
 pub mod tile;
 pub mod wgmma;
 

@@ -96,11 +96,22 @@ impl Ring {
     #[inline(always)]
     pub unsafe fn release(&self, lane: u32, cluster: u32) {
         // SAFETY: forwarded to the caller.
+        unsafe { self.release_if(true, lane, cluster) }
+    }
+
+    /// As [`Self::release`] where `condition` holds, which is the same in the whole warp: without a branch.
+    ///
+    /// # Safety
+    /// As [`Self::release`].
+    #[inline(always)]
+    pub unsafe fn release_if(&self, condition: bool, lane: u32, cluster: u32) {
+        // SAFETY: forwarded to the caller.
         unsafe {
             if cluster == 1 {
-                mbarrier::arrive_if(lane == 0, self.empty());
+                mbarrier::arrive_if(condition & (lane == 0), self.empty());
             } else {
-                mbarrier::arrive_at_if(lane < cluster, self.empty(), lane % cluster);
+                let empty = self.empty();
+                mbarrier::arrive_at_if(condition & (lane < cluster), empty, lane % cluster);
             }
         }
     }

@@ -35,6 +35,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod analysis;
 mod checks;
 mod decode;
 mod error;
@@ -48,6 +49,7 @@ mod ptx;
 mod stats;
 mod tensor_map;
 
+pub use analysis::{Divergence, Together};
 pub use error::{MemoryError, ParseError, SimError};
 pub use exec::{Checks, LaunchConfig, Report, launch};
 pub use fault::{Access, BlockState, Fault, FaultKind};

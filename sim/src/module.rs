@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::analysis::{self, Divergence};
 use crate::decode;
 use crate::error::{MemoryError, ParseError, SimError};
 use crate::ir::{Kernel, Op, Parameter};
@@ -239,6 +240,12 @@ impl<'m> KernelInfo<'m> {
     /// Number of instructions after inlining calls.
     pub fn instructions(&self) -> usize {
         self.kernel.code.len()
+    }
+
+    /// Barriers and warp-wide instructions that a branch guards about which the threads that must reach them together
+    /// may disagree, as far as can be told without running the kernel.
+    pub fn divergences(&self) -> Vec<Divergence> {
+        analysis::divergences(self.kernel, self.source)
     }
 
     /// Instructions the simulator does not know: line, text, reason.

@@ -114,6 +114,7 @@ fn exercise(ptx: &str, seed: u64) {
     let buffer = memory.alloc(4096).unwrap();
     memory.write(buffer, &[1; 2048]).unwrap();
     for kernel in module.kernels() {
+        kernel.divergences();
         let blobs: Vec<Vec<u8>> = kernel
             .parameters()
             .iter()

@@ -45,6 +45,28 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// A tensor of these integers.
+    pub fn of_i32s(name: &'static str, values: &[i32]) -> Self {
+        Self {
+            name,
+            dtype: Dtype::I32,
+            shape: vec![values.len()],
+            bytes: bytemuck::cast_slice(values).to_vec(),
+        }
+    }
+
+    /// An f32 tensor of these values.
+    pub fn of_f32s(name: &'static str, values: &[f32], shape: &[usize]) -> Self {
+        Self {
+            name,
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+            bytes: bytemuck::cast_slice(values).to_vec(),
+        }
+    }
+}
+
 /// Writes a safetensors file.
 pub fn write(path: &Path, tensors: &[Tensor]) {
     let views = tensors.iter().map(|tensor| {

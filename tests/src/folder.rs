@@ -29,6 +29,16 @@ pub fn tensors() -> Vec<Tensor> {
     tensors.to_vec()
 }
 
+/// q, k and v of two packed sequences, of 2 and 3 queries and 3 and 4 keys, with their cu_seqlens.
+pub fn packed_tensors() -> Vec<Tensor> {
+    let shapes = [("q", [5, 4, 16]), ("k", [7, 2, 16]), ("v", [7, 2, 8])];
+    let tensors = shapes.map(|(name, shape)| Tensor::new(name, Dtype::F32, &shape));
+    let mut tensors = tensors.to_vec();
+    tensors.push(Tensor::of_i32s("cu_seqlens_q", &[0, 2, 5]));
+    tensors.push(Tensor::of_i32s("cu_seqlens_kv", &[0, 3, 7]));
+    tensors
+}
+
 impl Folder {
     /// A folder with `tensors` in its input file.
     pub fn with(tensors: &[Tensor]) -> Self {

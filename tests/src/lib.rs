@@ -9,4 +9,6 @@ pub mod folder;
 pub mod gpu;
 pub mod not_run;
 pub mod paths;
+pub mod schedules;
 pub mod strategy;
+pub mod tma;

@@ -1,42 +1,71 @@
 //! proptest strategies for [`CaseSpec`]: they shrink a failing case to a small one.
 
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Limits, tile_sizes};
+use ferroflash::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, Limits, tile_sizes};
 use ferroflash::{DType, Layout, MAX_HEAD_DIM, Mask};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 /// Any case of one of `dtypes` within `limits`.
 pub fn case(dtypes: &[DType], limits: Limits) -> impl Strategy<Value = CaseSpec> + use<> {
-    let batch = prop_oneof![30 => 1..=3usize, 1 => Just(0)];
-    let heads = (batch, 1..=3usize, 1..=5usize);
-    let seqs = (seq(limits.seq), seq(limits.seq), any::<bool>());
+    let heads = (1..=3usize, 1..=5usize);
     let dims = (head_dim(), head_dim(), any::<bool>());
-    let score = (mask(limits.seq as u32), scale_factor(), softcap());
+    let score = (
+        mask(limits.seq as u32),
+        scale_factor(),
+        softcap(),
+        alibi(limits.seq),
+    );
     let place = ([arrangement(), arrangement(), arrangement()], layout());
     let inputs = (
         select(dtypes.to_vec()),
         select(InputKind::ALL.to_vec()),
         any::<u64>(),
     );
-    (heads, seqs, dims, score, place, inputs)
-        .prop_map(|(heads, seqs, dims, score, place, inputs)| CaseSpec {
+    (lengths(limits.seq), heads, dims, score, place, inputs)
+        .prop_map(|(lengths, heads, dims, score, place, inputs)| CaseSpec {
             dtype: inputs.0,
-            batch: heads.0,
-            heads_kv: heads.1,
-            group: heads.2,
-            seq_q: seqs.0,
-            seq_kv: if seqs.2 { seqs.0 } else { seqs.1 },
+            lengths,
+            heads_kv: heads.0,
+            group: heads.1,
             head_dim: dims.0,
             head_dim_v: if dims.2 { dims.0 } else { dims.1 },
             mask: score.0,
             scale_factor: score.1,
             softcap: score.2,
+            alibi: score.3,
             kind: inputs.1,
             arrangements: place.0,
             o_layout: place.1,
             seed: inputs.2,
         })
         .prop_filter("too much work", move |case| limits.allow(case))
+}
+
+/// Dense batches, and packed ones of more sequences, many of them short or empty.
+fn lengths(limit: usize) -> impl Strategy<Value = Lengths> {
+    let pair = move || {
+        (seq(limit), seq(limit), any::<bool>())
+            .prop_map(|(seq_q, seq_kv, alike)| (seq_q, if alike { seq_q } else { seq_kv }))
+    };
+    let batch = prop_oneof![30 => 1..=3usize, 1 => Just(0)];
+    let dense = (batch, pair()).prop_map(|(batch, (seq_q, seq_kv))| Lengths::Dense {
+        batch,
+        seq_q,
+        seq_kv,
+    });
+    let packed = proptest::collection::vec(pair(), 0..6).prop_map(Lengths::Varlen);
+    prop_oneof![dense, packed]
+}
+
+/// Slopes of models, gentle ones under which planted keys keep dominating, and ones that favour what is far.
+fn alibi(limit: usize) -> impl Strategy<Value = Option<AlibiSpec>> {
+    let gentle = 4.0 / limit as f32;
+    let steepest = prop_oneof![0.0..1.0f32, 0.0..gentle, -0.1..0.0f32];
+    let slopes = (steepest, any::<bool>()).prop_map(|(steepest, is_batched)| AlibiSpec {
+        steepest,
+        is_batched,
+    });
+    proptest::option::of(slopes)
 }
 
 /// Short and long, and often beside the end of a tile.

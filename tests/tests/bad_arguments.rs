@@ -166,16 +166,16 @@ fn a_write_that_fails_midway() {
 
 #[test]
 fn command_lines() {
-    let cases: [(&[&str], &str, &str); 8] = [
+    let cases: [(&[&str], &str, &str); 11] = [
         (
             &[],
             "command",
-            "missing; one of attend, verify, bench, info, roofline, ladder, layout",
+            "missing; one of attend, verify, bench, info, roofline, ladder, layout, sim-report",
         ),
         (
             &["attention"],
             "command",
-            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout",
+            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout, sim-report",
         ),
         (
             &["attend"],
@@ -206,6 +206,21 @@ fn command_lines() {
             &["bench", "--pass", "sideways"],
             "--pass",
             "`sideways` is unknown; one of fwd",
+        ),
+        (
+            &["bench", "--varlen", "64,x"],
+            "--varlen",
+            "`x` is not valid; N or Q:K for each sequence, whole numbers, 0 or more",
+        ),
+        (
+            &["bench", "--varlen", "64:-1"],
+            "--varlen",
+            "`64:-1` is not valid; N or Q:K for each sequence, whole numbers, 0 or more",
+        ),
+        (
+            &["bench", "--varlen", "64", "--batch", "2"],
+            "--varlen",
+            "cannot be used with --batch; leave one of them out",
         ),
     ];
     for (arguments, argument, rest) in cases {

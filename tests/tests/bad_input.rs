@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferroflash_tests::files::{Dtype, Tensor};
-use ferroflash_tests::folder::{Folder, K, V, tensors};
+use ferroflash_tests::folder::{Folder, K, V, packed_tensors, tensors};
 
 /// Asserts that `attend` refuses `tensors`, on `argument`.
 #[track_caller]
@@ -97,7 +97,8 @@ fn a_missing_tensor() {
 
 #[test]
 fn a_rank_other_than_four() {
-    let allowed = "rank 4: [batch, seq, heads, dim] in bshd, [batch, heads, seq, dim] in bhsd";
+    let allowed = "rank 4: [batch, seq, heads, dim] in bshd, [batch, heads, seq, dim] in bhsd; or rank 3 \
+                   beside cu_seqlens_q and cu_seqlens_kv";
     let rest = format!("its shape is [5, 4, 16], of rank 3; {allowed}");
     refused_tensors(&reshaped("q", &[5, 4, 16]), "q", &rest);
     let rest = format!("its shape is [1, 2, 7, 2, 8], of rank 5; {allowed}");
@@ -172,4 +173,148 @@ fn batch_seq_and_heads() {
     refused_tensors(&reshaped("q", &[2, 5, 3, 16]), "q", &rest);
     let rest = format!("heads_q is 0; {allowed}");
     refused_tensors(&reshaped("q", &[2, 5, 0, 16]), "q", &rest);
+}
+
+/// Packed tensors, one of them replaced.
+fn packed_with(tensor: Tensor) -> Vec<Tensor> {
+    let mut tensors = packed_tensors();
+    tensors.retain(|other| other.name != tensor.name);
+    tensors.push(tensor);
+    tensors
+}
+
+#[test]
+fn packed_operands() {
+    let rest = "its shape is [1, 5, 4, 16], of rank 4; rank 3 beside cu_seqlens: [total, heads, dim] in bshd, \
+                [heads, total, dim] in bhsd";
+    let rank_4 = Tensor::new("q", Dtype::F32, &[1, 5, 4, 16]);
+    refused_tensors(&packed_with(rank_4), "q", rest);
+    let short_v = Tensor::new("v", Dtype::F32, &[6, 2, 8]);
+    let rest = "seq_kv is 6; 7, the seq_kv of k";
+    refused_tensors(&packed_with(short_v), "v", rest);
+}
+
+#[test]
+fn cu_seqlens() {
+    for (name, sums, rest) in [
+        (
+            "cu_seqlens_q",
+            &[][..],
+            "it is empty; batch + 1 elements, the first of them 0",
+        ),
+        ("cu_seqlens_q", &[1, 2, 5], "its first element is 1; 0"),
+        ("cu_seqlens_kv", &[-3, 0, 7], "its first element is -3; 0"),
+        (
+            "cu_seqlens_kv",
+            &[0, 8, 7],
+            "element 2 is 7, below 8 before it; elements that do not decrease",
+        ),
+        (
+            "cu_seqlens_q",
+            &[0, -1, 5],
+            "element 1 is -1, below 0 before it; elements that do not decrease",
+        ),
+        (
+            "cu_seqlens_kv",
+            &[0, 3, 4, 7],
+            "it has 4 elements; 3, as many as cu_seqlens_q",
+        ),
+        (
+            "cu_seqlens_q",
+            &[0, 2, 4],
+            "its last element, number 2, is 4; 5, the rows of q",
+        ),
+        (
+            "cu_seqlens_kv",
+            &[0, 3, 8],
+            "its last element, number 2, is 8; 7, the rows of k",
+        ),
+        (
+            "cu_seqlens_q",
+            &[0, 0, 1 << 30],
+            "its sequences have 1073741824 rows together; at most 1073741823",
+        ),
+    ] {
+        refused_tensors(&packed_with(Tensor::of_i32s(name, sums)), name, rest);
+    }
+    let name = "cu_seqlens_kv";
+    let wide = Tensor::new(name, Dtype::I64, &[3]);
+    refused_tensors(&packed_with(wide), name, "its dtype is I64; I32");
+    let square = Tensor::new(name, Dtype::I32, &[3, 1]);
+    refused_tensors(
+        &packed_with(square),
+        name,
+        "its shape is [3, 1]; [batch + 1]",
+    );
+
+    let mut lonely = packed_tensors();
+    lonely.retain(|tensor| tensor.name != name);
+    let folder = Folder::with(&lonely);
+    let outcome = folder.attend(&[]);
+    let (argument, rest) = outcome.failed(2);
+    assert_eq!(argument, name);
+    let allowed = "; both cu_seqlens_q and cu_seqlens_kv, or neither";
+    assert!(
+        rest.starts_with("the file has no such tensor") && rest.ends_with(allowed),
+        "{rest}"
+    );
+    folder.is_untouched();
+}
+
+#[test]
+fn alibi_slopes() {
+    let refused = |mut tensors: Vec<Tensor>, slopes: Option<Tensor>, rest: &str| {
+        tensors.extend(slopes);
+        let folder = Folder::with(&tensors);
+        let outcome = folder.attend(&["--alibi"]);
+        let (argument, found) = outcome.failed(2);
+        assert_eq!(argument, "alibi_slopes");
+        assert!(found.contains(rest), "{found}");
+        folder.is_untouched();
+    };
+    let slopes = |values: &[f32], shape: &[usize]| Tensor::of_f32s("alibi_slopes", values, shape);
+    refused(tensors(), None, "the file has no such tensor, only: ");
+    let wrong = Tensor::new("alibi_slopes", Dtype::F16, &[4]);
+    refused(tensors(), Some(wrong), "its dtype is F16; F32");
+    for (values, shape, rest) in [
+        (
+            &[0.5; 3][..],
+            &[3][..],
+            "it has 3 slopes a batch entry; 4, the heads_q of q",
+        ),
+        (
+            &[0.5; 6],
+            &[2, 3],
+            "it has 3 slopes a batch entry; 4, the heads_q of q",
+        ),
+        (
+            &[0.5; 12],
+            &[3, 4],
+            "it has slopes of 3 batch entries; 2, the batch",
+        ),
+        (
+            &[0.5; 8],
+            &[2, 4, 1],
+            "its shape is [2, 4, 1]; [heads_q] or [batch, heads_q]",
+        ),
+        (&[], &[2, 0], "0 slopes are no rows of 0; "),
+        (
+            &[0.5, f32::NAN, 0.5, 0.5],
+            &[4],
+            "element 1 is NaN; finite numbers below 3.16",
+        ),
+        (
+            &[0.5, 0.5, 0.5, -f32::INFINITY],
+            &[4],
+            "element 3 is -inf; ",
+        ),
+        (
+            &[1e30; 4],
+            &[4],
+            "element 0 is 1000000000000000000000000000000; ",
+        ),
+    ] {
+        refused(tensors(), Some(slopes(values, shape)), rest);
+        refused(packed_tensors(), Some(slopes(values, shape)), rest);
+    }
 }

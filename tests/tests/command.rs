@@ -2,12 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
 use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
+use ferroflash_tests::folder::packed_tensors;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
@@ -196,6 +198,121 @@ fn empty_tensors() {
     }
 }
 
+/// The rows `range` of the first axis.
+fn rows(tensor: &Tensor, range: Range<usize>) -> Tensor {
+    let row_bytes = tensor.bytes.len() / tensor.shape[0].max(1);
+    let mut shape = vec![1, range.len()];
+    shape.extend(&tensor.shape[1..]);
+    Tensor {
+        shape,
+        bytes: tensor.bytes[range.start * row_bytes..range.end * row_bytes].to_vec(),
+        ..tensor.clone()
+    }
+}
+
+/// Packed sequences give what each of them gives alone, with the slopes of its batch entry.
+#[test]
+fn packed_sequences_are_independent() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    let slopes = [0.5, 0.25, 2.0, -1.0, 0.125, 0.0, 1.0, 0.75];
+    let mut packed = packed_tensors();
+    packed.push(Tensor::of_f32s("alibi_slopes", &slopes, &[2, 4]));
+    files::write(&file("in"), &packed);
+    let options = ["--mask", "causal", "--softcap", "3", "--alibi"];
+    attend(&file("in"), &file("out"), &options).succeeded();
+    let (o, lse) = (
+        files::read(&file("out"), "o"),
+        files::read(&file("out"), "lse"),
+    );
+    assert_eq!(
+        (o.shape.as_slice(), lse.shape.as_slice()),
+        ([5, 4, 8].as_slice(), [4, 5].as_slice())
+    );
+
+    for (index, (q_rows, kv_rows)) in [(0..2, 0..3), (2..5, 3..7)].into_iter().enumerate() {
+        let alone = [
+            rows(&packed[0], q_rows.clone()),
+            rows(&packed[1], kv_rows.clone()),
+            rows(&packed[2], kv_rows),
+            Tensor::of_f32s("alibi_slopes", &slopes[index * 4..][..4], &[4]),
+        ];
+        files::write(&file("one"), &alone);
+        attend(&file("one"), &file("one-out"), &options).succeeded();
+        assert_eq!(
+            files::read(&file("one-out"), "o").bytes,
+            rows(&o, q_rows.clone()).bytes
+        );
+        let one_lse = f32s(&files::read(&file("one-out"), "lse"));
+        let of_head = |lse: &[f32], head: usize| lse[head * 5..][q_rows.clone()].to_vec();
+        let expected: Vec<f32> = (0..4).flat_map(|head| of_head(&f32s(&lse), head)).collect();
+        assert_eq!(one_lse, expected);
+    }
+    // Without the flag the slopes in the file are not used.
+    attend(&file("in"), &file("plain"), &options[..4]).succeeded();
+    assert_ne!(files::read(&file("plain"), "lse").bytes, lse.bytes);
+}
+
+/// In the other layout a packed tensor is [heads, total, dim].
+#[test]
+fn packed_layouts_agree() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    let packed = packed_tensors();
+    let swapped: Vec<_> = packed
+        .iter()
+        .map(|tensor| match tensor.shape.len() {
+            3 => without_batch(swap_middle(&rows_of_all(tensor))),
+            _ => tensor.clone(),
+        })
+        .collect();
+    files::write(&file("thd"), &packed);
+    files::write(&file("htd"), &swapped);
+    attend(&file("thd"), &file("out-thd"), &[]).succeeded();
+    attend(&file("htd"), &file("out-htd"), &["--layout", "bhsd"]).succeeded();
+    let o = files::read(&file("out-htd"), "o");
+    assert_eq!(o.shape, [4, 5, 8]);
+    let back = without_batch(swap_middle(&rows_of_all(&o)));
+    assert_eq!(back.bytes, files::read(&file("out-thd"), "o").bytes);
+}
+
+fn rows_of_all(tensor: &Tensor) -> Tensor {
+    rows(tensor, 0..tensor.shape[0])
+}
+
+fn without_batch(mut tensor: Tensor) -> Tensor {
+    tensor.shape.remove(0);
+    tensor
+}
+
+/// No sequence, and sequences without rows.
+#[test]
+fn packed_and_empty() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    for (q, kv) in [
+        (&[0][..], &[0][..]),
+        (&[0, 0, 0], &[0, 3, 3]),
+        (&[0, 2, 2], &[0, 0, 3]),
+    ] {
+        let total = |sums: &[i32]| sums[sums.len() - 1] as usize;
+        let tensors = [
+            Tensor::new("q", Dtype::F32, &[total(q), 2, 8]),
+            Tensor::new("k", Dtype::F32, &[total(kv), 2, 8]),
+            Tensor::new("v", Dtype::F32, &[total(kv), 2, 8]),
+            Tensor::of_i32s("cu_seqlens_q", q),
+            Tensor::of_i32s("cu_seqlens_kv", kv),
+        ];
+        files::write(&file("in"), &tensors);
+        attend(&file("in"), &file("out"), &[]).succeeded();
+        let o = files::read(&file("out"), "o");
+        assert_eq!(o.shape, [total(q), 2, 8]);
+        assert!(f32s(&o).iter().all(|&value| value == 0.0));
+        let lse = f32s(&files::read(&file("out"), "lse"));
+        assert_eq!(lse, vec![f32::NEG_INFINITY; 2 * total(q)]);
+    }
+}
+
 #[test]
 fn an_output_is_replaced_and_may_be_the_input() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -251,6 +368,27 @@ fn bench_prints_one_line_of_json() {
     let flops = 4.0 * 2.0 * 64.0 * (65.0 + 128.0) / 2.0 * 64.0;
     let expected = flops / number("ms_median") / 1e9;
     assert!((number("tflops") / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn bench_times_packed_sequences() {
+    let heads = "--heads 2 --head-dim 32 --json --backend cpu";
+    let tflops_and_ms = |lengths: &str| {
+        let outcome = run(&format!("bench {lengths} {heads}"));
+        let report: Value = serde_json::from_str(outcome.succeeded()).expect("JSON");
+        let number = |key: &str| report[key].as_f64().expect("a number");
+        number("tflops") * number("ms_median") * 1e9
+    };
+    // Four operations an element of 32 dims, on 2 heads, in each sequence by itself.
+    let flops = |pairs: usize| (pairs * 4 * 32 * 2) as f64;
+    let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    let expected = flops(64 * 64 + 30 * 50);
+    let found = tflops_and_ms("--varlen 64,0,30:50 --alibi");
+    assert!(close(found, expected), "{found} {expected}");
+    // As many rows, in sequences of other lengths: more pairs than in equal ones.
+    let uneven = tflops_and_ms("--batch 4 --seq-q 64 --seq-kv 64 --varlen-seed 1");
+    assert!(uneven > flops(4 * 64 * 64), "{uneven}");
+    assert!(uneven < flops(256 * 256), "{uneven}");
 }
 
 /// The driver that stands in for NVIDIA's launches nothing, so every result on it is wrong.

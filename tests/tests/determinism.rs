@@ -1,6 +1,6 @@
 //! The same inputs give the same bits, every time.
 
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, dtypes_of};
+use ferroflash::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, dtypes_of};
 use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu, HostTensor, Layout, Mask, forward};
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -16,31 +16,43 @@ const SEQS: [(usize, usize); 7] = [
     (1024, 1024),
 ];
 
-/// Runs each shape `repeats` times.
+/// Runs each shape `repeats` times, dense and packed.
 fn repeats<B: Backend>(mut backend: B, batch: usize, repeats: usize) {
     for dtype in dtypes_of(&backend).expect("the backend runs something") {
         for (number, (seq_q, seq_kv)) in SEQS.into_iter().enumerate() {
-            let spec = CaseSpec {
-                dtype,
+            let dense = Lengths::Dense {
                 batch,
-                heads_kv: 2,
-                group: 2,
                 seq_q,
                 seq_kv,
-                head_dim: [32, 64, 96, 128, 256][number % 5],
-                head_dim_v: 64,
-                mask: [Mask::None, Mask::Causal][number % 2],
-                scale_factor: None,
-                softcap: None,
-                kind: InputKind::Random,
-                arrangements: [Arrangement::BSHD; 3],
-                o_layout: Layout::Bshd,
-                seed: number as u64,
             };
-            repeats_of(&mut backend, &spec, repeats);
+            let packed = dense.made_uneven(number as u64);
+            for (lengths, alibi) in [(dense, None), (packed, Some(SLOPES))] {
+                let spec = CaseSpec {
+                    dtype,
+                    lengths,
+                    heads_kv: 2,
+                    group: 2,
+                    head_dim: [32, 64, 96, 128, 256][number % 5],
+                    head_dim_v: 64,
+                    mask: [Mask::None, Mask::Causal][number % 2],
+                    scale_factor: None,
+                    softcap: None,
+                    alibi,
+                    kind: InputKind::Random,
+                    arrangements: [Arrangement::BSHD; 3],
+                    o_layout: Layout::Bshd,
+                    seed: number as u64,
+                };
+                repeats_of(&mut backend, &spec, repeats);
+            }
         }
     }
 }
+
+const SLOPES: AlibiSpec = AlibiSpec {
+    steepest: 0.5,
+    is_batched: false,
+};
 
 fn repeats_of<B: Backend>(backend: &mut B, spec: &CaseSpec, repeats: usize) {
     let mut case = spec.build().expect("small");

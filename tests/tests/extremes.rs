@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind};
+use ferroflash::cases::{AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths, dtypes_of};
 use ferroflash::oracle::Rows;
+use ferroflash::variant::eligible;
 use ferroflash::{
-    Backend, Cpu, DType, ForwardOptions, HostTensor, Layout, Mask, Memory, Output, Shape, Tensor,
+    Backend, Cpu, DType, HostTensor, Layout, Mask, Memory, Output, Shape, Sim, Strides, Tensor,
     TensorSpec, forward, forward_into,
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -13,16 +14,19 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 fn small() -> CaseSpec {
     CaseSpec {
         dtype: DType::F32,
-        batch: 2,
+        lengths: Lengths::Dense {
+            batch: 2,
+            seq_q: 5,
+            seq_kv: 5,
+        },
         heads_kv: 1,
         group: 2,
-        seq_q: 5,
-        seq_kv: 5,
         head_dim: 8,
         head_dim_v: 8,
         mask: Mask::None,
         scale_factor: None,
         softcap: None,
+        alibi: None,
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
@@ -30,60 +34,124 @@ fn small() -> CaseSpec {
     }
 }
 
-/// More (batch, head) pairs than a grid's second dimension holds.
+/// More (batch, head) pairs than a grid's second dimension holds, dense and packed.
 fn many_heads<B: Backend>(mut backend: B) {
-    let spec = CaseSpec {
-        batch: 1100,
-        heads_kv: 30,
+    const BATCH: usize = 1100;
+    let dense = Lengths::Dense {
+        batch: BATCH,
         seq_q: 1,
         seq_kv: 2,
-        ..small()
     };
-    assert!(spec.batch * spec.heads_kv * spec.group > 1 << 16);
-    let case = spec.build().expect("small");
-    let (o, lse) = case.run(&mut backend).expect("it runs");
-    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-    assert!(verdict.passed(), "{verdict}");
+    for lengths in [dense, Lengths::Varlen(vec![(1, 2); BATCH])] {
+        let spec = CaseSpec {
+            lengths,
+            heads_kv: 30,
+            ..small()
+        };
+        assert!(BATCH * spec.heads_kv * spec.group > 1 << 16);
+        let case = spec.build().expect("small");
+        let (o, lse) = case.run(&mut backend).expect("it runs");
+        let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+        assert!(verdict.passed(), "{verdict}");
+    }
 }
 
-/// Batch entries more than 2³¹ elements apart: one problem writes its o there, the next one reads it
-/// as k and v.
+/// Batch entries, and packed rows, more than 2³¹ elements apart.
 fn far_strides<B: Backend>(mut backend: B) {
-    let first = small().build().expect("small");
+    far_strides_of(&mut backend, small(), |strides| {
+        strides.batch = (1 << 31) + 40
+    });
+    let packed = CaseSpec {
+        lengths: Lengths::Varlen(vec![(5, 5), (5, 5)]),
+        ..small()
+    };
+    // Of ten rows the last two.
+    far_strides_of(&mut backend, packed, |strides| strides.seq = (1 << 28) + 40);
+}
+
+/// One problem writes its o far away, the next one reads it as k and v.
+fn far_strides_of<B: Backend>(backend: &mut B, spec: CaseSpec, go_far: impl Fn(&mut Strides)) {
+    let first = spec.build().expect("small");
     let near = {
-        let (o, _) = first.run(&mut backend).expect("it runs");
+        let (o, _) = first.run(backend).expect("it runs");
         o
     };
 
     let upload = |backend: &mut B, tensor: &HostTensor| {
         tensor.upload(backend.memory()).expect("there is memory")
     };
-    let [q, k, v] = [&first.q, &first.k, &first.v].map(|tensor| upload(&mut backend, tensor));
-    let mut output = forward(&mut backend, &q, &k, &v, &first.options).expect("it runs");
+    let [q, k, v] = [&first.q, &first.k, &first.v].map(|tensor| upload(backend, tensor));
+    let mut output = forward(backend, &q, &k, &v, &first.options).expect("it runs");
     let mut far = *output.o.spec();
-    far.strides.batch = (1 << 31) + 40;
-    let elements = far.strides.batch as usize + near.to_f32(Layout::Bshd).len();
+    go_far(&mut far.strides);
+    let last = |size: usize, stride: i64| (size - 1) * stride as usize;
+    let elements = last(far.shape.batch, far.strides.batch)
+        + last(far.shape.seq, far.strides.seq)
+        + near.to_f32(Layout::Bshd).len();
+    assert!(elements > 1 << 31);
     let memory = backend.memory();
     let buffer = memory
         .alloc(elements * size_of::<f32>())
         .expect("there is memory");
     output.o = Tensor::new(memory, Arc::new(buffer), 0, far).expect("inside its buffer");
-    forward_into(&mut backend, &q, &k, &v, &mut output, &first.options).expect("it runs");
+    forward_into(backend, &q, &k, &v, &mut output, &first.options).expect("it runs");
 
-    let options = ForwardOptions::new().mask(Mask::Causal);
     let second = Case {
         q: first.q.clone(),
         k: near.clone(),
         v: near,
-        options,
+        options: first.options.clone().mask(Mask::Causal),
     };
     let Output { o, lse } =
-        forward(&mut backend, &q, &output.o, &output.o, &options).expect("it runs");
+        forward(backend, &q, &output.o, &output.o, &second.options).expect("it runs");
     let memory = backend.memory();
     let o = o.download(memory).expect("it ran");
     let lse = lse.download(memory).expect("it ran");
     let verdict = second.check(&o, &lse, Rows::All).expect("checked");
     assert!(verdict.passed(), "{verdict}");
+}
+
+/// Biases far above every other term of the scores: no row has a key near its diagonal.
+fn large_biases<B: Backend>(mut backend: B) {
+    for dtype in dtypes_of(&backend).expect("the backend runs something") {
+        for seqs in [(1500, 40), (300, 300)] {
+            let spec = CaseSpec {
+                dtype,
+                lengths: Lengths::Varlen(vec![seqs, (40, 40)]),
+                head_dim: 32,
+                alibi: Some(AlibiSpec {
+                    steepest: -4.0,
+                    is_batched: true,
+                }),
+                ..small()
+            };
+            let mut case = spec.build().expect("small");
+            let problem = case.problem().expect("valid");
+            for variant in eligible(&problem, &backend.capabilities()) {
+                case.options.force = Some(variant);
+                let (o, lse) = case.run(&mut backend).expect("it runs");
+                let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+                assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+            }
+        }
+    }
+}
+
+#[test]
+fn large_biases_cpu() {
+    large_biases(Cpu::new());
+}
+
+#[test]
+fn large_biases_sim() {
+    large_biases(Sim::new());
+}
+
+#[test]
+fn large_biases_cuda() {
+    if let Some(gpu) = gpu_or_not_run("large biases") {
+        large_biases(gpu);
+    }
 }
 
 #[test]

@@ -1,8 +1,15 @@
 //! The commands that explain: roofline, ladder, layout.
 
 use std::fs;
+use std::io::{Write, stderr};
 
-use ferroflash_tests::command::{Outcome, ferroflash};
+use ferroflash::learn::gpu_spec::GpuSpec;
+use ferroflash::learn::ladder::gpu::{Size, climb};
+use ferroflash::learn::probe::{self, Effort};
+use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -108,14 +115,18 @@ fn ladder_climbs_the_kernels_in_the_simulator() {
         .map(|rung| rung["name"].as_str().unwrap())
         .collect();
     assert_eq!(
-        names[..4],
+        names,
         [
             "unfused, S and P stored",
             "one pass, a thread a column",
             "FA1 tiles",
-            "simt"
+            "simt",
+            "mma",
+            "wgmma"
         ]
     );
+    assert_eq!(rungs[4]["dtype"], "bf16");
+    assert_eq!(rungs[5]["dtype"], "bf16");
     for rung in rungs {
         assert!(rung["error_ratio"].as_f64().unwrap() <= 1.0, "{rung}");
         // A simulator counts, and has no times worth printing.
@@ -156,35 +167,12 @@ fn layout_pictures_are_svgs_without_colour_codes_in_the_text() {
     }
 }
 
-/// A sweep writes its three files, and what it measured once it does not measure again.
-#[test]
-fn a_sweep_goes_on_where_it_was() {
-    let dir = TempDir::new().expect("a temporary folder");
-    let folder = dir.path().join("sweep");
-    let sweep = |seqs: &str| {
-        let options = "--batch 1 --heads 1 --head-dim 8 --backend cpu";
-        let command = format!("bench --sweep {} --seqs {seqs} {options}", folder.display());
-        run(&command).succeeded();
-        let json = fs::read_to_string(folder.join("sweep.json")).expect("it was written");
-        let points: Value = serde_json::from_str(&json).expect("it is JSON");
-        points.as_array().expect("it is a list").clone()
-    };
-    let first = sweep("16,32");
-    assert_eq!(first.len(), 2);
-    let both = sweep("16,32,48");
-    // Times differ from run to run: these are the first run's.
-    assert_eq!(both[..2], first[..]);
-    assert_eq!(both[2]["seq"], 48);
-    let csv = fs::read_to_string(folder.join("sweep.csv")).expect("it was written");
-    assert_eq!(csv.lines().count(), 1 + 3);
-    let svg = fs::read_to_string(folder.join("sweep.svg")).expect("it was written");
-    roxmltree::Document::parse(&svg).expect("it is XML");
-}
-
 #[test]
 fn bad_arguments_are_refused_by_name() {
     for (command, argument) in [
         ("roofline --device a100", "--device"),
+        ("roofline --device measured", "--device"),
+        ("roofline --device measured --seq 0", "--seq"),
         ("roofline --seq 0", "--seq"),
         ("roofline --seq 64,-1", "--seq"),
         ("roofline --head-dim 0", "--head-dim"),
@@ -207,18 +195,6 @@ fn bad_arguments_are_refused_by_name() {
         ("ladder --backend sim --mask causal", "--mask"),
         ("ladder --backend sim --dropout 0.1", "--dropout"),
         ("ladder --backend cuda", "--backend"),
-        (
-            "bench --sweep /proc/x --batch 1 --heads 1 --head-dim 8",
-            "--sweep",
-        ),
-        (
-            "bench --sweep x --seqs 0 --batch 1 --heads 1 --head-dim 8",
-            "--seqs",
-        ),
-        (
-            "bench --sweep x --seq-q 8 --batch 1 --heads 1 --head-dim 8",
-            "--sweep",
-        ),
         ("layout", "command"),
         ("layout picture", "command"),
         ("layout wgmma --n 0", "--n"),
@@ -231,5 +207,77 @@ fn bad_arguments_are_refused_by_name() {
         let outcome = run(command);
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
+    }
+}
+
+/// The driver that stands in for NVIDIA's launches nothing: what it seems to reach is no roof.
+#[test]
+fn a_gpu_that_computes_nothing_is_not_measured() {
+    let Some(driver) = paths::fake_driver() else {
+        return not_run("roofline of a wrong GPU: the fake driver is not packed");
+    };
+    let environment = [(cuda_loader::LIBRARY_VARIABLE, driver.as_os_str())];
+    let outcome = ferroflash_in(["roofline", "--device", "measured"], &environment);
+    let (_device, rest) = outcome.failed(1);
+    let wrong = "measuring with probe_copy failed: byte 0 of ";
+    assert!(rest.starts_with(wrong), "{rest}");
+}
+
+/// Every rung is right on a real GPU too, and has a time.
+#[test]
+fn ladder_on_a_gpu() {
+    let Some(mut gpu) = gpu_or_not_run("ladder") else {
+        return;
+    };
+    let size = Size {
+        heads: 3,
+        seq: 700,
+        head_dim: 80,
+        seed: 1,
+        runs: 2,
+    };
+    let rungs = climb(&mut gpu, &size).expect("it runs");
+    assert!(
+        rungs.len() >= 5,
+        "the mma kernels run on every GPU: {rungs:#?}"
+    );
+    for (index, rung) in rungs.iter().enumerate() {
+        assert!(rung.error_ratio <= 1.0, "{rung:?}");
+        assert!(rung.ms.is_some_and(|ms| ms > 0.0), "{rung:?}");
+        assert_eq!(rung.speed_up.is_some(), index > 0, "{rung:?}");
+    }
+}
+
+/// What is measured on a GPU is near its data sheet: not above it, and not far below.
+#[test]
+fn a_measured_roof_is_near_the_data_sheet() {
+    let Some(mut gpu) = gpu_or_not_run("probes") else {
+        return;
+    };
+    let effort = Effort {
+        copy_bytes: 1 << 30,
+        run_ms: 5.0,
+        runs: 5,
+    };
+    let measured = probe::measure(&mut gpu, &effort).expect("it runs");
+    let found = measured.spec(&gpu);
+    // Not `println`, which the test harness keeps for itself.
+    let _ = writeln!(stderr(), "{measured:?}");
+    let Some(sheet) = GpuSpec::of_device(&found.name) else {
+        return not_run(&format!("data sheet of {}", found.name));
+    };
+    for (what, found, promised, least) in [
+        ("bandwidth", found.bandwidth, sheet.bandwidth, 0.5),
+        // Newer tensor cores reach their rate by instructions of their own, which these kernels do not use.
+        ("tensor cores", found.tensor_flops, sheet.tensor_flops, 0.2),
+        ("f32", found.f32_flops, sheet.f32_flops, 0.5),
+        ("exponentials", found.exps, sheet.exps, 0.5),
+    ] {
+        let share = found / promised;
+        // Clocks may boost a little beyond what a data sheet says.
+        assert!(
+            (least..1.15).contains(&share),
+            "{what}: {share} of the data sheet"
+        );
     }
 }

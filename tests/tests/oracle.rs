@@ -1,22 +1,21 @@
 //! The oracle passes right results and sees small faults, in every dtype.
 
-use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind};
+use ferroflash::cases::{AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths};
 use ferroflash::oracle::{Rows, Verdict};
-use ferroflash::{Cpu, DType, HostTensor, Layout, Mask};
+use ferroflash::{AlibiSlopes, Cpu, CuSeqlens, DType, HostTensor, Layout, Mask};
 
 fn spec(dtype: DType, kind: InputKind) -> CaseSpec {
     CaseSpec {
         dtype,
-        batch: 1,
+        lengths: Lengths::one(300, 350),
         heads_kv: 2,
         group: 2,
-        seq_q: 300,
-        seq_kv: 350,
         head_dim: 64,
         head_dim_v: 32,
         mask: Mask::Causal,
         scale_factor: None,
         softcap: None,
+        alibi: None,
         kind,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
@@ -99,6 +98,68 @@ fn a_forgotten_softcap_is_caught() {
     let plain = case.clone();
     case.options.softcap = Some(15.0);
     is_caught(&case, &plain);
+}
+
+/// Three packed sequences, of which the first two are what [`spec`] has.
+fn packed(dtype: DType, kind: InputKind) -> CaseSpec {
+    CaseSpec {
+        lengths: Lengths::Varlen(vec![(300, 350), (20, 0), (200, 150)]),
+        alibi: Some(AlibiSpec {
+            steepest: 0.5,
+            is_batched: true,
+        }),
+        ..spec(dtype, kind)
+    }
+}
+
+#[test]
+fn right_packed_results_pass() {
+    for dtype in DType::ALL {
+        for kind in InputKind::ALL {
+            let case = packed(dtype, kind).build().expect("small");
+            let verdict = verdict(&case, &run(&case));
+            assert!(verdict.passed(), "{dtype:?} {kind:?}: {verdict}");
+            assert_eq!(verdict.rows, 4 * 520);
+        }
+    }
+}
+
+#[test]
+fn a_sequence_that_ends_one_key_off_is_caught() {
+    for dtype in DType::ALL {
+        for kv in [[351, 149], [349, 151]] {
+            let mut case = packed(dtype, InputKind::Planted);
+            case.mask = Mask::None;
+            let case = case.build().expect("small");
+            let mut faulty = case.clone();
+            let lengths = [(300, kv[0]), (20, 0), (200, kv[1])];
+            faulty.options.cu_seqlens = CuSeqlens::from_lengths(lengths).ok();
+            is_caught(&case, &faulty);
+        }
+    }
+}
+
+#[test]
+fn slopes_that_are_forgotten_mixed_up_or_a_percent_off_are_caught() {
+    for dtype in DType::ALL {
+        let case = packed(dtype, InputKind::Random).build().expect("small");
+        let right = case.options.alibi.as_ref().expect("it has slopes");
+        let all = (0..3).flat_map(|batch| (0..4).map(move |head| right.get(batch, head)));
+        let all: Vec<f32> = all.collect();
+        // Of the neighbouring head, of the first batch entry, all of them steeper.
+        let rotated: Vec<f32> = all.iter().cycle().skip(1).take(12).copied().collect();
+        let steeper: Vec<f32> = all.iter().map(|slope| slope * 1.01).collect();
+        for wrong in [
+            None,
+            AlibiSlopes::per_batch(&rotated, 4).ok(),
+            AlibiSlopes::per_head(&all[..4]).ok(),
+            AlibiSlopes::per_batch(&steeper, 4).ok(),
+        ] {
+            let mut faulty = case.clone();
+            faulty.options.alibi = wrong;
+            is_caught(&case, &faulty);
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The shapes that FlashAttention-2 and -3 test, against the f64 oracle's bound.
 
-use ferroflash::cases::{Case, dtypes_of, normal};
+use ferroflash::cases::{Case, Lengths, dtypes_of, normal};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
-use ferroflash::{Backend, Cpu, DType, ForwardOptions, Layout, Mask, Shape};
+use ferroflash::{AlibiSlopes, Backend, Cpu, DType, ForwardOptions, Layout, Mask, Shape};
 use ferroflash_tests::gpu::gpu_or_not_run;
 
 /// Shapes that one of their tests runs through.
@@ -12,6 +12,10 @@ struct Group {
     /// (seq_q, seq_kv)
     seqs: &'static [(usize, usize)],
     masks: &'static [Mask],
+    /// Whether slopes are given.
+    alibi: &'static [bool],
+    /// `seqs` are the longest of several packed sequences.
+    is_packed: bool,
 }
 
 const FA2_HEAD_DIMS: [usize; 11] = [32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256];
@@ -79,26 +83,51 @@ const CACHE_SEQS: [(usize, usize); 6] = [
     (1, 131072),
 ];
 
-const GROUPS: [Group; 4] = [
+const FA3_VARLEN_SEQS: [(usize, usize); 7] = [
+    (1, 1),
+    (1, 3),
+    (2, 1),
+    (511, 1),
+    (3, 513),
+    (307, 256),
+    (4096, 4096),
+];
+
+const GROUPS: [Group; 5] = [
     Group {
         head_dims: &FA2_HEAD_DIMS,
         seqs: &FA2_OUTPUT_SEQS,
         masks: &[Mask::None, Mask::Causal, WINDOW],
+        alibi: &[false, true],
+        is_packed: false,
     },
     Group {
         head_dims: &FA2_HEAD_DIMS,
         seqs: &FA2_CAUSAL_SEQS,
         masks: &[Mask::Causal, WINDOW],
+        alibi: &[false, true],
+        is_packed: false,
     },
     Group {
         head_dims: &FA3_HEAD_DIMS,
         seqs: &FA3_SEQS,
         masks: &[Mask::None, Mask::Causal, WINDOW],
+        alibi: &[false],
+        is_packed: false,
+    },
+    Group {
+        head_dims: &FA3_HEAD_DIMS,
+        seqs: &FA3_VARLEN_SEQS,
+        masks: &[Mask::None, Mask::Causal, WINDOW],
+        alibi: &[false, true],
+        is_packed: true,
     },
     Group {
         head_dims: &[64, 128, 256],
         seqs: &CACHE_SEQS,
         masks: &[Mask::None, Mask::Causal],
+        alibi: &[false],
+        is_packed: false,
     },
 ];
 
@@ -115,15 +144,24 @@ struct Problem {
     head_dim: usize,
     mask: Mask,
     softcap: Option<f32>,
+    alibi: bool,
+    is_packed: bool,
 }
 
 /// Every combination.
 fn problems(dtypes: &[DType]) -> Vec<Problem> {
+    GROUPS
+        .iter()
+        .flat_map(|group| of_group(group, dtypes))
+        .collect()
+}
+
+fn of_group(group: &Group, dtypes: &[DType]) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for group in &GROUPS {
-        for &head_dim in group.head_dims {
-            for &seqs in group.seqs {
-                for &mask in group.masks {
+    for &head_dim in group.head_dims {
+        for &seqs in group.seqs {
+            for &mask in group.masks {
+                for &alibi in group.alibi {
                     for heads in HEADS {
                         for softcap in SOFTCAPS {
                             problems.extend(dtypes.iter().map(|&dtype| Problem {
@@ -133,6 +171,8 @@ fn problems(dtypes: &[DType]) -> Vec<Problem> {
                                 head_dim,
                                 mask,
                                 softcap,
+                                alibi,
+                                is_packed: group.is_packed,
                             }));
                         }
                     }
@@ -144,20 +184,43 @@ fn problems(dtypes: &[DType]) -> Vec<Problem> {
 }
 
 impl Problem {
+    /// One sequence; or the longest one among shorter ones and ones without queries, keys or both.
+    fn lengths(&self) -> Lengths {
+        let (seq_q, seq_kv) = self.seqs;
+        match self.is_packed {
+            false => Lengths::one(seq_q, seq_kv),
+            true => Lengths::Varlen(vec![
+                (seq_q / 3, seq_kv / 3),
+                (0, seq_kv),
+                (seq_q, seq_kv),
+                (0, 0),
+                (seq_q.saturating_sub(20), seq_kv.saturating_sub(7)),
+                (seq_q / 2, 0),
+            ]),
+        }
+    }
+
     fn case(&self) -> Case {
+        let lengths = self.lengths();
+        let (batch, seq_q, seq_kv) = lengths.axes();
         let shape = |heads, seq| Shape {
-            batch: 1,
+            batch,
             heads,
             seq,
             dim: self.head_dim,
         };
         let tensor = |shape, seed| normal(self.dtype, shape, Layout::Bshd, seed).expect("small");
-        let kv = shape(self.heads.1, self.seqs.1);
+        let kv = shape(self.heads.1, seq_kv);
+        let options = ForwardOptions::new()
+            .mask(self.mask)
+            .softcap(self.softcap)
+            .alibi(self.alibi.then(|| AlibiSlopes::geometric(self.heads.0)))
+            .cu_seqlens(lengths.cu_seqlens().expect("short"));
         Case {
-            q: tensor(shape(self.heads.0, self.seqs.0), 1),
+            q: tensor(shape(self.heads.0, seq_q), 1),
             k: tensor(kv, 2),
             v: tensor(kv, 3),
-            options: ForwardOptions::new().mask(self.mask).softcap(self.softcap),
+            options,
         }
     }
 }
@@ -185,12 +248,12 @@ fn run<B: Backend>(mut backend: B, every: usize) {
 /// A prime, so that it walks through every axis of the combinations.
 #[test]
 fn cpu() {
-    run(Cpu::new(), 211);
+    run(Cpu::new(), 397);
 }
 
 #[test]
 fn cuda() {
     if let Some(gpu) = gpu_or_not_run("peers' shapes") {
-        run(gpu, 7);
+        run(gpu, 13);
     }
 }

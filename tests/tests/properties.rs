@@ -2,16 +2,14 @@
 
 use std::cell::RefCell;
 
-use ferroflash::backend::Device;
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu};
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::not_run::not_run;
-use ferroflash_tests::strategy;
-use kernels_gpu::instances::Family;
+use ferroflash_tests::schedules::SCHEDULES;
+use ferroflash_tests::{strategy, tma};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -27,7 +25,8 @@ fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
     };
     let dtypes = dtypes_of(&backend).expect("the backend runs something");
 
-    let strategy = strategy::case(&dtypes, limits);
+    let anywhere = || strategy::case(&dtypes, limits);
+    let strategy = prop_oneof![anywhere(), anywhere().prop_map(tma::reachable)];
     let backend = RefCell::new(backend);
     let outcome =
         TestRunner::new(config).run(&strategy, |spec| agrees(&mut *backend.borrow_mut(), &spec));
@@ -63,22 +62,28 @@ fn cpu() {
     backend_agrees(Cpu::new(), LIMITS, 300);
 }
 
-#[test]
-fn sim() {
-    for family in Family::ALL {
-        if !SimDevice::FAMILIES.contains(&family) {
-            let name = family.name();
-            not_run(&format!("properties of {name} on sim: not simulated yet"));
-        }
-    }
-    backend_agrees(Sim::new(), Limits::SIMULATED, 100);
+/// Cases for each of the simulator's schedules.
+const SIMULATED_CASES: u32 = 150;
+
+fn sim_agrees(schedule: u64) {
+    let sim = Sim::on(SimDevice::with_schedule(schedule));
+    backend_agrees(sim, Limits::SIMULATED, SIMULATED_CASES);
 }
 
-/// Warps interleaved at random: a missing barrier shows.
+#[test]
+fn sim() {
+    sim_agrees(SCHEDULES[0]);
+}
+
+/// Warps interleaved and copies finished at random: a missing barrier or wait shows.
 #[test]
 fn sim_interleaved() {
-    let sim = Sim::on(SimDevice::with_schedule(0x5eed));
-    backend_agrees(sim, Limits::SIMULATED, 50);
+    sim_agrees(SCHEDULES[1]);
+}
+
+#[test]
+fn sim_interleaved_otherwise() {
+    sim_agrees(SCHEDULES[2]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Which variants are eligible, which is preferred, and what forcing one does.
 
-use ferroflash::variant::{GpuCapabilities, eligible, preferred, select, why_not};
+use ferroflash::variant::{GpuCapabilities, eligible, find_instance, preferred, select, why_not};
 use ferroflash::{
-    Backend, Capabilities, Cpu, DType, Error, ForwardOptions, Layout, Problem, Shape, TensorSpec,
-    Variant,
+    Backend, Capabilities, Cpu, CuSeqlens, DType, Error, ForwardOptions, Layout, Problem, Shape,
+    TensorSpec, Variant,
 };
 use kernels_gpu::instances::Family;
 
@@ -103,6 +103,61 @@ fn a_problem_that_nothing_can_run_names_every_reason() {
     assert!(
         wrong.contains("tiled: it runs on the cpu backend"),
         "{wrong}"
+    );
+}
+
+/// Of packed operands with rows of `heads · head_dim` elements.
+fn packed(dtype: DType, head_dim: usize, force: Option<Variant>) -> Problem {
+    let spec = TensorSpec::contiguous(dtype, Shape::packed(10, 2, head_dim), Layout::Bshd);
+    let spec = spec.expect("small");
+    let options = ForwardOptions::new()
+        .cu_seqlens(CuSeqlens::from_lengths([(4, 4), (6, 6)]).expect("short"))
+        .force(force);
+    Problem::with_dense_output(spec, spec, spec, &options).expect("valid")
+}
+
+#[test]
+fn packed_sequences_go_to_kernels_that_take_them() {
+    let Capabilities::Gpu(hopper) = HOPPER else {
+        unreachable!()
+    };
+    let kernel = |family, problem: &Problem| {
+        let instance = find_instance(family, problem, &hopper);
+        instance.map(|instance| instance.name)
+    };
+    for dtype in [DType::F16, DType::Bf16] {
+        let name = dtype.name();
+        let wgmma = |head_dim| kernel(Family::Wgmma, &packed(dtype, head_dim, None));
+        for (head_dim, tile) in [
+            (8, 64),
+            (64, 64),
+            (96, 96),
+            (128, 128),
+            (192, 192),
+            (256, 256),
+        ] {
+            let expected = format!("fa_fwd_sm90_{name}_hd{tile}_varlen");
+            assert_eq!(wgmma(head_dim), Ok(expected.as_str()));
+        }
+        // What keeps TMA from a packed operand is said of the kernel that takes packed ones.
+        let reason = wgmma(60).expect_err("no multiple of 8");
+        assert!(
+            reason.contains("head_dim 60 is not a multiple of 8"),
+            "{reason}"
+        );
+        let dense = kernel(Family::Wgmma, &problem(dtype, 64, None));
+        assert_eq!(dense, Ok(format!("fa_fwd_sm90_{name}_hd64").as_str()));
+        let both = [packed(dtype, 64, None), problem(dtype, 64, None)];
+        let [mma_packed, mma_dense] = both.map(|problem| kernel(Family::Mma, &problem));
+        assert_eq!((mma_packed.is_ok(), mma_packed), (true, mma_dense));
+    }
+    let preferred = preferred(&packed(DType::Bf16, 128, None), &HOPPER);
+    assert_eq!(preferred, Some(variant("wgmma")));
+    let forced = packed(DType::F32, 64, Some(variant("simt")));
+    assert_eq!(select(&forced, &HOPPER).ok(), Some(variant("simt")));
+    assert_eq!(
+        eligible(&packed(DType::F32, 64, None), &Capabilities::Cpu),
+        [variant("tiled")]
     );
 }
 

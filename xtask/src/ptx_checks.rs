@@ -2,8 +2,10 @@
 
 use std::fs;
 
+use anyhow::Context;
 use cuda_builder::manifest::Resources;
 use cuda_builder::{Build, Kernel};
+use ptx_sim::{Divergence, Module};
 
 use crate::budgets::Budgets;
 use crate::report::{Outcome, Report};
@@ -12,7 +14,7 @@ use crate::report::{Outcome, Report};
 pub fn check_text(build: &Build, report: &mut Report) -> anyhow::Result<()> {
     for kernel in &build.kernels {
         let ptx = fs::read_to_string(&kernel.ptx)?;
-        report.add(match text_faults(&ptx) {
+        report.add(match faults(&ptx).with_context(|| kernel.entry.clone())? {
             faults if faults.is_empty() => Outcome::Passed(format!("{}: PTX text", kernel.entry)),
             faults => Outcome::Failed(format!("{}: PTX text: {}", kernel.entry, faults.join("; "))),
         });
@@ -32,6 +34,25 @@ const FORBIDDEN: [(&str, &str); 3] = [
     ),
     ("trap;", "a panic branch was left in"),
 ];
+
+/// What is wrong with a kernel's PTX.
+fn faults(ptx: &str) -> anyhow::Result<Vec<String>> {
+    let mut faults = text_faults(ptx);
+    let module = Module::parse(ptx)?;
+    for kernel in module.kernels() {
+        let unknown = kernel.unsupported();
+        faults.extend(unknown.iter().map(|(line, text, why)| {
+            format!("`{text}` at line {line} cannot be simulated: {why}")
+        }));
+        let divergences = kernel.divergences();
+        faults.extend(divergences.iter().map(|divergence| {
+            let Divergence { line, text, .. } = divergence;
+            let branch = divergence.branch_line;
+            format!("`{text}` at line {line}: line {branch} lets threads pass it that must reach it together")
+        }));
+    }
+    Ok(faults)
+}
 
 fn text_faults(ptx: &str) -> Vec<String> {
     let instructions = || {
@@ -126,6 +147,27 @@ mod tests {
         assert!(text_faults("\tadd.s32 %r1, %r2, %r3; // call me\n\tbar.sync 0;\n").is_empty());
         assert_eq!(text_faults("\t.local .align 8 .b8 depot[40];\n").len(), 1);
         assert_eq!(text_faults("\tcall.uni panic, ();\n\ttrap;\n").len(), 2);
+    }
+
+    #[test]
+    fn finds_barriers_that_threads_disagree_about() {
+        let kernel = |threads| {
+            format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n.maxntid 128, 1, 1\n{{\n\
+                 .reg .pred %p1;\n.reg .b32 %r1;\nmov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, {threads};\n\
+                 @!%p1 bra SKIP;\nbar.sync 1, 32;\nSKIP:\nret;\n}}\n"
+            )
+        };
+        assert_eq!(faults(&kernel(32)).unwrap(), [""; 0]);
+        let found = faults(&kernel(20)).unwrap();
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("`bar.sync 1, 32;` at line 12: line 11 lets"),
+            "{found:?}"
+        );
+        let unknown = kernel(32).replace("ret;", "frobnicate.b32 %r1;");
+        assert_eq!(faults(&unknown).unwrap().len(), 1);
+        assert!(faults("not PTX").is_err());
     }
 
     #[test]

@@ -112,6 +112,21 @@ pub unsafe fn load_u32(address: u64) -> u32 {
     value
 }
 
+/// Loads 16 bytes, as four words, of memory that nobody writes during the launch (`ld.global.nc.v4.b32`).
+///
+/// # Safety
+/// `address` is 16-byte aligned and its 16 bytes are inside an allocation that is only read.
+#[inline(always)]
+pub unsafe fn load4_bits(address: u64) -> [u32; 4] {
+    let [a, b, c, d]: [u32; 4];
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.nc.v4.b32 {{{}, {}, {}, {}}}, [{}];", out(reg32) a, out(reg32) b,
+            out(reg32) c, out(reg32) d, in(reg64) address, options(pure, readonly, nostack));
+    }
+    [a, b, c, d]
+}
+
 /// Loads one f32, which this or an earlier launch wrote (`ld.global.f32`).
 ///
 /// # Safety

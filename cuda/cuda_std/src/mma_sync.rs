@@ -13,6 +13,36 @@
 
 use core::arch::asm;
 
+use crate::half::{Bf16, F16};
+
+/// Element types that a warp multiplies.
+pub trait MmaSync {
+    /// `a · b + c`.
+    ///
+    /// # PTX
+    /// `mma.sync.aligned.m16n8k16.row.col.f32.*.*.f32`.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    unsafe fn multiply_add(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
+}
+
+impl MmaSync for Bf16 {
+    #[inline(always)]
+    unsafe fn multiply_add(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+        // SAFETY: forwarded to the caller.
+        unsafe { mma_bf16(a, b, c) }
+    }
+}
+
+impl MmaSync for F16 {
+    #[inline(always)]
+    unsafe fn multiply_add(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+        // SAFETY: forwarded to the caller.
+        unsafe { mma_f16(a, b, c) }
+    }
+}
+
 #[repr(C)]
 struct Accumulator(f32, f32, f32, f32);
 

@@ -54,6 +54,12 @@ impl Descriptor {
         Self(address | leading | STRIDE_OFFSET | SWIZZLE_128B)
     }
 
+    /// The shared-memory address the matrix begins at.
+    #[inline(always)]
+    pub fn address(self) -> u32 {
+        self.0 as u32 * UNIT & ADDRESS_MASK
+    }
+
     /// The same matrix `bytes` further on, a multiple of 1024.
     #[inline(always)]
     pub fn offset(self, bytes: u32) -> Self {

@@ -4,17 +4,21 @@ use kernels_gpu::tile::schedule::TileList;
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::hopper::HopperPlan;
+use super::uploads::Uploads;
 use crate::variant::{GpuCapabilities, eligible, find_instance, select};
 use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
 ///
-/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles; nothing else is
-/// allocated beside what the caller asks for.
+/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles, and it copies slopes
+/// and cu_seqlens to the device for which it is given no address; nothing else is allocated beside what the
+/// caller asks for.
 pub struct Gpu<D: Device> {
     device: D,
     /// 0 between launches.
     tile_counter: Option<D::Buffer>,
+    slopes: Uploads<f32, D::Buffer>,
+    cu_seqlens: Uploads<i32, D::Buffer>,
 }
 
 impl<D: Device> Gpu<D> {
@@ -23,6 +27,8 @@ impl<D: Device> Gpu<D> {
         Self {
             device,
             tile_counter: None,
+            slopes: Uploads::default(),
+            cu_seqlens: Uploads::default(),
         }
     }
 
@@ -64,7 +70,7 @@ impl<D: Device> Gpu<D> {
             let Some(tile) = instance.wgmma else {
                 return Ok((instance, None));
             };
-            match HopperPlan::new(params, tile) {
+            match HopperPlan::new(problem, params, tile) {
                 Ok(plan) => return Ok((instance, Some(plan))),
                 Err(reason) => refusal = reason,
             }
@@ -85,6 +91,21 @@ impl<D: Device> Gpu<D> {
         }
         let counter = self.tile_counter.as_ref().expect("it was made above");
         Ok(self.device.address(counter))
+    }
+
+    /// `operands` with every address the problem needs: those left out are of this backend's own copies.
+    fn complete(&mut self, problem: &Problem, operands: &Operands) -> Result<Operands, Error> {
+        let mut operands = *operands;
+        if let (Some(slopes), None) = (problem.alibi(), operands.alibi_slopes) {
+            let address = self.slopes.address(&mut self.device, slopes.values())?;
+            operands.alibi_slopes = Some(address);
+        }
+        if let (Some(packed), None) = (problem.cu_seqlens(), operands.cu_seqlens) {
+            let q = self.cu_seqlens.address(&mut self.device, packed.values())?;
+            let kv = q + size_of_val(packed.q()) as u64;
+            operands.cu_seqlens = Some([q, kv]);
+        }
+        Ok(operands)
     }
 
     /// What the device can run.
@@ -122,12 +143,11 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {
-        let params = problem.forward_params(operands);
-        let shape = problem.q().shape;
-        if shape.batch == 0 || shape.heads == 0 || shape.seq == 0 {
+        if problem.is_empty() {
             // There is nothing to compute, but a forced variant must still be one that could.
             return self.instance(problem).map(|_| ());
         }
+        let params = problem.forward_params(&self.complete(problem, operands)?);
         let (kernel, plan) = self.instance_for(problem, &params)?;
         let ptx = modules::ptx(kernel.name).expect("every instance has a module");
         match (plan, kernel.wgmma) {

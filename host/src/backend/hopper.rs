@@ -7,7 +7,7 @@ use kernels_gpu::wgmma::schedule::Schedule;
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
 
 use super::device::Device;
-use crate::Error;
+use crate::{Error, Problem};
 
 /// The order of tiles and what TMA is told, for one problem on operands at known addresses.
 pub(crate) struct HopperPlan {
@@ -16,11 +16,12 @@ pub(crate) struct HopperPlan {
 }
 
 impl HopperPlan {
-    /// Why a kernel of shape `tile` cannot run a dense problem, or how it does.
-    pub fn new(params: &ForwardParams, tile: &WgmmaTile) -> Result<Self, String> {
-        if tile.varlen {
-            return Err("it takes packed sequences only".to_owned());
-        }
+    /// Why a kernel of shape `tile` cannot run `problem`, launched with `params`, or how it does.
+    pub fn new(
+        problem: &Problem,
+        params: &ForwardParams,
+        tile: &WgmmaTile,
+    ) -> Result<Self, String> {
         if params.head_dim > tile.head_dim || params.head_dim_v > tile.head_dim_v {
             return Err(format!(
                 "it holds a head_dim of {} and a head_dim_v of {} at most",
@@ -29,7 +30,8 @@ impl HopperPlan {
         }
         let schedule = Schedule::new(params, tile.cluster_m())
             .ok_or_else(|| "it has no tile, or more than it can count".to_owned())?;
-        let maps = ForwardMaps::new(params, params.seq_kv, tile).map_err(|(operand, reason)| {
+        let rows_kv = problem.k().shape.seq as u32;
+        let maps = ForwardMaps::new(params, rows_kv, tile).map_err(|(operand, reason)| {
             format!("TMA cannot reach {operand}: {}", words(reason))
         })?;
         Ok(Self { schedule, maps })

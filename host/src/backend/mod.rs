@@ -6,6 +6,7 @@ mod device;
 mod gpu;
 pub(crate) mod hopper;
 pub mod sim;
+mod uploads;
 
 pub use device::{Counts, Device, DeviceInfo, Launch};
 pub use gpu::Gpu;
@@ -38,6 +39,9 @@ pub trait Backend {
     /// Queues `problem` on operands given by address, without waiting for it and without
     /// allocating device memory.
     ///
+    /// Slopes and cu_seqlens for which `operands` has no address are the exception: the first call with them
+    /// copies them to the device, which allocates and waits, and later ones use that copy.
+    ///
     /// # Errors
     /// [`Error::Argument`] if no variant, or not the forced one, can run it here;
     /// [`Error::Device`] if the launch fails.
@@ -60,6 +64,7 @@ pub trait Backend {
     ///     v: v.as_ptr().expose_provenance() as u64,
     ///     o: o.as_mut_ptr().expose_provenance() as u64,
     ///     lse: lse.as_mut_ptr().expose_provenance() as u64,
+    ///     ..Operands::default()
     /// };
     /// // SAFETY: the vectors hold as many elements as the problem reaches, and outlive the call, which
     /// // on this backend returns when the work is done.
@@ -73,6 +78,7 @@ pub trait Backend {
     /// Until the queued work is done, every element that `problem`'s shapes and strides reach from
     /// the addresses in `operands` must lie in live memory of this backend, those of o and lse must
     /// not be accessed by anyone else, and those of q, k and v must not be written. Addresses must
-    /// be aligned to their element's size.
+    /// be aligned to their element's size. Where `operands` has addresses of slopes and cu_seqlens, the
+    /// problem's own values must lie there.
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error>;
 }

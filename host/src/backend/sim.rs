@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
-use ptx_sim::{LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
+use ptx_sim::{Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
 
 use super::device::{Counts, Device, DeviceInfo, Launch};
 use crate::{Error, Gpu, Memory};
@@ -38,8 +38,22 @@ pub struct SimDevice {
     /// Modules parsed before, by the name of their kernel.
     modules: HashMap<&'static str, Module>,
     schedule_seed: u64,
+    checks: Checks,
     counts: Counts,
+    /// What each launch did, in order, once somebody wants to know.
+    statistics: Option<Vec<KernelStatistics>>,
     info: DeviceInfo,
+}
+
+/// What one launch of a kernel did.
+#[derive(Clone, Debug)]
+pub struct KernelStatistics {
+    /// The kernel's entry.
+    pub kernel: &'static str,
+    /// Blocks it was launched with.
+    pub grid: u32,
+    /// Counts of every PTX line.
+    pub statistics: ptx_sim::Statistics,
 }
 
 /// An allocation in a simulated GPU's memory.
@@ -73,7 +87,9 @@ impl SimDevice {
             memory: Arc::new(ptx_sim::Memory::new()),
             modules: HashMap::new(),
             schedule_seed: seed,
+            checks: Checks::ALL,
             counts: Counts::default(),
+            statistics: None,
             info: DeviceInfo {
                 name: DEVICE_NAME.to_owned(),
                 compute_capability: (9, 0),
@@ -87,16 +103,35 @@ impl SimDevice {
     }
 }
 
+impl SimDevice {
+    /// The same device with other checks; all are on by default.
+    pub fn checks(self, checks: Checks) -> Self {
+        Self { checks, ..self }
+    }
+}
+
 /// Bytes of a sector, the unit in which global memory is fetched.
 const SECTOR_BYTES: u64 = 32;
 
 impl SimDevice {
-    fn count(&mut self, report: &ptx_sim::Report) {
+    /// The statistics of the launches since the last call, in order. From the first call on they are kept.
+    pub fn take_statistics(&mut self) -> Vec<KernelStatistics> {
+        self.statistics.replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn count(&mut self, launch: &Launch<'_>, report: ptx_sim::Report) {
         self.counts.warp_instructions += report.warp_instructions;
-        if let Some(statistics) = &report.statistics {
-            let sectors: u64 = statistics.lines.iter().map(|line| line.sectors).sum();
-            self.counts.global_bytes += sectors * SECTOR_BYTES;
-            self.counts.bank_conflicts += statistics.bank_conflicts();
+        let Some(statistics) = report.statistics else {
+            return;
+        };
+        self.counts.global_bytes += statistics.sectors() * SECTOR_BYTES;
+        self.counts.bank_conflicts += statistics.bank_conflicts();
+        if let Some(kept) = &mut self.statistics {
+            kept.push(KernelStatistics {
+                kernel: launch.kernel.name,
+                grid: launch.grid,
+                statistics,
+            });
         }
     }
 }
@@ -205,12 +240,13 @@ impl Device for SimDevice {
         let config = LaunchConfig {
             shared_bytes: launch.kernel.shared_bytes,
             schedule_seed: self.schedule_seed,
+            checks: self.checks,
             ..LaunchConfig::new([launch.grid, 1, 1], [launch.kernel.threads, 1, 1])
         };
         let module = &self.modules[name];
         match ptx_sim::launch(module, name, &config, launch.params, &self.memory) {
             Ok(report) => {
-                self.count(&report);
+                self.count(launch, report);
                 Ok(())
             }
             Err(error) => Err(failure(format!("running kernel {name}"), error)),

@@ -5,7 +5,8 @@ use rand::RngExt;
 use rand::seq::{IndexedRandom, SliceRandom};
 
 use super::arrangement::Arrangement;
-use super::spec::{CaseSpec, InputKind};
+use super::lengths::Lengths;
+use super::spec::{AlibiSpec, CaseSpec, InputKind};
 use crate::variant::preferred;
 use crate::{
     Backend, DType, Error, ForwardOptions, Layout, MAX_HEAD_DIM, Mask, Problem, Shape, TensorSpec,
@@ -38,9 +39,13 @@ impl Limits {
     /// Whether a case is small enough.
     pub fn allow(&self, case: &CaseSpec) -> bool {
         let tiles = |seq: usize| seq.next_multiple_of(Self::TILE);
-        let pairs = tiles(case.seq_q) * tiles(case.seq_kv);
-        let heads = case.batch * case.heads_kv * case.group;
-        case.seq_q.max(case.seq_kv) <= self.seq
+        let pairs: usize = case
+            .lengths
+            .each()
+            .map(|(q, kv)| tiles(q) * tiles(kv))
+            .sum();
+        let heads = case.heads_kv * case.group;
+        case.lengths.each().all(|(q, kv)| q.max(kv) <= self.seq)
             && heads * pairs * (case.head_dim + case.head_dim_v) <= self.work
     }
 }
@@ -63,21 +68,11 @@ impl CaseSpec {
 
     fn draw(rng: &mut impl RngExt, dtype: DType, limits: &Limits) -> Self {
         let head_dim = draw_head_dim(rng);
-        let seq_q = draw_seq(rng, limits.seq);
-        let seq_kv = match rng.random_bool(0.3) {
-            true => seq_q,
-            false => draw_seq(rng, limits.seq),
-        };
         Self {
             dtype,
-            batch: match rng.random_bool(0.02) {
-                true => 0,
-                false => rng.random_range(1..=3),
-            },
+            lengths: draw_lengths(rng, limits.seq),
             heads_kv: rng.random_range(1..=3),
             group: *[1, 1, 2, 3, 5].choose(rng).expect("not empty"),
-            seq_q,
-            seq_kv,
             head_dim,
             head_dim_v: match rng.random_bool(0.7) {
                 true => head_dim,
@@ -90,6 +85,7 @@ impl CaseSpec {
             softcap: *[None, None, Some(15.0), Some(50.0), Some(0.5)]
                 .choose(rng)
                 .expect("not empty"),
+            alibi: draw_alibi(rng, limits.seq),
             kind: *InputKind::ALL.choose(rng).expect("not empty"),
             arrangements: std::array::from_fn(|_| draw_arrangement(rng)),
             o_layout: match rng.random_bool(0.5) {
@@ -160,6 +156,55 @@ fn draw_seq(rng: &mut impl RngExt, limit: usize) -> usize {
         }
     };
     length.min(limit)
+}
+
+/// seq_q and seq_kv, often alike.
+fn draw_seqs(rng: &mut impl RngExt, limit: usize) -> (usize, usize) {
+    let seq_q = draw_seq(rng, limit);
+    let seq_kv = match rng.random_bool(0.3) {
+        true => seq_q,
+        false => draw_seq(rng, limit),
+    };
+    (seq_q, seq_kv)
+}
+
+/// Half of all cases are packed, of more sequences and more often empty ones than the others.
+fn draw_lengths(rng: &mut impl RngExt, limit: usize) -> Lengths {
+    if rng.random_bool(0.5) {
+        let batch = rng.random_range(0..=6);
+        return Lengths::Varlen((0..batch).map(|_| draw_seqs(rng, limit)).collect());
+    }
+    let (seq_q, seq_kv) = draw_seqs(rng, limit);
+    Lengths::Dense {
+        batch: match rng.random_bool(0.02) {
+            true => 0,
+            false => rng.random_range(1..=3),
+        },
+        seq_q,
+        seq_kv,
+    }
+}
+
+/// Slopes of models, ones so gentle that planted keys keep dominating their rows, and ones that favour
+/// what is far.
+fn draw_alibi(rng: &mut impl RngExt, limit: usize) -> Option<AlibiSpec> {
+    let gentle = 4.0 / limit as f32;
+    let steepest = [
+        None,
+        None,
+        None,
+        Some(0.5),
+        Some(1.0),
+        Some(gentle),
+        Some(-gentle),
+        Some(-0.1),
+    ];
+    let is_batched = rng.random_bool(0.5);
+    let steepest = *steepest.choose(rng).expect("not empty");
+    steepest.map(|steepest| AlibiSpec {
+        steepest,
+        is_batched,
+    })
 }
 
 fn draw_mask(rng: &mut impl RngExt, limit: u32) -> Mask {

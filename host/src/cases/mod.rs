@@ -6,10 +6,12 @@
 mod arrangement;
 mod draw;
 mod fill;
+mod lengths;
 mod planted;
 mod spec;
 
 pub use arrangement::Arrangement;
 pub use draw::{Limits, dtypes_of, tile_sizes};
 pub use fill::normal;
-pub use spec::{Case, CaseSpec, InputKind};
+pub use lengths::Lengths;
+pub use spec::{AlibiSpec, Case, CaseSpec, InputKind};

@@ -3,7 +3,7 @@
 use rand::RngExt;
 
 use super::spec::Case;
-use crate::HostTensor;
+use crate::{HostTensor, Problem, Sequence};
 
 /// Scores the planted keys aim at: far above the N(0, 1) of the others.
 const TARGET_SCORE: f32 = 14.0;
@@ -18,45 +18,69 @@ pub(super) fn plant(case: &mut Case, rng: &mut impl RngExt) {
     let Ok(problem) = case.problem() else {
         return;
     };
-    let (shape, group) = (problem.q().shape, problem.group());
-    let seq_kv = problem.k().shape.seq as i64;
-    let band = problem.band();
-    for batch in 0..shape.batch {
+    for sequence in problem.sequences() {
         for head_kv in 0..problem.k().shape.heads {
-            let heads = head_kv * group..(head_kv + 1) * group;
-            let longest = heads
-                .clone()
-                .flat_map(|head| (0..shape.seq).map(move |i| (head, i)))
-                .map(|(head, i)| norm(&case.q, batch, head, i))
-                .fold(0.0, f32::max);
-            for j in 0..seq_kv {
-                // Offsets j − i at which j is the last visible, first hidden, first visible, and
-                // last hidden key; an open side reaches to the ends of the sequence.
-                let ends = [0, seq_kv - 1];
-                let offset = match rng.random_range(0..4) {
-                    0 => i64::from(band.upper),
-                    1 => i64::from(band.upper) + 1,
-                    2 => i64::from(band.lower),
-                    _ => i64::from(band.lower) - 1,
-                };
-                let row = j - offset;
-                let row = match usize::try_from(row) {
-                    Ok(row) if row < shape.seq => row,
-                    // No row has its edge here. The ends of the sequence dominate some row all the
-                    // same, or a tile that is cut short would not show.
-                    _ if ends.contains(&j) && shape.seq > 0 => rng.random_range(0..shape.seq),
-                    _ => continue,
-                };
-                let head = rng.random_range(heads.clone());
-                let scale = problem.softmax_scale();
-                let query_norm = norm(&case.q, batch, head, row);
-                let factor = planted_factor(scale, query_norm, longest);
-                for dim in 0..shape.dim {
-                    let value = factor * case.q.get(batch, head, row, dim);
-                    case.k.set(batch, head_kv, j as usize, dim, value);
-                }
-            }
+            plant_head(case, &problem, &sequence, head_kv, rng);
         }
+    }
+}
+
+/// Plants keys of one head of one sequence.
+fn plant_head(
+    case: &mut Case,
+    problem: &Problem,
+    sequence: &Sequence,
+    head_kv: usize,
+    rng: &mut impl RngExt,
+) {
+    let (seq_q, seq_kv) = (sequence.seq_q(), sequence.seq_kv() as i64);
+    let (batch, first_q) = (sequence.batch, sequence.q_rows.start);
+    let rows_q = problem.q().shape.seq;
+    let heads = head_kv * problem.group()..(head_kv + 1) * problem.group();
+    let longest = heads
+        .clone()
+        .flat_map(|head| sequence.q_rows.clone().map(move |row| (head, row)))
+        .map(|(head, row)| norm(&case.q, batch, head, row))
+        .fold(0.0, f32::max);
+    for j in 0..seq_kv {
+        // Offsets j − i at which j is the last visible, first hidden, first visible, and
+        // last hidden key; an open side reaches to the ends of the sequence.
+        let ends = [0, seq_kv - 1];
+        let offset = match rng.random_range(0..4) {
+            0 => i64::from(sequence.band.upper),
+            1 => i64::from(sequence.band.upper) + 1,
+            2 => i64::from(sequence.band.lower),
+            _ => i64::from(sequence.band.lower) - 1,
+        };
+        let row = match usize::try_from(j - offset) {
+            Ok(i) if i < seq_q => first_q + i,
+            // No row has its edge here. The ends of the sequence dominate some row all the
+            // same, or a tile that is cut short would not show; or a row of the packed neighbour,
+            // which must not see them.
+            _ if ends.contains(&j) => match neighbour(sequence, j, rows_q) {
+                Some(row) if seq_q == 0 || rng.random_bool(0.5) => row,
+                _ if seq_q > 0 => rng.random_range(sequence.q_rows.clone()),
+                _ => continue,
+            },
+            _ => continue,
+        };
+        let head = rng.random_range(heads.clone());
+        let key = sequence.kv_rows.start + j as usize;
+        let query_norm = norm(&case.q, batch, head, row);
+        let factor = planted_factor(problem.softmax_scale(), query_norm, longest);
+        for dim in 0..problem.q().shape.dim {
+            let value = factor * case.q.get(batch, head, row, dim);
+            case.k.set(batch, head_kv, key, dim, value);
+        }
+    }
+}
+
+/// The row of another packed sequence that is nearest to key `j`, the first or the last of this one;
+/// sequences that are not packed have none beside them.
+fn neighbour(sequence: &Sequence, j: i64, rows_q: usize) -> Option<usize> {
+    match j {
+        0 => sequence.q_rows.start.checked_sub(1),
+        _ => Some(sequence.q_rows.end).filter(|&row| row < rows_q),
     }
 }
 

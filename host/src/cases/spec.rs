@@ -6,11 +6,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::arrangement::Arrangement;
 use super::fill::mix;
+use super::lengths::Lengths;
 use super::planted::plant;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use crate::{
-    Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem, Shape,
-    forward,
+    AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem,
+    Shape, forward,
 };
 
 /// What the inputs hold.
@@ -32,21 +33,39 @@ impl InputKind {
     pub const ALL: [Self; 3] = [Self::Random, Self::Planted, Self::NonFinite];
 }
 
+/// Slopes of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AlibiSpec {
+    /// The first slope; each one after it is half the one before, and every seventh is this one again.
+    pub steepest: f32,
+    /// Each batch entry has slopes of its own.
+    pub is_batched: bool,
+}
+
+impl AlibiSpec {
+    fn slopes(&self, batch: usize, heads: usize) -> Result<AlibiSlopes, Error> {
+        // Heads and batch entries that are mixed up show: neighbours differ, and no number of heads is 7.
+        let slope = |index: usize| self.steepest / (1u32 << (index % 7)) as f32;
+        let rows = if self.is_batched { batch } else { 1 };
+        let slopes: Vec<f32> = (0..rows * heads).map(slope).collect();
+        match self.is_batched {
+            true => AlibiSlopes::per_batch(&slopes, heads),
+            false => AlibiSlopes::per_head(&slopes),
+        }
+    }
+}
+
 /// One case, small enough to print.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaseSpec {
     /// Element type of q, k, v and o.
     pub dtype: DType,
-    /// Sequences.
-    pub batch: usize,
+    /// Its sequences.
+    pub lengths: Lengths,
     /// Heads of k and v.
     pub heads_kv: usize,
     /// Query heads to a head of k and v.
     pub group: usize,
-    /// Query rows.
-    pub seq_q: usize,
-    /// Keys.
-    pub seq_kv: usize,
     /// Components of q and k.
     pub head_dim: usize,
     /// Components of v and o.
@@ -57,6 +76,8 @@ pub struct CaseSpec {
     pub scale_factor: Option<f32>,
     /// Scores are capped at this.
     pub softcap: Option<f32>,
+    /// Biases that grow with distance.
+    pub alibi: Option<AlibiSpec>,
     /// What the inputs hold.
     pub kind: InputKind,
     /// How q, k and v lie in memory.
@@ -81,18 +102,23 @@ pub struct Case {
 }
 
 impl CaseSpec {
+    fn heads_q(&self) -> usize {
+        self.heads_kv * self.group
+    }
+
     /// Shapes of q, k and v.
     fn shapes(&self) -> [Shape; 3] {
+        let (batch, seq_q, seq_kv) = self.lengths.axes();
         let shape = |heads, seq, dim| Shape {
-            batch: self.batch,
+            batch,
             heads,
             seq,
             dim,
         };
         [
-            shape(self.heads_kv * self.group, self.seq_q, self.head_dim),
-            shape(self.heads_kv, self.seq_kv, self.head_dim),
-            shape(self.heads_kv, self.seq_kv, self.head_dim_v),
+            shape(self.heads_q(), seq_q, self.head_dim),
+            shape(self.heads_kv, seq_kv, self.head_dim),
+            shape(self.heads_kv, seq_kv, self.head_dim_v),
         ]
     }
 
@@ -102,9 +128,12 @@ impl CaseSpec {
     /// [`Error::Argument`] if a buffer would be too large.
     pub fn build(&self) -> Result<Case, Error> {
         let default_scale = 1.0 / (self.head_dim as f32).sqrt();
+        let slopes = |alibi: AlibiSpec| alibi.slopes(self.lengths.batch(), self.heads_q());
         let options = ForwardOptions::new()
             .mask(self.mask)
             .softcap(self.softcap)
+            .alibi(self.alibi.map(slopes).transpose()?)
+            .cu_seqlens(self.lengths.cu_seqlens()?)
             .softmax_scale(self.scale_factor.map(|factor| factor * default_scale))
             .o_layout(self.o_layout);
         let [q, k, v] = self.shapes();
@@ -191,20 +220,17 @@ impl Case {
 impl fmt::Display for CaseSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            batch,
+            lengths,
             heads_kv,
-            group,
-            seq_q,
-            seq_kv,
             head_dim,
             head_dim_v,
             ..
         } = self;
-        let heads_q = heads_kv * group;
+        let heads_q = self.heads_q();
         let dtype = self.dtype.name();
         write!(
             f,
-            "{dtype} b{batch} h{heads_q}/{heads_kv} s{seq_q}x{seq_kv} d{head_dim}/{head_dim_v}"
+            "{dtype} {lengths} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v}"
         )?;
         match self.mask {
             Mask::None => {}
@@ -219,6 +245,14 @@ impl fmt::Display for CaseSpec {
         }
         if let Some(softcap) = self.softcap {
             write!(f, " softcap {softcap}")?;
+        }
+        if let Some(alibi) = self.alibi {
+            let of = if alibi.is_batched {
+                "batch, head"
+            } else {
+                "head"
+            };
+            write!(f, " alibi {} a {of}", alibi.steepest)?;
         }
         match self.kind {
             InputKind::Random => Ok(()),

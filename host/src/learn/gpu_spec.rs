@@ -6,11 +6,13 @@ use serde::Serialize;
 
 use crate::{DType, Error};
 
-/// What a data sheet says of a GPU: dense rates without sparsity, at boost clock.
+/// What a GPU can do: by its data sheet, dense rates without sparsity at boost clock, or [measured](super::probe).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuSpec {
-    /// The name `--device` takes.
+    /// The name `--device` takes, or that of the driver if the rates were measured.
     pub name: String,
+    /// Whether the rates were measured.
+    pub measured: bool,
     /// Rate of bf16 and f16 tensor-core products with f32 accumulation, FLOP/s.
     pub tensor_flops: f64,
     /// Rate of f32 arithmetic on CUDA cores, FLOP/s.
@@ -96,6 +98,7 @@ impl Row {
         let tensor_flops = self.tensor_tflops * 1e12;
         GpuSpec {
             name: self.name.to_owned(),
+            measured: false,
             tensor_flops,
             f32_flops: self.f32_tflops * 1e12,
             // Both rates are per SM and clock, so neither the clock nor the number of SMs matters.
@@ -111,6 +114,20 @@ impl GpuSpec {
     /// The names of the table.
     pub fn names() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|row| row.name)
+    }
+
+    /// The GPU of the table that a driver calls `device`.
+    pub fn of_device(device: &str) -> Option<Self> {
+        let mut specs = TABLE.iter().map(Row::spec);
+        specs.find(|spec| spec.is_called(device))
+    }
+
+    /// Whether a driver's name, as in `NVIDIA A100-SXM4-40GB`, is that of this GPU, as in `a100-40g` or as the driver has
+    /// it.
+    pub fn is_called(&self, device: &str) -> bool {
+        let device = device.to_lowercase();
+        let name = self.name.to_lowercase();
+        name.split('-').all(|part| device.contains(part))
     }
 
     /// Rate of the units that multiply elements of `dtype`, FLOP/s: CUDA cores for f32, which ferroflash does
@@ -154,6 +171,23 @@ mod tests {
         assert_eq!(gpu.ridge(DType::Bf16).round(), 201.0);
         // 108 SMs at 1.41 GHz.
         assert!((gpu.exps / (108.0 * 16.0 * 1.41e9) - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn names_of_drivers() {
+        let gpu: GpuSpec = "a100-40g".parse().unwrap();
+        assert!(gpu.is_called("NVIDIA A100-SXM4-40GB"));
+        assert!(!gpu.is_called("NVIDIA A100-SXM4-80GB"));
+        let measured = GpuSpec {
+            name: "NVIDIA A100-SXM4-40GB".to_owned(),
+            ..gpu
+        };
+        assert!(measured.is_called("NVIDIA A100-SXM4-40GB"));
+        assert!(!measured.is_called("NVIDIA A100-SXM4-80GB"));
+        let name = |device| GpuSpec::of_device(device).map(|gpu| gpu.name);
+        assert_eq!(name("NVIDIA A100-SXM4-80GB").unwrap(), "a100-80g");
+        assert_eq!(name("NVIDIA H200").unwrap(), "h200");
+        assert_eq!(name("NVIDIA GeForce RTX 4090"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod cost;
 pub mod gpu_spec;
 pub mod ladder;
 pub mod layout;
+pub mod probe;
 pub mod results;
 pub mod roofline;
 pub mod roofline_plot;

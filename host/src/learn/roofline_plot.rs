@@ -1,5 +1,7 @@
 //! The roofline as a picture: attainable rate over FLOPs a byte, both axes logarithmic.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use plotters::prelude::*;
 
 use super::COLOURS;
@@ -44,7 +46,12 @@ fn try_draw(
     area.fill(&WHITE)?;
     let peak = gpu.peak_flops(dtype) / 1e12;
     let lowest = gpu.bandwidth / 1e12;
-    let caption = format!("Forward attention on {}, {}", gpu.name, dtype.name());
+    let measured = if gpu.measured { ", measured roof" } else { "" };
+    let caption = format!(
+        "Forward attention on {}, {}{measured}",
+        gpu.name,
+        dtype.name()
+    );
     let mut chart = ChartBuilder::on(&area)
         .caption(caption, ("sans-serif", 20))
         .margin(16)
@@ -59,13 +66,7 @@ fn try_draw(
         .x_desc("FLOP / byte of device memory")
         .y_desc("TFLOP/s")
         .x_label_formatter(&|x| format!("{x:.0}"))
-        .y_label_formatter(&|y| {
-            if *y < 10.0 {
-                format!("{y:.1}")
-            } else {
-                format!("{y:.0}")
-            }
-        })
+        .y_label_formatter(&|y| rounded(*y))
         .label_style(TEXT)
         .light_line_style(RGBColor(240, 240, 240))
         .bold_line_style(RGBColor(220, 220, 220))
@@ -73,7 +74,8 @@ fn try_draw(
     draw_roof(&mut chart, gpu, dtype)?;
     draw_exponentials(&mut chart, gpu, peak, rows)?;
     draw_rows(&mut chart, rows)?;
-    draw_points(&mut chart, points)?;
+    let drawn = |point: &&Point| rows.iter().any(|row| row.head_dim == point.head_dim as u64);
+    draw_points(&mut chart, points.iter().filter(drawn))?;
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::LowerRight)
@@ -102,7 +104,12 @@ fn draw_roof(chart: &mut Chart, gpu: &GpuSpec, dtype: DType) -> Drawn {
             6.0 * slope,
             BLACK,
         ),
-        label(format!("{peak:.0} TFLOP/s"), 2_500.0, peak * 1.25, BLACK),
+        label(
+            format!("{} TFLOP/s", rounded(peak)),
+            2_500.0,
+            peak * 1.25,
+            BLACK,
+        ),
         label(
             format!("ridge {ridge:.0}"),
             ridge * 0.72,
@@ -125,7 +132,7 @@ fn draw_exponentials(chart: &mut Chart, gpu: &GpuSpec, peak: f64, rows: &[&Row])
             let ends = [(rate * 1e12 / gpu.bandwidth, rate), (INTENSITIES.end, rate)];
             chart.draw_series(DashedLineSeries::new(ends, 6, 4, GREY.stroke_width(1)))?;
             let text = format!("exponentials, d {head_dim}");
-            chart.draw_series([label(text, 2_500.0, rate * 0.93, GREY)])?;
+            chart.draw_series([label(text, 1_300.0, rate * 0.92, GREY)])?;
         }
     }
     Ok(())
@@ -145,24 +152,48 @@ fn draw_rows(chart: &mut Chart, rows: &[&Row]) -> Drawn {
     Ok(())
 }
 
-/// Every participant of a benchmark in a colour of its own.
-fn draw_points(chart: &mut Chart, points: &[Point]) -> Drawn {
-    let mut everyone: Vec<&str> = Vec::new();
+/// Of measurements, beside those of algorithms.
+const DOTS: [RGBColor; 6] = [
+    RGBColor(0, 0, 0),
+    RGBColor(153, 79, 0),
+    RGBColor(93, 58, 155),
+    RGBColor(64, 176, 166),
+    RGBColor(220, 50, 32),
+    RGBColor(140, 140, 140),
+];
+
+/// Every participant of a benchmark in a colour of its own, the larger the larger head_dim is.
+fn draw_points<'a>(chart: &mut Chart, points: impl Iterator<Item = &'a Point>) -> Drawn {
+    let mut who: Vec<&str> = Vec::new();
+    let mut series: BTreeMap<(usize, usize), Vec<(f64, f64)>> = BTreeMap::new();
     for point in points {
-        if !everyone.contains(&point.who.as_str()) {
-            everyone.push(&point.who);
-        }
+        let known = who.iter().position(|name| *name == point.who);
+        let participant = known.unwrap_or_else(|| {
+            who.push(&point.who);
+            who.len() - 1
+        });
+        let places = series.entry((participant, point.head_dim)).or_default();
+        places.push((point.intensity, point.flops / 1e12));
     }
-    for (who, colour) in everyone.into_iter().zip(COLOURS.into_iter().cycle()) {
-        let measured = points.iter().filter(|point| point.who == who);
-        let places = measured.map(|point| (point.intensity, point.flops / 1e12));
-        let dot = move |place| Circle::new(place, 4, colour.filled());
-        let series = chart.draw_series(places.map(dot))?;
+    let head_dims: BTreeSet<_> = series.keys().map(|(_, head_dim)| *head_dim).collect();
+    for ((participant, head_dim), places) in series {
+        let colour = DOTS[participant % DOTS.len()];
+        let smaller = head_dims.iter().filter(|dim| **dim < head_dim).count();
+        let radius = 3 + 2 * smaller as i32;
+        let dot = move |place| Circle::new(place, radius, colour.filled());
+        let series = chart.draw_series(places.into_iter().map(dot))?;
         series
-            .label(format!("{who}, measured"))
-            .legend(move |(x, y)| Circle::new((x + 10, y), 4, colour.filled()));
+            .label(format!("{}, d {head_dim}, measured", who[participant]))
+            .legend(move |(x, y)| Circle::new((x + 10, y), radius, colour.filled()));
     }
     Ok(())
+}
+
+/// 989, 19.5, 10.
+fn rounded(tflops: f64) -> String {
+    let decimals = usize::from(tflops < 100.0);
+    let text = format!("{tflops:.decimals$}");
+    text.trim_end_matches(".0").to_owned()
 }
 
 fn label(text: String, x: f64, y: f64, colour: RGBColor) -> Text<'static, (f64, f64), String> {
@@ -180,12 +211,13 @@ mod tests {
         let gpu: GpuSpec = "b200".parse().unwrap();
         let work = Workload::new(1, 4096, 64, DType::F16).unwrap();
         let rows = roofline::rows(&work, &gpu).unwrap();
-        let measured = Point {
+        let measured = |head_dim| Point {
             who: "somebody <fast>".to_owned(),
+            head_dim,
             intensity: 1_000.0,
             flops: 5e14,
         };
-        let svg = draw(&gpu, DType::F16, &rows, &[measured]);
+        let svg = draw(&gpu, DType::F16, &rows, &[measured(64), measured(128)]);
         let document = roxmltree::Document::parse(&svg).expect("it is XML");
         let texts: Vec<_> = document
             .descendants()
@@ -205,11 +237,18 @@ mod tests {
                 .iter()
                 .all(|algorithm| holds(algorithm.name()))
         );
-        assert!(holds("somebody <fast>, measured"));
+        assert!(holds("somebody <fast>, d 64, measured"));
         let dots = document
             .descendants()
             .filter(|node| node.has_tag_name("circle"));
-        // One in the plane, one in the legend.
+        assert!(holds("Forward attention on b200, f16"));
+        // One in the plane, of the head_dim that is drawn, and one in the legend.
         assert_eq!(dots.count(), 2);
+        let gpu = GpuSpec {
+            measured: true,
+            ..gpu
+        };
+        let svg = draw(&gpu, DType::F16, &rows, &[]);
+        assert!(svg.contains("Forward attention on b200, f16, measured roof"));
     }
 }

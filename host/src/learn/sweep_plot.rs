@@ -1,6 +1,7 @@
 //! A sweep as a picture: TFLOP/s over sequence length, a line each kernel or peer.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// One line: who, and its (sequence length, TFLOP/s), by length.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,8 +10,13 @@ pub struct Line {
     pub points: Vec<(usize, f64)>,
 }
 
-const SIZE: (u32, u32) = (960, 600);
+/// Width, and height without the legend, pixels.
+const SIZE: (u32, u32) = (960, 560);
 const TEXT: (&str, u32) = ("sans-serif", 14);
+/// Height of a line of the legend, width of its stroke, and distance from the left edge.
+const LEGEND_LINE: u32 = 22;
+const LEGEND_STROKE: i32 = 24;
+const LEGEND_LEFT: i32 = 80;
 /// Above the highest point, as a factor.
 const HEADROOM: f64 = 1.1;
 
@@ -26,14 +32,18 @@ fn try_draw(
     title: &str,
     lines: &[Line],
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    // Below the plot, where it covers no line.
+    let legend_height = LEGEND_LINE * (lines.len() as u32 + 1);
+    let size = (SIZE.0, SIZE.1 + legend_height);
+    let whole = SVGBackend::with_string(svg, size).into_drawing_area();
+    whole.fill(&WHITE)?;
+    let (area, legend) = whole.split_vertically(SIZE.1);
     let all = || lines.iter().flat_map(|line| &line.points);
     let shortest = all().map(|point| point.0).min().unwrap_or(1) as f64;
     let longest = all().map(|point| point.0).max().unwrap_or(1) as f64;
     let highest = all().map(|point| point.1).fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 20))
+        .caption(title, ("sans-serif", 18))
         .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(64)
@@ -50,25 +60,25 @@ fn try_draw(
         .label_style(TEXT)
         .light_line_style(WHITE)
         .draw()?;
-    for (line, colour) in lines.iter().zip(super::COLOURS.into_iter().cycle()) {
+    for (index, (line, colour)) in lines
+        .iter()
+        .zip(super::COLOURS.into_iter().cycle())
+        .enumerate()
+    {
         let places = line
             .points
             .iter()
             .map(|&(seq, tflops)| (seq as f64, tflops));
         let stroke = colour.stroke_width(2);
-        let series = chart.draw_series(LineSeries::new(places, stroke).point_size(4))?;
-        series
-            .label(line.who.clone())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], stroke));
+        chart.draw_series(LineSeries::new(places, stroke).point_size(4))?;
+        let y = (index as u32 * LEGEND_LINE + LEGEND_LINE / 2) as i32;
+        let right = LEGEND_LEFT + LEGEND_STROKE;
+        legend.draw(&PathElement::new([(LEGEND_LEFT, y), (right, y)], stroke))?;
+        let style = TEXT.into_font().color(&BLACK);
+        let style = style.pos(Pos::new(HPos::Left, VPos::Center));
+        legend.draw(&Text::new(line.who.clone(), (right + 8, y), style))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE)
-        .border_style(BLACK)
-        .label_font(TEXT)
-        .draw()?;
-    area.present()?;
+    whole.present()?;
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! `|o − o64| ≤ 1.05·u·(Σⱼ pⱼ|vⱼ| + |o64|) + 1e-6`: the first term is the rounding of each
 //! probability, the second that of the output. f16 adds `2⁻²⁵·Σ|vⱼ|/l`, half the distance between
-//! its subnormals, which small probabilities fall among.
+//! its subnormals, which small probabilities fall among. A bias of size b, which ALiBi may make as large as
+//! the sequence is long, adds `2⁻²³·b` to the relative error of its pⱼ.
 
 use super::row::RowReference;
 use crate::DType;
@@ -13,6 +14,9 @@ const HEADROOM: f64 = 1.05;
 const FLOOR: f64 = 1e-6;
 /// f32 scores of size 20 already carry an error of 2⁻²⁰, which `exp` makes relative.
 const F32_UNIT: f64 = 1.0 / (1u64 << 18) as f64;
+/// A score is rounded when the bias is added and again when the row's maximum is subtracted, half of 2⁻²³ of
+/// its size each. Biases of 6000, far above all other terms, use 0.43 of the bound (f32, tests/extremes.rs).
+const BIAS_UNIT: f64 = 1.0 / (1u64 << 23) as f64;
 /// Half the distance between subnormal f16 numbers.
 const F16_SUBNORMAL: f64 = 1.0 / (1u64 << 25) as f64;
 
@@ -32,13 +36,14 @@ pub(super) fn of_o(dtype: DType, row: &RowReference, dim: usize) -> f64 {
         DType::F16 => F16_SUBNORMAL * row.abs_v_over_sum[dim],
         DType::F32 | DType::Bf16 => 0.0,
     };
-    rounding + subnormal + FLOOR
+    let bias = BIAS_UNIT * (row.bias_pv[dim] + row.bias * row.o[dim].abs());
+    rounding + subnormal + bias + FLOOR
 }
 
 /// Largest error allowed of lse, which is f32 whatever the dtype of o: an absolute error of the scores
 /// passes to it unchanged.
 pub(super) fn of_lse(row: &RowReference) -> f64 {
-    F32_UNIT * (1.0 + row.lse.abs()) + FLOOR
+    F32_UNIT * (1.0 + row.lse.abs()) + BIAS_UNIT * row.bias + FLOOR
 }
 
 /// Error over allowed error; above 1 is wrong.

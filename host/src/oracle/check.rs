@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::bound;
 use super::naive::naive;
-use super::row::{Head, Inputs, reference};
+use super::row::{Head, Inputs, Rules, reference};
 use crate::{HostTensor, Problem};
 
 /// Which query rows to check.
@@ -28,11 +28,11 @@ pub enum Rows {
 /// The place of one value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
-    /// Batch entry.
+    /// Batch entry, or number of a packed sequence.
     pub batch: usize,
     /// Query head.
     pub head: usize,
-    /// Query row.
+    /// Query row, counted in its sequence.
     pub row: usize,
     /// Component; 0 for lse.
     pub dim: usize,
@@ -144,7 +144,7 @@ pub fn check(
         .reduce(Verdict::default, Verdict::merge)
 }
 
-/// Rows of one query head.
+/// Rows of one query head of one batch entry.
 struct HeadTask {
     batch: usize,
     head: usize,
@@ -152,25 +152,37 @@ struct HeadTask {
 }
 
 fn tasks(problem: &Problem, rows: Rows) -> Vec<HeadTask> {
-    let shape = problem.q().shape;
-    let heads = (0..shape.batch).flat_map(|batch| (0..shape.heads).map(move |head| (batch, head)));
-    let task = |(batch, head), rows| HeadTask { batch, head, rows };
-    let all_rows = shape.batch * shape.heads * shape.seq;
+    let heads = 0..problem.q().shape.heads;
+    // (batch entry, head, rows), without those that have no row.
+    let places = problem
+        .sequences()
+        .enumerate()
+        .flat_map(|(batch, sequence)| {
+            let seq_q = sequence.seq_q();
+            let heads = heads.clone().filter(move |_| seq_q > 0);
+            heads.map(move |head| (batch, head, seq_q))
+        });
+    let places: Vec<_> = places.collect();
+    let task = |(batch, head, _), rows| HeadTask { batch, head, rows };
+    let all_rows: usize = places.iter().map(|&(_, _, seq_q)| seq_q).sum();
     let (count, seed) = match rows {
         Rows::Sampled { count, seed } if count < all_rows => (count, seed),
-        _ => return heads.map(|at| task(at, (0..shape.seq).collect())).collect(),
+        _ => {
+            let whole = |place: (usize, usize, usize)| task(place, (0..place.2).collect());
+            return places.into_iter().map(whole).collect();
+        }
     };
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let heads: Vec<_> = heads.collect();
     let mut tasks = Vec::new();
     let mut left = count;
     while left > 0 {
-        let mut rows = vec![0, shape.seq - 1];
-        rows.extend((0..ROWS_PER_HEAD - 2).map(|_| rng.random_range(0..shape.seq)));
+        let &place = places.choose(&mut rng).expect("a row has a head");
+        let seq_q = place.2;
+        let mut rows = vec![0, seq_q - 1];
+        rows.extend((0..ROWS_PER_HEAD - 2).map(|_| rng.random_range(0..seq_q)));
         rows.truncate(left);
         left -= rows.len();
-        let &at = heads.choose(&mut rng).expect("a row has a head");
-        tasks.push(task(at, rows));
+        tasks.push(task(place, rows));
     }
     tasks
 }
@@ -191,18 +203,23 @@ fn check_head(
         ref rows,
     } = task;
     let head_kv = head / problem.group();
+    let rules = Rules::new(problem, batch, head);
+    let sequence = problem.sequence(batch);
+    let kv_rows = || sequence.kv_rows.clone();
     let keys = Head {
-        k: inputs.k.head(batch, head_kv),
-        v: inputs.v.head(batch, head_kv),
+        k: inputs.k.head(sequence.batch, head_kv, kv_rows()),
+        v: inputs.v.head(sequence.batch, head_kv, kv_rows()),
     };
-    let q = inputs.q.head(batch, head);
+    let q = inputs.q.head(sequence.batch, head, sequence.q_rows.clone());
     let head_dim = problem.q().shape.dim;
     let mut verdict = Verdict::default();
     for &row in rows {
         let q_row = &q[row * head_dim..][..head_dim];
-        let exact = reference(problem, &keys, q_row, row);
-        let naive = naive(problem, &keys, q_row, row);
-        let value = |tensor: &HostTensor, dim| f64::from(tensor.get(batch, head, row, dim));
+        let exact = reference(&rules, &keys, q_row, row);
+        let naive = naive(&rules, &keys, q_row, row);
+        let place = sequence.q_rows.start + row;
+        let value =
+            |tensor: &HostTensor, dim| f64::from(tensor.get(sequence.batch, head, place, dim));
         let worst = |got, exact, allowed, dim| Worst {
             ratio: bound::ratio(got, exact, allowed),
             at: At {

@@ -1,9 +1,9 @@
 //! Plain attention that stores scores and probabilities in the dtype of its inputs: the yardstick of
 //! FlashAttention's quality figure.
 
-use super::row::{Head, visible};
+use super::row::{Head, Rules};
+use crate::DType;
 use crate::dtype::{Element, VisitElement, visit};
-use crate::{DType, Problem};
 
 struct Round(f32);
 
@@ -19,23 +19,25 @@ fn round(dtype: DType, value: f32) -> f32 {
 }
 
 /// o of query row `i`, every intermediate rounded to the problem's dtype; sums are f32.
-pub(super) fn naive(problem: &Problem, head: &Head, q_row: &[f64], i: usize) -> Vec<f32> {
+pub(super) fn naive(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> Vec<f32> {
+    let problem = rules.problem;
     let dtype = problem.q().dtype;
-    let (seq_q, seq_kv) = (problem.q().shape.seq, problem.k().shape.seq);
     let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
     let score = |j: usize| {
         let k_row = &head.k[j * head_dim..][..head_dim];
         let products = q_row.iter().zip(k_row);
         let dot: f32 = products.map(|(&q, &k)| q as f32 * k as f32).sum();
         let scaled = round(dtype, round(dtype, dot) * problem.softmax_scale());
-        match problem.softcap() {
+        let capped = match problem.softcap() {
             Some(cap) => round(dtype, cap * round(dtype, (scaled / cap).tanh())),
             None => scaled,
+        };
+        match problem.alibi() {
+            Some(_) => round(dtype, capped + round(dtype, rules.bias(i, j) as f32)),
+            None => capped,
         }
     };
-    let keys: Vec<usize> = (0..seq_kv)
-        .filter(|&j| visible(problem.mask(), i, j, seq_q, seq_kv))
-        .collect();
+    let keys = rules.keys(i);
     let scores: Vec<f32> = keys.iter().map(|&j| score(j)).collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();

@@ -1,6 +1,6 @@
 use crate::{HostTensor, Mask, Problem};
 
-/// What was given to the kernel.
+/// What was given to the kernel; packed tensors have batch 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// `[batch, heads_q, seq_q, head_dim]`.
@@ -25,26 +25,71 @@ pub struct RowReference {
     pub may_not_be_finite: Vec<bool>,
     /// `ln Σⱼ exp(sⱼ)`, in nats.
     pub lse: f64,
+    /// `Σⱼ pⱼ bⱼ`, with `bⱼ` the size of ALiBi's bias.
+    pub bias: f64,
+    /// `Σⱼ pⱼ bⱼ |vⱼ|`.
+    pub bias_pv: Vec<f64>,
 }
 
 /// Weights below this, relative to the row's largest, vanish in f32 arithmetic: beside its smallest
 /// normal number, with room for an error in the exponent.
 const VANISHING: f64 = 1e-36;
 
-/// Whether key `j` is visible to query `i`, by the definition of [`Mask`].
-pub(super) fn visible(mask: Mask, i: usize, j: usize, seq_q: usize, seq_kv: usize) -> bool {
-    let (j, center) = (j as i64, i as i64 + seq_kv as i64 - seq_q as i64);
-    match mask {
-        Mask::None => true,
-        Mask::Causal => j <= center,
-        Mask::Window { left, right } => {
-            left.is_none_or(|left| j >= center - i64::from(left))
-                && right.is_none_or(|right| j <= center + i64::from(right))
+/// What one query head of one sequence is computed with.
+pub(super) struct Rules<'a> {
+    pub problem: &'a Problem,
+    seq_q: usize,
+    seq_kv: usize,
+    /// ALiBi's, 0 without it.
+    slope: f64,
+}
+
+impl<'a> Rules<'a> {
+    /// Those of batch entry number `index`.
+    pub fn new(problem: &'a Problem, index: usize, head: usize) -> Self {
+        let sequence = problem.sequence(index);
+        let slope = problem
+            .alibi()
+            .map_or(0.0, |slopes| slopes.get(index, head));
+        Self {
+            problem,
+            seq_q: sequence.seq_q(),
+            seq_kv: sequence.seq_kv(),
+            slope: f64::from(slope),
         }
+    }
+
+    /// Where query `i` stands among the keys: the last query at the last key.
+    fn center(&self, i: usize) -> i64 {
+        i as i64 + self.seq_kv as i64 - self.seq_q as i64
+    }
+
+    /// Whether key `j` is visible to query `i`, by the definition of [`Mask`].
+    fn sees(&self, i: usize, j: usize) -> bool {
+        let (j, center) = (j as i64, self.center(i));
+        match self.problem.mask() {
+            Mask::None => true,
+            Mask::Causal => j <= center,
+            Mask::Window { left, right } => {
+                left.is_none_or(|left| j >= center - i64::from(left))
+                    && right.is_none_or(|right| j <= center + i64::from(right))
+            }
+        }
+    }
+
+    /// The keys that query `i` sees.
+    pub fn keys(&self, i: usize) -> Vec<usize> {
+        (0..self.seq_kv).filter(|&j| self.sees(i, j)).collect()
+    }
+
+    /// What is added to the score of query `i` and key `j`, by the definition of
+    /// [`AlibiSlopes`](crate::AlibiSlopes).
+    pub fn bias(&self, i: usize, j: usize) -> f64 {
+        -self.slope * (self.center(i) - j as i64).abs() as f64
     }
 }
 
-/// K and V of one head, `[seq_kv][dim]`, widened to f64.
+/// K and V of one head of one sequence, `[seq_kv][dim]`, widened to f64.
 pub(super) struct Head {
     pub k: Vec<f64>,
     pub v: Vec<f64>,
@@ -54,21 +99,20 @@ pub(super) struct Head {
 ///
 /// A row whose weights sum to 0, because it sees no key or only scores of −∞, has o = 0 and
 /// lse = −∞.
-pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize) -> RowReference {
-    let (seq_q, seq_kv) = (problem.q().shape.seq, problem.k().shape.seq);
+pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> RowReference {
+    let problem = rules.problem;
     let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
     let scale = f64::from(problem.softmax_scale());
     let score = |j: usize| {
         let k_row = &head.k[j * head_dim..][..head_dim];
         let dot: f64 = q_row.iter().zip(k_row).map(|(q, k)| q * k).sum();
-        match problem.softcap().map(f64::from) {
+        let score = match problem.softcap().map(f64::from) {
             Some(cap) => cap * (scale * dot / cap).tanh(),
             None => scale * dot,
-        }
+        };
+        score + rules.bias(i, j)
     };
-    let keys: Vec<usize> = (0..seq_kv)
-        .filter(|&j| visible(problem.mask(), i, j, seq_q, seq_kv))
-        .collect();
+    let keys = rules.keys(i);
     let scores: Vec<f64> = keys.iter().map(|&j| score(j)).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut row = RowReference {
@@ -77,6 +121,8 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
         abs_v_over_sum: vec![0.0; head_dim_v],
         may_not_be_finite: vec![false; head_dim_v],
         lse: f64::NEG_INFINITY,
+        bias: 0.0,
+        bias_pv: vec![0.0; head_dim_v],
     };
     // `f64::max` ignores NaN: with only −∞ and NaN left, the NaN decides.
     let nothing_weighs = scores.iter().all(|&score| score == f64::NEG_INFINITY);
@@ -85,6 +131,11 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
     let sum: f64 = weights.iter().sum();
     row.lse = shift + sum.ln();
     for (&j, &weight) in keys.iter().zip(&weights) {
+        let bias = match nothing_weighs {
+            true => 0.0,
+            false => weight / sum * rules.bias(i, j).abs(),
+        };
+        row.bias += bias;
         for (dim, &v) in head.v[j * head_dim_v..][..head_dim_v].iter().enumerate() {
             if (nothing_weighs || weight < VANISHING) && !v.is_finite() {
                 row.may_not_be_finite[dim] = true;
@@ -93,6 +144,7 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
                 row.o[dim] += p * v;
                 row.abs_pv[dim] += p * v.abs();
                 row.abs_v_over_sum[dim] += v.abs() / sum;
+                row.bias_pv[dim] += bias * v.abs();
             }
         }
     }
@@ -102,7 +154,7 @@ pub(super) fn reference(problem: &Problem, head: &Head, q_row: &[f64], i: usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, ForwardOptions, Layout, Shape, TensorSpec};
+    use crate::{AlibiSlopes, CuSeqlens, DType, ForwardOptions, Layout, Shape, TensorSpec};
 
     fn problem(seq_q: usize, seq_kv: usize, options: &ForwardOptions) -> Problem {
         let spec = |seq| {
@@ -118,6 +170,11 @@ mod tests {
         Problem::new(q, kv, kv, q, options).unwrap()
     }
 
+    /// Query row `i` of the only head of the first sequence.
+    fn reference_of(problem: &Problem, head: &Head, q_row: &[f64], i: usize) -> RowReference {
+        reference(&Rules::new(problem, 0, 0), head, q_row, i)
+    }
+
     #[test]
     fn a_row_by_hand() {
         let head = Head {
@@ -126,13 +183,13 @@ mod tests {
         };
         // The first of two causal rows over three keys sees two: weights 1/4 and 3/4.
         let causal = problem(2, 3, &ForwardOptions::new().mask(Mask::Causal));
-        let row = reference(&causal, &head, &[1.0], 0);
+        let row = reference_of(&causal, &head, &[1.0], 0);
         assert!((row.o[0] - (0.25 - 1.5)).abs() < 1e-15);
         assert!((row.abs_pv[0] - 1.75).abs() < 1e-15);
         assert!((row.lse - 4f64.ln()).abs() < 1e-15);
         assert!((row.abs_v_over_sum[0] - 3.0 / (4.0 / 3.0)).abs() < 1e-15);
         let capped = problem(3, 3, &ForwardOptions::new().softcap(2.0));
-        let row = reference(&capped, &head, &[1.0], 0);
+        let row = reference_of(&capped, &head, &[1.0], 0);
         let scores = head.k.iter().map(|k| 2.0 * (k / 2.0).tanh());
         assert!((row.lse - scores.map(f64::exp).sum::<f64>().ln()).abs() < 1e-14);
     }
@@ -144,10 +201,10 @@ mod tests {
             v: vec![1.0, f64::NAN, 2.0],
         };
         let plain = problem(3, 3, &ForwardOptions::new());
-        let row = reference(&plain, &head, &[1.0], 0);
+        let row = reference_of(&plain, &head, &[1.0], 0);
         assert!((row.o[0] - 1.0).abs() < 1e-4);
         assert_eq!(row.may_not_be_finite, [true]);
-        let row = reference(&plain, &head, &[0.5], 0);
+        let row = reference_of(&plain, &head, &[0.5], 0);
         assert!(row.o[0].is_nan() && !row.may_not_be_finite[0]);
     }
 
@@ -157,7 +214,7 @@ mod tests {
             k: vec![f64::NEG_INFINITY; 2],
             v: vec![1.0, 2.0],
         };
-        let row = reference(&problem(2, 2, &ForwardOptions::new()), &head, &[1.0], 0);
+        let row = reference_of(&problem(2, 2, &ForwardOptions::new()), &head, &[1.0], 0);
         assert_eq!((row.o[0], row.lse), (0.0, f64::NEG_INFINITY));
         assert_eq!(row.may_not_be_finite, [false]);
     }
@@ -169,10 +226,41 @@ mod tests {
             v: vec![1.0, 2.0],
         };
         let causal = problem(3, 2, &ForwardOptions::new().mask(Mask::Causal));
-        let row = reference(&causal, &head, &[1.0], 0);
+        let row = reference_of(&causal, &head, &[1.0], 0);
         assert_eq!((row.o[0], row.lse), (0.0, f64::NEG_INFINITY));
-        assert_eq!(reference(&causal, &head, &[1.0], 1).o[0], 1.0);
-        let row = reference(&causal, &head, &[1.0], 2);
+        assert_eq!(reference_of(&causal, &head, &[1.0], 1).o[0], 1.0);
+        let row = reference_of(&causal, &head, &[1.0], 2);
         assert!(row.o[0].is_nan() && row.lse.is_nan());
+    }
+
+    #[test]
+    fn a_bias_is_added_last_and_counted_from_the_corner() {
+        let head = Head {
+            k: vec![0.0, 4.0, 0.0],
+            v: vec![1.0, 2.0, 3.0],
+        };
+        let options = ForwardOptions::new()
+            .softcap(2.0)
+            .alibi(AlibiSlopes::per_head(&[0.5]).unwrap());
+        // The first of two queries stands at key 1.
+        let row = reference_of(&problem(2, 3, &options), &head, &[1.0], 0);
+        let scores = [-0.5, 2.0 * 2f64.tanh(), -0.5];
+        let sum: f64 = scores.iter().map(|score| score.exp()).sum();
+        assert!((row.lse - sum.ln()).abs() < 1e-14);
+        let o = 4.0 * (-0.5f64).exp() + 2.0 * scores[1].exp();
+        assert!((row.o[0] - o / sum).abs() < 1e-14);
+        assert!((row.bias - (-0.5f64).exp() / sum).abs() < 1e-14);
+        assert!((row.bias_pv[0] - 2.0 * row.bias).abs() < 1e-14);
+    }
+
+    #[test]
+    fn packed_sequences_have_corners_of_their_own() {
+        let options = ForwardOptions::new()
+            .mask(Mask::Causal)
+            .cu_seqlens(CuSeqlens::from_lengths([(1, 1), (2, 3)]).unwrap());
+        let packed = problem(3, 4, &options);
+        let keys = |index, i| Rules::new(&packed, index, 0).keys(i);
+        assert_eq!(keys(0, 0), [0]);
+        assert_eq!((keys(1, 0), keys(1, 1)), (vec![0, 1], vec![0, 1, 2]));
     }
 }

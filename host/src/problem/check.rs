@@ -2,7 +2,7 @@
 
 use super::{MAX_HEAD_DIM, SEQ_LIMIT};
 use crate::spec::TensorSpec;
-use crate::{Error, ForwardOptions};
+use crate::{CuSeqlens, Error, ForwardOptions};
 
 /// Refuses `argument` unless its `what` equals that of another operand.
 fn check_equal<T: PartialEq + std::fmt::Display>(
@@ -90,6 +90,47 @@ pub(super) fn check_sizes(argument: &'static str, spec: &TensorSpec) -> Result<(
     Ok(())
 }
 
+/// Refuses operands that `packed` does not describe.
+pub(super) fn check_packing(
+    packed: &CuSeqlens,
+    q: &TensorSpec,
+    k: &TensorSpec,
+) -> Result<(), Error> {
+    // k, v and o have q's batch.
+    if q.shape.batch != 1 {
+        return Err(Error::argument(
+            "q",
+            format!("batch is {} beside cu_seqlens", q.shape.batch),
+            "1: packed sequences follow each other along seq",
+        ));
+    }
+    for (argument, sums, total, of, rows) in [
+        (
+            "cu_seqlens_q",
+            packed.q(),
+            packed.total_q(),
+            "q",
+            q.shape.seq,
+        ),
+        (
+            "cu_seqlens_kv",
+            packed.kv(),
+            packed.total_kv(),
+            "k",
+            k.shape.seq,
+        ),
+    ] {
+        if total != rows {
+            return Err(Error::argument(
+                argument,
+                format!("its last element, number {}, is {total}", sums.len() - 1),
+                format!("{rows}, the rows of {of}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
     if let Some(scale) = options.softmax_scale.filter(|scale| !scale.is_finite()) {
         return Err(Error::argument(
@@ -114,7 +155,7 @@ pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Layout, Problem, Shape};
+    use crate::{AlibiSlopes, DType, Layout, Problem, Shape};
 
     fn spec(heads: usize, seq: usize, dim: usize) -> TensorSpec {
         let shape = Shape {
@@ -200,5 +241,60 @@ mod tests {
         for cap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
             assert_eq!(refused(|_, o| o.softcap = Some(cap)).0, "softcap");
         }
+    }
+
+    #[test]
+    fn packed_operands_agree_with_their_lengths() {
+        let lengths =
+            |lengths: &[(usize, usize)]| CuSeqlens::from_lengths(lengths.iter().copied()).unwrap();
+        let packed = |specs: &mut [TensorSpec; 4]| {
+            for spec in specs {
+                spec.shape.batch = 1;
+            }
+        };
+        let message = |argument: &str, wrong: &str| (argument.to_owned(), wrong.to_owned());
+        assert_eq!(
+            refused(|_, o| o.cu_seqlens = Some(lengths(&[(5, 7)]))),
+            message("q", "batch is 2 beside cu_seqlens")
+        );
+        let refused = |at: &[(usize, usize)]| {
+            refused(|s, o| {
+                packed(s);
+                o.cu_seqlens = Some(lengths(at));
+            })
+        };
+        assert_eq!(
+            refused(&[(2, 4), (2, 3)]),
+            message("cu_seqlens_q", "its last element, number 2, is 4")
+        );
+        assert_eq!(
+            refused(&[(5, 8)]),
+            message("cu_seqlens_kv", "its last element, number 1, is 8")
+        );
+        assert_eq!(refused(&[]).0, "cu_seqlens_q");
+    }
+
+    #[test]
+    fn slopes_are_of_every_head() {
+        let message = |wrong: &str| ("alibi_slopes".to_owned(), wrong.to_owned());
+        assert_eq!(
+            refused(|_, o| o.alibi = Some(AlibiSlopes::geometric(3))),
+            message("it has 3 slopes a batch entry")
+        );
+        assert_eq!(
+            refused(|_, o| o.alibi = AlibiSlopes::per_batch(&[0.5; 18], 6).ok()),
+            message("it has slopes of 3 batch entries")
+        );
+        // As many batch entries as sequences, not as the operands' batch axis.
+        assert_eq!(
+            refused(|s, o| {
+                for spec in s {
+                    spec.shape.batch = 1;
+                }
+                o.cu_seqlens = CuSeqlens::from_lengths([(3, 3), (2, 4)]).ok();
+                o.alibi = AlibiSlopes::per_batch(&[0.5; 6], 6).ok();
+            }),
+            message("it has slopes of 1 batch entries")
+        );
     }
 }

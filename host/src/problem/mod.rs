@@ -1,11 +1,13 @@
 mod check;
+mod sequence;
 
 use kernels_gpu::abi::{Band, ForwardParams, TensorArg};
 
-use check::{check_dims, check_options, check_output, check_sizes};
+use check::{check_dims, check_options, check_output, check_packing, check_sizes};
+pub use sequence::Sequence;
 
 use crate::spec::{Shape, Strides, TensorSpec};
-use crate::{Error, ForwardOptions, Mask, Variant};
+use crate::{AlibiSlopes, CuSeqlens, Error, ForwardOptions, Mask, Variant};
 
 /// Largest head_dim and head_dim_v.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -26,13 +28,16 @@ pub struct Problem {
     mask: Mask,
     softmax_scale: f32,
     softcap: Option<f32>,
+    alibi: Option<AlibiSlopes>,
+    cu_seqlens: Option<CuSeqlens>,
     force: Option<Variant>,
 }
 
 /// Addresses of a problem's operands, in the memory of the backend that runs it.
 ///
 /// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand
-/// without elements is never read, whatever its address.
+/// without elements is never read, whatever its address. Shapes are those of a dense problem; packed
+/// operands have batch 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operands {
     /// q, `[batch, heads_q, seq_q, head_dim]`.
@@ -43,8 +48,14 @@ pub struct Operands {
     pub v: u64,
     /// o, `[batch, heads_q, seq_q, head_dim_v]`; written.
     pub o: u64,
-    /// lse, f32 `[batch, heads_q, seq_q]`, contiguous, in nats; written.
+    /// lse, f32 `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`, contiguous, in nats; written.
     pub lse: u64,
+    /// The values of the problem's [`AlibiSlopes`] in the backend's memory, f32. `None`: the backend uses a
+    /// copy of its own, made at the first call with them.
+    pub alibi_slopes: Option<u64>,
+    /// [`CuSeqlens::q`] and [`CuSeqlens::kv`] in the backend's memory, i32 `[batch + 1]` each. `None`: as for
+    /// the slopes.
+    pub cu_seqlens: Option<[u64; 2]>,
 }
 
 impl Problem {
@@ -66,10 +77,13 @@ impl Problem {
             spec.reach(name)?;
         }
         check_options(options)?;
+        if let Some(packed) = &options.cu_seqlens {
+            check_packing(packed, &q, &k)?;
+        }
         let softmax_scale = options
             .softmax_scale
             .unwrap_or_else(|| (1.0 / (q.shape.dim as f64).sqrt()) as f32);
-        Ok(Self {
+        let problem = Self {
             q,
             k,
             v,
@@ -77,8 +91,14 @@ impl Problem {
             mask: options.mask,
             softmax_scale,
             softcap: options.softcap,
+            alibi: options.alibi.clone(),
+            cu_seqlens: options.cu_seqlens.clone(),
             force: options.force,
-        })
+        };
+        if let Some(slopes) = &problem.alibi {
+            slopes.check_shape(&problem)?;
+        }
+        Ok(problem)
     }
 
     /// Checks a problem whose o is yet to be made: dense, in the layout of `options`, of q's dtype.
@@ -134,6 +154,16 @@ impl Problem {
         self.softcap
     }
 
+    /// Biases that grow with distance.
+    pub fn alibi(&self) -> Option<&AlibiSlopes> {
+        self.alibi.as_ref()
+    }
+
+    /// Where packed sequences lie, in a varlen problem.
+    pub fn cu_seqlens(&self) -> Option<&CuSeqlens> {
+        self.cu_seqlens.as_ref()
+    }
+
     /// The variant that must run this problem, if the caller chose one.
     pub fn force(&self) -> Option<Variant> {
         self.force
@@ -144,27 +174,10 @@ impl Problem {
         self.q.shape.heads / self.k.shape.heads
     }
 
-    /// The mask as bounds on `j - i`, aligned to the bottom-right corner.
-    pub fn band(&self) -> Band {
-        self.mask.band(self.q.shape.seq, self.k.shape.seq)
-    }
-
-    /// Visible (query, key) pairs of one head.
-    pub fn visible_pairs(&self) -> u64 {
-        let band = self.band();
-        let seq_kv = self.k.shape.seq as i64;
-        let keys_seen = |i: i64| {
-            let first = (i + i64::from(band.lower)).max(0);
-            let last = (i + i64::from(band.upper)).min(seq_kv - 1);
-            (last - first + 1).max(0) as u64
-        };
-        (0..self.q.shape.seq as i64).map(keys_seen).sum()
-    }
-
     /// Floating-point operations of the two matrix products over visible pairs,
     /// `2 · pairs · (head_dim + head_dim_v)` a head.
     pub fn flops(&self) -> f64 {
-        let heads = (self.q.shape.batch * self.q.shape.heads) as f64;
+        let heads = self.q.shape.heads as f64;
         let dims = (self.q.shape.dim + self.v.shape.dim) as f64;
         2.0 * heads * self.visible_pairs() as f64 * dims
     }
@@ -181,28 +194,46 @@ impl Problem {
     }
 
     /// What every forward kernel is launched with.
+    ///
+    /// Without addresses of slopes and cu_seqlens among the operands, those parameters are 0.
     pub fn forward_params(&self, operands: &Operands) -> ForwardParams {
+        let (seq_q, seq_kv) = (self.seq_q(), self.seq_kv());
+        let (band, total_q, cu_seqlens) = match &self.cu_seqlens {
+            Some(packed) => (
+                self.mask.unaligned_band(seq_q, seq_kv),
+                packed.total_q() as u32,
+                operands.cu_seqlens.unwrap_or_default(),
+            ),
+            None => (self.mask.band(seq_q, seq_kv), 0, [0; 2]),
+        };
+        let (alibi_slopes, alibi_batch_stride) = match &self.alibi {
+            Some(slopes) => (
+                operands.alibi_slopes.unwrap_or_default(),
+                slopes.batch_stride() as u64,
+            ),
+            None => (0, 0),
+        };
         ForwardParams {
             q: tensor_arg(operands.q, self.q.strides),
             k: tensor_arg(operands.k, self.k.strides),
             v: tensor_arg(operands.v, self.v.strides),
             o: tensor_arg(operands.o, self.o.strides),
             lse: operands.lse,
-            batch: self.q.shape.batch as u32,
+            batch: self.batch() as u32,
             heads_q: self.q.shape.heads as u32,
             heads_kv: self.k.shape.heads as u32,
-            seq_q: self.q.shape.seq as u32,
-            seq_kv: self.k.shape.seq as u32,
+            seq_q: seq_q as u32,
+            seq_kv: seq_kv as u32,
             head_dim: self.q.shape.dim as u32,
             head_dim_v: self.v.shape.dim as u32,
             softmax_scale: self.softmax_scale,
             softcap: self.softcap.unwrap_or(0.0),
-            band: self.band(),
-            total_q: 0,
-            alibi_slopes: 0,
-            alibi_batch_stride: 0,
-            cu_seqlens_q: 0,
-            cu_seqlens_kv: 0,
+            band,
+            total_q,
+            alibi_slopes,
+            alibi_batch_stride,
+            cu_seqlens_q: cu_seqlens[0],
+            cu_seqlens_kv: cu_seqlens[1],
         }
     }
 }
@@ -244,6 +275,7 @@ mod tests {
             v: 3,
             o: 4,
             lse: 5,
+            ..Operands::default()
         };
         let params = problem.forward_params(&operands);
         assert_eq!((params.q.address, params.o.address, params.lse), (1, 4, 5));
@@ -252,8 +284,38 @@ mod tests {
         assert_eq!((params.softmax_scale, params.softcap), (0.5, 30.0));
         assert_eq!(params.band.upper, 2);
         assert_eq!(params.k.seq_stride, 12);
-        // Rows see 3, 4, 5, 6 and 7 keys.
-        assert_eq!(problem.visible_pairs(), 25);
-        assert_eq!(problem.flops(), 2.0 * 12.0 * 25.0 * 12.0);
+        // Rows see 3, 4, 5, 6 and 7 keys, in each of two batch entries.
+        assert_eq!(problem.visible_pairs(), 50);
+        assert_eq!(problem.flops(), 2.0 * 6.0 * 50.0 * 12.0);
+    }
+
+    #[test]
+    fn launch_parameters_carry_packed_sequences_and_slopes() {
+        let packed = |total, heads| {
+            let shape = Shape::packed(total, heads, 4);
+            TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).unwrap()
+        };
+        let options = ForwardOptions::new()
+            .mask(Mask::Causal)
+            .cu_seqlens(CuSeqlens::from_lengths([(2, 5), (0, 1), (7, 3)]).unwrap())
+            .alibi(AlibiSlopes::per_batch(&[0.5; 18], 6).unwrap());
+        let (q, kv) = (packed(9, 6), packed(9, 3));
+        let problem = Problem::new(q, kv, kv, q, &options).unwrap();
+        assert_eq!(problem.batch(), 3);
+        let last = problem.sequence(2);
+        assert_eq!((last.batch, last.q_rows, last.kv_rows), (0, 2..9, 6..9));
+        assert_eq!(last.band.upper, -4);
+        // Rows see 4 and 5 keys, then none, then 1, 2 and 3.
+        assert_eq!(problem.visible_pairs(), 9 + 6);
+        let operands = Operands {
+            alibi_slopes: Some(6),
+            cu_seqlens: Some([7, 8]),
+            ..Operands::default()
+        };
+        let params = problem.forward_params(&operands);
+        assert_eq!((params.batch, params.seq_q, params.seq_kv), (3, 7, 5));
+        assert_eq!((params.total_q, params.band.upper), (9, 0));
+        assert_eq!((params.cu_seqlens_q, params.cu_seqlens_kv), (7, 8));
+        assert_eq!((params.alibi_slopes, params.alibi_batch_stride), (6, 6));
     }
 }

@@ -6,7 +6,10 @@ mod fake;
 
 use fake::{BAD_PTX, NOTHING_PTX, PAIRS_PTX, VECTOR_ADD_PTX, fake};
 use ferroflash::backend::cuda::{Cuda, CudaDevice, KernelLaunch};
-use ferroflash::{Backend, Error, ForwardOptions, HostTensor, Layout, Memory, Shape, forward};
+use ferroflash::{
+    AlibiSlopes, Backend, CuSeqlens, Error, ForwardOptions, HostTensor, Layout, Mask, Memory,
+    Operands, Problem, Shape, forward, forward_into,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A launch of the kernel that does nothing.
@@ -345,6 +348,60 @@ fn forward_allocates_the_result_launches_and_does_not_wait() {
     let mut log = fake.take_log();
     log.retain(|call| !call.starts_with("cuMemFreeAsync"));
     assert_eq!(log.len(), 3, "{log:?}");
+}
+
+#[test]
+fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
+    let Some(fake) = fake() else { return };
+    let mut cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    let shape = Shape::packed(40, 2, 64);
+    let tensor = HostTensor::from_f32(&[1.0; 40 * 2 * 64], shape, Layout::Bshd).unwrap();
+    let q = tensor.upload(cuda.memory()).unwrap();
+    let options = ForwardOptions::new()
+        .cu_seqlens(CuSeqlens::from_lengths([(10, 30), (30, 10)]).unwrap())
+        .alibi(AlibiSlopes::geometric(2));
+    let mut out = forward(&mut cuda, &q, &q, &q, &options).unwrap();
+    let calls = || {
+        let mut log = fake.take_log();
+        log.retain(|call| !call.starts_with("cuModule") && !call.starts_with("cuFuncSet"));
+        log.iter()
+            .map(|call| call.split(" grid").next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let first = calls();
+    // Two slopes; six lengths.
+    for bytes in ["8", "24"] {
+        let alloc = format!("cuMemAllocAsync {bytes} 0x57");
+        assert_eq!(
+            first.iter().filter(|call| **call == alloc).count(),
+            1,
+            "{first:?}"
+        );
+    }
+    let launch = ["cuLaunchKernel fa_fwd_simt_f32_hd64"];
+    assert_eq!(first.last().map(String::as_str), Some(launch[0]));
+
+    // Of a clone, and of a problem whose other options differ.
+    let again = options.clone().mask(Mask::Causal);
+    forward_into(&mut cuda, &q, &q, &q, &mut out, &again).unwrap();
+    assert_eq!(calls(), launch);
+
+    let problem = Problem::new(*q.spec(), *q.spec(), *q.spec(), *out.o.spec(), &options).unwrap();
+    let mut other = Cuda::on(CudaDevice::new(0).unwrap());
+    let address = q.address(cuda.memory());
+    let operands = Operands {
+        q: address,
+        k: address,
+        v: address,
+        o: address,
+        lse: address,
+        alibi_slopes: Some(address),
+        cu_seqlens: Some([address; 2]),
+    };
+    calls();
+    // SAFETY: the fake does not run this kernel.
+    unsafe { other.forward_raw(&problem, &operands) }.unwrap();
+    assert_eq!(calls(), launch);
 }
 
 #[test]

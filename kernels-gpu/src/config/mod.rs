@@ -2,6 +2,7 @@
 
 pub mod ladder;
 pub mod mma;
+pub mod probe;
 pub mod simt;
 pub mod wgmma;
 

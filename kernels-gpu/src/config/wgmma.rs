@@ -21,8 +21,9 @@ pub const WORK_BYTES: u32 = 16;
 pub enum Staging {
     /// In shared memory of its own: the store runs under the next tile.
     Own,
-    /// Where Q was: Q of the next tile arrives only after the store has read it.
-    OverQ,
+    /// In the next stages of V, one a warpgroup, which the producer passes over: V of the next tile arrives only
+    /// after the store has read them, but its Q and K do not wait.
+    OverV,
 }
 
 /// Tile shape and pipeline of one Hopper forward kernel ([`crate::instances`]).
@@ -36,6 +37,7 @@ pub struct WgmmaTile {
     pub consumers: u32,
     /// Keys of a block.
     pub block_n: u32,
+    pub q_stages: u32,
     pub k_stages: u32,
     pub v_stages: u32,
     /// Blocks of a cluster; they take neighbouring tiles of one head and each loads its part of K and V for all.
@@ -125,7 +127,7 @@ impl WgmmaTile {
 
     /// Offset of K's stages; Q lies before them.
     pub const fn k_offset(&self) -> u32 {
-        self.consumers * self.q_bytes()
+        self.q_stages * self.consumers * self.q_bytes()
     }
 
     /// Offset of V's stages.
@@ -133,28 +135,16 @@ impl WgmmaTile {
         self.k_offset() + self.k_stages * self.k_bytes()
     }
 
-    /// Offset of the staged output.
+    /// Offset of the staged output, if it has memory of its own.
     pub const fn o_offset(&self) -> u32 {
-        match self.staging {
-            Staging::Own => self.v_offset() + self.v_stages * self.v_bytes(),
-            Staging::OverQ => 0,
-        }
-    }
-
-    /// From a warpgroup's staged output to the next one's.
-    pub const fn o_pitch(&self) -> u32 {
-        match self.staging {
-            Staging::Own => self.o_bytes(),
-            Staging::OverQ => self.q_bytes(),
-        }
+        self.v_offset() + self.v_stages * self.v_bytes()
     }
 
     /// Offset of the announced tiles.
     pub const fn work_offset(&self) -> u32 {
-        let end = self.v_offset() + self.v_stages * self.v_bytes();
         match self.staging {
-            Staging::Own => end + self.consumers * self.o_bytes(),
-            Staging::OverQ => end,
+            Staging::Own => self.o_offset() + self.consumers * self.o_bytes(),
+            Staging::OverV => self.o_offset(),
         }
     }
 
@@ -165,14 +155,9 @@ impl WgmmaTile {
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        // A full and an empty barrier for Q, each stage, and each slot.
-        let pairs = 1 + self.k_stages + self.v_stages + WORK_SLOTS;
+        // A full and an empty barrier for each stage and each slot.
+        let pairs = self.q_stages + self.k_stages + self.v_stages + WORK_SLOTS;
         self.barriers_offset() + pairs * 2 * size_of::<u64>() as u32
-    }
-
-    /// Whether Q's shared memory is free once Q has been read.
-    pub const fn staging_is_own(&self) -> bool {
-        matches!(self.staging, Staging::Own)
     }
 
     /// The same tile for varlen launches.
@@ -191,7 +176,8 @@ impl WgmmaTile {
         assert!(self.head_dim.is_multiple_of(16) && self.head_dim_v.is_multiple_of(16));
         assert!(self.cluster == 1 || self.cluster == 2);
         // A consumer warp arrives at each block of the cluster with a lane of its own.
-        assert!(!matches!(self.staging, Staging::OverQ) || self.o_bytes() <= self.q_bytes());
+        let over_v = matches!(self.staging, Staging::OverV);
+        assert!(!over_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
         let pool = match self.consumers {
             2 => 168 * 384,
             3 => 128 * 512,
@@ -213,6 +199,7 @@ pub const HD64: WgmmaTile = WgmmaTile {
     head_dim_v: 64,
     consumers: 3,
     block_n: 128,
+    q_stages: 2,
     k_stages: 4,
     v_stages: 2,
     cluster: 1,
@@ -231,13 +218,15 @@ pub const HD96: WgmmaTile = WgmmaTile {
     head_dim_v: 96,
     ..HD128
 };
-/// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power.
+/// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power. The third stage of K fills what
+/// shared memory is left (2k full +2 %, else nothing).
 pub const HD128: WgmmaTile = WgmmaTile {
     head_dim: 128,
     head_dim_v: 128,
     consumers: 2,
     block_n: 128,
-    k_stages: 2,
+    q_stages: 1,
+    k_stages: 3,
     v_stages: 2,
     cluster: 2,
     q_in_registers: true,
@@ -266,8 +255,9 @@ pub const HD192: WgmmaTile = WgmmaTile {
     head_dim: 192,
     head_dim_v: 192,
     block_n: 112,
+    k_stages: 2,
     q_in_registers: false,
-    staging: Staging::OverQ,
+    staging: Staging::OverV,
     ..HD128
 };
 /// head_dim ≤ 256: as 192.

@@ -5,10 +5,12 @@
 
 mod ladder;
 mod mma;
+mod probe;
 mod simt;
 mod wgmma;
 
 pub use ladder::LADDER;
+pub use probe::PROBES;
 
 use crate::config::wgmma::WgmmaTile;
 use crate::dtype::DType;
@@ -43,6 +45,8 @@ pub enum Family {
     Wgmma,
     /// The steps towards the others that `ferroflash ladder` shows; in no table that problems are given to.
     Ladder,
+    /// What `ferroflash roofline --device measured` times; in no table that problems are given to.
+    Probe,
 }
 
 impl Family {
@@ -55,6 +59,7 @@ impl Family {
             Self::Mma => "mma",
             Self::Wgmma => "wgmma",
             Self::Ladder => "ladder",
+            Self::Probe => "probe",
         }
     }
 }
@@ -113,8 +118,12 @@ const fn count() -> usize {
     total
 }
 
-/// The exported kernel of that name, the ladder's included.
+/// Every exported kernel: [`INSTANCES`], [`LADDER`] and [`PROBES`].
+pub fn all() -> impl Iterator<Item = &'static Instance> {
+    INSTANCES.iter().chain(LADDER).chain(PROBES)
+}
+
+/// The exported kernel of that name.
 pub fn find(name: &str) -> Option<&'static Instance> {
-    let mut all = INSTANCES.iter().chain(LADDER);
-    all.find(|instance| instance.name == name)
+    all().find(|instance| instance.name == name)
 }

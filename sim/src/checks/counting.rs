@@ -1,7 +1,7 @@
 //! Memory counts of the current instruction.
 
 use crate::exec::{LANES, State};
-use crate::stats::{passes, sectors};
+use crate::stats::{passes, sectors, sectors_of_ranges};
 
 impl State<'_> {
     pub(crate) fn count_global(&mut self, at: &[u64; LANES], mask: u32, bytes: u32) {
@@ -9,6 +9,15 @@ impl State<'_> {
             let count = &mut counters.by_pc[self.pc as usize];
             count.global_requests += 1;
             count.sectors += sectors(at, mask, bytes);
+        }
+    }
+
+    /// A copy of whole ranges (address and bytes) of global memory: one request.
+    pub(crate) fn count_ranges(&mut self, ranges: impl Iterator<Item = (u64, u64)>) {
+        if let Some(counters) = &mut self.counters {
+            let count = &mut counters.by_pc[self.pc as usize];
+            count.global_requests += 1;
+            count.sectors += sectors_of_ranges(ranges);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::ir::{CpAsync, Space};
 impl State<'_> {
     pub(super) fn cp_async(&mut self, warp: &mut Warp, m: u32, op: &CpAsync) -> Exec<()> {
         let mut dst_at = [0; super::LANES];
+        let mut sources = [(0, 0); super::LANES];
         for lane in lanes(m) {
             let dst = address(&warp.regs, &op.dst, lane);
             let src = address(&warp.regs, &op.src, lane);
@@ -44,6 +45,7 @@ impl State<'_> {
                 self.global_range(src, src_bytes.into(), 1, lane)?;
             }
             dst_at[lane] = dst;
+            sources[lane] = (src, src_bytes.into());
             self.copies[warp.id.number as usize].push(PendingCopy {
                 lane: lane as u8,
                 bytes: op.bytes as u8,
@@ -55,6 +57,7 @@ impl State<'_> {
             });
         }
         self.count_shared(&dst_at, m, op.bytes);
+        self.count_ranges(sources.into_iter());
         self.copy_issued(warp.id, m, &dst_at, op.bytes)
     }
 

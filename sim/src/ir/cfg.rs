@@ -13,16 +13,17 @@ pub const NEVER: u32 = u32::MAX;
 /// Work allowed for the search behind early exits.
 const SEARCH_BUDGET: usize = 20_000_000;
 
-struct Graph {
+/// The basic blocks of a kernel.
+pub struct Graph {
     /// First instruction of each block.
-    starts: Vec<u32>,
-    block_of: Vec<u32>,
-    succs: Vec<Vec<u32>>,
+    pub starts: Vec<u32>,
+    pub block_of: Vec<u32>,
+    pub succs: Vec<Vec<u32>>,
     exits: Vec<bool>,
 }
 
 impl Graph {
-    fn new(code: &[Inst]) -> Self {
+    pub fn new(code: &[Inst]) -> Self {
         let mut leader = vec![false; code.len()];
         if let Some(first) = leader.first_mut() {
             *first = true;
@@ -109,8 +110,24 @@ impl Graph {
         work
     }
 
+    /// Blocks whose execution depends on which way the paths of `block` go: all that are reached from it before its
+    /// immediate post-dominator.
+    pub fn influenced(&self, block: u32, post_dominators: &[u32]) -> Vec<u32> {
+        let meeting = Some(post_dominators[block as usize]).filter(|&b| b != NEVER);
+        let mut seen = vec![false; self.starts.len()];
+        let mut influenced = Vec::new();
+        let mut stack = self.succs[block as usize].clone();
+        while let Some(b) = stack.pop() {
+            if Some(b) != meeting && !std::mem::replace(&mut seen[b as usize], true) {
+                influenced.push(b);
+                stack.extend(&self.succs[b as usize]);
+            }
+        }
+        influenced
+    }
+
     /// Immediate post-dominators; the virtual exit is block number `len`.
-    fn post_dominators(&self) -> Vec<u32> {
+    pub fn post_dominators(&self) -> Vec<u32> {
         let n = self.starts.len();
         let exit = n as u32;
         let mut preds = vec![Vec::new(); n + 1];

@@ -31,6 +31,25 @@ pub(crate) fn sectors(addresses: &[u64; LANES], mask: u32, bytes: u32) -> u64 {
     distinct
 }
 
+/// Distinct 32-byte sectors that ranges (address and bytes) touch.
+pub(crate) fn sectors_of_ranges(ranges: impl Iterator<Item = (u64, u64)>) -> u64 {
+    let mut touched: Vec<(u64, u64)> = ranges
+        .filter(|&(_, bytes)| bytes > 0)
+        .map(|(at, bytes)| (at / SECTOR, at.saturating_add(bytes - 1) / SECTOR))
+        .collect();
+    touched.sort_unstable();
+    let mut distinct = 0;
+    let mut next = 0;
+    for (first, last) in touched {
+        let first = first.max(next);
+        if first <= last {
+            distinct += last - first + 1;
+            next = last + 1;
+        }
+    }
+    distinct
+}
+
 /// Passes over the banks that a shared access takes, and the fewest possible for its lanes.
 ///
 /// 8-byte accesses are served half a warp at a time, 16-byte ones a quarter; within a part, a pass
@@ -85,6 +104,18 @@ mod tests {
         let wide = std::array::from_fn(|i| 16 * i as u64);
         assert_eq!(sectors(&wide, u32::MAX, 16), 16);
         assert_eq!(sectors(&[100; LANES], u32::MAX, 4), 1);
+    }
+
+    #[test]
+    fn ranges_share_sectors() {
+        let count = |ranges: &[(u64, u64)]| sectors_of_ranges(ranges.iter().copied());
+        assert_eq!(count(&[]), 0);
+        assert_eq!(count(&[(64, 0)]), 0);
+        assert_eq!(count(&[(0, 128), (256, 128)]), 8);
+        // Rows of 80 bytes: 400 bytes in a row, and the order does not matter.
+        assert_eq!(count(&[(160, 80), (0, 80), (80, 80), (240, 160)]), 13);
+        assert_eq!(count(&[(30, 4)]), 2);
+        assert_eq!(count(&[(0, 320), (32, 32)]), 10);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod report;
 
 use std::ops::AddAssign;
 
-pub(crate) use memory::{passes, sectors};
+pub(crate) use memory::{passes, sectors, sectors_of_ranges};
 pub use report::{LineStatistics, Statistics};
 
 /// Counts of one instruction.
@@ -14,7 +14,7 @@ pub(crate) struct Count {
     /// Times a warp executed it, and lanes that took part.
     pub(crate) warps: u64,
     pub(crate) lanes: u64,
-    /// Global-memory requests (one a warp), and 32-byte sectors they touched.
+    /// Global-memory requests (one a warp, or one a bulk copy), and 32-byte sectors they touched.
     pub(crate) global_requests: u64,
     pub(crate) sectors: u64,
     /// Shared-memory requests, the passes they took, and the fewest they could have taken.

@@ -17,7 +17,9 @@ pub struct LineStatistics {
     /// Times a warp executed it; lanes that took part, summed.
     pub warps: u64,
     pub lanes: u64,
-    /// Global-memory requests (one a warp) and the 32-byte sectors they touched.
+    /// Multiply-adds of a matrix instruction.
+    pub tensor_macs: u64,
+    /// Global-memory requests (one a warp, or one a bulk copy) and the 32-byte sectors they touched.
     pub global_requests: u64,
     pub sectors: u64,
     /// Shared-memory requests, the passes over the banks they took, and the fewest possible.
@@ -60,16 +62,19 @@ fn macs(op: &Op) -> u64 {
 impl Statistics {
     pub(crate) fn new(kernel: &Kernel, counters: &Counters, source: &str) -> Self {
         let mut stats = Self::default();
-        let mut lines: BTreeMap<(u32, u32), Count> = BTreeMap::new();
+        let mut lines: BTreeMap<(u32, u32), (Count, u64)> = BTreeMap::new();
         for (pc, count) in counters.by_pc.iter().enumerate() {
             if count.warps == 0 {
                 continue;
             }
-            stats.tensor_macs += count.warps * macs(&kernel.code[pc].op);
+            let tensor_macs = count.warps * macs(&kernel.code[pc].op);
+            stats.tensor_macs += tensor_macs;
             let key = (kernel.code[pc].line, kernel.opcode_of[pc]);
-            *lines.entry(key).or_default() += *count;
+            let line = lines.entry(key).or_default();
+            line.0 += *count;
+            line.1 += tensor_macs;
         }
-        for ((line, opcode), count) in lines {
+        for ((line, opcode), (count, tensor_macs)) in lines {
             let opcode = kernel.opcodes[opcode as usize].to_string();
             stats.thread_instructions += count.lanes;
             *stats.mix.entry(opcode.clone()).or_default() += count.warps;
@@ -79,6 +84,7 @@ impl Statistics {
                 opcode,
                 warps: count.warps,
                 lanes: count.lanes,
+                tensor_macs,
                 global_requests: count.global_requests,
                 sectors: count.sectors,
                 shared_requests: count.shared_requests,
@@ -87,6 +93,11 @@ impl Statistics {
             });
         }
         stats
+    }
+
+    /// 32-byte sectors of global memory that every line touched, summed.
+    pub fn sectors(&self) -> u64 {
+        self.lines.iter().map(|line| line.sectors).sum()
     }
 
     /// Bank conflicts of every line, summed.

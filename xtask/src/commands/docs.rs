@@ -5,9 +5,14 @@
 //! ```text
 //! <!-- run: ladder --seq 256 -->             the output, as text
 //! <!-- /run -->
+//! <!-- run: ladder --backend sim (without: warp instructions) -->     and without some columns of its tables
+//! <!-- /run -->
 //! <!-- picture: layout mma --svg docs/pictures/mma.svg -->             the picture only
 //! <!-- /picture -->
 //! ```
+//!
+//! Columns are left out where they depend on more than the page's source: on the release of rustc that compiled the
+//! kernels, or on the machine's mathematical library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +42,12 @@ const PAGES: [&str; 1] = ["docs/how-it-works.md"];
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
-    cmd!(sh, "cargo build --quiet --package ferroflash").run()?;
+    // As the tests want it, so that nothing is built twice.
+    cmd!(
+        sh,
+        "cargo build --quiet --package ferroflash --profile test"
+    )
+    .run()?;
     let fresh_folder = paths::target().join("docs");
     fs::create_dir_all(&fresh_folder)?;
     let mut stale = Vec::new();
@@ -54,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         })
         .with_context(|| page.to_owned())?;
         if replace(&path, fresh.as_bytes(), args.check)? {
-            stale.push(page.to_owned());
+            stale.push(format!("{page} ({})", first_difference(&text, &fresh)));
         }
         for (name, drawn) in pictures {
             if replace(&paths::root().join(&name), &fs::read(&drawn)?, args.check)? {
@@ -72,6 +82,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         false => println!("wrote {changed}"),
     }
     Ok(())
+}
+
+/// The first line in which two texts differ, in words.
+fn first_difference(old: &str, new: &str) -> String {
+    let (mut old, mut new) = (old.lines(), new.lines());
+    let mut number = 1;
+    loop {
+        match (old.next(), new.next()) {
+            (Some(old), Some(new)) if old == new => number += 1,
+            (old, new) => {
+                let [old, new] = [old, new].map(Option::unwrap_or_default);
+                return format!("line {number}: `{old}` should be `{new}`");
+            }
+        }
+    }
 }
 
 /// Whether `path` does not hold `fresh`; puts it there unless only checking.
@@ -121,8 +146,10 @@ fn fill(
             lines.by_ref().any(|line| line == closing),
             "`{line}` is not followed by `{closing}`"
         );
+        let (command, without) = columns_left_out(command)?;
         let words: Vec<_> = command.split_whitespace().collect();
         let output = run(&words).with_context(|| line.to_owned())?;
+        let output = drop_columns(&output, &without).with_context(|| line.to_owned())?;
         fresh += &match kind {
             "run" => format!(
                 "\n```text\n$ ferroflash {command}\n{}\n```\n\n",
@@ -151,6 +178,46 @@ fn opening(line: &str) -> Option<(&str, &str)> {
         .then_some((kind, command))
 }
 
+/// A marker's command, and the headers of the columns to leave out of its output.
+fn columns_left_out(marker: &str) -> anyhow::Result<(&str, Vec<&str>)> {
+    let Some((command, rest)) = marker.split_once(" (without: ") else {
+        return Ok((marker, Vec::new()));
+    };
+    let names = rest
+        .strip_suffix(')')
+        .context("`(without: …` is not closed")?;
+    Ok((command, names.split(", ").collect()))
+}
+
+/// `output` without the columns called `names` of its tables, each of which must be in some table.
+fn drop_columns(output: &str, names: &[&str]) -> anyhow::Result<String> {
+    let mut kept_lines = String::new();
+    let mut missing = names.to_vec();
+    let mut dropped: Vec<usize> = Vec::new();
+    for line in output.lines() {
+        let Some(row) = line.strip_prefix('|').and_then(|row| row.strip_suffix('|')) else {
+            // A table's end.
+            dropped.clear();
+            kept_lines += line;
+            kept_lines.push('\n');
+            continue;
+        };
+        let cells: Vec<_> = row.split('|').collect();
+        let is_dropped = |(_, cell): &(usize, &&str)| names.contains(&cell.trim());
+        let here = cells.iter().enumerate().filter(is_dropped);
+        dropped.extend(here.map(|(column, _)| column));
+        missing.retain(|name| !cells.iter().any(|cell| cell.trim() == *name));
+        let kept = cells
+            .iter()
+            .enumerate()
+            .filter(|(column, _)| !dropped.contains(column));
+        let kept: Vec<_> = kept.map(|(_, cell)| *cell).collect();
+        kept_lines += &format!("|{}|\n", kept.join("|"));
+    }
+    ensure!(missing.is_empty(), "no column {missing:?} in the output");
+    Ok(kept_lines)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +243,29 @@ mod tests {
         );
     }
 
+    const TABLE: &str = "title\n\n| a | bb | c |\n|---|---:|---|\n| 1 |  2 | 3 |\n\nrest | 4 |\n";
+
+    #[test]
+    fn columns_are_left_out() {
+        let page = "<!-- run: t (without: bb, c) -->\n<!-- /run -->\n";
+        let fresh = fill(page, |words| {
+            assert_eq!(words, ["t"], "the command does not see what is left out");
+            Ok(TABLE.to_owned())
+        });
+        let expected = "title\n\n| a |\n|---|\n| 1 |\n\nrest | 4 |\n";
+        assert!(fresh.unwrap().contains(expected));
+        let missing = drop_columns(TABLE, &["bb", "d"]).unwrap_err().to_string();
+        assert_eq!(missing, "no column [\"d\"] in the output");
+    }
+
+    #[test]
+    fn a_stale_line_is_shown() {
+        let shown = first_difference("a\nb\nc\n", "a\nx\nc\n");
+        assert_eq!(shown, "line 2: `b` should be `x`");
+        let shown = first_difference("a\n", "a\nb\n");
+        assert_eq!(shown, "line 2: `` should be `b`");
+    }
+
     #[test]
     fn faults_of_a_page_are_named() {
         let unclosed = fill("<!-- run: a -->\n<!-- /picture -->\n", echo);
@@ -187,6 +277,8 @@ mod tests {
         );
         let drawn = fill("<!-- picture: a -->\n<!-- /picture -->\n", echo);
         assert!(drawn.unwrap_err().to_string().contains("draws no picture"));
+        let unclosed = fill("<!-- run: a (without: b -->\n<!-- /run -->\n", echo);
+        assert!(unclosed.unwrap_err().to_string().contains("not closed"));
         let failing = |_: &[&str]| -> anyhow::Result<String> { bail!("exit code 2") };
         assert!(fill(PAGE, failing).is_err());
     }

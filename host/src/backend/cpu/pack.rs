@@ -15,9 +15,10 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix of one (batch, head) of the operand whose element `[0, 0, 0, 0]` lies at `address`.
-    pub fn new(spec: &TensorSpec, address: u64, batch: usize, head: usize) -> Self {
-        let offset_bytes = spec.offset(batch, head, 0, 0) * spec.dtype.bytes() as i64;
+    /// The matrix of one (batch, head), from position `first` on, of the operand whose element
+    /// `[0, 0, 0, 0]` lies at `address`.
+    pub fn new(spec: &TensorSpec, address: u64, batch: usize, head: usize, first: usize) -> Self {
+        let offset_bytes = spec.offset(batch, head, first, 0) * spec.dtype.bytes() as i64;
         Self {
             dtype: spec.dtype,
             address: address.wrapping_add_signed(offset_bytes),

@@ -11,7 +11,7 @@ use super::gemm::{Gemm, MICRO_ROWS};
 use super::math::tanh;
 use super::pack::Matrix;
 use super::softmax::State;
-use crate::{Operands, Problem};
+use crate::{Operands, Problem, Sequence};
 
 /// Query rows of a task.
 pub(super) const BLOCK_M: usize = 64;
@@ -35,6 +35,12 @@ pub(super) struct Scratch {
     /// Keys that each column sees are `first_key[column]..end_key[column]`.
     first_key: Vec<u32>,
     end_key: Vec<u32>,
+    /// ALiBi's slope of each column, 0 without it.
+    slope: Vec<f32>,
+    /// Key position on the diagonal of each column, which biases are counted from.
+    diagonal: Vec<i64>,
+    /// The diagonal as seen from a tile's first key.
+    from_tile: Vec<f32>,
     state: State,
     /// One row of q or o.
     row: Vec<f32>,
@@ -52,6 +58,9 @@ impl Scratch {
             acc_o: vec![0.0; padded_v * BLOCK_M],
             first_key: vec![0; BLOCK_M],
             end_key: vec![0; BLOCK_M],
+            slope: vec![0.0; BLOCK_M],
+            diagonal: vec![0; BLOCK_M],
+            from_tile: vec![0.0; BLOCK_M],
             state: State::new(BLOCK_M),
             row: vec![0.0; head_dim.max(head_dim_v)],
         }
@@ -62,7 +71,9 @@ impl Scratch {
 pub(super) struct Task<'a> {
     pub problem: &'a Problem,
     pub operands: &'a Operands,
-    pub batch: usize,
+    /// Number of the batch entry.
+    pub index: usize,
+    pub sequence: &'a Sequence,
     pub head_kv: usize,
     pub first_row: usize,
     pub rows: usize,
@@ -91,10 +102,10 @@ impl Task<'_> {
         self.rows.next_multiple_of(COLUMN_STEP)
     }
 
-    /// (query head, position) of a column.
+    /// (query head, position in the sequence) of a column.
     fn query(&self, column: usize) -> (usize, usize) {
         let row = self.first_row + column;
-        let seq_q = self.problem.q().shape.seq;
+        let seq_q = self.sequence.seq_q();
         let head = self.head_kv * self.problem.group() + row / seq_q;
         (head, row % seq_q)
     }
@@ -108,8 +119,9 @@ impl Task<'_> {
         scratch.q[..head_dim * columns].fill(0.0);
         for column in 0..self.rows {
             let (head, i) = self.query(column);
-            let q = Matrix::new(self.problem.q(), self.operands.q, self.batch, head);
-            // SAFETY: row i of this head lies inside q.
+            let (batch, first) = (self.sequence.batch, self.sequence.q_rows.start);
+            let q = Matrix::new(self.problem.q(), self.operands.q, batch, head, first);
+            // SAFETY: row i of this sequence and head lies inside q.
             unsafe { q.read_row(i, row) };
             for (dim, &value) in row.iter().enumerate() {
                 scratch.q[dim * columns + column] = value * self.problem.softmax_scale();
@@ -117,13 +129,18 @@ impl Task<'_> {
         }
     }
 
-    /// Finds which keys each column sees. Padding columns repeat the last one, so that they never
-    /// widen the range of tiles nor turn a tile into a masked one.
+    /// Finds which keys each column sees, and its bias. Padding columns repeat the last one, so that
+    /// they never widen the range of tiles nor turn a tile into a masked one.
     fn find_keys(&self, scratch: &mut Scratch) {
-        let band = self.problem.band();
-        let seq_kv = self.problem.k().shape.seq as i64;
+        let band = self.sequence.band;
+        let seq_kv = self.sequence.seq_kv() as i64;
+        let corner = seq_kv - self.sequence.seq_q() as i64;
         for column in 0..self.columns() {
-            let (_, i) = self.query(column.min(self.rows - 1));
+            let (head, i) = self.query(column.min(self.rows - 1));
+            if let Some(slopes) = self.problem.alibi() {
+                scratch.slope[column] = slopes.get(self.index, head);
+                scratch.diagonal[column] = i as i64 + corner;
+            }
             let first = (i as i64 + i64::from(band.lower)).clamp(0, seq_kv);
             let end = (i as i64 + i64::from(band.upper) + 1).clamp(first, seq_kv);
             scratch.first_key[column] = first as u32;
@@ -146,15 +163,16 @@ impl Task<'_> {
                 // A sum of 0 means that no key is visible, or that all scores are −∞.
                 *o = if sum == 0.0 { 0.0 } else { value / sum };
             }
-            let o = Matrix::new(self.problem.o(), self.operands.o, self.batch, head);
-            // SAFETY: row i of this head lies inside o.
+            let (batch, first) = (self.sequence.batch, self.sequence.q_rows.start);
+            let o = Matrix::new(self.problem.o(), self.operands.o, batch, head, first);
+            // SAFETY: row i of this sequence and head lies inside o.
             unsafe { o.write_row(i, row) };
-            let index = (self.batch * shape.heads + head) * shape.seq + i;
+            let index = (batch * shape.heads + head) * shape.seq + first + i;
             let value = match sum {
                 0.0 => f32::NEG_INFINITY,
                 _ => scratch.state.row_max[column] + sum.ln(),
             };
-            // SAFETY: lse holds batch · heads_q · seq_q elements.
+            // SAFETY: lse holds an element for every row of every head of o.
             unsafe { *lse.add(index) = value };
         }
     }
@@ -222,6 +240,18 @@ impl AllTiles<'_> {
         if let Some(softcap) = problem.softcap() {
             cap(simd, s, softcap);
         }
+        if problem.alibi().is_some() {
+            let diagonals = scratch.diagonal.iter().zip(&mut scratch.from_tile);
+            for (&diagonal, from_tile) in diagonals {
+                *from_tile = (diagonal - tile.start as i64) as f32;
+            }
+            bias(
+                simd,
+                s,
+                &scratch.slope[..columns],
+                &scratch.from_tile[..columns],
+            );
+        }
         if masked {
             hide(
                 simd,
@@ -257,7 +287,7 @@ impl AllTiles<'_> {
         let k_rows = self.scratch.k.chunks_exact_mut(head_dim);
         let v_rows = self.scratch.v.chunks_exact_mut(padded_v);
         for ((j, k_row), v_row) in tile.zip(k_rows).zip(v_rows) {
-            // SAFETY: key j < seq_kv, and the operands are as `Task::run` was promised.
+            // SAFETY: key j of the sequence is below its seq_kv, and the operands are as `Task::run` was promised.
             unsafe {
                 self.task.k.read_row(j, k_row);
                 self.task.v.read_row(j, &mut v_row[..head_dim_v]);
@@ -293,6 +323,22 @@ fn cap<S: Simd>(simd: S, scores: &mut [f32], softcap: f32) {
     let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(1.0 / softcap));
     for score in scores {
         *score = simd.mul_f32s(multiply, tanh(simd, simd.mul_f32s(*score, divide)));
+    }
+}
+
+/// Adds `-slope · |diagonal - key|` to every score; both are counted from the tile's first key.
+#[inline(always)]
+fn bias<S: Simd>(simd: S, scores: &mut [f32], slope: &[f32], diagonal: &[f32]) {
+    let columns = slope.len();
+    let (slope, _) = S::as_simd_f32s(slope);
+    let (diagonal, _) = S::as_simd_f32s(diagonal);
+    for (key, row) in scores.chunks_exact_mut(columns).enumerate() {
+        let key = simd.splat_f32s(key as f32);
+        let (row, _) = S::as_mut_simd_f32s(row);
+        for ((score, &slope), &diagonal) in row.iter_mut().zip(slope).zip(diagonal) {
+            let keys = simd.abs_f32s(simd.sub_f32s(diagonal, key));
+            *score = simd.mul_add_e_f32s(simd.neg_f32s(slope), keys, *score);
+        }
     }
 }
 

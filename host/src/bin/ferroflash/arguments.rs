@@ -45,6 +45,16 @@ pub fn seed(text: &str) -> Result<u64, Refusal> {
     number(text, "a whole number, 0 or more")
 }
 
+/// seq_q and seq_kv of a packed sequence: one number for both, or two.
+pub fn lengths(text: &str) -> Result<(usize, usize), Refusal> {
+    let allowed = "N or Q:K for each sequence, whole numbers, 0 or more";
+    let (seq_q, seq_kv) = text.split_once(':').unwrap_or((text, text));
+    match (seq_q.parse(), seq_kv.parse()) {
+        (Ok(seq_q), Ok(seq_kv)) => Ok((seq_q, seq_kv)),
+        _ => number(text, allowed).map(|n| (n, n)),
+    }
+}
+
 fn window_side(text: &str) -> Result<u32, Refusal> {
     number(text, "a whole number of keys, 0 or more")
 }

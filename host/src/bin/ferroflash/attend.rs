@@ -14,9 +14,11 @@ use crate::{file, progress};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// safetensors file with tensors q, k and v of rank 4 in f32, f16 or bf16
+    /// safetensors file with tensors q, k and v of rank 4 in f32, f16 or bf16; or of rank 3, packed, with i32
+    /// tensors cu_seqlens_q and cu_seqlens_kv
     input: PathBuf,
-    /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q]) to
+    /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
+    /// [heads_q, total_q]) to
     #[arg(long)]
     output: PathBuf,
     /// Axis order of q, k, v and o
@@ -24,6 +26,9 @@ pub struct Args {
     layout: LayoutName,
     #[command(flatten)]
     forward: ForwardArgs,
+    /// Add linear biases, by the f32 tensor alibi_slopes of the file, [heads_q] or [batch, heads_q]
+    #[arg(long)]
+    alibi: bool,
     /// Convert q, k and v to this dtype first; o is converted back [default: the file's]
     #[arg(long, value_enum)]
     dtype: Option<DTypeName>,
@@ -34,8 +39,13 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let layout = Layout::from(args.layout);
+    let file::Inputs {
+        tensors: inputs,
+        cu_seqlens,
+        slopes,
+    } = file::read(&args.input, layout, args.alibi)?;
     let options = args.forward.options()?.o_layout(layout);
-    let inputs = file::read(&args.input, ["q", "k", "v"], layout)?;
+    let options = options.cu_seqlens(cu_seqlens).alibi(slopes);
     // The inputs are checked as they are, before any conversion hides that they differ.
     let [q, k, v] = inputs.each_ref().map(|tensor| *tensor.spec());
     Problem::with_dense_output(q, k, v, &options)?;
@@ -95,8 +105,10 @@ impl Work for Attend {
         if dtype != file_dtype {
             o = o.convert(file_dtype, self.layout)?;
         }
-        let o_dims = self.layout.dims(o.spec().shape).to_vec();
-        let lse_dims = Layout::Bhsd.dims(lse.spec().shape)[..3].to_vec();
+        // Packed tensors have no batch axis in a file.
+        let axes = usize::from(self.options.cu_seqlens.is_some())..;
+        let o_dims = self.layout.dims(o.spec().shape)[axes.clone()].to_vec();
+        let lse_dims = Layout::Bhsd.dims(lse.spec().shape)[..3][axes].to_vec();
         let layout = match self.layout {
             Layout::Bshd => "bshd",
             Layout::Bhsd => "bhsd",

@@ -1,11 +1,13 @@
 //! `ferroflash bench`: the time of one problem, once its result is known to be right.
 
 use std::io::{self, Write};
+use std::time::Instant;
 
-use ferroflash::cases::{Case, normal};
+use ferroflash::cases::{Case, Lengths, normal};
 use ferroflash::oracle::Rows;
 use ferroflash::{
-    Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward, forward_into,
+    AlibiSlopes, Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward,
+    forward_into,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +20,8 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Sequences
-    #[arg(long, value_name = "B", value_parser = arguments::count, allow_hyphen_values = true)]
-    batch: usize,
+    #[arg(long, value_name = "B", required_unless_present_any = ["varlen", "tokens"], conflicts_with = "varlen", value_parser = arguments::count, allow_hyphen_values = true)]
+    batch: Option<usize>,
     /// Query heads
     #[arg(long, value_name = "H", value_parser = arguments::count, allow_hyphen_values = true)]
     heads: usize,
@@ -27,11 +29,17 @@ pub struct Args {
     #[arg(long, value_name = "HK", value_parser = arguments::count, allow_hyphen_values = true)]
     heads_kv: Option<usize>,
     /// Query rows
-    #[arg(long, value_name = "SQ", required_unless_present = "sweep", conflicts_with = "sweep", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SQ", required_unless_present_any = ["sweep", "varlen"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_q: Option<usize>,
     /// Keys
-    #[arg(long, value_name = "SK", required_unless_present = "sweep", conflicts_with = "sweep", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SK", required_unless_present_any = ["sweep", "varlen"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_kv: Option<usize>,
+    /// Packed sequences of these lengths: N, or Q:K for other queries than keys
+    #[arg(long, value_name = "N,…", conflicts_with = "sweep", value_delimiter = ',', value_parser = arguments::lengths, allow_hyphen_values = true)]
+    varlen: Option<Vec<(usize, usize)>>,
+    /// --batch packed sequences of uneven lengths drawn with this seed, which add up to as many rows
+    #[arg(long, value_name = "S", conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::seed, allow_hyphen_values = true)]
+    varlen_seed: Option<u64>,
     /// Components of q and k
     #[arg(long, value_name = "D", value_parser = arguments::count, allow_hyphen_values = true)]
     head_dim: usize,
@@ -46,6 +54,9 @@ pub struct Args {
     layout: LayoutName,
     #[command(flatten)]
     forward: ForwardArgs,
+    /// Add linear biases with the slopes of the paper, 2^(-8/H) and its powers
+    #[arg(long)]
+    alibi: bool,
     /// What to time
     #[arg(long, value_enum, default_value_t = Pass::Fwd)]
     pass: Pass,
@@ -66,21 +77,61 @@ enum Pass {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if let (Some(seq_q), Some(seq_kv)) = (args.seq_q, args.seq_kv) {
-        return backends::run(args.backend, bench(args, seq_q, seq_kv)?);
+    if let Some(lengths) = args.lengths() {
+        args.sweep.refuse_without_sweep()?;
+        return backends::run(args.backend, bench(args, &lengths)?);
     }
-    let benches = args.sweep.seqs().iter().map(|&seq| bench(args, seq, seq));
+    let square = |&seq: &usize| bench(args, &args.dense(seq, seq));
+    let benches = args.sweep.seqs().iter().map(square);
     let benches = benches.collect::<Result<Vec<_>, _>>()?;
     backends::run(args.backend, args.sweep.work(benches)?)
 }
 
-/// The problem `args` describe, of `seq_q` queries and `seq_kv` keys.
-fn bench(args: &Args, seq_q: usize, seq_kv: usize) -> Result<Bench, Failure> {
+impl Args {
+    fn dense(&self, seq_q: usize, seq_kv: usize) -> Lengths {
+        Lengths::Dense {
+            batch: self.batch.unwrap_or_else(|| self.sweep.batch(seq_q)),
+            seq_q,
+            seq_kv,
+        }
+    }
+
+    /// The sequences of the one problem to time; `None` for a sweep.
+    fn lengths(&self) -> Option<Lengths> {
+        if let Some(lengths) = &self.varlen {
+            return Some(Lengths::Varlen(lengths.clone()));
+        }
+        let dense = self.dense(self.seq_q?, self.seq_kv?);
+        Some(match self.varlen_seed {
+            Some(seed) => dense.made_uneven(seed),
+            None => dense,
+        })
+    }
+}
+
+/// The one problem `args` describe, to run in the simulator.
+pub fn simulated(args: &Args) -> Result<Bench, Failure> {
+    if !matches!(args.backend, BackendName::Auto | BackendName::Sim) {
+        let wrong = "only the simulator counts";
+        return Err(Failure::refused("--backend", wrong, "sim, or leave it out"));
+    }
+    let lengths = args.lengths().ok_or_else(|| {
+        let wrong = "a report is of one problem";
+        Failure::refused("--sweep", wrong, "--seq-q and --seq-kv, or --varlen")
+    })?;
+    bench(args, &lengths)
+}
+
+/// The problem `args` describe, of these sequences.
+fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
+    let slopes = args.alibi.then(|| AlibiSlopes::geometric(args.heads));
     let options = args.forward.options()?.o_layout(layout);
+    let options = options.alibi(slopes).cu_seqlens(lengths.cu_seqlens()?);
     let Pass::Fwd = args.pass;
+    let (batch, seq_q, seq_kv) = lengths.axes();
     let shape = |heads, seq, dim| Shape {
-        batch: args.batch,
+        batch,
         heads,
         seq,
         dim,
@@ -117,6 +168,9 @@ pub struct Report {
     pub ms_median: f64,
     pub ms_min: f64,
     pub ms_max: f64,
+    /// Microseconds until a call returns, median: the host's share where the device runs on by itself.
+    #[serde(default)]
+    pub host_us: f64,
     pub runs: usize,
     /// 10¹² floating-point operations of the two matrix products over visible pairs, a second.
     pub tflops: f64,
@@ -126,7 +180,7 @@ pub struct Report {
 }
 
 /// Rows that are checked before anything is timed.
-const CHECKED_ROWS: usize = 64;
+const CHECKED_ROWS: Rows = Rows::Sampled { count: 64, seed: 0 };
 
 impl Work for Bench {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
@@ -145,6 +199,18 @@ impl Bench {
         Ok(Problem::with_dense_output(q?, k?, v?, &self.options)?)
     }
 
+    /// The problem with random inputs.
+    pub fn case(&self) -> Result<Case, Failure> {
+        let [q, k, v] = self.shapes;
+        let input = |shape, seed| normal(self.dtype, shape, self.layout, seed);
+        Ok(Case {
+            q: input(q, 1)?,
+            k: input(k, 2)?,
+            v: input(v, 3)?,
+            options: self.options.clone(),
+        })
+    }
+
     /// Checks the result, then times it.
     pub fn measure<B: Backend>(&self, backend: &mut B) -> Result<Report, Failure> {
         let problem = self.problem()?;
@@ -161,14 +227,7 @@ impl Bench {
         backend.memory().alloc(problem.bytes() as usize)?;
 
         let spinner = progress::spinner("inputs");
-        let [q, k, v] = self.shapes;
-        let input = |shape, seed| normal(self.dtype, shape, self.layout, seed);
-        let case = Case {
-            q: input(q, 1)?,
-            k: input(k, 2)?,
-            v: input(v, 3)?,
-            options: self.options,
-        };
+        let case = self.case()?;
         let memory = backend.memory();
         let q = case.q.upload(memory)?;
         let k = case.k.upload(memory)?;
@@ -178,11 +237,7 @@ impl Bench {
         let mut output = forward(backend, &q, &k, &v, &self.options)?;
         let memory = backend.memory();
         let (o, lse) = (output.o.download(memory)?, output.lse.download(memory)?);
-        let rows = Rows::Sampled {
-            count: CHECKED_ROWS,
-            seed: 0,
-        };
-        let verdict = case.check(&o, &lse, rows)?;
+        let verdict = case.check(&o, &lse, CHECKED_ROWS)?;
         if !verdict.passed() {
             return Err(Failure::Failed(format!(
                 "{kernel}: its result is wrong ({verdict}); a kernel is timed only if it is right"
@@ -195,7 +250,7 @@ impl Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        Ok(report(kernel, backend.device_name(), &problem, times))
+        Ok(report(kernel, backend.device_name(), &problem, &times))
     }
 
     fn print(&self, report: &Report) -> Result<(), Failure> {
@@ -209,6 +264,7 @@ impl Bench {
                 ms_median,
                 ms_min,
                 ms_max,
+                host_us,
                 runs,
                 tflops,
                 gbs,
@@ -220,6 +276,7 @@ impl Bench {
                 "  {ms_median:.4} ms median of {runs} runs, {ms_min:.4} to {ms_max:.4}"
             )?;
             writeln!(out, "  {tflops:.3} TFLOP/s, {gbs:.1} GB/s")?;
+            writeln!(out, "  {host_us:.1} µs median until a call returns")?;
         }
         Ok(())
     }
@@ -232,14 +289,14 @@ const MEASURE_MS: f64 = 1000.0;
 /// Timed runs, at least and at most.
 const RUNS: (usize, usize) = (3, 500);
 
-/// The milliseconds of each run, sorted.
+/// Warms up, then times the runs.
 ///
 /// All runs are queued with a mark between each two before any is waited for, so that a device never
 /// waits for the host between them.
 fn time<B: Backend>(
     backend: &mut B,
     run: &mut impl FnMut(&mut B) -> Result<(), Failure>,
-) -> Result<Vec<f64>, Failure> {
+) -> Result<Times, Failure> {
     let (mut warm_up_runs, mut warm_up_ms) = (0, 0.0);
     while warm_up_runs < 1 || (warm_up_ms < WARM_UP_MS && warm_up_runs < RUNS.1) {
         let start = backend.memory().mark()?;
@@ -251,27 +308,42 @@ fn time<B: Backend>(
     let one_run_ms = warm_up_ms / warm_up_runs as f64;
     let runs = ((MEASURE_MS / one_run_ms) as usize).clamp(RUNS.0, RUNS.1);
     let mut marks = vec![backend.memory().mark()?];
+    let mut host_us = Vec::with_capacity(runs);
     for _ in 0..runs {
+        let called = Instant::now();
         run(backend)?;
+        host_us.push(called.elapsed().as_secs_f64() * 1e6);
         marks.push(backend.memory().mark()?);
     }
-    let mut times = Vec::with_capacity(runs);
+    let mut ms = Vec::with_capacity(runs);
     for pair in marks.windows(2) {
-        times.push(backend.memory().elapsed_ms(&pair[0], &pair[1])?);
+        ms.push(backend.memory().elapsed_ms(&pair[0], &pair[1])?);
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times)
+    for times in [&mut ms, &mut host_us] {
+        times.sort_by(f64::total_cmp);
+    }
+    Ok(Times { ms, host_us })
 }
 
-fn report(kernel: String, device: String, problem: &Problem, times: Vec<f64>) -> Report {
-    let ms_median = median(&times);
+/// What the timed runs took, each list sorted.
+struct Times {
+    /// On the device, in milliseconds.
+    ms: Vec<f64>,
+    /// How long each call kept its caller, in microseconds.
+    host_us: Vec<f64>,
+}
+
+fn report(kernel: String, device: String, problem: &Problem, times: &Times) -> Report {
+    let Times { ms, host_us } = times;
+    let ms_median = median(ms);
     let seconds = ms_median / 1e3;
     Report {
         kernel,
         ms_median,
-        ms_min: times[0],
-        ms_max: times[times.len() - 1],
-        runs: times.len(),
+        ms_min: ms[0],
+        ms_max: ms[ms.len() - 1],
+        host_us: median(host_us),
+        runs: ms.len(),
         tflops: problem.flops() / seconds / 1e12,
         gbs: problem.bytes() / seconds / 1e9,
         device,

@@ -1,15 +1,15 @@
 //! `ferroflash bench --sweep FOLDER`: every kernel that can run, over sequence lengths.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use ferroflash::learn::sweep_plot::{self, Line};
-use ferroflash::{Backend, Variant, variant};
-use serde::{Deserialize, Serialize};
+use ferroflash::learn::results::SideBySide;
+use ferroflash::{Backend, Layout, Mask, Variant, variant};
 
 use crate::arguments;
 use crate::backends::Work;
-use crate::bench::{Bench, Report};
+use crate::bench::Bench;
+use crate::bench_sweep_peers as peers;
+use crate::bench_sweep_points::{Point, Points};
 use crate::failure::Failure;
 use crate::progress;
 
@@ -22,6 +22,12 @@ pub struct SweepArgs {
     /// Sequence lengths of a sweep
     #[arg(long, value_name = "N,…", default_value = "512,1024,2048,4096,8192,16384", value_delimiter = ',', value_parser = arguments::count, allow_hyphen_values = true)]
     seqs: Vec<usize>,
+    /// Instead of --batch: at each length as many sequences as make this many queries, 1 at least
+    #[arg(long, value_name = "N", conflicts_with = "batch", value_parser = arguments::count, allow_hyphen_values = true)]
+    tokens: Option<usize>,
+    /// Add the peers of this file of `bench/side_by_side.py --json` that ran the same problems
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
 }
 
 impl SweepArgs {
@@ -29,179 +35,171 @@ impl SweepArgs {
         &self.seqs
     }
 
+    /// Refuses, beside a single problem, what only a sweep has. clap's `requires` gives way to the conflict of the two.
+    pub fn refuse_without_sweep(&self) -> Result<(), Failure> {
+        for (argument, given) in [
+            ("--tokens", self.tokens.is_some()),
+            ("--peers", self.peers.is_some()),
+        ] {
+            if given {
+                let allowed = "with --sweep, or leave it out";
+                return Err(Failure::refused(
+                    argument,
+                    "not of a single problem",
+                    allowed,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sequences of length `seq` under --tokens.
+    pub fn batch(&self, seq: usize) -> usize {
+        let tokens = self.tokens.unwrap_or(0);
+        tokens.checked_div(seq).unwrap_or(0).max(1)
+    }
+
     /// Timing `benches` into the folder.
     pub fn work(&self, benches: Vec<Bench>) -> Result<Sweep, Failure> {
         let folder = self
             .sweep
-            .clone()
+            .as_deref()
             .expect("clap asks for it where no length is given");
         if self.seqs.contains(&0) {
             return Err(Failure::refused("--seqs", "0 rows", "1 or more each"));
         }
-        fs::create_dir_all(&folder).map_err(|error| refused(&folder, &error))?;
-        let points = read(&folder)?;
+        if self.tokens == Some(0) {
+            return Err(Failure::refused("--tokens", "0 queries", "1 or more"));
+        }
+        let peers = match &self.peers {
+            Some(path) => Some(peers::load(path)?),
+            None => None,
+        };
+        let points = Points::open(folder)?;
         Ok(Sweep {
-            folder,
+            tokens: self.tokens,
             benches,
+            peers,
             points,
         })
     }
 }
 
-/// One measurement.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Point {
-    /// The problem in words: what was measured before is found again by it.
-    problem: String,
-    variant: String,
-    seq: usize,
-    #[serde(flatten)]
-    report: Report,
-}
-
 pub struct Sweep {
-    folder: PathBuf,
+    tokens: Option<usize>,
     benches: Vec<Bench>,
-    points: Vec<Point>,
-}
-
-const JSON: &str = "sweep.json";
-
-fn refused(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::refused(
-        "--sweep",
-        format!("{}: {error}", path.display()),
-        "a writable folder, empty or with an earlier sweep",
-    )
-}
-
-/// The measurements of an earlier sweep.
-fn read(folder: &Path) -> Result<Vec<Point>, Failure> {
-    let path = folder.join(JSON);
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let text = fs::read_to_string(&path).map_err(|error| refused(&path, &error))?;
-    serde_json::from_str(&text).map_err(|error| refused(&path, &error))
+    peers: Option<(PathBuf, SideBySide)>,
+    points: Points,
 }
 
 impl Work for Sweep {
     fn run<B: Backend>(mut self, backend: &mut B) -> Result<(), Failure> {
+        if let Some((path, file)) = &self.peers {
+            let points = peers::points(path, file, &self.benches, |bench| self.case(bench))?;
+            for point in points {
+                self.points.put(point);
+            }
+        }
         let here = backend.capabilities();
         let mut tasks: Vec<(Bench, Variant)> = Vec::new();
-        for bench in std::mem::take(&mut self.benches) {
+        for bench in &self.benches {
             for variant in variant::eligible(&bench.problem()?, &here) {
                 if bench.options.force.is_none_or(|forced| forced == variant) {
-                    tasks.push((with(&bench, variant), variant));
+                    tasks.push((with(bench, variant), variant));
                 }
             }
         }
-        let bar = progress::bar("sweep", tasks.len());
         let device = backend.device_name();
+        // What is known takes no time: the bar counts what is left.
+        tasks.retain(|(bench, variant)| {
+            let [q, _, _] = bench.shapes;
+            let case = self.case(bench);
+            !self.points.know(&case, q.batch, q.seq, *variant, &device)
+        });
+        let bar = progress::bar("sweep", tasks.len());
         for (bench, variant) in tasks {
-            let problem = describe(&bench);
-            let seq = bench.shapes[0].seq;
-            let known = self.points.iter().any(|point| {
-                point.problem == problem
-                    && point.variant == variant.name()
-                    && point.report.device == device
+            let report = bench.measure(backend)?;
+            let [q, _, _] = bench.shapes;
+            self.points.put(Point {
+                case: self.case(&bench),
+                variant: variant.name().to_owned(),
+                batch: q.batch,
+                seq: q.seq,
+                kernel: report.kernel,
+                ms_median: report.ms_median,
+                ms_min: Some(report.ms_min),
+                ms_max: Some(report.ms_max),
+                runs: Some(report.runs),
+                tflops: report.tflops,
+                gbs: report.gbs,
+                device: report.device,
             });
-            if !known {
-                let report = bench.measure(backend)?;
-                self.points.push(Point {
-                    problem,
-                    variant: variant.name().to_owned(),
-                    seq,
-                    report,
-                });
-                // After every point, so that a sweep that is stopped goes on where it was.
-                self.write()?;
-            }
+            // After every point, so that a sweep that is stopped goes on where it was.
+            self.points.write()?;
             bar.inc(1);
         }
         bar.finish_and_clear();
-        self.write()?;
-        eprintln!("{} points in {}", self.points.len(), self.folder.display());
+        self.points.write()?;
+        eprintln!("{}", self.points);
         Ok(())
     }
 }
 
 fn with(bench: &Bench, variant: Variant) -> Bench {
     Bench {
-        options: bench.options.force(variant),
+        options: bench.options.clone().force(variant),
         ..*bench
     }
 }
 
-/// Everything but the variant.
-fn describe(bench: &Bench) -> String {
-    let options = bench.options.force(None);
-    format!(
-        "{} {:?} {:?} {options:?}",
-        bench.dtype.name(),
-        bench.layout,
-        bench.shapes
-    )
+impl Sweep {
+    /// Everything of a problem but its length, in words.
+    fn case(&self, bench: &Bench) -> String {
+        let [q, k, v] = bench.shapes;
+        let mut words = vec![
+            bench.dtype.name().to_owned(),
+            match (q.dim, v.dim) {
+                (dim, dim_v) if dim == dim_v => format!("head_dim {dim}"),
+                (dim, dim_v) => format!("head_dim {dim} and {dim_v}"),
+            },
+            match (q.heads, k.heads) {
+                (heads, heads_kv) if heads == heads_kv => format!("{heads} heads"),
+                (heads, heads_kv) => format!("{heads} heads on {heads_kv}"),
+            },
+            match self.tokens {
+                Some(tokens) => format!("{tokens} tokens"),
+                None => format!("batch {}", q.batch),
+            },
+        ];
+        words.extend(option_words(bench));
+        words.join(", ")
+    }
 }
 
-impl Sweep {
-    fn write(&self) -> Result<(), Failure> {
-        let json = serde_json::to_string_pretty(&self.points).expect("plain numbers and strings");
-        for (name, text) in [
-            ("sweep.csv", self.csv()),
-            (
-                "sweep.svg",
-                sweep_plot::draw("Forward attention", &self.lines()),
-            ),
-            (JSON, json + "\n"),
-        ] {
-            let path = self.folder.join(name);
-            fs::write(&path, text).map_err(|error| refused(&path, &error))?;
-        }
-        Ok(())
-    }
+/// The options of a bench that are not the usual ones.
+fn option_words(bench: &Bench) -> Vec<String> {
+    let options = &bench.options;
+    let side = |keys: Option<u32>| keys.map_or("all".to_owned(), |keys| keys.to_string());
+    let mask = match options.mask {
+        Mask::None => None,
+        Mask::Causal => Some("causal".to_owned()),
+        Mask::Window { left, right } => Some(format!("window {} to {}", side(left), side(right))),
+    };
+    let words = [
+        mask,
+        options.softmax_scale.map(|scale| format!("scale {scale}")),
+        options.softcap.map(|softcap| format!("softcap {softcap}")),
+        options.alibi.as_ref().map(|_| "ALiBi".to_owned()),
+        (bench.layout != Layout::Bshd).then(|| format!("{:?}", bench.layout).to_lowercase()),
+    ];
+    words.into_iter().flatten().collect()
+}
 
-    fn csv(&self) -> String {
-        let mut csv =
-            "device,kernel,variant,seq,ms_median,ms_min,ms_max,runs,tflops,gbs\n".to_owned();
-        for point in &self.points {
-            let Report {
-                kernel,
-                ms_median,
-                ms_min,
-                ms_max,
-                runs,
-                tflops,
-                gbs,
-                device,
-            } = &point.report;
-            let (variant, seq) = (&point.variant, point.seq);
-            // A device's name may hold a comma.
-            csv += &format!(
-                "\"{}\",{kernel},{variant},{seq},{ms_median},{ms_min},{ms_max},{runs},{tflops},{gbs}\n",
-                device.replace('"', "\"\"")
-            );
-        }
-        csv
-    }
-
-    /// A line each kernel and device.
-    fn lines(&self) -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
-        for point in &self.points {
-            let who = format!("{} on {}", point.report.kernel, point.report.device);
-            let place = (point.seq, point.report.tflops);
-            match lines.iter_mut().find(|line| line.who == who) {
-                Some(line) => line.points.push(place),
-                None => lines.push(Line {
-                    who,
-                    points: vec![place],
-                }),
-            }
-        }
-        for line in &mut lines {
-            line.points.sort_by_key(|point| point.0);
-        }
-        lines
-    }
+/// Whether a bench has no options but its mask.
+pub fn is_plain(bench: &Bench) -> bool {
+    let ferroflash::ForwardOptions { mask, o_layout, .. } = bench.options;
+    let plain = ferroflash::ForwardOptions::new()
+        .mask(mask)
+        .o_layout(o_layout);
+    bench.options.clone().force(None) == plain
 }

@@ -74,43 +74,47 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         report.device, report.heads, report.seq, report.head_dim
     )?;
     writeln!(out)?;
-    // A GPU has times, a simulator counts.
-    let mut table = Table::new(&[
-        "rung",
-        "dtype",
-        "ms",
-        "TFLOP/s",
-        "speed-up",
-        "MB by the model",
-        "MB asked for",
-        "warp instructions",
-        "largest error",
-        "of allowed",
-    ]);
+    // A GPU has times, a simulator counts: a column that no rung fills is left out.
+    let filled = |(_, cell): &&Column| report.rungs.iter().any(|rung| cell(rung).is_some());
+    let columns: Vec<_> = COLUMNS.iter().filter(filled).collect();
+    let headers: Vec<_> = columns.iter().map(|(header, _)| *header).collect();
+    let mut table = Table::new(&headers);
     for rung in &report.rungs {
-        table.row([
-            rung.name.to_owned(),
-            rung.dtype.to_owned(),
-            or_dash(rung.ms.map(|ms| format!("{ms:.3}"))),
-            or_dash(rung.tflops.map(|tflops| format!("{tflops:.2}"))),
-            or_dash(rung.speed_up.map(|speed_up| format!("{speed_up:.2} ×"))),
-            megabytes(rung.bytes),
-            or_dash(rung.counts.map(|counts| megabytes(counts.global_bytes))),
-            or_dash(
-                rung.counts
-                    .map(|counts| counts.warp_instructions.to_string()),
-            ),
-            error_bound(rung.largest_error),
-            format!("{:.2}", rung.error_ratio),
-        ]);
+        let cells = columns.iter().map(|(_, cell)| cell(rung));
+        table.row(cells.map(|cell| cell.unwrap_or("–".to_owned())));
     }
     table.print(out)
 }
 
+/// A header, and what a rung has there.
+type Column = (&'static str, fn(&Rung) -> Option<String>);
+
+const COLUMNS: [Column; 10] = [
+    ("rung", |rung| Some(rung.name.to_owned())),
+    ("dtype", |rung| Some(rung.dtype.to_owned())),
+    ("ms", |rung| rung.ms.map(|ms| format!("{ms:.3}"))),
+    ("TFLOP/s", |rung| {
+        rung.tflops.map(|tflops| format!("{tflops:.2}"))
+    }),
+    ("speed-up", |rung| {
+        rung.speed_up.map(|speed_up| format!("{speed_up:.2} ×"))
+    }),
+    ("MB by the model", |rung| Some(megabytes(rung.bytes))),
+    ("MB asked for", |rung| {
+        rung.counts.map(|counts| megabytes(counts.global_bytes))
+    }),
+    ("warp instructions", |rung| {
+        rung.counts
+            .map(|counts| counts.warp_instructions.to_string())
+    }),
+    ("largest error", |rung| {
+        Some(error_bound(rung.largest_error))
+    }),
+    ("of allowed", |rung| {
+        Some(format!("{:.2}", rung.error_ratio))
+    }),
+];
+
 fn megabytes(bytes: u64) -> String {
     format!("{:.2}", bytes as f64 / 1e6)
-}
-
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or("–".to_owned())
 }

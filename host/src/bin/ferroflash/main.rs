@@ -7,6 +7,8 @@ mod attend;
 mod backends;
 mod bench;
 mod bench_sweep;
+mod bench_sweep_peers;
+mod bench_sweep_points;
 mod failure;
 mod file;
 mod info;
@@ -16,6 +18,7 @@ mod layout;
 mod picture;
 mod progress;
 mod roofline;
+mod sim_report;
 mod table;
 mod usage;
 mod verify;
@@ -48,6 +51,8 @@ enum Command {
     Ladder(ladder::Args),
     /// Show which thread holds which element, and how tiles lie in shared memory
     Layout(layout::Args),
+    /// Run one problem in the simulator and show what its kernel did: instructions, memory traffic, bank conflicts
+    SimReport(sim_report::Args),
 }
 
 fn main() -> ExitCode {
@@ -78,5 +83,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Roofline(args) => roofline::run(args),
         Command::Ladder(args) => ladder::run(args),
         Command::Layout(args) => layout::run(args),
+        Command::SimReport(args) => sim_report::run(args),
     }
 }

@@ -1,23 +1,34 @@
 //! Progress bars. indicatif draws nothing where standard error is not a terminal.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// Every bar and spinner of the command, so that a spinner that turns below a bar does not draw over it.
+static ALL: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+fn add(bar: ProgressBar, template: &str, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the template is valid");
+    ALL.add(bar).with_style(style).with_message(what)
+}
 
 /// A bar over `steps` of `what`.
 pub fn bar(what: &'static str, steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{bar:32}] {pos}/{len} {eta}");
-    ProgressBar::new(steps as u64)
-        .with_style(style.expect("the template is valid"))
-        .with_message(what)
+    let bar = ProgressBar::new(steps as u64);
+    let bar = add(bar, "{msg} [{bar:32}] {pos}/{len} {eta}", what);
+    // At 0, before the first step is done.
+    bar.tick();
+    bar
 }
 
 /// Something that turns while one long step runs; its message says which.
 pub fn spinner(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
-    let spinner = ProgressBar::new_spinner()
-        .with_style(style.expect("the template is valid"))
-        .with_message(what);
+    let spinner = add(
+        ProgressBar::new_spinner(),
+        "{spinner} {msg} {elapsed}",
+        what,
+    );
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }

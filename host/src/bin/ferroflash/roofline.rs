@@ -3,21 +3,23 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use ferroflash::DType;
+use ferroflash::backend::cuda::{Cuda, CudaDevice};
 use ferroflash::learn::cost::{Pass, Workload};
 use ferroflash::learn::gpu_spec::GpuSpec;
+use ferroflash::learn::probe::{self, Effort, Measured, Reading};
 use ferroflash::learn::roofline::{self, Row};
 use ferroflash::learn::{results, roofline_plot};
+use ferroflash::{DType, Error};
 use serde::Serialize;
 
 use crate::arguments::{self, DTypeName};
 use crate::failure::Failure;
-use crate::picture;
 use crate::table::Table;
+use crate::{picture, progress};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// GPU: a100-40g, a100-80g, h100, h200 or b200
+    /// GPU: a100-40g, a100-80g, h100, h200 or b200; or `measured`, the first GPU here, timed with kernels that do one thing
     #[arg(long, default_value = "h100")]
     device: String,
     /// Batch times heads
@@ -70,6 +72,9 @@ impl PassName {
 #[derive(Serialize)]
 struct Report {
     gpu: GpuSpec,
+    /// Where the figures of `gpu` come from, if not from a data sheet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Measured>,
     dtype: &'static str,
     /// FLOP/s.
     peak_flops: f64,
@@ -78,15 +83,65 @@ struct Report {
     rows: Vec<Row>,
 }
 
+/// The name of `--device` that stands for the GPU here.
+const MEASURED: &str = "measured";
+
+/// The GPU that `name` means, and its readings if it had to be measured.
+fn device(name: &str) -> Result<(GpuSpec, Option<Measured>), Failure> {
+    if name == MEASURED {
+        let (gpu, measured) = measure()?;
+        return Ok((gpu, Some(measured)));
+    }
+    let gpu = name.parse().map_err(|error| match error {
+        Error::Argument { wrong, allowed, .. } => {
+            Failure::refused("--device", wrong, format!("{allowed}, or {MEASURED}"))
+        }
+        other => other.into(),
+    })?;
+    Ok((gpu, None))
+}
+
+/// The copy is this many times as large as the L2 cache, and not smaller than this.
+const COPY_L2: u64 = 32;
+const COPY_BYTES: u64 = 1 << 30;
+/// Two buffers of it take at most half of the GPU's memory.
+const COPY_SHARE: u64 = 4;
+/// Milliseconds of a run, long enough for the clock to settle where the GPU's power keeps it, and runs.
+const RUN_MS: f64 = 50.0;
+const RUNS: usize = 10;
+
+fn measure() -> Result<(GpuSpec, Measured), Failure> {
+    let cuda = CudaDevice::new(0).map_err(|error| match error {
+        Error::NoDevice { wrong, .. } => Failure::refused(
+            "--device",
+            format!("{MEASURED}: {wrong}"),
+            "an NVIDIA GPU here, or the name of one",
+        ),
+        other => other.into(),
+    })?;
+    let info = cuda.cuda_info();
+    let memory_bytes = info.device.memory_bytes.unwrap_or(u64::MAX);
+    let effort = Effort {
+        copy_bytes: (info.l2_bytes * COPY_L2)
+            .max(COPY_BYTES)
+            .min(memory_bytes / COPY_SHARE),
+        run_ms: RUN_MS,
+        runs: RUNS,
+    };
+    let mut cuda = Cuda::on(cuda);
+    let spinner = progress::spinner("measuring");
+    let measured = probe::measure(&mut cuda, &effort)?;
+    spinner.finish_and_clear();
+    Ok((measured.spec(&cuda), measured))
+}
+
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let gpu: GpuSpec = args.device.parse()?;
+    let works = works(args)?;
+    let (gpu, measured) = device(&args.device)?;
     let dtype = DType::from(args.dtype);
     let mut rows = Vec::new();
-    for &head_dim in &args.head_dim {
-        for &seq in &args.seq {
-            let work = Workload::new(args.heads, seq, head_dim, dtype)?;
-            rows.extend(roofline::rows(&work, &gpu)?);
-        }
+    for work in &works {
+        rows.extend(roofline::rows(work, &gpu)?);
     }
     if let Some(path) = &args.svg {
         let points = results::read(&args.results, &gpu, dtype);
@@ -106,6 +161,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         peak_flops: gpu.peak_flops(dtype),
         ridge: gpu.ridge(dtype),
         gpu,
+        measured,
         rows,
     };
     let mut out = io::stdout();
@@ -116,6 +172,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         print(&report, &mut out)?;
     }
     Ok(())
+}
+
+/// The problems asked for; they are checked before a GPU is measured.
+fn works(args: &Args) -> Result<Vec<Workload>, Failure> {
+    let mut works = Vec::new();
+    for &head_dim in &args.head_dim {
+        for &seq in &args.seq {
+            works.push(Workload::new(args.heads, seq, head_dim, args.dtype.into())?);
+        }
+    }
+    Ok(works)
 }
 
 fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
@@ -129,6 +196,10 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         report.ridge,
         report.gpu.exps / 1e12,
     )?;
+    if let Some(measured) = &report.measured {
+        writeln!(out)?;
+        print_readings(measured, out)?;
+    }
     for pass in Pass::ALL {
         if report.rows.iter().any(|row| row.pass == pass) {
             writeln!(out)?;
@@ -136,6 +207,26 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn print_readings(measured: &Measured, out: &mut impl Write) -> io::Result<()> {
+    let mut table = Table::new(&["measured", "kernel", "rate", "unit"]);
+    let Measured {
+        bandwidth,
+        tensor_flops,
+        f32_flops,
+        exps,
+    } = measured;
+    for (what, Reading { kernel, rate }, unit) in [
+        ("memory, read and written", bandwidth, "TB/s"),
+        ("tensor cores, bf16", tensor_flops, "TFLOP/s"),
+        ("CUDA cores, f32", f32_flops, "TFLOP/s"),
+        ("exponentials", exps, "T/s"),
+    ] {
+        let rate = format!("{:.3}", rate / 1e12);
+        table.row([what, kernel, &rate, unit].map(str::to_owned));
+    }
+    table.print(out)
 }
 
 fn print_pass(report: &Report, pass: Pass, out: &mut impl Write) -> io::Result<()> {

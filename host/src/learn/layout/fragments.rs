@@ -236,14 +236,25 @@ mod tests {
         }
     }
 
+    /// That the maps are the hardware's is shown by the kernels that load and store by them: `learn::probe`.
     #[test]
     fn cells_of_the_manual() {
         let accumulator = mma(MmaOperand::C);
         assert_eq!(accumulator.rows[0][0].text, "T0 V0");
+        assert_eq!(accumulator.rows[0][1].text, "T0 V1");
+        assert_eq!(accumulator.rows[8][0].text, "T0 V2");
         assert_eq!(accumulator.rows[8][7].text, "T3 V3");
-        assert_eq!(mma(MmaOperand::A).rows[15][15].text, "T31 V7");
-        assert_eq!(mma(MmaOperand::B).rows[9][1].text, "T4 V3");
-        assert_eq!(wgmma(16).unwrap().rows[63][15].text, "T127 V7");
+        let a = mma(MmaOperand::A);
+        assert_eq!(a.rows[8][0].text, "T0 V2");
+        assert_eq!(a.rows[0][8].text, "T0 V4");
+        assert_eq!(a.rows[15][15].text, "T31 V7");
+        let b = mma(MmaOperand::B);
+        assert_eq!(b.rows[8][0].text, "T0 V2");
+        assert_eq!(b.rows[9][1].text, "T4 V3");
+        let warpgroup = wgmma(16).unwrap();
+        assert_eq!(warpgroup.rows[8][0].text, "T0 V2");
+        assert_eq!(warpgroup.rows[16][8].text, "T32 V4");
+        assert_eq!(warpgroup.rows[63][15].text, "T127 V7");
     }
 
     #[test]

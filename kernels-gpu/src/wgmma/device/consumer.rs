@@ -13,6 +13,7 @@ use super::epilogue;
 use super::lanes::Lanes;
 use super::mask::{Keys, below, col};
 use super::policy::{Policy, Query};
+use super::rescore::rescore;
 use super::softmax::{PerRow, Rows, scale_rows};
 use super::work::Inbox;
 use crate::abi::Band;
@@ -20,6 +21,7 @@ use crate::barriers::Turns;
 use crate::config::wgmma::WgmmaTile;
 use crate::pipeline::Ring;
 use crate::tile::block_range::BlockRange;
+use crate::tile::opaque;
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
@@ -102,9 +104,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         rows: Rows::new(),
         accumulate: 0,
     };
-    let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, 1);
+    let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, tile.q_stages);
     let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile.cluster);
-    let q_smem = smem + warpgroup * tile.q_bytes();
     // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
     unsafe {
         if tile.ping_pong {
@@ -114,6 +115,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             let place = inbox.tile();
             let sequence = rows_of(params, tile, place.batch);
             if is_past_end(&sequence, tile, place) {
+                // One lane speaks for all, which have to be done reading the announcement.
+                warp::sync_warp();
                 inbox.release(lanes.lane == 0);
                 continue;
             }
@@ -121,6 +124,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             consumer.skip(ranges.cluster.end - ranges.block.end, false);
             consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
             q.wait_full();
+            let q_smem = smem + (q.stage * tile.consumers + warpgroup) * tile.q_bytes();
             let query = K::Query::load(q_smem, lanes);
             let view = View {
                 blocks: ranges.own,
@@ -144,7 +148,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 &consumer.rows,
                 place,
                 &sequence,
-                &q,
+                &mut consumer.v,
             );
             inbox.release(lanes.lane == 0);
             q.advance();
@@ -224,15 +228,14 @@ where
                 if stop == blocks.begin {
                     break;
                 }
-                let mut tame = true;
-                while n_block > fast_begin && tame {
-                    tame = self.step_max_free(query);
+                while n_block > fast_begin {
+                    self.step_max_free(query);
                     n_block -= 1;
                 }
                 stop = blocks.begin;
             }
 
-            if !Self::TILE.q_in_registers && Self::TILE.staging_is_own() {
+            if !Self::TILE.q_in_registers {
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
             // O += P V of the first block.
@@ -265,35 +268,48 @@ where
         }
     }
 
-    /// As [`Self::step_online`] for a block without masks, under the references of the block before. Returns
-    /// false if a row outgrew f32; its block has then been taken back and done by the online softmax.
+    /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
+    /// have outgrown f32, by the online softmax.
     #[inline(always)]
-    unsafe fn step_max_free(&mut self, query: &K::Query) -> bool {
+    unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
+        let Self { lanes, k, .. } = *self;
+        // SAFETY: forwarded to the caller; the whole warp takes the same branch.
+        unsafe {
+            let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
+                let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes()).address();
+                rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
+                self.rows.update(&mut self.acc_s, self.scale_log2)
+            } else {
+                self.rows.add(sums);
+                let factor = self.rows.lower(sums);
+                scale_rows(&mut self.acc_s, factor);
+                factor
+            };
+            scale_rows(&mut self.acc_o, factor);
+            self.k.release(lanes.lane, Self::TILE.cluster);
+        }
+    }
+
+    /// As [`Self::step_online`] for a block without masks, under the references of the block before.
+    #[inline(always)]
+    unsafe fn step_max_free(&mut self, query: &K::Query) {
         // SAFETY: forwarded to the caller.
         unsafe {
             self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
-            let large = !(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM);
-            let overflow = !(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM);
-            // K of this block stays until it is known that its scores are not needed again.
-            let overflow = warp::any(self.turns.any(overflow));
+            let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
+            // K of this block stays if its scores may be needed again. That this is asked here also keeps ptxas from
+            // moving exponentials behind the wait for O.
+            self.k
+                .release_if(!large, self.lanes.lane, Self::TILE.cluster);
             self.finish_output();
-            if overflow {
-                self.scores(query);
-                self.acc_s.wait::<0>();
-                let rescale = self.rows.update(&mut self.acc_s, self.scale_log2);
-                scale_rows(&mut self.acc_o, rescale);
+            if large {
+                self.tame(query, sums);
             } else {
                 self.rows.add(sums);
-                if warp::any(large) {
-                    let factor = self.rows.lower(sums);
-                    scale_rows(&mut self.acc_s, factor);
-                    scale_rows(&mut self.acc_o, factor);
-                }
             }
-            self.release_k();
+            self.k.advance();
             self.pack();
-            !overflow
         }
     }
 
@@ -359,7 +375,8 @@ where
         let v = self.v_smem.offset(self.v.stage * Self::TILE.v_bytes());
         // SAFETY: forwarded to the caller.
         unsafe { K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v, self.accumulate) };
-        self.accumulate = 1;
+        // Hidden from the optimiser, which would make a second copy of the loop for its first round.
+        self.accumulate = opaque(1);
     }
 
     /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
@@ -382,7 +399,7 @@ where
                 }
                 let keys = Keys {
                     lanes: self.lanes,
-                    row,
+                    row: opaque(row),
                     key_begin,
                     sequence: &sequence,
                 };

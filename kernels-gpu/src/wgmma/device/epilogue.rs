@@ -4,7 +4,7 @@ use cuda_std::half::Half;
 use cuda_std::math::fma;
 use cuda_std::warp::{self, WARP_SIZE};
 use cuda_std::wgmma::InFlight;
-use cuda_std::{global, mbarrier, shared, stmatrix, tma};
+use cuda_std::{global, shared, stmatrix, tma};
 
 use super::Launch;
 use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
@@ -42,7 +42,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     rows: &Rows,
     place: Tile,
     sequence: &Sequence,
-    q: &Ring,
+    v: &mut Ring,
 ) where
     K: Policy<S, P, O>,
     [f32; O]: InFlight,
@@ -51,17 +51,25 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     let params = launch.params;
     let lanes = lanes.anew();
     let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-    let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
-    let o_smem = opaque(launch.smem) + tile.o_offset() + warpgroup * tile.o_pitch();
-    // SAFETY: the stage is private to the warpgroup and free after the wait and the barrier.
+    let row_begin = opaque(m_begin + warpgroup * WARPGROUP_ROWS);
+    let over_v = matches!(tile.staging, Staging::OverV);
+    // SAFETY: the stage is private to the warpgroup and free after the waits and the barrier.
     unsafe {
         let turns = Turns::new(warpgroup, tile.consumers);
         let closed = rows.close();
-        if matches!(tile.staging, Staging::Own) {
-            // Only the first thread has stores, the previous tile's.
-            tma::wait_stores_read();
+        if over_v {
+            pass_over(v, warpgroup, lanes, tile);
+            v.wait_full();
         }
-        turns.gather();
+        let o_smem = opaque(launch.smem)
+            + if over_v {
+                tile.v_offset() + v.stage * tile.v_bytes()
+            } else {
+                // Only the first thread has stores, the previous tile's.
+                tma::wait_stores_read();
+                turns.gather();
+                tile.o_offset() + warpgroup * tile.o_bytes()
+            };
         let poisoned = !is_finite(acc_o, closed.keep);
         let mut step = 0;
         while step < O / 8 {
@@ -115,9 +123,12 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             }
             tma::commit_stores();
         }
-        if matches!(tile.staging, Staging::OverQ) {
+        if over_v {
+            let own = *v;
+            v.advance();
+            pass_over(v, tile.consumers - 1 - warpgroup, lanes, tile);
             tma::wait_stores_read();
-            mbarrier::arrive_if(lanes.is_first(), q.empty());
+            own.release(lanes.lane, tile.cluster);
         }
 
         let row = row_begin + lanes.row();
@@ -127,6 +138,21 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
         let below = row + ROW_STEP;
         let lse = lse + ROW_STEP as u64 * F32_BYTES;
         global::store_if(first_col && below < sequence.seq_q, lse, closed.lse[1]);
+    }
+}
+
+/// Passes over stages of V that other warpgroups stage their output in.
+#[inline(always)]
+unsafe fn pass_over(v: &mut Ring, stages: u32, lanes: Lanes, tile: &WgmmaTile) {
+    let mut i = 0;
+    while i < stages {
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            v.wait_full();
+            v.release(lanes.lane, tile.cluster);
+        }
+        v.advance();
+        i += 1;
     }
 }
 

@@ -8,6 +8,7 @@ mod mask;
 pub mod policy;
 mod producer;
 mod repair;
+mod rescore;
 mod softmax;
 mod work;
 

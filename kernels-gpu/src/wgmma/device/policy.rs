@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 use cuda_std::half::Half;
 use cuda_std::ldmatrix;
+use cuda_std::mma_sync::MmaSync;
 use cuda_std::wgmma::{Descriptor, OutputFromRegisters, ScoresFromRegisters, ScoresFromShared};
 
 use super::lanes::Lanes;
@@ -12,7 +13,7 @@ use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTil
 /// probabilities and of the output.
 pub trait Policy<const S: usize, const P: usize, const O: usize>: Maps {
     const TILE: WgmmaTile;
-    type Element: Half + OutputFromRegisters<O, P>;
+    type Element: Half + MmaSync + OutputFromRegisters<O, P>;
     type Query: Query<S>;
 }
 
@@ -37,6 +38,27 @@ pub trait Query<const S: usize>: Copy {
     /// # Safety
     /// As [`ScoresFromRegisters::multiply`].
     unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor);
+
+    /// The A fragment of the warp's rows for 16 columns, number `step`.
+    ///
+    /// # Safety
+    /// All lanes of the warp reach the same call; Q is still where it was taken up.
+    unsafe fn fragment(&self, step: u32, lanes: Lanes) -> [u32; 4];
+}
+
+/// Columns that four 8 × 8 matrices cover, two of them side by side.
+const STEP: u32 = 16;
+
+/// Loads the A fragment of a warp's rows for 16 columns of the warpgroup's Q at `q_smem`.
+///
+/// # Safety
+/// All lanes of the warp reach the same call; Q is in shared memory.
+#[inline(always)]
+unsafe fn load_fragment(q_smem: u32, step: u32, lanes: Lanes) -> [u32; 4] {
+    let panel = step * STEP / PANEL_COLS * WARPGROUP_ROWS * PANEL_ROW_BYTES;
+    let chunk = step * STEP % PANEL_COLS / 8;
+    // SAFETY: forwarded to the caller; inside the warpgroup's Q.
+    unsafe { ldmatrix::load_x4(q_smem + panel + lanes.matrix_row(chunk)) }
 }
 
 /// Q in `Q = head_dim / 4` registers.
@@ -51,16 +73,12 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
 {
     #[inline(always)]
     unsafe fn load(q_smem: u32, lanes: Lanes) -> Self {
-        /// Columns that four 8 × 8 matrices cover, two of them side by side.
-        const STEP: u32 = 16;
         let lanes = lanes.anew();
         let mut fragment = [0; Q];
         let mut step = 0;
         while step < Q / 4 {
-            let panel = step as u32 * STEP / PANEL_COLS * WARPGROUP_ROWS * PANEL_ROW_BYTES;
-            let chunk = step as u32 * STEP % PANEL_COLS / 8;
-            // SAFETY: inside the warpgroup's Q.
-            let four = unsafe { ldmatrix::load_x4(q_smem + panel + lanes.matrix_row(chunk)) };
+            // SAFETY: forwarded to the caller.
+            let four = unsafe { load_fragment(q_smem, step as u32, lanes) };
             fragment[4 * step] = four[0];
             fragment[4 * step + 1] = four[1];
             fragment[4 * step + 2] = four[2];
@@ -77,6 +95,12 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
     unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor) {
         // SAFETY: forwarded to the caller.
         unsafe { E::multiply(acc_s, &self.fragment, k) }
+    }
+
+    #[inline(always)]
+    unsafe fn fragment(&self, step: u32, _lanes: Lanes) -> [u32; 4] {
+        let first = 4 * step as usize;
+        [first, first + 1, first + 2, first + 3].map(|register| self.fragment[register])
     }
 }
 
@@ -102,5 +126,11 @@ impl<E: Half + ScoresFromShared<S, HEAD_DIM>, const S: usize, const HEAD_DIM: us
     unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor) {
         // SAFETY: forwarded to the caller.
         unsafe { E::multiply(acc_s, self.q_smem, k) }
+    }
+
+    #[inline(always)]
+    unsafe fn fragment(&self, step: u32, lanes: Lanes) -> [u32; 4] {
+        // SAFETY: forwarded to the caller.
+        unsafe { load_fragment(self.q_smem.address(), step, lanes) }
     }
 }

@@ -8,7 +8,7 @@ use super::Launch;
 use super::blocks::{cluster_range, is_past_end, rows_of};
 use super::policy::Maps;
 use super::work::{Dispatcher, Inbox, leads};
-use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
+use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, Staging, WARPGROUP_ROWS, WgmmaTile};
 use crate::pipeline::Ring;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
@@ -37,9 +37,10 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
         maps: PhantomData,
         launch,
         tile,
-        q: Ring::producer(barriers.q_full, barriers.q_empty, 1),
+        q: Ring::producer(barriers.q_full, barriers.q_empty, tile.q_stages),
         k: Ring::producer(barriers.k_full, barriers.k_empty, tile.k_stages),
         v: Ring::producer(barriers.v_full, barriers.v_empty, tile.v_stages),
+        owes_v: false,
     };
     let leader = leads(launch.rank);
     // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
@@ -55,8 +56,8 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
             }
             let blocks = cluster_range(&sequence, tile, place);
             let mut n_block = blocks.end - 1;
-            if tile.q_in_registers {
-                // The consumers are done with Q early: it can come long before its tile.
+            if tile.q_in_registers || tile.q_stages > 1 {
+                // There is room for Q early: it can come long before its tile.
                 loader.load_q(place, &sequence);
                 loader.load_k(n_block, place.head_kv, &sequence);
             } else {
@@ -67,6 +68,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
             if n_block > blocks.begin {
                 loader.load_k(n_block - 1, place.head_kv, &sequence);
             }
+            loader.lend_v();
             loader.load_v(n_block, place.head_kv, &sequence);
             // What follows waits for the consumers anyway: time for the round trips of drawing.
             if leader {
@@ -79,8 +81,10 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 }
                 loader.load_v(n_block, place.head_kv, &sequence);
             }
+            loader.owes_v = matches!(tile.staging, Staging::OverV);
             inbox.release(true);
         }
+        loader.lend_v();
     }
 }
 
@@ -91,6 +95,8 @@ struct Loader<'a, M> {
     q: Ring,
     k: Ring,
     v: Ring,
+    /// The last tile's output is yet to be staged in V's next stages.
+    owes_v: bool,
 }
 
 impl<M: Maps> Loader<'_, M> {
@@ -109,7 +115,7 @@ impl<M: Maps> Loader<'_, M> {
                 let mut panel = 0;
                 while panel < tile.panels() {
                     let to = self.launch.smem
-                        + warpgroup * tile.q_bytes()
+                        + (self.q.stage * tile.consumers + warpgroup) * tile.q_bytes()
                         + panel * tile.row_panel_bytes();
                     let from = [panel * PANEL_COLS, row, place.head, sequence.batch];
                     tma::load4d(to, M::address::<{ parameter::Q }>(), from, self.q.full());
@@ -119,6 +125,24 @@ impl<M: Maps> Loader<'_, M> {
             }
         }
         self.q.advance();
+    }
+
+    /// Lends V's next stages to the warpgroups for the last tile's output, if it is owed.
+    #[inline(always)]
+    unsafe fn lend_v(&mut self) {
+        if !self.owes_v {
+            return;
+        }
+        let mut warpgroup = 0;
+        while warpgroup < self.tile.consumers {
+            // SAFETY: forwarded to the caller. The consumers release the stage as if it had been loaded.
+            unsafe {
+                self.v.wait_empty();
+                mbarrier::arrive_if(true, self.v.full());
+            }
+            self.v.advance();
+            warpgroup += 1;
+        }
     }
 
     #[inline(always)]

@@ -24,7 +24,7 @@ use crate::wgmma::schedule::Tile;
 
 /// Rows of a warp.
 const ROWS: u32 = 16;
-/// Pairs of columns a lane looks after: `lane + 32 i`.
+/// Most pairs of columns a lane looks after: `lane + 32 i`, one in each panel.
 const PAIRS: usize = 4;
 const PAIR_BYTES: u32 = 4;
 const ELEMENT_BYTES: u32 = 2;
@@ -75,22 +75,22 @@ impl Repair<'_> {
         }
     }
 
-    /// The lane's pairs of a row's columns that are not finite.
+    /// The lane's columns of a row that are not finite: two bits a pair.
     #[inline(always)]
     unsafe fn suspects<E: Half>(&self, row: u32) -> u32 {
         let mut suspects = 0;
-        for i in 0..PAIRS {
-            // SAFETY: inside the staged row.
-            let special = || is_special::<E>(unsafe { shared::load_bits(self.staged(row, i)) });
-            if self.has_pair(i) && special() {
-                suspects |= 1 << i;
+        for i in 0..self.tile.panels_v() as usize {
+            if self.has_pair(i) {
+                // SAFETY: inside the staged row.
+                let pair = unsafe { shared::load_bits(self.staged(row, i)) };
+                suspects |= in_mask(special::<E>(pair), i);
             }
         }
         suspects
     }
 
-    /// Which of the lane's pairs `wanted` are columns in which V holds a non-finite number that every row of the warp
-    /// sees.
+    /// The lane's columns in which V holds a non-finite number that every row of the warp sees, until those `wanted`
+    /// are found.
     #[inline(always)]
     unsafe fn seen_by_all<E: Half>(&self, rows: u32, wanted: u32) -> u32 {
         let Sequence { band, seq_kv, .. } = *self.sequence;
@@ -102,10 +102,10 @@ impl Repair<'_> {
         while key <= last && unsafe { any(wanted & !found != 0) } {
             for ahead in 0..KEYS as i32 {
                 let key = (key + ahead).min(last) as u32;
-                for i in 0..PAIRS {
-                    // SAFETY: the key and the columns exist.
-                    if self.has_pair(i) && is_special::<E>(unsafe { self.v_pair(key, i) }) {
-                        found |= 1 << i;
+                for i in 0..self.tile.panels_v() as usize {
+                    if self.has_pair(i) {
+                        // SAFETY: the key and the columns exist.
+                        found |= in_mask(special::<E>(unsafe { self.v_pair(key, i) }), i);
                     }
                 }
             }
@@ -114,7 +114,7 @@ impl Repair<'_> {
         found
     }
 
-    /// Works out the suspect pairs of one row.
+    /// Works out the pairs of one row that hold a suspect.
     #[inline(always)]
     unsafe fn repair_row<E: Half>(&self, row: u32, suspects: u32) {
         let Sequence {
@@ -149,8 +149,8 @@ impl Repair<'_> {
                     }
                     let score = scores[0][ahead];
                     let p = exp2(fma(score, transform.scale_log2, -lse * LOG2_E));
-                    for i in 0..PAIRS {
-                        if suspects >> i & 1 != 0 {
+                    for i in 0..self.tile.panels_v() as usize {
+                        if suspects & in_mask(BOTH, i) != 0 {
                             let v = E::unpack(self.v_pair(key as u32, i));
                             sums[i] = [fma(p, v[0], sums[i][0]), fma(p, v[1], sums[i][1])];
                         }
@@ -158,8 +158,8 @@ impl Repair<'_> {
                 }
                 key += KEYS as i32;
             }
-            for i in 0..PAIRS {
-                if suspects >> i & 1 != 0 {
+            for i in 0..self.tile.panels_v() as usize {
+                if suspects & in_mask(BOTH, i) != 0 {
                     shared::store_bits(self.staged(row, i), E::pack(sums[i][0], sums[i][1]));
                 }
             }
@@ -178,7 +178,7 @@ impl Repair<'_> {
         let q = sequence.q_address(&params.q, place.head, ELEMENT_BYTES);
         let k = sequence.kv_address(&params.k, place.head_kv, ELEMENT_BYTES);
         let mut dot = 0.0;
-        for i in 0..PAIRS {
+        for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
             if col < params.head_dim {
                 // SAFETY: forwarded to the caller: the rows and the columns exist.
@@ -235,9 +235,18 @@ fn element(head: u64, seq_stride: i64, row: u32, col: u32) -> u64 {
     head.wrapping_add_signed(offset * ELEMENT_BYTES as i64)
 }
 
-/// Whether either number of a pair is ∞ or NaN.
+/// Both columns of a pair.
+const BOTH: u32 = 0b11;
+
+/// Which numbers of a pair are ∞ or NaN: bit 0 for the low one, bit 1 for the high one.
 #[inline(always)]
-fn is_special<E: Half>(pair: u32) -> bool {
-    let low = pair & E::INFINITY == E::INFINITY;
-    low || pair >> 16 & E::INFINITY == E::INFINITY
+fn special<E: Half>(pair: u32) -> u32 {
+    let is_special = |number: u32| u32::from(number & E::INFINITY == E::INFINITY);
+    is_special(pair) | is_special(pair >> 16) << 1
+}
+
+/// Where a mask of columns keeps those of pair `i`.
+#[inline(always)]
+fn in_mask(columns: u32, i: usize) -> u32 {
+    columns << (2 * i)
 }

@@ -1,5 +1,6 @@
 //! Issuing bulk copies: operands checked, order checked, then in flight.
 
+use super::boxes::{Row, rows};
 use super::flight::{Cargo, Flight};
 use super::land::rmw_ty;
 use crate::decode::SHARED_BASE;
@@ -292,9 +293,28 @@ impl State<'_> {
             cargo,
             captured: None,
         };
+        self.count_cargo(&flight.cargo);
         self.flight_issued(&flight)?;
         self.flights.push(flight);
         Ok(())
+    }
+
+    /// Counts the global memory that a copy reads or writes.
+    fn count_cargo(&mut self, cargo: &Cargo) {
+        match cargo {
+            Cargo::TensorLoad { map, coords, .. } | Cargo::TensorStore { map, coords, .. } => {
+                let elem = map.ty.bytes();
+                let inside = |row: Row| (row.address, (row.last - row.first) * elem);
+                self.count_ranges(rows(map, coords).map(inside));
+            }
+            Cargo::Load { src, bytes, .. } => {
+                self.count_ranges(std::iter::once((*src, (*bytes).into())));
+            }
+            Cargo::Store { dst, bytes, .. } => {
+                self.count_ranges(std::iter::once((*dst, (*bytes).into())));
+            }
+            Cargo::SharedToCluster { .. } | Cargo::CopyArrival { .. } => {}
+        }
     }
 
     fn linear_size(&self, warp: &Warp, bytes: u32, lane: usize) -> Exec<u32> {

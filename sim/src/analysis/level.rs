@@ -1,0 +1,41 @@
+//! How values vary over the threads of a CTA.
+
+/// How much a value varies, from nothing on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The same in every thread of the CTA.
+    #[default]
+    Cta,
+    /// The same in every lane of a warp.
+    Warp,
+    /// A warp-uniform multiple of 32, plus the lane: `%tid.x` of a one-dimensional CTA, and what keeps that form.
+    Thread,
+    /// Any other value.
+    Lane,
+}
+
+impl Level {
+    /// Of a value computed from two.
+    pub fn of_both(self, other: Self) -> Self {
+        match self.max(other) {
+            Self::Thread => Self::Lane,
+            level => level,
+        }
+    }
+
+    /// Of a value that is one or the other.
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Thread, Self::Thread) => Self::Thread,
+            _ => self.of_both(other),
+        }
+    }
+
+    /// Of a value written on a path that `control` decides about.
+    pub fn under(self, control: Self) -> Self {
+        match (self, control) {
+            (Self::Thread, Self::Cta | Self::Warp) => Self::Thread,
+            _ => self.of_both(control),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Cases whose operands TMA can reach, so that the Hopper kernels are eligible.
+
+use ferroflash::MAX_HEAD_DIM;
+use ferroflash::cases::{Arrangement, CaseSpec};
+use kernels_gpu::dtype::DType;
+use kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
+
+/// 16-bit elements in the unit of which TMA takes widths and strides.
+const UNIT: usize = ALIGN_BYTES as usize / DType::Bf16.bytes();
+/// Number of the axis that must be contiguous ([`Arrangement`]).
+const DIM: usize = 3;
+
+/// `spec` with head dimensions rounded up and arrangements changed to what TMA can express.
+pub fn reachable(spec: CaseSpec) -> CaseSpec {
+    let widen = |dim: usize| dim.next_multiple_of(UNIT).min(MAX_HEAD_DIM);
+    CaseSpec {
+        head_dim: widen(spec.head_dim),
+        head_dim_v: widen(spec.head_dim_v),
+        arrangements: spec.arrangements.map(align),
+        ..spec
+    }
+}
+
+fn align(mut arrangement: Arrangement) -> Arrangement {
+    let dim_last = |axis: &usize| *axis == DIM;
+    arrangement.order.sort_by_key(dim_last);
+    arrangement.padding[DIM] = arrangement.padding[DIM].next_multiple_of(UNIT);
+    arrangement.reversed = [false; 4];
+    arrangement
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_axes_keep_their_order() {
+        let arrangement = Arrangement {
+            order: [3, 1, 0, 2],
+            padding: [1, 2, 3, 4],
+            reversed: [true; 4],
+        };
+        let aligned = align(arrangement);
+        assert_eq!(aligned.order, [1, 0, 2, 3]);
+        assert_eq!(aligned.padding, [1, 2, 3, 8]);
+        assert_eq!(aligned.reversed, [false; 4]);
+    }
+}

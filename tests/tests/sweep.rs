@@ -1,0 +1,263 @@
+//! `ferroflash bench --sweep`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use ferroflash_tests::command::ferroflash;
+use ferroflash_tests::paths;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// What a sweep of `options` into `folder` leaves in sweep.json.
+fn sweep(folder: &Path, options: &str) -> Vec<Value> {
+    let folder_name = folder.to_str().expect("a plain name");
+    let arguments = ["bench", "--sweep", folder_name, "--backend", "cpu"];
+    ferroflash(arguments.into_iter().chain(options.split_whitespace())).succeeded();
+    points(folder)
+}
+
+fn points(folder: &Path) -> Vec<Value> {
+    let json = fs::read_to_string(folder.join("sweep.json")).expect("it was written");
+    let points: Value = serde_json::from_str(&json).expect("it is whole");
+    points.as_array().expect("it is a list").clone()
+}
+
+/// The words of the picture.
+fn texts(folder: &Path) -> Vec<String> {
+    let svg = fs::read_to_string(folder.join("sweep.svg")).expect("it was written");
+    let document = roxmltree::Document::parse(&svg).expect("it is XML");
+    let texts = document.descendants().filter_map(|node| node.text());
+    texts.map(|text| text.trim().to_owned()).collect()
+}
+
+fn rows(folder: &Path) -> usize {
+    let csv = fs::read_to_string(folder.join("sweep.csv")).expect("it was written");
+    csv.lines().count() - 1
+}
+
+/// What was measured once is not measured again.
+#[test]
+fn a_sweep_goes_on_where_it_was() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let one = "--batch 1 --heads 1 --head-dim 8";
+    let first = sweep(dir.path(), &format!("{one} --seqs 16,32"));
+    assert_eq!(first.len(), 2);
+    let both = sweep(dir.path(), &format!("{one} --seqs 16,32,48"));
+    // Times differ from run to run: these are the first run's.
+    assert_eq!(both[..2], first[..]);
+    assert_eq!(both[2]["seq"], 48);
+    assert_eq!(rows(dir.path()), 3);
+    let title = "Forward attention, f32, head_dim 8, 1 heads, batch 1, CPU";
+    assert!(texts(dir.path()).iter().any(|text| text.starts_with(title)));
+
+    // Another problem is another line, not a point of this one.
+    let others = [
+        ("--mask causal", ", causal"),
+        (
+            "--window-left 3 --softcap 5",
+            ", window 3 to all, softcap 5",
+        ),
+        (
+            "--alibi --layout bhsd --softmax-scale 0.5",
+            ", scale 0.5, ALiBi, bhsd",
+        ),
+    ];
+    for (options, _) in others {
+        sweep(dir.path(), &format!("{one} --seqs 16 {options}"));
+    }
+    let all = points(dir.path());
+    assert_eq!(all[..3], both[..]);
+    assert_eq!(all.len(), 3 + others.len());
+    let texts = texts(dir.path());
+    for (_, case) in others.into_iter().chain([("", "")]) {
+        let who = format!("fa_fwd_cpu_f32_tiled, f32, head_dim 8, 1 heads, batch 1{case}");
+        assert!(texts.contains(&who), "{who} in {texts:?}");
+    }
+}
+
+/// Killed in the middle of a measurement, a sweep leaves whole files, and goes on from them.
+#[test]
+fn a_killed_sweep_is_resumed() {
+    let dir = TempDir::new().expect("a temporary folder");
+    // The first point takes a moment, the second seconds.
+    let options = "--batch 1 --heads 2 --head-dim 64 --seqs 16,2048";
+    let mut child = Command::new(paths::binary())
+        .args(["bench", "--backend", "cpu", "--sweep"])
+        .arg(dir.path())
+        .args(options.split(' '))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let started = Instant::now();
+    while !dir.path().join("sweep.svg").exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "no point yet");
+        sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("it still runs");
+    let status = child.wait().expect("it ends");
+    assert!(!status.success(), "it was not done yet");
+    let before = points(dir.path());
+    assert_eq!(before.len(), 1);
+    assert_eq!(rows(dir.path()), 1);
+
+    let after = sweep(dir.path(), options);
+    assert_eq!(after.len(), 2);
+    assert_eq!(after[0], before[0]);
+    assert_eq!(after[1]["seq"], 2048);
+}
+
+/// A file as `bench/side_by_side.py --json` writes it: two sizes in 64 tokens of 16 components.
+fn side_by_side() -> Value {
+    let row = |d, seq, causal, what, cudnn: f64| {
+        json!({"d": d, "seq": seq, "causal": causal, "what": what, "ours": 1.5,
+               "peers": {"cudnn": cudnn}, "ratio": 1.0})
+    };
+    json!({"device": "NVIDIA H200", "dtype": "f32", "tokens": 64, "hidden": 16, "rows": [
+        row(8, 16, true, "fwd", 0.5),
+        row(8, 32, true, "fwd", 0.25),
+        // None of these is of the sweep.
+        row(8, 32, false, "fwd", 7.0),
+        row(4, 32, true, "fwd", 7.0),
+        row(8, 64, true, "fwd", 7.0),
+        row(8, 32, true, "bwd", 7.0),
+    ]})
+}
+
+const OF_PEERS: &str = "--tokens 64 --heads 2 --head-dim 8 --mask causal --seqs 16,32";
+
+#[test]
+fn peers_have_lines_of_their_own() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let (folder, file) = (dir.path().join("sweep"), dir.path().join("peers.json"));
+    fs::write(&file, side_by_side().to_string()).expect("it can be written");
+    let options = format!("{OF_PEERS} --peers {}", file.display());
+    let points = sweep(&folder, &options);
+    let peers: Vec<_> = points
+        .iter()
+        .filter(|point| point["variant"] == "peer")
+        .collect();
+    assert_eq!((points.len(), peers.len()), (4, 2));
+    for (peer, (batch, seq, tflops)) in peers.iter().zip([(4, 16, 0.5), (2, 32, 0.25)]) {
+        assert_eq!(peer["kernel"], "cudnn");
+        assert_eq!(peer["device"], "NVIDIA H200");
+        assert_eq!((&peer["batch"], &peer["seq"]), (&json!(batch), &json!(seq)));
+        // The time the script measured, by its count of half the pairs …
+        let flops = 4.0 * f64::from(batch * 2 * seq * seq * 8) / 2.0;
+        let ms = peer["ms_median"].as_f64().unwrap();
+        assert!((ms * tflops * 1e9 / flops - 1.0).abs() < 1e-12);
+        // … and the rate by ours, of pairs that are visible.
+        let visible = f64::from(seq + 1) / f64::from(seq);
+        let ours = peer["tflops"].as_f64().unwrap();
+        assert!((ours / (tflops * visible) - 1.0).abs() < 1e-12);
+        assert!(peer["runs"].is_null());
+    }
+    assert_eq!(rows(&folder), 4);
+    let texts = texts(&folder);
+    assert!(
+        texts.contains(&"cudnn on NVIDIA H200".to_owned()),
+        "{texts:?}"
+    );
+
+    // A newer file takes the older one's place, and a sweep without one keeps it.
+    let newer = side_by_side().to_string().replace("0.25", "0.75");
+    fs::write(&file, newer).expect("it can be written");
+    assert_eq!(sweep(&folder, &options).len(), 4);
+    let kept = sweep(&folder, OF_PEERS);
+    let of_32 = kept
+        .iter()
+        .find(|point| point["variant"] == "peer" && point["seq"] == 32);
+    let tflops = of_32.expect("it is kept")["tflops"].as_f64().unwrap();
+    assert!((tflops / (0.75 * 33.0 / 32.0) - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn bad_arguments_are_refused_by_name() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).expect("it can be written");
+        path.display().to_string()
+    };
+    let good = side_by_side().to_string();
+    let peers = file("peers.json", &good);
+    let no_json = file("no.json", "[1, 2");
+    let list = file("list.json", "[]");
+    let no_rate = file("rate.json", &good.replace("0.25", "-1.0"));
+    let no_size = file("size.json", &good.replace("\"tokens\":64", "\"tokens\":0"));
+    let swept = dir.path().join("swept");
+    fs::create_dir(&swept).expect("it can be made");
+    fs::write(swept.join("sweep.json"), "{").expect("it can be written");
+    let swept = swept.display();
+    let x = dir.path().join("x").display().to_string();
+    let one = "--batch 1 --heads 2 --head-dim 8 --seqs 16";
+    for (arguments, argument) in [
+        (format!("--sweep /proc/x {one}"), "--sweep"),
+        (format!("--sweep {swept} {one}"), "--sweep"),
+        (
+            format!("--sweep {x} --batch 1 --heads 1 --head-dim 8 --seqs 0"),
+            "--seqs",
+        ),
+        (format!("--sweep {x} --seq-q 8 {one}"), "--sweep"),
+        (
+            format!("--sweep {x} --tokens 0 --heads 1 --head-dim 8"),
+            "--tokens",
+        ),
+        (format!("--sweep {x} --tokens 8 {one}"), "--tokens"),
+        (
+            format!("--sweep {x} {one} --peers /nowhere/peers.json"),
+            "--peers",
+        ),
+        (format!("--sweep {x} {one} --peers {no_json}"), "--peers"),
+        (format!("--sweep {x} {one} --peers {list}"), "--peers"),
+        (
+            format!("--sweep {x} {OF_PEERS} --peers {no_rate}"),
+            "--peers",
+        ),
+        (
+            format!("--sweep {x} {OF_PEERS} --peers {no_size}"),
+            "--peers",
+        ),
+        // Good files, but of other problems.
+        (format!("--sweep {x} {one} --peers {peers}"), "--peers"),
+        (
+            format!("--sweep {x} {OF_PEERS} --dtype bf16 --peers {peers}"),
+            "--peers",
+        ),
+        (
+            format!("--sweep {x} {OF_PEERS} --softcap 5 --peers {peers}"),
+            "--peers",
+        ),
+        (
+            format!("--sweep {x} {OF_PEERS} --heads-kv 1 --peers {peers}"),
+            "--peers",
+        ),
+        (
+            format!("--batch 1 --heads 2 --head-dim 8 --seq-q 8 --seq-kv 8 --peers {peers}"),
+            "--peers",
+        ),
+        (
+            "--tokens 8 --heads 1 --head-dim 8 --seq-q 8 --seq-kv 8".to_owned(),
+            "--tokens",
+        ),
+        (
+            "--batch 1 --heads 1 --head-dim 8 --seq-kv 8".to_owned(),
+            "--seq-q",
+        ),
+        (
+            "--heads 1 --head-dim 8 --seq-q 8 --seq-kv 8".to_owned(),
+            "--batch",
+        ),
+    ] {
+        let command = format!("bench --backend cpu {arguments}");
+        let outcome = ferroflash(command.split_whitespace());
+        let (refused, _) = outcome.failed(2);
+        assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
+    }
+    assert!(
+        !Path::new(&x).join("sweep.json").exists(),
+        "nothing was measured"
+    );
+}
