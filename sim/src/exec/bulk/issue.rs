@@ -16,6 +16,8 @@ use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 const BULK_ALIGN: u64 = 16;
 /// Alignment of a tensor box in shared memory, and of a tensor map (PTX ISA §9.7.9.25.5.2).
 const BOX_ALIGN: u64 = 128;
+/// Bytes of which the place of a box in a row is a multiple.
+const BOX_PIECE: i64 = 16;
 const MAP_ALIGN: u64 = 64;
 
 impl State<'_> {
@@ -163,6 +165,13 @@ impl State<'_> {
         for (c, &reg) in at.iter_mut().zip(coords) {
             *c = warp.regs.get32(reg)[lane] as i32;
         }
+        // What an H200 answers with an illegal instruction (tried beside the kernels of golden/).
+        let begin = i64::from(at[0]) * map.ty.bytes() as i64;
+        if begin % BOX_PIECE != 0 {
+            let message =
+                format!("the box begins at byte {begin} of a row, not a multiple of {BOX_PIECE}");
+            return Err(FaultKind::Tensor(message).at(lane));
+        }
         Ok(at)
     }
 
@@ -268,6 +277,11 @@ impl State<'_> {
                 let map = self.tensor_map(warp, map, lane)?;
                 let coords = Self::coordinates(warp, coords, &map, lane)?;
                 check_rows(&map, lane)?;
+                // As above.
+                if coords.iter().any(|&c| c < 0) {
+                    let message = "a store begins before the tensor".to_owned();
+                    return Err(FaultKind::Tensor(message).at(lane));
+                }
                 if reduce.is_some() && rmw_ty(map.ty).is_none() {
                     let message = format!("no reduction of {:?} elements exists", map.ty);
                     return Err(FaultKind::Tensor(message).at(lane));
