@@ -48,6 +48,8 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
         while let Some(place) = inbox.wait_alone() {
             let sequence = rows_of(params, tile, place.batch);
             if is_past_end(&sequence, tile, place) {
+                // Announcing waits for the consumers, who wait for what is owed to them.
+                loader.lend_v();
                 if leader {
                     dispatcher.announce_next(&inbox);
                 }
@@ -133,6 +135,7 @@ impl<M: Maps> Loader<'_, M> {
         if !self.owes_v {
             return;
         }
+        self.owes_v = false;
         let mut warpgroup = 0;
         while warpgroup < self.tile.consumers {
             // SAFETY: forwarded to the caller. The consumers release the stage as if it had been loaded.
