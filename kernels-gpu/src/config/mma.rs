@@ -95,10 +95,10 @@ impl MmaTile {
         }
     }
 
-    /// Bytes of the tile's description, which follows the stages and Q.
+    /// Bytes of the frame, the tile's numbers (five times four words). It follows the stages and Q.
     pub const FRAME_BYTES: u32 = 80;
 
-    /// Where the tile's description starts.
+    /// Where the frame starts.
     pub const fn frame_offset(&self) -> u32 {
         let stages = Self::STAGES * self.stage_bytes();
         let q_end = self.q_offset() + self.q_bytes();

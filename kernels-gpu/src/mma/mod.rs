@@ -10,7 +10,12 @@
 //! shared memory   stage 0, stage 1   K [block_n][head_dim], V [block_n][head_dim]
 //!                 q_smem             [block_m][head_dim]; in stage 1 where Q moves to registers. The output tile
 //!                                    takes its place in the end.
+//!                 frame              what the tile is
 //! ```
+//!
+//! Accumulators, row states and fragments take nearly all of a thread's 255 registers. So nothing else that is the same
+//! for a whole tile stays in one: it is read from the frame or the parameters where it is needed ([`work`]), and branches
+//! are on votes and the like, which ptxas knows not to diverge.
 //!
 //! All tiles are swizzled ([`crate::layout::swizzle`]). One barrier a block of keys: it shows the block that has
 //! arrived, and that nobody reads the one before it any more.
