@@ -128,6 +128,8 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             v.advance();
             pass_over(v, tile.consumers - 1 - warpgroup, lanes, tile);
             tma::wait_stores_read();
+            // One lane has waited for its stores; each lane below tells another block.
+            warp::sync_warp();
             own.release(lanes.lane, tile.cluster);
         }
 

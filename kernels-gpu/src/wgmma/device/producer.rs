@@ -48,6 +48,8 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
         while let Some(place) = inbox.wait_alone() {
             let sequence = rows_of(params, tile, place.batch);
             if is_past_end(&sequence, tile, place) {
+                // The consumers may be waiting for it, and free no slot of announcements before.
+                loader.lend_v();
                 if leader {
                     dispatcher.announce_next(&inbox);
                 }
@@ -143,6 +145,7 @@ impl<M: Maps> Loader<'_, M> {
             self.v.advance();
             warpgroup += 1;
         }
+        self.owes_v = false;
     }
 
     #[inline(always)]
