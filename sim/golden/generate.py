@@ -457,10 +457,10 @@ SIZES = {"u8": 1, "u16": 2, "bf16": 2, "u32": 4, "f32": 4}
 TENSOR_LOADS = {
     "rows128": ("ty=bf16 of=in dims=64,40 box=64,16 swizzle=128", (0, 0)),
     "past_the_end": ("ty=bf16 of=in dims=64,40 box=64,16 swizzle=128", (8, 30)),
-    "before_the_start": ("ty=bf16 of=in dims=40,60 box=32,16 swizzle=64", (-4, -3)),
+    "before_the_start": ("ty=bf16 of=in dims=40,60 box=32,16 swizzle=64", (-8, -3)),
     "u16": ("ty=u16 of=in dims=48,60 box=16,16 swizzle=32", (40, 50)),
-    "f32": ("ty=f32 of=in dims=32,60 box=32,8 swizzle=128", (1, 57)),
-    "u8": ("ty=u8 of=in dims=96,80 box=48,20 swizzle=0", (50, 65)),
+    "f32": ("ty=f32 of=in dims=32,60 box=32,8 swizzle=128", (4, 57)),
+    "u8": ("ty=u8 of=in dims=96,80 box=48,20 swizzle=0", (64, 65)),
     "four_dims": ("ty=bf16 of=in dims=64,10,4,3 box=64,4,2,1 swizzle=128", (0, 8, 1, 2)),
     "nan_fill": ("ty=bf16 of=in dims=64,10,4 box=64,4,3 swizzle=128 fill=nan", (16, 7, 2)),
 }
@@ -468,8 +468,8 @@ TENSOR_LOADS = {
 # Of shared memory filled with input; `out` starts as zeros.
 TENSOR_STORES = {
     "rows128": ("ty=bf16 of=out dims=64,20 box=64,16 swizzle=128", (0, 8), ""),
-    "at_the_edges": ("ty=bf16 of=out dims=64,20 box=32,16 swizzle=64", (48, -4), ""),
-    "add": ("ty=f32 of=out dims=32,20 box=32,8 swizzle=128", (3, 15), "add"),
+    "at_the_edges": ("ty=bf16 of=out dims=64,20 box=32,16 swizzle=64", (48, 8), ""),
+    "add": ("ty=f32 of=out dims=32,20 box=32,8 swizzle=128", (4, 15), "add"),
     "max": ("ty=u32 of=out dims=32,20 box=32,8 swizzle=0", (0, 0), "max"),
 }
 

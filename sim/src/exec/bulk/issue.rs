@@ -150,7 +150,15 @@ impl State<'_> {
         Ok((offset, targets))
     }
 
-    fn coordinates(warp: &Warp, coords: &[u32], map: &TensorMap, lane: usize) -> Exec<[i32; 5]> {
+    /// Where a box starts. An H200 stops with an illegal instruction where this is a fault; that a store's box cannot
+    /// start before the tensor is also said by the CUDA C++ Programming Guide, "Negative indices and out of bounds".
+    fn coordinates(
+        warp: &Warp,
+        coords: &[u32],
+        map: &TensorMap,
+        is_store: bool,
+        lane: usize,
+    ) -> Exec<[i32; 5]> {
         if coords.len() != map.dims.len() {
             return Err(FaultKind::Tensor(format!(
                 "{} coordinates for a map of rank {}",
@@ -162,6 +170,20 @@ impl State<'_> {
         let mut at = [0; 5];
         for (c, &reg) in at.iter_mut().zip(coords) {
             *c = warp.regs.get32(reg)[lane] as i32;
+        }
+        let bytes = i64::from(at[0]) * map.ty.bytes() as i64;
+        if bytes % BULK_ALIGN as i64 != 0 {
+            return Err(FaultKind::Tensor(format!(
+                "the box starts {bytes} bytes into its rows, which is not a multiple of {BULK_ALIGN}"
+            ))
+            .at(lane));
+        }
+        if is_store && at.iter().any(|&c| c < 0) {
+            let at = &at[..coords.len()];
+            return Err(FaultKind::Tensor(format!(
+                "a store's box may not start before the tensor: coordinates {at:?}"
+            ))
+            .at(lane));
         }
         Ok(at)
     }
@@ -177,7 +199,7 @@ impl State<'_> {
                 multicast,
             } => {
                 let map = self.tensor_map(warp, map, lane)?;
-                let coords = Self::coordinates(warp, coords, &map, lane)?;
+                let coords = Self::coordinates(warp, coords, &map, false, lane)?;
                 check_rows(&map, lane)?;
                 let (dst, targets) = self.load_targets(
                     warp,
@@ -266,7 +288,7 @@ impl State<'_> {
                 reduce,
             } => {
                 let map = self.tensor_map(warp, map, lane)?;
-                let coords = Self::coordinates(warp, coords, &map, lane)?;
+                let coords = Self::coordinates(warp, coords, &map, true, lane)?;
                 check_rows(&map, lane)?;
                 if reduce.is_some() && rmw_ty(map.ty).is_none() {
                     let message = format!("no reduction of {:?} elements exists", map.ty);
