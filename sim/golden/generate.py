@@ -460,7 +460,7 @@ TENSOR_LOADS = {
     "before_the_start": ("ty=bf16 of=in dims=40,60 box=32,16 swizzle=64", (-8, -3)),
     "u16": ("ty=u16 of=in dims=48,60 box=16,16 swizzle=32", (40, 50)),
     "f32": ("ty=f32 of=in dims=32,60 box=32,8 swizzle=128", (4, 57)),
-    "u8": ("ty=u8 of=in dims=96,80 box=48,20 swizzle=0", (64, 65)),
+    "u8": ("ty=u8 of=in dims=96,80 box=48,20 swizzle=0", (48, 65)),
     "four_dims": ("ty=bf16 of=in dims=64,10,4,3 box=64,4,2,1 swizzle=128", (0, 8, 1, 2)),
     "nan_fill": ("ty=bf16 of=in dims=64,10,4 box=64,4,3 swizzle=128 fill=nan", (16, 7, 2)),
 }

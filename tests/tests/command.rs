@@ -353,6 +353,7 @@ fn bench_prints_one_line_of_json() {
         "ms_median",
         "ms_min",
         "ms_max",
+        "host_us",
         "runs",
         "tflops",
         "gbs",
@@ -362,7 +363,7 @@ fn bench_prints_one_line_of_json() {
     assert_eq!(keys, expected);
     assert_eq!(report["kernel"], "fa_fwd_cpu_bf16_tiled");
     let number = |key: &str| report[key].as_f64().expect("a number");
-    assert!(number("ms_min") > 0.0);
+    assert!(number("ms_min") > 0.0 && number("host_us") > 0.0);
     assert!(number("ms_min") <= number("ms_median") && number("ms_median") <= number("ms_max"));
     // Causal rows see 65 to 128 keys; two products of 32 dims on 4 heads.
     let flops = 4.0 * 2.0 * 64.0 * (65.0 + 128.0) / 2.0 * 64.0;

@@ -96,7 +96,7 @@ impl MmaTile {
     }
 
     /// Bytes of the tile's description, which follows the stages and Q.
-    pub const FRAME_BYTES: u32 = 64;
+    pub const FRAME_BYTES: u32 = 80;
 
     /// Where the tile's description starts.
     pub const fn frame_offset(&self) -> u32 {

@@ -9,8 +9,8 @@ pub trait Element {
     const SHIFT: f32;
     /// A row whose probabilities sum to less may go on without looking for a new maximum.
     const SETTLED_LIMIT: f32;
-    /// log₂ of the largest probability that rounds to a finite element, if blocks have to be checked for it: without a
-    /// new maximum, probabilities may exceed 1.
+    /// log₂ of the largest probability that rounds to a finite element, if one may well exceed it under the reference of
+    /// an earlier block; scores are then checked against it once a tile has failed.
     const LARGEST_EXPONENT: Option<f32>;
     /// Bits of +∞; larger magnitudes are NaN.
     const INFINITY: u32;

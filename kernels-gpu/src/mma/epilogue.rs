@@ -5,6 +5,7 @@ use cuda_std::{global, shared};
 
 use super::element::Element;
 use super::guard::Notes;
+use super::work::ROW_STEP;
 use super::{ELEM_BYTES, Row};
 use crate::abi::ForwardParams;
 use crate::config::mma::MmaTile;
@@ -12,9 +13,6 @@ use crate::layout::fragment::{TILE_N, row_column};
 use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset};
 use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
-
-/// Rows between two of a lane's rows.
-const ROW_STEP: u32 = 8;
 
 /// Where a warp's output rows go.
 pub struct Destination<'a> {

@@ -8,6 +8,8 @@ use cuda_std::thread::thread_idx_x;
 
 use crate::abi::Band;
 use crate::config::mma::MmaTile;
+use crate::tile::block_range::BlockRange;
+use crate::tile::opaque;
 use crate::tile::schedule::Tile;
 use crate::tile::sequence::Sequence;
 
@@ -25,11 +27,13 @@ pub struct HeadKv {
 pub struct TileInfo {
     pub tile: Tile,
     pub sequence: Sequence,
+    /// The blocks of keys that the tile's rows see.
+    pub blocks: BlockRange,
     pub k: HeadKv,
     pub v: HeadKv,
 }
 
-/// Where [`TileInfo`] is kept: four times four words.
+/// Where [`TileInfo`] is kept: five times four words.
 #[derive(Clone, Copy)]
 pub struct Frame {
     /// In shared memory, 16-byte aligned.
@@ -42,7 +46,7 @@ const V_PLAIN: u32 = 2;
 
 impl Frame {
     /// Bytes from one load to the next.
-    const STEP: u32 = MmaTile::FRAME_BYTES / 4;
+    const STEP: u32 = MmaTile::FRAME_BYTES / 5;
 
     /// Writes the frame; one thread does.
     ///
@@ -61,16 +65,18 @@ impl Frame {
                     batch,
                 },
             sequence,
+            blocks,
             k,
             v,
         } = info;
         let Band { lower, upper } = sequence.band;
         let flags = if k.plain { K_PLAIN } else { 0 } | if v.plain { V_PLAIN } else { 0 };
         let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
+        let address = opaque(self.address);
         // SAFETY: forwarded to the caller.
         unsafe {
             let write = |index: u32, words: [u32; 4]| {
-                shared::store4_bits(self.address + index * Self::STEP, words);
+                shared::store4_bits(address + index * Self::STEP, words);
             };
             let (k, v) = (k.address, v.address);
             write(0, [low(k), high(k), low(v), high(v)]);
@@ -80,6 +86,7 @@ impl Frame {
                 q_begin, kv_begin, ..
             } = sequence;
             write(3, [q_begin, kv_begin, sequence.batch, 0]);
+            write(4, blocks.to_words());
         }
     }
 
@@ -89,8 +96,10 @@ impl Frame {
     /// It is written and visible.
     #[inline(always)]
     pub unsafe fn load(&self) -> TileInfo {
+        // One address and four immediate offsets, rather than four addresses.
+        let address = opaque(self.address);
         // SAFETY: forwarded to the caller.
-        let read = |index: u32| unsafe { shared::load4_bits(self.address + index * Self::STEP) };
+        let read = |index: u32| unsafe { shared::load4_bits(address + index * Self::STEP) };
         let [k_low, k_high, v_low, v_high] = read(0);
         let [flags, seq_kv, seq_q, m_block] = read(1);
         let [lower, upper, head, batch] = read(2);
@@ -116,6 +125,7 @@ impl Frame {
                     upper: upper as i32,
                 },
             },
+            blocks: BlockRange::from_words(read(4)),
             k: head_kv(k_low, k_high, K_PLAIN),
             v: head_kv(v_low, v_high, V_PLAIN),
         }

@@ -15,9 +15,10 @@
 //! All tiles are swizzled ([`crate::layout::swizzle`]). One barrier a block of keys: it shows the block that has
 //! arrived, and that nobody reads the one before it any more.
 //!
-//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range (f16 also
-//! checks each block's scores), and hidden keys rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN.
-//! When one is, the tile is computed again with care, which gives the same where inputs are to blame.
+//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden keys
+//! rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN. When one is, the tile is computed again with care,
+//! which gives the same where inputs are to blame. In between f16, whose probabilities overflow at 2¹⁶ times the
+//! reference's, tries once more in haste but looks at each block's scores first.
 
 mod copy;
 pub mod element;
@@ -25,30 +26,26 @@ mod epilogue;
 mod frame;
 mod gemm;
 mod guard;
+mod work;
 
 use cuda_std::cp_async::{commit_group, wait_group};
 use cuda_std::math::fma;
-use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, any, lane_id, uniform};
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
+use cuda_std::warp::{any, lane_id};
 
-use crate::abi::{ForwardParams, TensorArg};
+use crate::abi::ForwardParams;
 use crate::config::mma::MmaTile;
-use crate::layout::fragment::{TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
-use crate::tile::block_range::BlockRange;
-use crate::tile::mask;
+use crate::tile::opaque;
 use crate::tile::schedule::{Tile, TileList};
-use crate::tile::score::ScoreTransform;
-use crate::tile::sequence::{Sequence, head_kv};
+use crate::tile::sequence::Sequence;
 use crate::tile::softmax::RowState;
-use crate::tile::{opaque, opaque64};
-use copy::Source;
 use element::Element;
 use epilogue::Destination;
-use frame::{Frame, HeadKv, TileInfo};
+use frame::TileInfo;
 use gemm::{LaneAddress, QFragments, pv, qk};
 use guard::Notes;
+use work::{Work, anew};
 
 /// Bytes of an element of q, k, v and o.
 const ELEM_BYTES: u32 = 2;
@@ -83,13 +80,13 @@ pub unsafe fn forward<
     };
     let mut round = 0;
     loop {
-        let params = anew(params);
-        let tiles = TileList::new(
-            params.batch,
-            params.heads_q,
-            params.seq_q,
-            config.block_m() as u32,
-        );
+        let ForwardParams {
+            batch,
+            heads_q,
+            seq_q,
+            ..
+        } = anew(params);
+        let tiles = TileList::new(batch, heads_q, seq_q, config.block_m() as u32);
         let index = opaque(block_idx_x()) as u64 + round as u64 * grid_dim_x() as u64;
         if index >= tiles.count {
             break;
@@ -97,7 +94,7 @@ pub unsafe fn forward<
         // SAFETY: forwarded to the caller; the loop bound is the same for the whole block.
         unsafe {
             forward_tile::<E, ROWS, S_COLS, O_COLS, K_STEPS, Q_IN_REGISTERS>(
-                &params,
+                params,
                 config,
                 tiles.get(index),
             );
@@ -106,17 +103,6 @@ pub unsafe fn forward<
         }
         round += 1u32;
     }
-}
-
-/// The parameters, such that what is worked out from them is worked out again the next time.
-#[inline(always)]
-fn anew(params: &ForwardParams) -> ForwardParams {
-    const WORDS: usize = size_of::<ForwardParams>() / size_of::<u64>();
-    let mut words: [u64; WORDS] = bytemuck::cast(*params);
-    for word in &mut words {
-        *word = opaque64(*word);
-    }
-    bytemuck::cast(words)
 }
 
 /// Computes one tile of `o` and `lse`.
@@ -136,125 +122,47 @@ unsafe fn forward_tile<
     config: MmaTile,
     tile: Tile,
 ) {
-    let (block_m, block_n) = (config.block_m() as u32, config.block_n as u32);
-    let head_dim = config.head_dim;
     // SAFETY: forwarded to the caller.
-    let sequence = unsafe { Sequence::new(params, tile.batch) };
-    let m_begin = tile.m_block * block_m;
-    if m_begin >= sequence.seq_q {
+    let work = unsafe { Work::new(params, config, tile) };
+    if work.is_empty() {
         return;
     }
-    let m_end = (m_begin + block_m).min(sequence.seq_q);
-    let blocks = BlockRange::new(m_begin, m_end, sequence.band, sequence.seq_kv, block_n);
-    // SAFETY: the whole block is here.
-    let blocks = blocks.map(|number| unsafe { uniform(number) });
-
-    let stages = shared::dynamic_base();
-    let q_smem = stages + config.q_offset();
-    let frame = Frame {
-        address: stages + config.frame_offset(),
-    };
-    // SAFETY: the whole block is here, and shared memory is free.
-    unsafe {
-        let head_kv = head_kv(params, tile.head);
-        let head = |operand: &TensorArg, dims: u32| {
-            let address = sequence.kv_address(operand, head_kv, ELEM_BYTES);
-            let source = Source::new(operand, address, sequence.seq_kv, dims);
-            HeadKv {
-                address,
-                plain: source.has_plain_rows(config),
-            }
-        };
-        frame.store(TileInfo {
-            tile,
-            sequence,
-            k: head(&params.k, params.head_dim),
-            v: head(&params.v, params.head_dim_v),
-        });
-        sync_threads();
-    }
-    // SAFETY: it is written.
-    let info = || unsafe { frame.load() };
-
-    let warp_rows = (config.warp_tiles * TILE_M) as u32;
-    // First row of the warp in the tile.
-    // SAFETY: the whole block is here.
-    let warp = unsafe { uniform(thread_idx_x() / WARP_SIZE) };
-    let warp_row = || opaque(warp) * warp_rows;
-
-    let load_q = || {
-        let TileInfo { tile, sequence, .. } = info();
-        let params = anew(params);
-        let address = sequence.q_address(&params.q, tile.head, ELEM_BYTES);
-        let q_gmem = Source::new(&params.q, address, sequence.seq_q, params.head_dim);
-        // SAFETY: q_smem holds the tile; nobody accesses it until the next barrier.
-        unsafe {
-            let plain = q_gmem.has_plain_rows(config);
-            q_gmem.copy(config, q_smem, tile.m_block * block_m, block_m, plain);
-        }
-        commit_group();
-    };
-    let load_kv = |stage_smem: u32, n_block: u32| {
-        let key_begin = n_block * block_n;
-        let TileInfo { sequence, k, v, .. } = info();
-        let params = anew(params);
-        let seq_kv = sequence.seq_kv;
-        let k_gmem = Source::new(&params.k, k.address, seq_kv, params.head_dim);
-        let v_gmem = Source::new(&params.v, v.address, seq_kv, params.head_dim_v);
-        let v_smem = stage_smem + config.operand_bytes();
-        // SAFETY: the stage holds a block of K and of V; nobody reads it until the next barrier.
-        unsafe {
-            k_gmem.copy(config, stage_smem, key_begin, block_n, k.plain);
-            v_gmem.copy(config, v_smem, key_begin, block_n, v.plain);
-        }
-        commit_group();
-    };
-
-    let transform = || {
-        let params = anew(params);
-        let tile = info().tile;
-        // SAFETY: forwarded to the caller; the warp is converged.
-        unsafe { ScoreTransform::new(&params, uniform(tile.batch), uniform(tile.head), E::SHIFT) }
-    };
+    // SAFETY: the warp is converged.
+    let transform = || unsafe { work.transform::<E>() };
     let scale = transform();
 
     // Transformed scores always take the long way.
     let in_haste = scale.is_identity();
-    let notes = Notes::new(stages, config);
+    let notes = Notes::new(work.stages, config);
+    let mut checked = false;
     let mut careful = false;
     loop {
         let mut rows = [Row::new(); ROWS];
         let mut acc_o = [[0.0f32; O_COLS]; ROWS];
-        let q_address = |lane: u32| {
-            let warp_smem = q_smem + warp_row() * row_bytes(head_dim);
-            LaneAddress::q(warp_smem, head_dim, lane)
-        };
         let mut q = QFragments::<ROWS, K_STEPS, Q_IN_REGISTERS>::new();
-        if blocks.begin < blocks.end {
-            load_q();
-            if careful {
-                // SAFETY: stage 0 is free.
-                unsafe { notes.clear() };
-                commit_group();
-            } else {
-                load_kv(stages, blocks.begin);
-            }
-            if Q_IN_REGISTERS {
-                // Not for the block of K and V.
-                wait_group::<1>();
-                // SAFETY: the whole block is here; the barrier shows it Q.
-                unsafe {
+        if work.begin < work.end {
+            // SAFETY: the whole block is here, and shared memory is free. The notes of a careful tile take the place of
+            // stage 0. The first barrier shows Q, though not yet the block of K and V.
+            unsafe {
+                work.load_q();
+                if careful {
+                    notes.clear();
+                    commit_group();
+                } else {
+                    work.load_kv(0, work.begin);
+                }
+                if Q_IN_REGISTERS {
+                    wait_group::<1>();
                     sync_threads();
-                    q.fill(q_address(lane_id()));
+                    q.fill(work.q_address(lane_id()));
                 }
             }
         }
 
         let mut settled = false;
         let mut stage = 0;
-        let mut n_block = blocks.begin;
-        while n_block < blocks.end {
-            let key_begin = n_block * block_n;
+        let mut n_block = work.begin;
+        while n_block < work.end {
             let (next_block, next_stage) = if careful {
                 stage = 1;
                 (n_block, 1)
@@ -264,66 +172,48 @@ unsafe fn forward_tile<
             wait_group::<0>();
             // SAFETY: the trip count is the same for the whole block. The barrier publishes this stage and frees the
             // other.
-            unsafe { sync_threads() };
-            if next_block < blocks.end {
-                load_kv(stages + next_stage * config.stage_bytes(), next_block);
+            unsafe {
+                sync_threads();
+                if next_block < work.end {
+                    work.load_kv(next_stage, next_block);
+                }
             }
             if careful {
                 wait_group::<0>();
-                let TileInfo { tile, sequence, .. } = info();
-                // SAFETY: the whole block is here. The stage has arrived after the first barrier and is clean after the
-                // second.
+                // SAFETY: as above. The stage has arrived after the first barrier and is clean after the second.
                 unsafe {
                     sync_threads();
-                    let v_smem = stages + config.stage_bytes() + config.operand_bytes();
+                    let Sequence { seq_kv, band, .. } = work.info().sequence;
                     notes.clean::<E>(
                         config,
-                        v_smem,
-                        key_begin,
-                        tile.m_block * block_m,
-                        sequence.band,
-                        sequence.seq_kv,
+                        work.k_smem(1) + config.operand_bytes(),
+                        work.key_begin(n_block),
+                        work.m_begin(),
+                        band,
+                        seq_kv,
                     );
                     sync_threads();
                 }
             }
             let lane = opaque(lane_id());
-            let masked = blocks.needs_mask(key_begin, block_n);
-            let mut warp_masked = false;
-            let mut warp_hidden = false;
-            if masked {
-                let TileInfo { tile, sequence, .. } = info();
-                let Sequence {
-                    seq_q,
-                    seq_kv,
-                    band,
-                    ..
-                } = sequence;
-                let warp_begin = tile.m_block * block_m + warp_row();
-                let warp_end = (warp_begin + warp_rows).min(seq_q);
-                let warp_blocks =
-                    BlockRange::new(warp_begin.min(seq_q - 1), warp_end, band, seq_kv, block_n);
-                // SAFETY: the warp is converged.
-                unsafe {
-                    warp_masked = any(warp_blocks.needs_mask(key_begin, block_n));
-                    warp_hidden = any(n_block < warp_blocks.begin || n_block >= warp_blocks.end);
-                }
-            }
-            if !warp_hidden {
-                let k_smem = stages + stage * config.stage_bytes();
-                let k = LaneAddress::k(k_smem, head_dim, lane);
+            // SAFETY: the warp is converged.
+            let view = unsafe { work.warp_view(n_block) };
+            if !view.hidden {
+                let k_smem = work.k_smem(stage);
+                let k = LaneAddress::k(k_smem, config.head_dim, lane);
+                let v = LaneAddress::v(k_smem + config.operand_bytes(), config.head_dim, lane);
 
                 // S = Q Kᵀ
                 // SAFETY: Q and this block of K are in shared memory; the warp is converged.
                 let mut acc_s = unsafe {
-                    qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, q_address(lane), k)
+                    qk::<E, ROWS, S_COLS, K_STEPS, Q_IN_REGISTERS>(&q, work.q_address(lane), k)
                 };
 
                 // softmax
-                let v_smem = k_smem + config.operand_bytes();
-                let v = LaneAddress::v(v_smem, head_dim, lane);
-                let mut in_range = settled && !warp_masked;
-                if let Some(limit) = E::LARGEST_EXPONENT {
+                let mut in_range = settled && !view.masked;
+                if let Some(limit) = E::LARGEST_EXPONENT
+                    && checked
+                {
                     let mut beyond = false;
                     for i in 0..ROWS {
                         beyond |= rows[i].exceeds(&acc_s[i], &scale, limit);
@@ -333,22 +223,7 @@ unsafe fn forward_tile<
                 }
                 if !in_range {
                     let transform = transform();
-                    let TileInfo { tile, sequence, .. } = info();
-                    let Sequence {
-                        seq_q,
-                        seq_kv,
-                        band,
-                        ..
-                    } = sequence;
-                    let lane_row = tile.m_block * block_m + warp_row() + lane / 4;
-                    let query = |i: usize| lane_row + i as u32 * 8;
-                    let column = |j: usize| row_column(0, j as u32) as i32;
-                    let first_key = key_begin + lane % 4 * 2;
-                    let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
-                    transform.apply(&mut acc_s, |i| query(i) as i32 + corner, column);
-                    if warp_masked {
-                        mask::hide(&mut acc_s, query, first_key, column, band, seq_kv);
-                    }
+                    work.finish_scores(&mut acc_s, &transform, n_block, lane, view.masked);
                     for i in 0..ROWS {
                         // SAFETY: all lanes run the same loop.
                         let rescale = unsafe { rows[i].follow(&acc_s[i], &transform) };
@@ -357,6 +232,10 @@ unsafe fn forward_tile<
                         }
                     }
                     settled = in_haste && !careful;
+                    if E::LARGEST_EXPONENT.is_some() {
+                        // A maximum over part of a block may be far below the next, for which f16 has no room.
+                        settled &= !view.masked;
+                    }
                     for row in &rows {
                         settled &= row.has_reference();
                     }
@@ -367,9 +246,8 @@ unsafe fn forward_tile<
                     pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |score, i| {
                         rows[i].accumulate(score, &scale);
                     });
+                    settled = !any(!settled || Row::exceed(&rows, E::SETTLED_LIMIT));
                 }
-                // SAFETY: the warp is converged.
-                settled = unsafe { !any(!settled || Row::exceed(&rows, E::SETTLED_LIMIT)) };
             }
             stage ^= 1;
             n_block += 1;
@@ -383,17 +261,18 @@ unsafe fn forward_tile<
             }
             broken |= sum != 0.0;
         }
-        // SAFETY: the whole block is here. The barrier also frees the stages.
+        // SAFETY: the whole block is here. The barrier also frees the stages. The vote's result is known to be the same in
+        // all lanes, without which everything in this loop would count as divergent.
         let broken = unsafe { any(sync_threads_or(broken && !careful)) };
         if !broken {
-            let tile_row = warp_row();
-            let TileInfo { tile, sequence, .. } = info();
+            let tile_row = work.warp_row();
+            let TileInfo { tile, sequence, .. } = work.info();
             let destination = Destination {
-                params: &anew(params),
+                params: &work.params(),
                 sequence,
                 head: tile.head,
-                row_begin: tile.m_block * block_m + tile_row,
-                staging: q_smem + tile_row * row_bytes(head_dim),
+                row_begin: work.m_begin() + tile_row,
+                staging: work.q_smem + tile_row * row_bytes(config.head_dim),
                 notes: if careful { Some(notes) } else { None },
                 tile_row,
             };
@@ -403,6 +282,7 @@ unsafe fn forward_tile<
             }
             return;
         }
-        careful = true;
+        careful = checked || E::LARGEST_EXPONENT.is_none();
+        checked = true;
     }
 }

@@ -43,14 +43,21 @@ impl BlockRange {
         }
     }
 
-    /// Every number of it as `f` gives it back.
+    /// As words, to be kept in memory.
     #[inline(always)]
-    pub fn map(self, f: impl Fn(u32) -> u32) -> Self {
+    pub fn to_words(self) -> [u32; 4] {
+        let (full_first, full_last) = (self.full_first as u32, self.full_last as u32);
+        [self.begin, self.end, full_first, full_last]
+    }
+
+    /// What [`BlockRange::to_words`] was made of.
+    #[inline(always)]
+    pub fn from_words([begin, end, full_first, full_last]: [u32; 4]) -> Self {
         Self {
-            begin: f(self.begin),
-            end: f(self.end),
-            full_first: f(self.full_first as u32) as i32,
-            full_last: f(self.full_last as u32) as i32,
+            begin,
+            end,
+            full_first: full_first as i32,
+            full_last: full_last as i32,
         }
     }
 

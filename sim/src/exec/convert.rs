@@ -1,7 +1,7 @@
 //! `cvt` over lanes (PTX ISA §9.7.9.21).
 
 use super::regs::{LANES, Regs, each1};
-use crate::ir::{Cvt, CvtTy, FloatMods, Width};
+use crate::ir::{Cvt, CvtTy, FloatMods, Round, Width};
 use crate::num::exact;
 use crate::num::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
 use crate::num::ops::{flush, integral, relu};
@@ -56,6 +56,9 @@ fn convert(c: &Cvt, raw: u64) -> u64 {
             // The result is extended to the register by its own signedness.
             extend(int_of(value as u64, to, to_signed), c.dst)
         }
+        (CvtTy::Int { bits, signed }, CvtTy::F64) => {
+            int_to_f64(int_of(raw, bits, signed), m.round).to_bits()
+        }
         (CvtTy::Int { bits, signed }, to) => to_float(to, exact::int(int_of(raw, bits, signed)), m),
         (from, CvtTy::Int { bits, signed }) => {
             let x = float_of(from, raw, m.ftz);
@@ -77,6 +80,23 @@ fn convert(c: &Cvt, raw: u64) -> u64 {
             }
             to_float(to, x, m)
         }
+    }
+}
+
+/// An integer of at most 64 bits as an f64.
+fn int_to_f64(value: i128, round: Round) -> f64 {
+    let nearest = value as f64;
+    let excess = nearest as i128 - value;
+    let down = match round {
+        Round::Nearest | Round::NearestAway => return nearest,
+        Round::Down => true,
+        Round::Up => false,
+        Round::Zero => value > 0,
+    };
+    match (down, excess) {
+        (true, 1..) => nearest.next_down(),
+        (false, ..0) => nearest.next_up(),
+        _ => nearest,
     }
 }
 
@@ -212,6 +232,20 @@ mod tests {
             },
             raw,
         )
+    }
+
+    #[test]
+    fn integers_become_f64_by_the_rounding_asked_for() {
+        const ODD: i128 = (1 << 54) + 1;
+        let below = (1i64 << 54) as f64;
+        assert_eq!(int_to_f64(ODD, Round::Nearest), below);
+        assert_eq!(int_to_f64(ODD, Round::Up), below.next_up());
+        assert_eq!(int_to_f64(ODD, Round::Down), below);
+        assert_eq!(int_to_f64(-ODD, Round::Zero), -below);
+        assert_eq!(int_to_f64(-ODD, Round::Down), (-below).next_down());
+        // Two from either neighbour: to the one with an even significand.
+        assert_eq!(int_to_f64((1 << 54) + 6, Round::Nearest), below + 8.0);
+        assert_eq!(int_to_f64((1 << 54) + 7, Round::Down), below + 4.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `ferroflash bench`: the time of one problem, once its result is known to be right.
 
 use std::io::{self, Write};
+use std::time::Instant;
 
 use ferroflash::cases::{Case, Lengths, normal};
 use ferroflash::oracle::Rows;
@@ -167,6 +168,9 @@ pub struct Report {
     pub ms_median: f64,
     pub ms_min: f64,
     pub ms_max: f64,
+    /// Microseconds until a call returns, median: the host's share where the device runs on by itself.
+    #[serde(default)]
+    pub host_us: f64,
     pub runs: usize,
     /// 10¹² floating-point operations of the two matrix products over visible pairs, a second.
     pub tflops: f64,
@@ -246,7 +250,7 @@ impl Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        Ok(report(kernel, backend.device_name(), &problem, times))
+        Ok(report(kernel, backend.device_name(), &problem, &times))
     }
 
     fn print(&self, report: &Report) -> Result<(), Failure> {
@@ -260,6 +264,7 @@ impl Bench {
                 ms_median,
                 ms_min,
                 ms_max,
+                host_us,
                 runs,
                 tflops,
                 gbs,
@@ -271,6 +276,7 @@ impl Bench {
                 "  {ms_median:.4} ms median of {runs} runs, {ms_min:.4} to {ms_max:.4}"
             )?;
             writeln!(out, "  {tflops:.3} TFLOP/s, {gbs:.1} GB/s")?;
+            writeln!(out, "  {host_us:.1} µs median until a call returns")?;
         }
         Ok(())
     }
@@ -283,14 +289,14 @@ const MEASURE_MS: f64 = 1000.0;
 /// Timed runs, at least and at most.
 const RUNS: (usize, usize) = (3, 500);
 
-/// The milliseconds of each run, sorted.
+/// Warms up, then times the runs.
 ///
 /// All runs are queued with a mark between each two before any is waited for, so that a device never
 /// waits for the host between them.
 fn time<B: Backend>(
     backend: &mut B,
     run: &mut impl FnMut(&mut B) -> Result<(), Failure>,
-) -> Result<Vec<f64>, Failure> {
+) -> Result<Times, Failure> {
     let (mut warm_up_runs, mut warm_up_ms) = (0, 0.0);
     while warm_up_runs < 1 || (warm_up_ms < WARM_UP_MS && warm_up_runs < RUNS.1) {
         let start = backend.memory().mark()?;
@@ -302,27 +308,42 @@ fn time<B: Backend>(
     let one_run_ms = warm_up_ms / warm_up_runs as f64;
     let runs = ((MEASURE_MS / one_run_ms) as usize).clamp(RUNS.0, RUNS.1);
     let mut marks = vec![backend.memory().mark()?];
+    let mut host_us = Vec::with_capacity(runs);
     for _ in 0..runs {
+        let called = Instant::now();
         run(backend)?;
+        host_us.push(called.elapsed().as_secs_f64() * 1e6);
         marks.push(backend.memory().mark()?);
     }
-    let mut times = Vec::with_capacity(runs);
+    let mut ms = Vec::with_capacity(runs);
     for pair in marks.windows(2) {
-        times.push(backend.memory().elapsed_ms(&pair[0], &pair[1])?);
+        ms.push(backend.memory().elapsed_ms(&pair[0], &pair[1])?);
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times)
+    for times in [&mut ms, &mut host_us] {
+        times.sort_by(f64::total_cmp);
+    }
+    Ok(Times { ms, host_us })
 }
 
-fn report(kernel: String, device: String, problem: &Problem, times: Vec<f64>) -> Report {
-    let ms_median = median(&times);
+/// What the timed runs took, each list sorted.
+struct Times {
+    /// On the device, in milliseconds.
+    ms: Vec<f64>,
+    /// How long each call kept its caller, in microseconds.
+    host_us: Vec<f64>,
+}
+
+fn report(kernel: String, device: String, problem: &Problem, times: &Times) -> Report {
+    let Times { ms, host_us } = times;
+    let ms_median = median(ms);
     let seconds = ms_median / 1e3;
     Report {
         kernel,
         ms_median,
-        ms_min: times[0],
-        ms_max: times[times.len() - 1],
-        runs: times.len(),
+        ms_min: ms[0],
+        ms_max: ms[ms.len() - 1],
+        host_us: median(host_us),
+        runs: ms.len(),
         tflops: problem.flops() / seconds / 1e12,
         gbs: problem.bytes() / seconds / 1e9,
         device,

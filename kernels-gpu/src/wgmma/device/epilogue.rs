@@ -128,7 +128,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             v.advance();
             pass_over(v, tile.consumers - 1 - warpgroup, lanes, tile);
             tma::wait_stores_read();
-            // One lane has waited for its stores; each lane below tells another block.
+            // One lane has stored, as many as the cluster has blocks release.
             warp::sync_warp();
             own.release(lanes.lane, tile.cluster);
         }
