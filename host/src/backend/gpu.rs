@@ -162,7 +162,12 @@ impl<D: Device> Backend for Gpu<D> {
                 };
                 // SAFETY: as below; the maps were encoded from the same addresses and strides, and the counter
                 // is used by this stream alone.
-                unsafe { self.device.launch(&launch) }
+                let launched = unsafe { self.device.launch(&launch) };
+                if launched.is_err() {
+                    // It may have stopped in the middle, with tiles drawn.
+                    self.tile_counter = None;
+                }
+                launched
             }
             _ => {
                 let tiles =
