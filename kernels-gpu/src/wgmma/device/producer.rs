@@ -146,7 +146,6 @@ impl<M: Maps> Loader<'_, M> {
             self.v.advance();
             warpgroup += 1;
         }
-        self.owes_v = false;
     }
 
     #[inline(always)]
