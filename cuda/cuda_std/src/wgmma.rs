@@ -54,10 +54,11 @@ impl Descriptor {
         Self(address | leading | STRIDE_OFFSET | SWIZZLE_128B)
     }
 
-    /// The shared-memory address the matrix begins at.
+    /// The shared-memory address the matrix begins at, in the block that `base`, any of its addresses, belongs to: a
+    /// descriptor lacks the bits that tell the blocks of a cluster apart.
     #[inline(always)]
-    pub fn address(self) -> u32 {
-        self.0 as u32 * UNIT & ADDRESS_MASK
+    pub fn address(self, base: u32) -> u32 {
+        base & !ADDRESS_MASK | self.0 as u32 * UNIT & ADDRESS_MASK
     }
 
     /// The same matrix `bytes` further on, a multiple of 1024.

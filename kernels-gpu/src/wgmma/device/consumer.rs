@@ -276,7 +276,8 @@ where
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
             let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
-                let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes()).address();
+                let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
+                let k_smem = k_smem.address(self.launch.smem);
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
                 // One lane speaks for all when it releases what they have read.
                 warp::sync_warp();

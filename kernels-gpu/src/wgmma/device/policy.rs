@@ -39,11 +39,11 @@ pub trait Query<const S: usize>: Copy {
     /// As [`ScoresFromRegisters::multiply`].
     unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor);
 
-    /// The A fragment of the warp's rows for 16 columns, number `step`.
+    /// The A fragment of the warp's rows for 16 columns, number `step`; `base` is an address of the block's shared memory.
     ///
     /// # Safety
     /// All lanes of the warp reach the same call; Q is still where it was taken up.
-    unsafe fn fragment(&self, step: u32, lanes: Lanes) -> [u32; 4];
+    unsafe fn fragment(&self, step: u32, base: u32, lanes: Lanes) -> [u32; 4];
 }
 
 /// Columns that four 8 × 8 matrices cover, two of them side by side.
@@ -98,7 +98,7 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
     }
 
     #[inline(always)]
-    unsafe fn fragment(&self, step: u32, _lanes: Lanes) -> [u32; 4] {
+    unsafe fn fragment(&self, step: u32, _base: u32, _lanes: Lanes) -> [u32; 4] {
         let first = 4 * step as usize;
         [first, first + 1, first + 2, first + 3].map(|register| self.fragment[register])
     }
@@ -129,8 +129,8 @@ impl<E: Half + ScoresFromShared<S, HEAD_DIM>, const S: usize, const HEAD_DIM: us
     }
 
     #[inline(always)]
-    unsafe fn fragment(&self, step: u32, lanes: Lanes) -> [u32; 4] {
+    unsafe fn fragment(&self, step: u32, base: u32, lanes: Lanes) -> [u32; 4] {
         // SAFETY: forwarded to the caller.
-        unsafe { load_fragment(self.q_smem.address(), step, lanes) }
+        unsafe { load_fragment(self.q_smem.address(base), step, lanes) }
     }
 }

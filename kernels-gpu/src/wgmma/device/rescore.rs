@@ -45,7 +45,7 @@ pub unsafe fn rescore<E: MmaSync, Q: Query<S>, const S: usize>(
         let chunk = step * STEP % PANEL_COLS / MATRIX + right;
         // SAFETY: forwarded to the caller; inside Q and inside the stage.
         unsafe {
-            let a = query.fragment(step, lanes);
+            let a = query.fragment(step, k_smem, lanes);
             let mut keys = 0;
             while keys < S / REGISTERS {
                 let row = keys as u32 * STEP + key;
