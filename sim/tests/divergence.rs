@@ -191,6 +191,10 @@ fn values_depend_on_the_path_that_wrote_them() {
     // The number of turns depends on the thread, and the counter with it, though it is counted up alike.
     let turns = "mov.b32 %r5, 0;\nTURN:\nadd.s32 %r5, %r5, 1;\nsetp.lt.u32 %p2, %r5, %r1;\n@%p2 bra TURN;\n";
     found(&format!("{turns}{branch}"), "bar.sync 0;", Together::Cta);
+    // Another value in the same register, which the branch does not see.
+    passes(&format!(
+        "mov.u32 %r5, %r1;\nadd.u32 %r6, %r5, %r5;\nmov.u32 %r5, %r4;\n{branch}"
+    ));
     // Chosen by the CTA.
     let uniform = guarded(
         "mov.b32 %r5, 0; setp.eq.u32 %p1, %r2, 0;",
