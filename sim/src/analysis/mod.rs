@@ -9,13 +9,13 @@
 
 mod level;
 mod transfer;
-mod webs;
+mod versions;
 
 use std::collections::HashSet;
 
 use level::Level;
 use transfer::{Levels, Reader};
-use webs::Webs;
+use versions::Versions;
 
 use crate::error::source_line;
 use crate::ir::cfg::Graph;
@@ -104,7 +104,7 @@ struct Analysis<'k> {
     operands: Vec<Operands>,
     graph: Graph,
     branches: Vec<Branch>,
-    webs: Webs,
+    versions: Versions,
     levels: Levels,
     controls: Vec<Control>,
 }
@@ -129,7 +129,7 @@ impl<'k> Analysis<'k> {
             .collect();
         let mut analysis = Self {
             code,
-            webs: Webs::new(code, &operands, &graph),
+            versions: Versions::new(code, &operands, &graph),
             operands,
             branches,
             levels: Levels::new(kernel, &written),
@@ -143,7 +143,7 @@ impl<'k> Analysis<'k> {
     fn reader(&self, pc: usize) -> Reader<'_> {
         Reader {
             levels: &self.levels,
-            webs: &self.webs,
+            versions: &self.versions,
             pc,
         }
     }
@@ -166,8 +166,8 @@ impl<'k> Analysis<'k> {
             for &place in &self.operands[pc].writes {
                 let reader = self.reader(pc);
                 let level = reader.result(&self.code[pc].op, &self.operands[pc], place);
-                let web = self.webs.written(pc, place);
-                news |= self.levels.add(place, web, level.under(control));
+                let version = self.versions.written(pc, place);
+                news |= self.levels.add(place, version, level.under(control));
             }
         }
         news

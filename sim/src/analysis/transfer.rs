@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::level::Level;
-use super::webs::{Web, Webs};
+use super::versions::{Version, Versions};
 use crate::ir::kernel::Preset;
 use crate::ir::{
     Barrier, CvtTy, IntBin, IntCmp, IntTy, Kernel, MbarrierKind, Op, Operands, Order, Place, Reg,
@@ -17,7 +17,7 @@ const LANE_BITS: u64 = 5;
 
 /// What is known of every register.
 pub struct Levels {
-    of: HashMap<(Place, Web), Level>,
+    of: HashMap<(Place, Version), Level>,
     constants: HashMap<Place, u64>,
 }
 
@@ -60,11 +60,11 @@ impl Levels {
         self.constant(Place::R32(mask)) == Some(u32::MAX.into())
     }
 
-    /// Lets a web of `place` hold values of `level` too; whether that is news.
-    pub fn add(&mut self, place: Place, web: Web, level: Level) -> bool {
-        match self.of.get_mut(&(place, web)) {
+    /// Lets a version of `place` hold values of `level` too; whether that is news.
+    pub fn add(&mut self, place: Place, version: Version, level: Level) -> bool {
+        match self.of.get_mut(&(place, version)) {
             None => {
-                self.of.insert((place, web), level);
+                self.of.insert((place, version), level);
                 true
             }
             Some(known) => {
@@ -78,17 +78,17 @@ impl Levels {
 /// What an instruction finds in its operands.
 pub struct Reader<'a> {
     pub levels: &'a Levels,
-    pub webs: &'a Webs,
+    pub versions: &'a Versions,
     pub pc: usize,
 }
 
 impl Reader<'_> {
     pub fn get(&self, place: Place) -> Level {
-        let web = self.webs.read(self.pc, place);
-        self.levels
-            .of
-            .get(&(place, web))
-            .copied()
+        let versions = self.versions.read(self.pc, place).iter();
+        // What has not been reached yet says nothing.
+        versions
+            .filter_map(|&version| self.levels.of.get(&(place, version)).copied())
+            .reduce(Level::or)
             .unwrap_or_default()
     }
 

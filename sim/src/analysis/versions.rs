@@ -1,20 +1,18 @@
-//! Registers told apart by what is in them: compilers use one for values that have nothing to do with each other.
-//!
-//! Two writes belong to one *web* if some read may find either. A read of a register sees the webs of one only.
+//! Registers told apart by who wrote them: compilers use one for values that have nothing to do with each other.
 
 use std::collections::HashMap;
 
 use crate::ir::cfg::Graph;
 use crate::ir::{Inst, Operands, PRED_TRUE, Place};
 
-/// The web of a register that a read or a write is part of. Web 0 is what the register holds from the start, and the
-/// only one of registers that are written once.
-pub type Web = u32;
+/// What one write left in a register. Version 0 is what the register holds from the start, and the only one of
+/// registers that are written once.
+pub type Version = u32;
 
-/// Webs of the registers that are written more than once.
-pub struct Webs {
-    reads: HashMap<(usize, Place), Web>,
-    writes: HashMap<(usize, Place), Web>,
+/// Versions of the registers that are written more than once.
+pub struct Versions {
+    reads: HashMap<(usize, Place), Vec<Version>>,
+    writes: HashMap<(usize, Place), Version>,
 }
 
 /// A set of writes, by number.
@@ -107,71 +105,53 @@ impl Writes {
     }
 }
 
-fn root(parents: &mut [usize], mut write: usize) -> usize {
-    while parents[write] != write {
-        parents[write] = parents[parents[write]];
-        write = parents[write];
-    }
-    write
-}
-
-impl Webs {
+impl Versions {
     pub fn new(code: &[Inst], operands: &[Operands], graph: &Graph) -> Self {
         let writes = Writes::new(operands);
-        let entries = writes.reaching(code, operands, graph);
-        let mut parents: Vec<usize> = (0..writes.count).collect();
-        let mut seen: HashMap<(usize, Place), usize> = HashMap::new();
-        for (block, entry) in entries.into_iter().enumerate() {
+        // The start of every register is version 0.
+        let start = |place: Place, number: usize| writes.of[&place][0] == number;
+        let version = |place, number| {
+            if start(place, number) {
+                0
+            } else {
+                number as Version + 1
+            }
+        };
+        let mut reads = HashMap::new();
+        for (block, entry) in writes
+            .reaching(code, operands, graph)
+            .into_iter()
+            .enumerate()
+        {
             let mut reaching = entry;
             for pc in graph.instructions(block, code.len()) {
                 let guard = Place::Pred(code[pc].guard.reg);
                 for &place in operands[pc].reads.iter().chain([&guard]) {
-                    let Some(numbers) = writes.of.get(&place) else {
-                        continue;
-                    };
-                    let mut found = numbers.iter().filter(|&&n| contains(&reaching, n));
-                    let Some(&first) = found.next() else {
-                        continue;
-                    };
-                    for &other in found {
-                        let (a, b) = (root(&mut parents, first), root(&mut parents, other));
-                        parents[b] = a;
+                    if let Some(numbers) = writes.of.get(&place) {
+                        let found = numbers.iter().filter(|&&n| contains(&reaching, n));
+                        let versions = found.map(|&n| version(place, n)).collect();
+                        reads.insert((pc, place), versions);
                     }
-                    seen.insert((pc, place), first);
                 }
                 writes.pass(&mut reaching, pc, &code[pc], &operands[pc]);
             }
         }
-        // The web that the start belongs to is number 0.
-        let starts: HashMap<usize, ()> = (writes.of.values())
-            .map(|numbers| (root(&mut parents, numbers[0]), ()))
-            .collect();
-        let mut web = |write: usize| {
-            let root = root(&mut parents, write);
-            if starts.contains_key(&root) {
-                0
-            } else {
-                root as Web + 1
-            }
-        };
+        let written = writes.at.iter();
         Self {
-            reads: seen
-                .into_iter()
-                .map(|(at, write)| (at, web(write)))
-                .collect(),
-            writes: (writes.at.iter())
-                .map(|(&at, &write)| (at, web(write)))
+            reads,
+            writes: written
+                .map(|(&(pc, place), &number)| ((pc, place), version(place, number)))
                 .collect(),
         }
     }
 
-    /// The web that instruction `pc` finds in `place`.
-    pub fn read(&self, pc: usize, place: Place) -> Web {
-        self.reads.get(&(pc, place)).copied().unwrap_or_default()
+    /// The versions that instruction `pc` may find in `place`.
+    pub fn read(&self, pc: usize, place: Place) -> &[Version] {
+        self.reads.get(&(pc, place)).map_or(&[0], Vec::as_slice)
     }
 
-    /// The web that instruction `pc` writes in `place`.
-    pub fn written(&self, pc: usize, place: Place) -> Web {
+    /// The version that instruction `pc` writes in `place`.
+    pub fn written(&self, pc: usize, place: Place) -> Version {
         self.writes.get(&(pc, place)).copied().unwrap_or_default()
     }
 }
