@@ -191,6 +191,18 @@ fn values_depend_on_the_path_that_wrote_them() {
     // The number of turns depends on the thread, and the counter with it, though it is counted up alike.
     let turns = "mov.b32 %r5, 0;\nTURN:\nadd.s32 %r5, %r5, 1;\nsetp.lt.u32 %p2, %r5, %r1;\n@%p2 bra TURN;\n";
     found(&format!("{turns}{branch}"), "bar.sync 0;", Together::Cta);
+    // Another value in the same register, which the branch does not see.
+    passes(&format!(
+        "mov.u32 %r5, %r1;\nadd.u32 %r6, %r5, %r5;\nmov.u32 %r5, %r4;\n{branch}"
+    ));
+    // A register that holds a thread's value and then what the warp made of it, in turn.
+    passes(&format!(
+        "mov.b32 %r5, 0;\nmov.b32 %r7, 0;\nTURN:\nsetp.eq.u32 %p3, %r4, %r7;\n@%p3 bra USE;\n\
+         ld.global.u32 %r5, [%rd3];\nUSE:\nsetp.ne.u32 %p4, %r5, 0;\n\
+         vote.sync.any.pred %p5, %p4, 0xffffffff;\nselp.b32 %r5, 1, 0, %p5;\n\
+         setp.eq.u32 %p6, %r5, 1;\n@%p6 bra NEXT;\n{MMA}\nNEXT:\nadd.u32 %r7, %r7, 1;\n\
+         setp.lt.u32 %p7, %r7, %r4;\n@%p7 bra TURN;"
+    ));
     // Chosen by the CTA.
     let uniform = guarded(
         "mov.b32 %r5, 0; setp.eq.u32 %p1, %r2, 0;",

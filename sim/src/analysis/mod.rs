@@ -9,11 +9,13 @@
 
 mod level;
 mod transfer;
+mod versions;
 
 use std::collections::HashSet;
 
 use level::Level;
-use transfer::Levels;
+use transfer::{Levels, Reader};
+use versions::Versions;
 
 use crate::error::source_line;
 use crate::ir::cfg::Graph;
@@ -102,6 +104,7 @@ struct Analysis<'k> {
     operands: Vec<Operands>,
     graph: Graph,
     branches: Vec<Branch>,
+    versions: Versions,
     levels: Levels,
     controls: Vec<Control>,
 }
@@ -126,6 +129,7 @@ impl<'k> Analysis<'k> {
             .collect();
         let mut analysis = Self {
             code,
+            versions: Versions::new(code, &operands, &graph),
             operands,
             branches,
             levels: Levels::new(kernel, &written),
@@ -136,12 +140,20 @@ impl<'k> Analysis<'k> {
         analysis
     }
 
+    fn reader(&self, pc: usize) -> Reader<'_> {
+        Reader {
+            levels: &self.levels,
+            versions: &self.versions,
+            pc,
+        }
+    }
+
     /// The condition under which an instruction runs: its block's, and its guard.
     fn control(&self, pc: usize) -> Control {
         let mut control = self.controls[self.graph.block_of[pc] as usize];
         let inst = &self.code[pc];
         control.raise(Control {
-            level: self.levels.get(Place::Pred(inst.guard.reg)),
+            level: self.reader(pc).get(Place::Pred(inst.guard.reg)),
             line: inst.line,
         });
         control
@@ -152,10 +164,10 @@ impl<'k> Analysis<'k> {
         for pc in 0..self.code.len() {
             let control = self.control(pc).level;
             for &place in &self.operands[pc].writes {
-                let level = self
-                    .levels
-                    .result(&self.code[pc].op, &self.operands[pc], place);
-                news |= self.levels.add(place, level.under(control));
+                let reader = self.reader(pc);
+                let level = reader.result(&self.code[pc].op, &self.operands[pc], place);
+                let version = self.versions.written(pc, place);
+                news |= self.levels.add(place, version, level.under(control));
             }
         }
         news
@@ -163,14 +175,16 @@ impl<'k> Analysis<'k> {
 
     fn spread_control(&mut self) -> bool {
         let mut news = false;
-        for Branch { pc, influenced } in &self.branches {
-            let inst = &self.code[*pc];
-            let mut level = self.levels.get(Place::Pred(inst.guard.reg));
+        for number in 0..self.branches.len() {
+            let pc = self.branches[number].pc;
+            let inst = &self.code[pc];
+            let reader = self.reader(pc);
+            let mut level = reader.get(Place::Pred(inst.guard.reg));
             if let Op::BrxIdx { index, .. } = inst.op {
-                level = level.of_both(self.levels.get(Place::R32(index)));
+                level = level.of_both(reader.get(Place::R32(index)));
             }
             let line = inst.line;
-            for &block in influenced {
+            for &block in &self.branches[number].influenced {
                 news |= self.controls[block as usize].raise(Control { level, line });
             }
         }

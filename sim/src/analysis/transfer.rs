@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::level::Level;
+use super::versions::{Version, Versions};
 use crate::ir::kernel::Preset;
 use crate::ir::{
     Barrier, CvtTy, IntBin, IntCmp, IntTy, Kernel, MbarrierKind, Op, Operands, Order, Place, Reg,
@@ -16,7 +17,7 @@ const LANE_BITS: u64 = 5;
 
 /// What is known of every register.
 pub struct Levels {
-    of: HashMap<Place, Level>,
+    of: HashMap<(Place, Version), Level>,
     constants: HashMap<Place, u64>,
 }
 
@@ -42,16 +43,12 @@ impl Levels {
                 Preset::WarpId => Level::Warp,
                 _ => Level::Cta,
             };
-            levels.of.insert(place, level);
+            levels.of.insert((place, 0), level);
             if let (Preset::Value(value), false) = (preset, written.contains(&place)) {
                 levels.constants.insert(place, value);
             }
         }
         levels
-    }
-
-    pub fn get(&self, place: Place) -> Level {
-        self.of.get(&place).copied().unwrap_or_default()
     }
 
     fn constant(&self, place: Place) -> Option<u64> {
@@ -63,11 +60,11 @@ impl Levels {
         self.constant(Place::R32(mask)) == Some(u32::MAX.into())
     }
 
-    /// Lets `place` hold values of `level` too; whether that is news.
-    pub fn add(&mut self, place: Place, level: Level) -> bool {
-        match self.of.get_mut(&place) {
+    /// Lets a version of `place` hold values of `level` too; whether that is news.
+    pub fn add(&mut self, place: Place, version: Version, level: Level) -> bool {
+        match self.of.get_mut(&(place, version)) {
             None => {
-                self.of.insert(place, level);
+                self.of.insert((place, version), level);
                 true
             }
             Some(known) => {
@@ -75,6 +72,28 @@ impl Levels {
                 std::mem::replace(known, joined) != joined
             }
         }
+    }
+}
+
+/// What an instruction finds in its operands.
+pub struct Reader<'a> {
+    pub levels: &'a Levels,
+    pub versions: &'a Versions,
+    pub pc: usize,
+}
+
+impl Reader<'_> {
+    pub fn get(&self, place: Place) -> Level {
+        let versions = self.versions.read(self.pc, place).iter();
+        // What has not been reached yet says nothing.
+        versions
+            .filter_map(|&version| self.levels.of.get(&(place, version)).copied())
+            .reduce(Level::or)
+            .unwrap_or_default()
+    }
+
+    fn constant(&self, place: Place) -> Option<u64> {
+        self.levels.constant(place)
     }
 
     /// How what `op` writes to `place` varies.

@@ -110,6 +110,15 @@ impl Graph {
         work
     }
 
+    /// The instructions of a block, in a kernel of `len`.
+    pub fn instructions(&self, block: usize, len: usize) -> std::ops::Range<usize> {
+        let end = self
+            .starts
+            .get(block + 1)
+            .map_or(len, |&start| start as usize);
+        self.starts[block] as usize..end
+    }
+
     /// Blocks whose execution depends on which way the paths of `block` go: all that are reached from it before its
     /// immediate post-dominator.
     pub fn influenced(&self, block: u32, post_dominators: &[u32]) -> Vec<u32> {
