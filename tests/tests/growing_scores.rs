@@ -1,6 +1,7 @@
 //! Scores that grow by more than a probability's range from one block of keys to the next.
 //!
-//! Kernels keep a row's reference from its first keys as long as it does; then probabilities overflow, of f16 first.
+//! Kernels keep a row's reference from the block they begin with as long as it does; then probabilities overflow, of f16
+//! first. Some begin with the first block, some with the last.
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths};
@@ -12,23 +13,24 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 /// Keys whose scores stay small: more than a block of any kernel.
 const SMALL_KEYS: usize = 256;
 const KEYS: usize = 320;
-const HEAD_DIM: usize = 64;
 /// Nats by which the other keys' scores exceed them: more than f16 has room for, then more than bf16 has.
 const STEPS: [f32; 3] = [10.0, 14.0, 200.0];
 
-fn growing_scores<B: Backend>(mut backend: B) {
+/// On `keys` keys of `head_dim` dimensions.
+fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
     for dtype in [DType::F16, DType::Bf16] {
-        for (mask, step) in [Mask::None, Mask::Causal]
+        for (mask, step, rising) in [Mask::None, Mask::Causal]
             .into_iter()
             .flat_map(|mask| STEPS.map(|step| (mask, step)))
+            .flat_map(|(mask, step)| [true, false].map(|rising| (mask, step, rising)))
         {
             let spec = CaseSpec {
                 dtype,
-                lengths: Lengths::one(KEYS, KEYS),
+                lengths: Lengths::one(keys, keys),
                 heads_kv: 1,
                 group: 1,
-                head_dim: HEAD_DIM,
-                head_dim_v: HEAD_DIM,
+                head_dim,
+                head_dim_v: head_dim,
                 mask,
                 scale_factor: Some(1.0),
                 softcap: None,
@@ -40,18 +42,22 @@ fn growing_scores<B: Backend>(mut backend: B) {
             };
             let mut case = spec.build().expect("small");
             // The first dimension alone makes the step: 1 in every query; the scale divides by √head_dim.
-            let large = step * (HEAD_DIM as f32).sqrt();
-            for row in 0..KEYS {
+            let large = step * (head_dim as f32).sqrt();
+            for row in 0..keys {
                 case.q.set(0, 0, row, 0, 1.0);
-                let key = if row < SMALL_KEYS { 0.0 } else { large };
+                let before = if rising { row } else { keys - 1 - row };
+                let key = if before < SMALL_KEYS { 0.0 } else { large };
                 case.k.set(0, 0, row, 0, key);
             }
             let problem = case.problem().expect("valid");
             for variant in eligible(&problem, &backend.capabilities()) {
                 case.options.force = Some(variant);
-                let (o, lse) = case.run(&mut backend).expect("it runs");
+                let (o, lse) = case.run(backend).expect("it runs");
                 let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-                assert!(verdict.passed(), "{variant}, {step} nats: {verdict}");
+                assert!(
+                    verdict.passed(),
+                    "{variant}, {head_dim} dims, {step} nats, rising {rising}: {verdict}"
+                );
             }
         }
     }
@@ -59,17 +65,26 @@ fn growing_scores<B: Backend>(mut backend: B) {
 
 #[test]
 fn growing_scores_cpu() {
-    growing_scores(Cpu::new());
+    growing_scores(&mut Cpu::new(), KEYS, 64);
 }
 
 #[test]
 fn growing_scores_sim() {
-    growing_scores(Sim::new());
+    // 192 runs in clusters on Hopper.
+    for head_dim in [64, 192] {
+        growing_scores(&mut Sim::new(), KEYS, head_dim);
+    }
 }
 
 #[test]
 fn growing_scores_cuda() {
-    if let Some(gpu) = gpu_or_not_run("growing scores") {
-        growing_scores(gpu);
+    let Some(mut gpu) = gpu_or_not_run("growing scores") else {
+        return;
+    };
+    // From 1024 rows on every Hopper kernel but that of 64 dims runs in clusters.
+    for keys in [KEYS, 1100] {
+        for head_dim in [64, 128, 192, 256] {
+            growing_scores(&mut gpu, keys, head_dim);
+        }
     }
 }

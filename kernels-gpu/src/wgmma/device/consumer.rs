@@ -281,8 +281,6 @@ where
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
                 // One lane releases Q and K, which all have read.
                 warp::sync_warp();
-                // One lane speaks for all when it releases what they have read.
-                warp::sync_warp();
                 self.rows.update(&mut self.acc_s, self.scale_log2)
             } else {
                 self.rows.add(sums);
