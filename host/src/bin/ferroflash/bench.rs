@@ -282,42 +282,39 @@ impl Bench {
     }
 }
 
-/// Milliseconds that warming up takes at least.
-const WARM_UP_MS: f64 = 100.0;
+/// Runs before the first timed one, and the milliseconds they take at least, as a cool device flatters.
+const WARM_UP_RUNS: usize = 3;
+const WARM_UP_MS: f64 = 250.0;
 /// Milliseconds that the timed runs take together, about.
-const MEASURE_MS: f64 = 1000.0;
+const MEASURE_MS: f64 = 250.0;
 /// Timed runs, at least and at most.
-const RUNS: (usize, usize) = (3, 500);
+const RUNS: (usize, usize) = (7, 60);
 
-/// Warms up, then times the runs.
-///
-/// All runs are queued with a mark between each two before any is waited for, so that a device never
-/// waits for the host between them.
+/// Warms up, then times the runs one by one, as `bench/side_by_side.py` times peers: a device that works without a pause
+/// soon lowers its clock, so a comparison has to give everybody the same pauses.
 fn time<B: Backend>(
     backend: &mut B,
     run: &mut impl FnMut(&mut B) -> Result<(), Failure>,
 ) -> Result<Times, Failure> {
-    let (mut warm_up_runs, mut warm_up_ms) = (0, 0.0);
-    while warm_up_runs < 1 || (warm_up_ms < WARM_UP_MS && warm_up_runs < RUNS.1) {
+    let mut host_us = Vec::new();
+    let mut once = |backend: &mut B| -> Result<f64, Failure> {
         let start = backend.memory().mark()?;
-        run(backend)?;
-        let stop = backend.memory().mark()?;
-        warm_up_ms += backend.memory().elapsed_ms(&start, &stop)?;
-        warm_up_runs += 1;
-    }
-    let one_run_ms = warm_up_ms / warm_up_runs as f64;
-    let runs = ((MEASURE_MS / one_run_ms) as usize).clamp(RUNS.0, RUNS.1);
-    let mut marks = vec![backend.memory().mark()?];
-    let mut host_us = Vec::with_capacity(runs);
-    for _ in 0..runs {
         let called = Instant::now();
         run(backend)?;
         host_us.push(called.elapsed().as_secs_f64() * 1e6);
-        marks.push(backend.memory().mark()?);
+        let stop = backend.memory().mark()?;
+        Ok(backend.memory().elapsed_ms(&start, &stop)?)
+    };
+    let warming = Instant::now();
+    let mut warm_up_runs = 0;
+    while warm_up_runs < WARM_UP_RUNS || warming.elapsed().as_secs_f64() * 1e3 < WARM_UP_MS {
+        once(backend)?;
+        warm_up_runs += 1;
     }
+    let runs = ((MEASURE_MS / once(backend)?) as usize).clamp(RUNS.0, RUNS.1);
     let mut ms = Vec::with_capacity(runs);
-    for pair in marks.windows(2) {
-        ms.push(backend.memory().elapsed_ms(&pair[0], &pair[1])?);
+    for _ in 0..runs {
+        ms.push(once(backend)?);
     }
     for times in [&mut ms, &mut host_us] {
         times.sort_by(f64::total_cmp);
