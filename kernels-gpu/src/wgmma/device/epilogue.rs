@@ -98,7 +98,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 place,
                 lanes,
                 o_smem,
-                row_begin: row_begin + lanes.warp * WARP_ROWS,
+                row_begin: opaque(row_begin + lanes.warp * WARP_ROWS),
                 lse: closed.lse,
             };
             repair.run::<K::Element>();
