@@ -83,6 +83,6 @@ fn cpu() {
 #[test]
 fn cuda() {
     if let Some(gpu) = gpu_or_not_run("determinism") {
-        repeats(gpu, 30, 200);
+        repeats(gpu, 30, 1000);
     }
 }
