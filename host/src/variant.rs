@@ -125,19 +125,19 @@ pub fn find_instance(
         return Err(format!("it has no {} kernel", dtype.name()));
     }
     let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
-    let why_not = |instance: &&Instance| {
+    let why_not = |instance: &Instance| {
         instance_unfit(instance, gpu).or_else(|| shape_unfit(instance, problem))
     };
-    wide_enough
-        .clone()
-        .filter(|instance| why_not(instance).is_none())
-        .min_by_key(|instance| waste(instance, problem))
-        .ok_or_else(|| {
-            wide_enough
-                .min_by_key(|instance| waste(instance, problem))
-                .and_then(|instance| why_not(&instance))
-                .unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}"))
-        })
+    let mut best_first: Vec<_> = wide_enough.collect();
+    best_first.sort_by_key(|instance| waste(instance, problem));
+    let mut refusal = None;
+    for instance in best_first {
+        match why_not(instance) {
+            None => return Ok(instance),
+            Some(reason) => refusal = refusal.or(Some(reason)),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
 }
 
 /// Why the shape or the strides of `problem` keep `instance` from running it, wherever its operands lie.
@@ -179,16 +179,19 @@ pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Opti
     }
 }
 
+/// The variants that can run `problem` here, the preferred one first, each found when it is asked for.
+pub(crate) fn in_order(problem: &Problem, here: &Capabilities) -> impl Iterator<Item = Variant> {
+    Variant::all().filter(|&variant| why_not(variant, problem, here).is_none())
+}
+
 /// The variants that can run `problem` here, the preferred one first.
 pub fn eligible(problem: &Problem, here: &Capabilities) -> Vec<Variant> {
-    Variant::all()
-        .filter(|&variant| why_not(variant, problem, here).is_none())
-        .collect()
+    in_order(problem, here).collect()
 }
 
 /// The variant that runs `problem` here unless another is forced.
 pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
-    eligible(problem, here).first().copied()
+    in_order(problem, here).next()
 }
 
 /// The variant that will run: the forced one, else the preferred one.
@@ -196,22 +199,20 @@ pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
 /// # Errors
 /// [`Error::Argument`] saying why the forced variant, or every variant, is out of the question.
 pub fn select(problem: &Problem, here: &Capabilities) -> Result<Variant, Error> {
-    let eligible = eligible(problem, here);
-    let allowed = || match eligible.as_slice() {
-        [] => "no variant can run it on this backend; another backend might".to_owned(),
-        some => format!("one of {}", names(some.iter().copied())),
-    };
     if let Some(forced) = problem.force() {
         return match why_not(forced, problem, here) {
             None => Ok(forced),
             Some(reason) => Err(Error::argument(
                 "force",
                 format!("variant {forced} cannot run this problem here: {reason}"),
-                allowed(),
+                match eligible(problem, here).as_slice() {
+                    [] => "no variant can run it on this backend; another backend might".to_owned(),
+                    some => format!("one of {}", names(some.iter().copied())),
+                },
             )),
         };
     }
-    eligible.first().copied().ok_or_else(|| {
+    preferred(problem, here).ok_or_else(|| {
         let reasons: Vec<_> = Variant::all()
             .filter_map(|variant| Some((variant, why_not(variant, problem, here)?)))
             .map(|(variant, reason)| format!("{variant}: {reason}"))

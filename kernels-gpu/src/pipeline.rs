@@ -23,26 +23,21 @@ impl Ring {
     /// The consumers' side: the first full phase is 0.
     #[inline(always)]
     pub fn consumer(full: u32, empty: u32, stages: u32) -> Self {
-        let (stage, phase) = (0, 0);
         Self {
             full,
             empty,
             stages,
-            stage,
-            phase,
+            stage: 0,
+            phase: 0,
         }
     }
 
     /// The producer's side: stages start empty, so the phase before the first counts as complete.
     #[inline(always)]
     pub fn producer(full: u32, empty: u32, stages: u32) -> Self {
-        let (stage, phase) = (0, 1);
         Self {
-            full,
-            empty,
-            stages,
-            stage,
-            phase,
+            phase: 1,
+            ..Self::consumer(full, empty, stages)
         }
     }
 

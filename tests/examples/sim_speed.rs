@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use ferroflash::backend::Device;
 use ferroflash::backend::sim::{Sim, SimDevice};
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths};
-use ferroflash::{Backend, DType, Layout, Mask, Variant};
+use ferroflash::cases::{CaseSpec, Lengths};
+use ferroflash::{Backend, DType, Variant};
+use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::Family;
 use ptx_sim::Checks;
 
@@ -29,20 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (Family::Wgmma, DType::Bf16),
     ] {
         let mut case = CaseSpec {
-            dtype,
-            lengths: Lengths::one(256, 256),
             heads_kv: 2,
-            group: 1,
-            head_dim: 64,
-            head_dim_v: 64,
-            mask: Mask::None,
-            scale_factor: None,
-            softcap: None,
-            alibi: None,
-            kind: InputKind::Random,
-            arrangements: [Arrangement::BSHD; 3],
-            o_layout: Layout::Bshd,
-            seed: 0,
+            ..plain(dtype, Lengths::one(256, 256), 64)
         }
         .build()?;
         case.options.force = Some(Variant::Kernels(family));

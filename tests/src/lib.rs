@@ -10,5 +10,7 @@ pub mod gpu;
 pub mod not_run;
 pub mod paths;
 pub mod schedules;
+pub mod specs;
 pub mod strategy;
 pub mod tma;
+pub mod verdicts;

@@ -1,9 +1,10 @@
 //! The same inputs give the same bits, every time.
 
-use ferroflash::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, dtypes_of};
+use ferroflash::cases::{AlibiSpec, CaseSpec, Lengths, dtypes_of};
 use ferroflash::variant::eligible;
-use ferroflash::{Backend, Cpu, HostTensor, Layout, Mask, forward};
+use ferroflash::{Backend, Cpu, HostTensor, Mask, forward};
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::specs::plain;
 
 /// (seq_q, seq_kv), those that FlashAttention's race test uses.
 const SEQS: [(usize, usize); 7] = [
@@ -28,20 +29,13 @@ fn repeats<B: Backend>(mut backend: B, batch: usize, repeats: usize) {
             let packed = dense.made_uneven(number as u64);
             for (lengths, alibi) in [(dense, None), (packed, Some(SLOPES))] {
                 let spec = CaseSpec {
-                    dtype,
-                    lengths,
                     heads_kv: 2,
                     group: 2,
-                    head_dim: [32, 64, 96, 128, 256][number % 5],
                     head_dim_v: 64,
                     mask: [Mask::None, Mask::Causal][number % 2],
-                    scale_factor: None,
-                    softcap: None,
                     alibi,
-                    kind: InputKind::Random,
-                    arrangements: [Arrangement::BSHD; 3],
-                    o_layout: Layout::Bshd,
                     seed: number as u64,
+                    ..plain(dtype, lengths, [32, 64, 96, 128, 256][number % 5])
                 };
                 repeats_of(&mut backend, &spec, repeats);
             }

@@ -2,35 +2,25 @@
 
 use std::sync::Arc;
 
-use ferroflash::cases::{AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths, dtypes_of};
+use ferroflash::cases::{AlibiSpec, Case, CaseSpec, Lengths, dtypes_of};
 use ferroflash::oracle::Rows;
-use ferroflash::variant::eligible;
 use ferroflash::{
     Backend, Cpu, DType, HostTensor, Layout, Mask, Memory, Output, Shape, Sim, Strides, Tensor,
     TensorSpec, forward, forward_into,
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::specs::plain;
+use ferroflash_tests::verdicts::every_variant_is_right;
 
 fn small() -> CaseSpec {
+    let lengths = Lengths::Dense {
+        batch: 2,
+        seq_q: 5,
+        seq_kv: 5,
+    };
     CaseSpec {
-        dtype: DType::F32,
-        lengths: Lengths::Dense {
-            batch: 2,
-            seq_q: 5,
-            seq_kv: 5,
-        },
-        heads_kv: 1,
         group: 2,
-        head_dim: 8,
-        head_dim_v: 8,
-        mask: Mask::None,
-        scale_factor: None,
-        softcap: None,
-        alibi: None,
-        kind: InputKind::Random,
-        arrangements: [Arrangement::BSHD; 3],
-        o_layout: Layout::Bshd,
-        seed: 1,
+        ..plain(DType::F32, lengths, 8)
     }
 }
 
@@ -126,13 +116,7 @@ fn large_biases<B: Backend>(mut backend: B) {
                 ..small()
             };
             let mut case = spec.build().expect("small");
-            let problem = case.problem().expect("valid");
-            for variant in eligible(&problem, &backend.capabilities()) {
-                case.options.force = Some(variant);
-                let (o, lse) = case.run(&mut backend).expect("it runs");
-                let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-                assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
-            }
+            every_variant_is_right(&mut backend, &mut case, &spec.to_string());
         }
     }
 }

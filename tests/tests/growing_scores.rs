@@ -4,11 +4,11 @@
 //! first. Some begin with the first block, some with the last.
 
 use ferroflash::backend::sim::Sim;
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths};
-use ferroflash::oracle::Rows;
-use ferroflash::variant::eligible;
-use ferroflash::{Backend, Cpu, DType, Layout, Mask};
+use ferroflash::cases::{CaseSpec, Lengths};
+use ferroflash::{Backend, Cpu, DType, Mask};
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::specs::plain;
+use ferroflash_tests::verdicts::every_variant_is_right;
 
 /// Keys whose scores stay small: more than a block of any kernel.
 const SMALL_KEYS: usize = 256;
@@ -25,20 +25,9 @@ fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
             .flat_map(|(mask, step)| [true, false].map(|rising| (mask, step, rising)))
         {
             let spec = CaseSpec {
-                dtype,
-                lengths: Lengths::one(keys, keys),
-                heads_kv: 1,
-                group: 1,
-                head_dim,
-                head_dim_v: head_dim,
                 mask,
                 scale_factor: Some(1.0),
-                softcap: None,
-                alibi: None,
-                kind: InputKind::Random,
-                arrangements: [Arrangement::BSHD; 3],
-                o_layout: Layout::Bshd,
-                seed: 1,
+                ..plain(dtype, Lengths::one(keys, keys), head_dim)
             };
             let mut case = spec.build().expect("small");
             // The first dimension alone makes the step: 1 in every query; the scale divides by √head_dim.
@@ -49,16 +38,8 @@ fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
                 let key = if before < SMALL_KEYS { 0.0 } else { large };
                 case.k.set(0, 0, row, 0, key);
             }
-            let problem = case.problem().expect("valid");
-            for variant in eligible(&problem, &backend.capabilities()) {
-                case.options.force = Some(variant);
-                let (o, lse) = case.run(backend).expect("it runs");
-                let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-                assert!(
-                    verdict.passed(),
-                    "{variant}, {head_dim} dims, {step} nats, rising {rising}: {verdict}"
-                );
-            }
+            let what = format!("{head_dim} dims, {step} nats, rising {rising}");
+            every_variant_is_right(backend, &mut case, &what);
         }
     }
 }

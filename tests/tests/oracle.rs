@@ -1,25 +1,19 @@
 //! The oracle passes right results and sees small faults, in every dtype.
 
-use ferroflash::cases::{AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths};
+use ferroflash::cases::{AlibiSpec, Case, CaseSpec, InputKind, Lengths};
 use ferroflash::oracle::{Rows, Verdict};
-use ferroflash::{AlibiSlopes, Cpu, CuSeqlens, DType, HostTensor, Layout, Mask};
+use ferroflash::{AlibiSlopes, Cpu, CuSeqlens, DType, HostTensor, Mask};
+use ferroflash_tests::specs::plain;
 
 fn spec(dtype: DType, kind: InputKind) -> CaseSpec {
     CaseSpec {
-        dtype,
-        lengths: Lengths::one(300, 350),
         heads_kv: 2,
         group: 2,
-        head_dim: 64,
         head_dim_v: 32,
         mask: Mask::Causal,
-        scale_factor: None,
-        softcap: None,
-        alibi: None,
         kind,
-        arrangements: [Arrangement::BSHD; 3],
-        o_layout: Layout::Bshd,
         seed: 5,
+        ..plain(dtype, Lengths::one(300, 350), 64)
     }
 }
 

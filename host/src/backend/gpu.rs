@@ -5,7 +5,7 @@ use kernels_gpu::tile::schedule::TileList;
 use super::device::{Device, DeviceInfo, Launch};
 use super::hopper::HopperPlan;
 use super::uploads::Uploads;
-use crate::variant::{GpuCapabilities, eligible, find_instance, select};
+use crate::variant::{GpuCapabilities, find_instance, in_order, select};
 use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
@@ -57,15 +57,14 @@ impl<D: Device> Gpu<D> {
         problem: &Problem,
         params: &ForwardParams,
     ) -> Result<(&'static Instance, Option<HopperPlan>), Error> {
-        let here = self.gpu_capabilities();
-        let chosen = select(problem, &Capabilities::Gpu(here))?;
-        let others = match problem.force() {
-            Some(_) => Vec::new(),
-            None => eligible(problem, &Capabilities::Gpu(here)),
-        };
+        let gpu = self.gpu_capabilities();
+        let here = Capabilities::Gpu(gpu);
+        let chosen = select(problem, &here)?;
+        // Looked for only where the chosen one cannot reach the operands.
+        let others = in_order(problem, &here).filter(|_| problem.force().is_none());
         let mut refusal = String::new();
         for variant in std::iter::once(chosen).chain(others) {
-            let instance = find_instance(family_of(variant), problem, &here);
+            let instance = find_instance(family_of(variant), problem, &gpu);
             let instance = instance.expect("an eligible family has a kernel");
             let Some(tile) = instance.wgmma else {
                 return Ok((instance, None));

@@ -174,8 +174,8 @@ impl WgmmaTile {
         assert!(self.block_n.is_multiple_of(16) && self.block_n <= 256);
         assert!((self.kv_box_rows() * PANEL_ROW_BYTES).is_multiple_of(TILE_ALIGN));
         assert!(self.head_dim.is_multiple_of(16) && self.head_dim_v.is_multiple_of(16));
-        assert!(self.cluster == 1 || self.cluster == 2);
         // A consumer warp arrives at each block of the cluster with a lane of its own.
+        assert!(self.cluster == 1 || self.cluster == 2);
         let over_v = matches!(self.staging, Staging::OverV);
         assert!(!over_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
         let pool = match self.consumers {

@@ -5,39 +5,14 @@ use cuda_std::thread::thread_idx_x;
 use cuda_std::{global, shared};
 
 use super::ELEM_BYTES;
-use crate::abi::TensorArg;
 use crate::config::mma::MmaTile;
 use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset, row_bytes, row_pieces};
-use crate::tile::opaque;
+use crate::tile::{opaque, source};
 
-/// One head of an operand in global memory: `rows` × `dims`, any strides.
-#[derive(Clone, Copy)]
-pub struct Source {
-    address: u64,
-    row_bytes: i64,
-    dim_bytes: i64,
-    rows: u32,
-    dims: u32,
-    /// Whether every piece is contiguous and 16-byte aligned.
-    vectors: bool,
-}
+/// One head of an operand in global memory.
+pub type Source = source::Source<ELEM_BYTES>;
 
 impl Source {
-    /// The head of `operand` whose row 0 is at `address`.
-    #[inline(always)]
-    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
-        let row_bytes = operand.seq_stride * ELEM_BYTES as i64;
-        let aligned = (address | row_bytes as u64).is_multiple_of(PIECE_BYTES as u64);
-        Self {
-            address,
-            row_bytes,
-            dim_bytes: operand.dim_stride * ELEM_BYTES as i64,
-            rows,
-            dims,
-            vectors: operand.dim_stride == 1 && aligned,
-        }
-    }
-
     /// Whether every piece of a tile's rows is a piece of the operand's.
     #[inline(always)]
     pub fn has_plain_rows(&self, config: MmaTile) -> bool {

@@ -4,40 +4,15 @@ use cuda_std::cp_async::{copy4, copy16_padded};
 use cuda_std::thread::thread_idx_x;
 
 use super::F32_BYTES;
-use crate::abi::TensorArg;
-use crate::tile::opaque;
+use crate::tile::{opaque, source};
 
 /// Elements of the widest copy.
 const VECTOR: u32 = 4;
 
-/// One head of an operand in global memory: `rows` × `dims`, any strides.
-#[derive(Clone, Copy)]
-pub struct Source {
-    address: u64,
-    row_bytes: i64,
-    dim_bytes: i64,
-    rows: u32,
-    dims: u32,
-    /// Whether every group of four dimensions is contiguous and 16-byte aligned.
-    vectors: bool,
-}
+/// One head of an operand in global memory.
+pub type Source = source::Source<F32_BYTES>;
 
 impl Source {
-    /// The head of `operand` whose row 0 is at `address`.
-    #[inline(always)]
-    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
-        let row_bytes = operand.seq_stride * F32_BYTES as i64;
-        let misaligned = (address | row_bytes as u64) % (VECTOR * F32_BYTES) as u64 != 0;
-        Self {
-            address,
-            row_bytes,
-            dim_bytes: operand.dim_stride * F32_BYTES as i64,
-            rows,
-            dims,
-            vectors: operand.dim_stride == 1 && !misaligned,
-        }
-    }
-
     /// Starts copying rows `row_begin .. row_begin + row_count` and dimensions `dim_begin .. dim_begin + COLS`
     /// to `shared`, whose rows are `COLS + PAD` elements apart. The block shares the work: a thread keeps
     /// four columns and steps down the rows.

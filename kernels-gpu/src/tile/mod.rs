@@ -11,6 +11,8 @@ pub mod score;
 pub mod sequence;
 #[cfg(target_arch = "nvptx64")]
 pub mod softmax;
+#[cfg(target_arch = "nvptx64")]
+pub mod source;
 
 /// Hides a value from the optimiser: a loop bounded by it stays rolled (the build's high unrolling threshold
 /// is meant for loops over register arrays), and what is computed from it is not kept in registers.

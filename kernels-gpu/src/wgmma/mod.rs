@@ -11,17 +11,17 @@
 //! |---|---|
 //! | `q_full` | the tile's Q is in shared memory |
 //! | `q_empty` | every consumer is done with it |
-//! | `k_full[stage]`, `v_full[stage]` | a block of K or V is in shared memory, all parts |
+//! | `k_full[stage]`, `v_full[stage]` | a block of K or V is in shared memory, all parts; or V's stage is lent for the output |
 //! | `k_empty[stage]`, `v_empty[stage]` | the consumers of all blocks of the cluster have read it |
 //! | `work_full[slot]`, `work_empty[slot]` | the next tile is announced, has been read |
 //! | `GEMM_TURN` (named) | a warpgroup may issue its GEMMs: the others' softmax is hidden under them |
-//! | `GROUP`, `VERDICT` (named) | the four warps of a warpgroup are together, have agreed |
+//! | `GROUP`, `VERDICT` (named) | the four warps of a warpgroup are together, know whether one has a non-finite output |
 //!
 //! ```text
-//! shared memory   Q      [consumer][panel][64 rows][128 bytes]       128-byte swizzle throughout
+//! shared memory   Q      [stage][consumer][panel][64 rows][128 bytes]   128-byte swizzle throughout
 //!                 K      [stage][panel][block_n rows][128 bytes]
 //!                 V      [stage][panel][block_n rows][128 bytes]
-//!                 O      [consumer][panel][64 rows][128 bytes]       or over Q
+//!                 O      [consumer][panel][64 rows][128 bytes]       or in the next stages of V
 //!                 work   [slot][16 bytes]
 //!                 mbarriers
 //! ```

@@ -46,21 +46,9 @@ pub enum Together {
 /// Who must reach `op` together, if anybody.
 fn needs(op: &Op, levels: &Levels) -> Option<Together> {
     match op {
-        Op::Barrier(barrier) => match barrier.count {
-            None => Some(Together::Cta),
-            Some(_) if barrier.aligned => Some(Together::Warp),
-            // Threads may arrive one by one.
-            Some(_) => None,
-        },
+        Op::Barrier(barrier) if barrier.count.is_none() => Some(Together::Cta),
         Op::ClusterBarrier { .. } => Some(Together::Cta),
-        Op::LdMatrix(_)
-        | Op::StMatrix(_)
-        | Op::Mma(_)
-        | Op::Wgmma(_)
-        | Op::WgmmaFence
-        | Op::WgmmaCommit
-        | Op::WgmmaWait { .. }
-        | Op::SetMaxNReg { .. } => Some(Together::Warp),
+        op if op.wants_whole_warp() => Some(Together::Warp),
         Op::Shfl { mask, .. }
         | Op::Vote { mask, .. }
         | Op::Redux { mask, .. }

@@ -6,7 +6,7 @@ use super::regs::lanes;
 use super::step::Flow;
 use super::warp::{Group, Wait, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{Inst, Op};
+use crate::ir::Inst;
 
 impl State<'_> {
     /// Some lanes of a warp reach an instruction that all must execute together. Lanes on their way
@@ -126,22 +126,5 @@ impl State<'_> {
             .into());
         }
         Ok(())
-    }
-}
-
-/// `.aligned` instructions: all threads of the warp must execute them together.
-pub(super) fn wants_whole_warp(op: &Op) -> bool {
-    match op {
-        Op::Barrier(barrier) => barrier.aligned,
-        Op::ClusterBarrier { aligned, .. } => *aligned,
-        Op::LdMatrix(_)
-        | Op::StMatrix(_)
-        | Op::Mma(_)
-        | Op::Wgmma(_)
-        | Op::WgmmaFence
-        | Op::WgmmaCommit
-        | Op::WgmmaWait { .. }
-        | Op::SetMaxNReg { .. } => true,
-        _ => false,
     }
 }

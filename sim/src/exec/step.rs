@@ -2,7 +2,6 @@
 
 use super::alu;
 use super::cluster::State;
-use super::converge::wants_whole_warp;
 use super::exchange;
 use super::regs::{LANES, lanes};
 use super::warp::{Wait, Warp};
@@ -118,7 +117,7 @@ impl State<'_> {
     }
 
     fn dispatch(&mut self, warp: &mut Warp, g: usize, m: u32, inst: &Inst) -> Exec<Flow> {
-        if m != warp.live && wants_whole_warp(&inst.op) {
+        if m != warp.live && inst.op.wants_whole_warp() {
             return self.part_of_warp(warp, g, m);
         }
         match &inst.op {

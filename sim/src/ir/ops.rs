@@ -353,3 +353,22 @@ pub enum Op {
     /// Execution of this is an error with this text.
     Unsupported(Box<str>),
 }
+
+impl Op {
+    /// `.aligned` instructions: all threads of the warp must execute them together.
+    pub(crate) fn wants_whole_warp(&self) -> bool {
+        match self {
+            Self::Barrier(barrier) => barrier.aligned,
+            Self::ClusterBarrier { aligned, .. } => *aligned,
+            Self::LdMatrix(_)
+            | Self::StMatrix(_)
+            | Self::Mma(_)
+            | Self::Wgmma(_)
+            | Self::WgmmaFence
+            | Self::WgmmaCommit
+            | Self::WgmmaWait { .. }
+            | Self::SetMaxNReg { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -9,9 +9,9 @@ pub enum Token<'a> {
     Word(&'a str),
     /// An integer literal, as the 64 bits it denotes.
     Int(u64),
-    /// `0fXXXXXXXX`: the bits of an f32.
+    /// `0f` and eight hexadecimal digits: the bits of an f32.
     F32(u32),
-    /// `0dXXXXXXXXXXXXXXXX` or a decimal floating literal: the bits of an f64.
+    /// `0d` and sixteen hexadecimal digits, or a decimal floating literal: the bits of an f64.
     F64(u64),
     /// A quoted string (debug directives only).
     Str(&'a str),

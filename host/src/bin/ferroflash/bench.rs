@@ -296,14 +296,13 @@ fn time<B: Backend>(
     backend: &mut B,
     run: &mut impl FnMut(&mut B) -> Result<(), Failure>,
 ) -> Result<Times, Failure> {
-    let mut host_us = Vec::new();
-    let mut once = |backend: &mut B| -> Result<f64, Failure> {
+    let mut once = |backend: &mut B| -> Result<(f64, f64), Failure> {
         let start = backend.memory().mark()?;
         let called = Instant::now();
         run(backend)?;
-        host_us.push(called.elapsed().as_secs_f64() * 1e6);
+        let host_us = called.elapsed().as_secs_f64() * 1e6;
         let stop = backend.memory().mark()?;
-        Ok(backend.memory().elapsed_ms(&start, &stop)?)
+        Ok((backend.memory().elapsed_ms(&start, &stop)?, host_us))
     };
     let warming = Instant::now();
     let mut warm_up_runs = 0;
@@ -311,11 +310,10 @@ fn time<B: Backend>(
         once(backend)?;
         warm_up_runs += 1;
     }
-    let runs = ((MEASURE_MS / once(backend)?) as usize).clamp(RUNS.0, RUNS.1);
-    let mut ms = Vec::with_capacity(runs);
-    for _ in 0..runs {
-        ms.push(once(backend)?);
-    }
+    let (one_run_ms, _) = once(backend)?;
+    let runs = ((MEASURE_MS / one_run_ms) as usize).clamp(RUNS.0, RUNS.1);
+    let timed = (0..runs).map(|_| once(backend));
+    let (mut ms, mut host_us) = timed.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
     for times in [&mut ms, &mut host_us] {
         times.sort_by(f64::total_cmp);
     }

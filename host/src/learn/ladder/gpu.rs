@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::backend::{Counts, Device, Launch};
 use crate::learn::cost::{self, Algorithm, Cost, Pass, Tiles, Workload};
+use crate::learn::timing::sorted_ms;
 use crate::oracle::{self, Inputs, Rows};
 use crate::variant::{find_instance, why_not};
 use crate::{
@@ -210,18 +211,9 @@ fn options() -> ForwardOptions {
 fn time<D: Device>(
     gpu: &mut Gpu<D>,
     runs: usize,
-    mut run: impl FnMut(&mut Gpu<D>) -> Result<(), Error>,
+    run: impl FnMut(&mut Gpu<D>) -> Result<(), Error>,
 ) -> Result<Option<f64>, Error> {
-    let mut marks = vec![gpu.memory().mark()?];
-    for _ in 0..runs {
-        run(gpu)?;
-        marks.push(gpu.memory().mark()?);
-    }
-    let mut times = Vec::new();
-    for pair in marks.windows(2) {
-        times.push(gpu.memory().elapsed_ms(&pair[0], &pair[1])?);
-    }
-    times.sort_by(f64::total_cmp);
+    let times = sorted_ms(gpu, runs, run)?;
     Ok(times.get(times.len() / 2).copied())
 }
 
@@ -281,22 +273,47 @@ fn ladder_rung<D: Device>(
     run(gpu)?;
     let counts = gpu.memory().take_counts();
     let downloaded = o.download(gpu.memory())?;
-    let (largest_error, error_ratio) = errors(operands, &downloaded)?;
-    let ms = time(gpu, size.runs, run)?;
-    let kernels = cost::kernels(steps.algorithm, Pass::Forward, work, &steps.tiles);
-    let cost: Cost = kernels.into_iter().sum();
-    Ok(Rung {
-        name: steps.name,
-        dtype: DType::F32.name(),
-        kernels: steps.kernels.iter().map(|(name, _)| *name).collect(),
-        ms,
-        tflops: ms.map(|ms| cost.flops as f64 / ms / 1e9),
+    let measured = Measured {
+        errors: errors(operands, &downloaded)?,
+        ms: time(gpu, size.runs, run)?,
         counts,
-        bytes: cost.bytes(),
-        speed_up: None,
-        largest_error,
-        error_ratio,
-    })
+    };
+    let kernels = steps.kernels.iter().map(|(name, _)| *name).collect();
+    let cost = cost::kernels(steps.algorithm, Pass::Forward, work, &steps.tiles);
+    Ok(measured.rung(steps.name, DType::F32, kernels, cost.into_iter().sum()))
+}
+
+/// What running a rung showed.
+struct Measured {
+    ms: Option<f64>,
+    counts: Option<Counts>,
+    /// Largest error, and largest error over allowed error.
+    errors: (f64, f64),
+}
+
+impl Measured {
+    /// The rung, yet without its speed-up over another.
+    fn rung(
+        self,
+        name: &'static str,
+        dtype: DType,
+        kernels: Vec<&'static str>,
+        cost: Cost,
+    ) -> Rung {
+        let (largest_error, error_ratio) = self.errors;
+        Rung {
+            name,
+            dtype: dtype.name(),
+            kernels,
+            ms: self.ms,
+            tflops: self.ms.map(|ms| cost.flops as f64 / ms / 1e9),
+            counts: self.counts,
+            bytes: cost.bytes(),
+            speed_up: None,
+            largest_error,
+            error_ratio,
+        }
+    }
 }
 
 /// The product's kernel of `family`, in f32 if it has one, else in bf16; `None` where it cannot run.
@@ -320,10 +337,13 @@ fn product_rung<D: Device>(
         let mut output = forward(gpu, q, k, v, &options)?;
         let counts = gpu.memory().take_counts();
         let o = output.o.download(gpu.memory())?;
-        let (largest_error, error_ratio) = errors(&operands, &o)?;
-        let ms = time(gpu, size.runs, |gpu| {
-            forward_into(gpu, q, k, v, &mut output, &options)
-        })?;
+        let measured = Measured {
+            errors: errors(&operands, &o)?,
+            ms: time(gpu, size.runs, |gpu| {
+                forward_into(gpu, q, k, v, &mut output, &options)
+            })?,
+            counts,
+        };
         let work = Workload::new(
             size.heads as u64,
             size.seq as u64,
@@ -334,21 +354,14 @@ fn product_rung<D: Device>(
             block_m: u64::from(kernel.block_m),
             ..NO_TILES
         };
-        let algorithm = Algorithm::FlashAttention2;
-        let kernels = cost::kernels(algorithm, Pass::Forward, &work, &tiles);
-        let cost: Cost = kernels.into_iter().sum();
-        return Ok(Some(Rung {
-            name: family.name(),
-            dtype: dtype.name(),
-            kernels: vec![kernel.name],
-            ms,
-            tflops: ms.map(|ms| cost.flops as f64 / ms / 1e9),
-            counts,
-            bytes: cost.bytes(),
-            speed_up: None,
-            largest_error,
-            error_ratio,
-        }));
+        let cost = cost::kernels(Algorithm::FlashAttention2, Pass::Forward, &work, &tiles);
+        let cost = cost.into_iter().sum();
+        return Ok(Some(measured.rung(
+            family.name(),
+            dtype,
+            vec![kernel.name],
+            cost,
+        )));
     }
     Ok(None)
 }

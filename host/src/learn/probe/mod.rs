@@ -15,6 +15,7 @@ use serde::Serialize;
 pub use unit::Unit;
 
 use super::gpu_spec::GpuSpec;
+use super::timing::sorted_ms;
 use crate::backend::{Device, Launch};
 use crate::variant::{GpuCapabilities, instance_unfit};
 use crate::{Backend, Error, Gpu, Tensor, modules};
@@ -139,18 +140,9 @@ fn wrong_result<D: Device>(gpu: &Gpu<D>, kernel: &Instance, detail: String) -> E
 fn fastest<D: Device>(
     gpu: &mut Gpu<D>,
     runs: usize,
-    mut run: impl FnMut(&mut Gpu<D>) -> Result<(), Error>,
+    run: impl FnMut(&mut Gpu<D>) -> Result<(), Error>,
 ) -> Result<f64, Error> {
-    let mut marks = vec![gpu.memory().mark()?];
-    for _ in 0..runs.max(1) {
-        run(gpu)?;
-        marks.push(gpu.memory().mark()?);
-    }
-    let mut fastest = f64::INFINITY;
-    for pair in marks.windows(2) {
-        fastest = fastest.min(gpu.memory().elapsed_ms(&pair[0], &pair[1])?);
-    }
-    Ok(fastest)
+    Ok(sorted_ms(gpu, runs.max(1), run)?[0])
 }
 
 /// A unit's probe with its buffers.

@@ -1,0 +1,35 @@
+//! What a block copies from: one head of a strided operand.
+
+use crate::abi::TensorArg;
+
+/// Bytes of the widest copy, and the alignment it needs.
+const VECTOR_BYTES: u32 = 16;
+
+/// One head of an operand in global memory: `rows` × `dims` elements of `ELEM_BYTES`, any strides.
+#[derive(Clone, Copy)]
+pub struct Source<const ELEM_BYTES: u32> {
+    pub address: u64,
+    pub row_bytes: i64,
+    pub dim_bytes: i64,
+    pub rows: u32,
+    pub dims: u32,
+    /// Whether every 16 bytes of a row's elements are contiguous and aligned.
+    pub vectors: bool,
+}
+
+impl<const ELEM_BYTES: u32> Source<ELEM_BYTES> {
+    /// The head of `operand` whose row 0 is at `address`.
+    #[inline(always)]
+    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
+        let row_bytes = operand.seq_stride * ELEM_BYTES as i64;
+        let aligned = (address | row_bytes as u64).is_multiple_of(VECTOR_BYTES as u64);
+        Self {
+            address,
+            row_bytes,
+            dim_bytes: operand.dim_stride * ELEM_BYTES as i64,
+            rows,
+            dims,
+            vectors: operand.dim_stride == 1 && aligned,
+        }
+    }
+}
