@@ -121,8 +121,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
                 continue;
             }
             let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
-            consumer.skip(ranges.cluster.end - ranges.block.end, false);
-            consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
+            consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
+            consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
             q.wait_full();
             let q_smem = smem + (q.stage * tile.consumers + warpgroup) * tile.q_bytes();
             let query = K::Query::load(q_smem, lanes);
@@ -134,11 +134,11 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             let place = inbox.tile();
             // Worked out again rather than kept.
             let sequence = rows_of(params, tile, place.batch);
-            if params.band.lower > -Band::OPEN {
-                // Without a border on the left all ranges begin with block 0.
+            if params.band.upper < Band::OPEN {
+                // Without a border on the right all ranges end with the last block.
                 let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
-                consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
-                consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
+                consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
+                consumer.skip(ranges.cluster.end - ranges.block.end, false);
             }
             epilogue::store::<K, S, P, O>(
                 launch,
@@ -189,15 +189,13 @@ where
         }
     }
 
-    /// From the last block's scores to the first block's output.
+    /// From the first block's scores to the last block's output.
     ///
     /// # Safety
     /// As [`consume`]; Q has arrived.
     #[inline(always)]
     unsafe fn attend(&mut self, query: &K::Query, view: View, q: &Ring, inbox: &Inbox) {
         let blocks = view.blocks;
-        // The block whose probabilities are packed and whose PV is still to come.
-        let mut n_block = blocks.end - 1;
         self.rows = Rows::new();
         self.accumulate = 0;
         // SAFETY: forwarded to the caller.
@@ -210,35 +208,37 @@ where
                 // The multiplication has read the registers, so the loads that filled them are done.
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
-            self.softmax(view, n_block, inbox);
+            self.softmax(view, blocks.begin, inbox);
             self.pack();
 
             let (fast_begin, fast_end) = if self.plain() {
                 blocks.unmasked(Self::TILE.block_n)
             } else {
-                (blocks.begin, blocks.begin)
+                (blocks.end, blocks.end)
             };
-            // Blocks masked on the right, blocks without a mask, blocks masked on the left.
-            let mut stop = fast_end;
+            // The block before `next` has its probabilities packed and its PV still to come.
+            let mut next = blocks.begin + 1;
+            // Blocks masked on the left, blocks without a mask, blocks masked on the right.
+            let mut stop = fast_begin;
             loop {
-                while n_block > stop {
-                    self.step_online(query, view, n_block - 1, inbox);
-                    n_block -= 1;
+                while next < stop {
+                    self.step_online(query, view, next, inbox);
+                    next += 1;
                 }
-                if stop == blocks.begin {
+                if stop == blocks.end {
                     break;
                 }
-                while n_block > fast_begin {
+                while next < fast_end {
                     self.step_max_free(query);
-                    n_block -= 1;
+                    next += 1;
                 }
-                stop = blocks.begin;
+                stop = blocks.end;
             }
 
             if !Self::TILE.q_in_registers {
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
-            // O += P V of the first block.
+            // O += P V of the last block.
             self.v.wait_full();
             self.output();
             self.acc_o.wait::<0>();

@@ -57,7 +57,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 continue;
             }
             let blocks = cluster_range(&sequence, tile, place);
-            let mut n_block = blocks.end - 1;
+            let mut n_block = blocks.begin;
             if tile.q_in_registers || tile.q_stages > 1 {
                 // There is room for Q early: it can come long before its tile.
                 loader.load_q(place, &sequence);
@@ -67,8 +67,8 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 loader.load_q(place, &sequence);
             }
             // V trails K by a block, as PV trails QKᵀ.
-            if n_block > blocks.begin {
-                loader.load_k(n_block - 1, place.head_kv, &sequence);
+            if n_block + 1 < blocks.end {
+                loader.load_k(n_block + 1, place.head_kv, &sequence);
             }
             loader.lend_v();
             loader.load_v(n_block, place.head_kv, &sequence);
@@ -76,12 +76,13 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
             if leader {
                 dispatcher.announce_next(&inbox);
             }
-            while n_block > blocks.begin {
-                n_block -= 1;
-                if n_block > blocks.begin {
-                    loader.load_k(n_block - 1, place.head_kv, &sequence);
+            n_block += 1;
+            while n_block < blocks.end {
+                if n_block + 1 < blocks.end {
+                    loader.load_k(n_block + 1, place.head_kv, &sequence);
                 }
                 loader.load_v(n_block, place.head_kv, &sequence);
+                n_block += 1;
             }
             loader.owes_v = matches!(tile.staging, Staging::OverV);
             inbox.release(true);
