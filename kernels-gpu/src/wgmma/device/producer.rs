@@ -14,6 +14,10 @@ use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
 
+/// The next tile is drawn when so many blocks of this one are still to be loaded: time for the round trips of
+/// drawing and announcing it.
+const DRAW_AHEAD: u32 = 5;
+
 /// Loads for tiles until there are no more.
 ///
 /// # Safety
@@ -66,22 +70,18 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 loader.load_k(n_block, place.head_kv, &sequence);
                 loader.load_q(place, &sequence);
             }
-            // V trails K by a block, as PV trails QKᵀ.
-            if n_block + 1 < blocks.end {
-                loader.load_k(n_block + 1, place.head_kv, &sequence);
-            }
-            loader.lend_v();
-            loader.load_v(n_block, place.head_kv, &sequence);
-            // What follows waits for the consumers anyway: time for the round trips of drawing.
-            if leader {
-                dispatcher.announce_next(&inbox);
-            }
-            n_block += 1;
+            // Late, so that it is the next cluster to come free that takes the longest tile left.
+            let draw_at = blocks.end.saturating_sub(DRAW_AHEAD).max(blocks.begin);
             while n_block < blocks.end {
+                // V trails K by a block, as PV trails QKᵀ.
                 if n_block + 1 < blocks.end {
                     loader.load_k(n_block + 1, place.head_kv, &sequence);
                 }
+                loader.lend_v();
                 loader.load_v(n_block, place.head_kv, &sequence);
+                if leader && n_block == draw_at {
+                    dispatcher.announce_next(&inbox);
+                }
                 n_block += 1;
             }
             loader.owes_v = matches!(tile.staging, Staging::OverV);
