@@ -59,9 +59,10 @@ impl Ranges {
         let cluster = cluster_range(sequence, tile, place);
         let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
         let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
-        // Rows that see no key share a block with the others.
+        // Rows that see no key share a block with the others, the last one: what is passed over at the right is then
+        // the mask's doing alone.
         let part = |outer: &BlockRange, begin: u32, rows: u32| {
-            range(sequence, tile, begin, rows).unwrap_or(BlockRange::hidden(outer.begin))
+            range(sequence, tile, begin, rows).unwrap_or(BlockRange::hidden(outer.end - 1))
         };
         let block = part(&cluster, m_begin, tile.block_m());
         let own = part(&block, row_begin, WARPGROUP_ROWS);
