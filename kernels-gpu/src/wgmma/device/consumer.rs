@@ -268,24 +268,27 @@ where
         }
     }
 
-    /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
-    /// have outgrown f32, by the online softmax.
+    /// Takes in a block, rounded already, in which a row of this warp outgrew its reference: by moving the reference, or, if
+    /// a number may have outgrown its type, by the online softmax.
     #[inline(always)]
     unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
-            let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
+            let huge = HUGE_SUM;
+            let factor = if warp::any(!(sums[0] <= huge && sums[1] <= huge)) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
                 let k_smem = k_smem.address(self.launch.smem);
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
                 // One lane releases Q and K, which all have read.
                 warp::sync_warp();
-                self.rows.update(&mut self.acc_s, self.scale_log2)
+                let factor = self.rows.update(&mut self.acc_s, self.scale_log2);
+                self.pack();
+                factor
             } else {
                 self.rows.add(sums);
                 let factor = self.rows.lower(sums);
-                scale_rows(&mut self.acc_s, factor);
+                self.scale_packed(factor);
                 factor
             };
             scale_rows(&mut self.acc_o, factor);
@@ -300,19 +303,25 @@ where
         unsafe {
             self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
+            if !Self::TILE.overlap {
+                // PV is done with the last ones, so that this runs under the exponentials.
+                self.pack();
+            }
             let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
             // K of this block stays if its scores may be needed again. That this is asked here also keeps ptxas from
             // moving exponentials behind the wait for O.
             self.k
                 .release_if(!large, self.lanes.lane, Self::TILE.cluster);
-            self.finish_output();
+            if Self::TILE.overlap {
+                self.finish_output();
+                self.pack();
+            }
             if large {
                 self.tame(query, sums);
             } else {
                 self.rows.add(sums);
             }
             self.k.advance();
-            self.pack();
         }
     }
 
@@ -446,6 +455,18 @@ where
         let mut i = 0;
         while i < P {
             self.p_frag[i] = K::Element::pack(self.acc_s[2 * i], self.acc_s[2 * i + 1]);
+            i += 1;
+        }
+    }
+
+    /// Multiplies the rounded probabilities by their rows' factors, powers of two.
+    #[inline(always)]
+    fn scale_packed(&mut self, factor: PerRow) {
+        let mut i = 0;
+        while i < P {
+            let [low, high] = K::Element::unpack(self.p_frag[i]);
+            let factor = factor[i % 2];
+            self.p_frag[i] = K::Element::pack(low * factor, high * factor);
             i += 1;
         }
     }
