@@ -4,11 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ferroflash::cases::InputKind;
-use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash_tests::command::{Outcome, attend, ferroflash, ferroflash_in};
 use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
 use ferroflash_tests::folder::packed_tensors;
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -16,17 +15,6 @@ use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// `ferroflash attend`.
-fn attend(input: &Path, output: &Path, arguments: &[&str]) -> Outcome {
-    let paths = [
-        OsStr::new("attend"),
-        input.as_os_str(),
-        OsStr::new("--output"),
-        output.as_os_str(),
-    ];
-    ferroflash(paths.into_iter().chain(arguments.iter().map(OsStr::new)))
-}
 
 /// The words of `text`, as arguments.
 fn run(text: &str) -> Outcome {
