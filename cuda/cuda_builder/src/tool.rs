@@ -52,7 +52,7 @@ impl Tool {
     /// [`find`](Self::find), or else installs the package into a virtual environment in `venv`.
     ///
     /// # Errors
-    /// [`Error::Spawn`] or [`Error::Failed`] if it could not be installed.
+    /// [`Error::Spawn`], [`Error::Failed`] or [`Error::NoTool`] if it could not be installed.
     pub fn find_or_install(&self, venv: &Path) -> Result<PathBuf, Error> {
         if let Some(path) = self.find(venv) {
             return Ok(path);
@@ -61,8 +61,7 @@ impl Tool {
         eprintln!("installing {name}: {}", self.install_command(venv));
         run::checked(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
         run::checked(Command::new(venv.join("bin/pip")).args(["install", "--quiet", package]))?;
-        self.find(venv)
-            .ok_or_else(|| Error::Ptx(format!("{package} ships no {name}")))
+        self.find(venv).ok_or(Error::NoTool { name, package })
     }
 
     /// What [`find_or_install`](Self::find_or_install) runs, for people.
