@@ -91,6 +91,10 @@ pub enum FaultKind {
         bytes: u64,
         detail: String,
     },
+    #[error(
+        "shared address {address:#x} is CTA rank {rank}'s, but only `.shared::cluster` and generic accesses reach beyond the own CTA, of rank {cta}"
+    )]
+    AnotherCta { address: u64, rank: u32, cta: u32 },
     #[error("misaligned: {space} address {address:#x} must be a multiple of {align}")]
     Misaligned {
         space: &'static str,

@@ -257,6 +257,43 @@ fn three_dimensional_geometry() {
 }
 
 #[test]
+fn shared_addresses_name_their_block_of_the_cluster() {
+    let dynamic = ".extern .shared .align 16 .b8 smem[];\n.shared .align 4 .b8 fixed[4];";
+    // Each expression of rank 1's own addresses, for both blocks.
+    let both = |text: &str| {
+        let text = body(dynamic, text).replace(
+            "(.param .u64 out)",
+            "(.param .u64 out)\n.reqnctapercluster 2, 1, 1",
+        );
+        let config = LaunchConfig::new([2, 1, 1], [1, 1, 1]).shared_bytes(64);
+        run_module(&text, 2, &config)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .words
+    };
+    for variable in ["smem", "fixed"] {
+        let address = format!("mov.u32 %r5, {variable};");
+        let rank = both(&format!("{address} shr.u32 %r9, %r5, 24;"));
+        assert_eq!(rank, [0, 1], "{variable}");
+        let rank = both(&format!(
+            "{address} getctarank.shared::cluster.u32 %r9, %r5;"
+        ));
+        assert_eq!(rank, [0, 1], "{variable}");
+        // An own address is what `mapa` makes of it for the own rank.
+        let mapped = "mov.u32 %r6, %cluster_ctarank; mapa.shared::cluster.u32 %r7, %r5, %r6;";
+        let difference = both(&format!("{address} {mapped} sub.u32 %r9, %r7, %r5;"));
+        assert_eq!(difference, [0, 0], "{variable}");
+    }
+    // Generic: rank 0's memory is in the window, but not that of rank 1's own block.
+    let own = "mov.u64 %rd4, smem; cvta.shared.u64 %rd5, %rd4;";
+    let is_own = "isspacep.shared %p1, %rd6; selp.u32 %r9, 1, 0, %p1;";
+    assert_eq!(both(&format!("{own} mov.u64 %rd6, %rd5; {is_own}")), [1, 1]);
+    let first = "mapa.u64 %rd6, %rd5, 0;";
+    assert_eq!(both(&format!("{own} {first} {is_own}")), [1, 0]);
+    let first = "and.b64 %rd6, %rd5, 0xffffffff00ffffff;";
+    assert_eq!(both(&format!("{own} {first} {is_own}")), [1, 0]);
+}
+
+#[test]
 fn reducing_barriers_give_everyone_the_result() {
     let got = threads(
         "",

@@ -1,6 +1,7 @@
 //! Running the command `ferroflash`.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 
 use crate::paths;
@@ -32,6 +33,17 @@ pub fn ferroflash_in<A: AsRef<OsStr>>(
 /// `ferroflash ARGUMENTS`, without a CUDA driver.
 pub fn ferroflash<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Outcome {
     ferroflash_in(arguments, &[])
+}
+
+/// `ferroflash attend INPUT --output OUTPUT ARGUMENTS`, without a CUDA driver.
+pub fn attend(input: &Path, output: &Path, arguments: &[&str]) -> Outcome {
+    let paths = [
+        OsStr::new("attend"),
+        input.as_os_str(),
+        OsStr::new("--output"),
+        output.as_os_str(),
+    ];
+    ferroflash(paths.into_iter().chain(arguments.iter().map(OsStr::new)))
 }
 
 /// Runs a command to its end.

@@ -1,12 +1,11 @@
 //! A folder to run `ferroflash attend` in.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::command::{Outcome, ferroflash};
+use crate::command::{self, Outcome};
 use crate::files::{self, Dtype, Tensor};
 
 /// A folder with one input file.
@@ -66,14 +65,16 @@ impl Folder {
 
     /// [`attend`](Self::attend) to another output.
     pub fn attend_to(&self, output: &Path, arguments: &[&str]) -> Outcome {
-        let input = self.input();
-        let paths = [
-            OsStr::new("attend"),
-            input.as_os_str(),
-            OsStr::new("--output"),
-            output.as_os_str(),
-        ];
-        ferroflash(paths.into_iter().chain(arguments.iter().map(OsStr::new)))
+        command::attend(&self.input(), output, arguments)
+    }
+
+    /// Asserts that `attend` refuses the input, and returns the argument it names and the rest of the line.
+    #[track_caller]
+    pub fn refused(&self, arguments: &[&str]) -> (String, String) {
+        let outcome = self.attend(arguments);
+        let (argument, rest) = outcome.failed(2);
+        self.is_untouched();
+        (argument.to_owned(), rest.to_owned())
     }
 
     /// Asserts that nothing but the input is here.

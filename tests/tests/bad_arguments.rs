@@ -166,7 +166,7 @@ fn a_write_that_fails_midway() {
 
 #[test]
 fn command_lines() {
-    let cases: [(&[&str], &str, &str); 11] = [
+    let cases: [(&[&str], &str, &str); 12] = [
         (
             &[],
             "command",
@@ -206,6 +206,12 @@ fn command_lines() {
             &["bench", "--pass", "sideways"],
             "--pass",
             "`sideways` is unknown; one of fwd",
+        ),
+        (
+            &["bench", "--input", "odd"],
+            "--input",
+            "`odd` is unknown; one of random, planted, non-finite, large, sink-first, sink-middle, growing, \
+             growing-fast, falling, falling-fast",
         ),
         (
             &["bench", "--varlen", "64,x"],

@@ -8,10 +8,8 @@ use ferroflash_tests::folder::{Folder, K, V, packed_tensors, tensors};
 /// Asserts that `attend` refuses `tensors`, on `argument`.
 #[track_caller]
 fn refused_tensors(tensors: &[Tensor], argument: &str, rest: &str) {
-    let folder = Folder::with(tensors);
-    let outcome = folder.attend(&[]);
-    assert_eq!(outcome.failed(2), (argument, rest));
-    folder.is_untouched();
+    let found = Folder::with(tensors).refused(&[]);
+    assert_eq!(found, (argument.to_owned(), rest.to_owned()));
 }
 
 /// The default tensors with one of another shape.
@@ -34,49 +32,31 @@ fn the_default_input_is_good() {
 fn a_missing_file() {
     let folder = Folder::with(&[]);
     fs::remove_file(folder.input()).expect("the input is there");
-    let outcome = folder.attend(&[]);
     let wrong = format!(
         "{}: No such file or directory (os error 2); a safetensors file to read",
         folder.input().display()
     );
-    assert_eq!(outcome.failed(2), ("INPUT", wrong.as_str()));
-    folder.is_untouched();
+    assert_eq!(folder.refused(&[]), ("INPUT".to_owned(), wrong));
 }
 
 #[test]
-fn a_truncated_file() {
+fn not_a_whole_file() {
     let folder = Folder::with(&tensors());
     let bytes = fs::read(folder.input()).expect("readable");
-    // In the length, in the header, and in the data.
-    for length in [0, 5, 40, bytes.len() - 1] {
-        fs::write(folder.input(), &bytes[..length]).expect("writable");
-        let outcome = folder.attend(&[]);
-        let (argument, rest) = outcome.failed(2);
-        assert_eq!(argument, "INPUT");
-        assert!(
-            rest.contains("it is not a whole safetensors file"),
-            "{rest}"
-        );
-        folder.is_untouched();
-    }
-}
-
-#[test]
-fn a_file_of_another_kind() {
-    let folder = Folder::with(&tensors());
-    for text in [
+    // Cut in the length, in the header, and in the data; or of another kind.
+    let cut = [0, 5, 40, bytes.len() - 1].map(|length| &bytes[..length]);
+    let other = [
         "PK\u{3}\u{4} a zip archive, say",
         "just some text, long enough for a header",
-    ] {
-        fs::write(folder.input(), text).expect("writable");
-        let outcome = folder.attend(&[]);
-        let (argument, rest) = outcome.failed(2);
+    ];
+    for content in cut.into_iter().chain(other.map(str::as_bytes)) {
+        fs::write(folder.input(), content).expect("writable");
+        let (argument, rest) = folder.refused(&[]);
         assert_eq!(argument, "INPUT");
         assert!(
             rest.contains("it is not a whole safetensors file"),
             "{rest}"
         );
-        folder.is_untouched();
     }
 }
 
@@ -84,15 +64,10 @@ fn a_file_of_another_kind() {
 fn a_missing_tensor() {
     let without_k: Vec<_> = tensors().into_iter().filter(|t| t.name != "k").collect();
     let rest = "the file has no such tensor, only: q, v; the tensors q, k and v are needed";
-    let folder = Folder::with(&without_k);
-    let outcome = folder.attend(&[]);
-    let (argument, found) = outcome.failed(2);
+    let (argument, found) = Folder::with(&without_k).refused(&[]);
+    assert_eq!(argument, "k");
     // The file keeps no order.
-    assert_eq!(
-        (argument, found.replace("v, q", "q, v").as_str()),
-        ("k", rest)
-    );
-    folder.is_untouched();
+    assert_eq!(found.replace("v, q", "q, v"), rest);
 }
 
 #[test]
@@ -109,14 +84,12 @@ fn a_rank_other_than_four() {
 fn dtypes() {
     let mut mixed = tensors();
     mixed[1] = Tensor::new("k", Dtype::F16, &K);
-    refused_tensors(&mixed, "k", "dtype is f16; f32, the dtype of q");
     // A conversion that was asked for does not hide it.
-    let folder = Folder::with(&mixed);
-    let outcome = folder.attend(&["--dtype", "bf16"]);
-    assert_eq!(
-        outcome.failed(2),
-        ("k", "dtype is f16; f32, the dtype of q")
-    );
+    for arguments in [&[][..], &["--dtype", "bf16"]] {
+        let (argument, rest) = Folder::with(&mixed).refused(arguments);
+        assert_eq!(argument, "k");
+        assert_eq!(rest, "dtype is f16; f32, the dtype of q");
+    }
     let mut integers = tensors();
     integers[2] = Tensor::new("v", Dtype::I32, &V);
     refused_tensors(&integers, "v", "its dtype is I32; F32, F16 or BF16");
@@ -124,50 +97,26 @@ fn dtypes() {
 
 #[test]
 fn head_dims() {
-    refused_tensors(
-        &reshaped("q", &[2, 5, 4, 257]),
-        "q",
-        "head_dim is 257; 1 to 256",
-    );
-    refused_tensors(
-        &reshaped("v", &[2, 7, 2, 257]),
-        "v",
-        "head_dim_v is 257; 1 to 256",
-    );
-    refused_tensors(
-        &reshaped("q", &[2, 5, 4, 0]),
-        "q",
-        "head_dim is 0; 1 to 256",
-    );
-    refused_tensors(
-        &reshaped("k", &[2, 7, 2, 8]),
-        "k",
-        "head_dim is 8; 16, the head_dim of q",
-    );
+    for (name, shape, rest) in [
+        ("q", [2, 5, 4, 257], "head_dim is 257; 1 to 256"),
+        ("v", [2, 7, 2, 257], "head_dim_v is 257; 1 to 256"),
+        ("q", [2, 5, 4, 0], "head_dim is 0; 1 to 256"),
+        ("k", [2, 7, 2, 8], "head_dim is 8; 16, the head_dim of q"),
+    ] {
+        refused_tensors(&reshaped(name, &shape), name, rest);
+    }
 }
 
 #[test]
 fn batch_seq_and_heads() {
-    refused_tensors(
-        &reshaped("k", &[3, 7, 2, 16]),
-        "k",
-        "batch is 3; 2, the batch of q",
-    );
-    refused_tensors(
-        &reshaped("v", &[1, 7, 2, 8]),
-        "v",
-        "batch is 1; 2, the batch of q",
-    );
-    refused_tensors(
-        &reshaped("v", &[2, 8, 2, 8]),
-        "v",
-        "seq_kv is 8; 7, the seq_kv of k",
-    );
-    refused_tensors(
-        &reshaped("v", &[2, 7, 1, 8]),
-        "v",
-        "heads_kv is 1; 2, the heads_kv of k",
-    );
+    for (name, shape, rest) in [
+        ("k", [3, 7, 2, 16], "batch is 3; 2, the batch of q"),
+        ("v", [1, 7, 2, 8], "batch is 1; 2, the batch of q"),
+        ("v", [2, 8, 2, 8], "seq_kv is 8; 7, the seq_kv of k"),
+        ("v", [2, 7, 1, 8], "heads_kv is 1; 2, the heads_kv of k"),
+    ] {
+        refused_tensors(&reshaped(name, &shape), name, rest);
+    }
     let allowed = "a positive multiple of heads_kv, which is 2";
     let rest = format!("heads_q is 3; {allowed}");
     refused_tensors(&reshaped("q", &[2, 5, 3, 16]), "q", &rest);
@@ -249,28 +198,22 @@ fn cu_seqlens() {
 
     let mut lonely = packed_tensors();
     lonely.retain(|tensor| tensor.name != name);
-    let folder = Folder::with(&lonely);
-    let outcome = folder.attend(&[]);
-    let (argument, rest) = outcome.failed(2);
+    let (argument, rest) = Folder::with(&lonely).refused(&[]);
     assert_eq!(argument, name);
     let allowed = "; both cu_seqlens_q and cu_seqlens_kv, or neither";
     assert!(
         rest.starts_with("the file has no such tensor") && rest.ends_with(allowed),
         "{rest}"
     );
-    folder.is_untouched();
 }
 
 #[test]
 fn alibi_slopes() {
     let refused = |mut tensors: Vec<Tensor>, slopes: Option<Tensor>, rest: &str| {
         tensors.extend(slopes);
-        let folder = Folder::with(&tensors);
-        let outcome = folder.attend(&["--alibi"]);
-        let (argument, found) = outcome.failed(2);
+        let (argument, found) = Folder::with(&tensors).refused(&["--alibi"]);
         assert_eq!(argument, "alibi_slopes");
         assert!(found.contains(rest), "{found}");
-        folder.is_untouched();
     };
     let slopes = |values: &[f32], shape: &[usize]| Tensor::of_f32s("alibi_slopes", values, shape);
     refused(tensors(), None, "the file has no such tensor, only: ");

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash::cases::InputKind;
+use ferroflash_tests::command::{Outcome, attend, ferroflash, ferroflash_in};
 use ferroflash_tests::files::{self, Dtype, Tensor, f32s};
 use ferroflash_tests::folder::packed_tensors;
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -15,17 +15,6 @@ use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// `ferroflash attend`.
-fn attend(input: &Path, output: &Path, arguments: &[&str]) -> Outcome {
-    let paths = [
-        OsStr::new("attend"),
-        input.as_os_str(),
-        OsStr::new("--output"),
-        output.as_os_str(),
-    ];
-    ferroflash(paths.into_iter().chain(arguments.iter().map(OsStr::new)))
-}
 
 /// The words of `text`, as arguments.
 fn run(text: &str) -> Outcome {
@@ -369,6 +358,34 @@ fn bench_prints_one_line_of_json() {
     let flops = 4.0 * 2.0 * 64.0 * (65.0 + 128.0) / 2.0 * 64.0;
     let expected = flops / number("ms_median") / 1e9;
     assert!((number("tflops") / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn bench_names_its_inputs_unless_they_are_random() {
+    let problem = "bench --batch 1 --heads 2 --seq-q 64 --seq-kv 64 --head-dim 32 --backend cpu";
+    for kind in InputKind::ALL {
+        let outcome = run(&format!("{problem} --dtype bf16 --json --input {kind}"));
+        let report: Value = serde_json::from_str(outcome.succeeded()).expect("JSON");
+        let named = (kind != InputKind::Random).then(|| kind.name().into());
+        assert_eq!(report.get("input"), named.as_ref(), "{report}");
+    }
+    let text = run(&format!("{problem} --dtype bf16 --input sink-first"));
+    assert!(text.succeeded().contains("\n  sink-first inputs\n"));
+    // Which values kernels were given shows in how many instructions they ran.
+    let report = "sim-report --batch 1 --heads 1 --seq-q 16 --seq-kv 512 --head-dim 32 --force mma";
+    let instructions = |input: &str| {
+        let outcome = run(&format!("{report} --dtype f16 --json --input {input}"));
+        let reports: Value = serde_json::from_str(outcome.succeeded()).expect("JSON");
+        reports[0]["thread_instructions"]
+            .as_u64()
+            .expect("a number")
+    };
+    assert!(instructions("growing-fast") > instructions("random"));
+
+    let refused = run(&format!("{problem} --input large"));
+    let (argument, rest) = refused.failed(2);
+    assert_eq!(argument, "--input");
+    assert!(rest.contains("f32") && rest.contains("planted"), "{rest}");
 }
 
 #[test]

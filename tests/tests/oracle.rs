@@ -39,7 +39,7 @@ fn is_caught(case: &Case, faulty: &Case) {
 #[test]
 fn right_results_pass() {
     for dtype in DType::ALL {
-        for kind in InputKind::ALL {
+        for kind in InputKind::ANY_DTYPE {
             let case = spec(dtype, kind).build().expect("small");
             let verdict = verdict(&case, &run(&case));
             assert!(verdict.passed(), "{dtype:?} {kind:?}: {verdict}");
@@ -109,7 +109,7 @@ fn packed(dtype: DType, kind: InputKind) -> CaseSpec {
 #[test]
 fn right_packed_results_pass() {
     for dtype in DType::ALL {
-        for kind in InputKind::ALL {
+        for kind in InputKind::ANY_DTYPE {
             let case = packed(dtype, kind).build().expect("small");
             let verdict = verdict(&case, &run(&case));
             assert!(verdict.passed(), "{dtype:?} {kind:?}: {verdict}");

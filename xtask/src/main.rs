@@ -6,6 +6,7 @@ mod kernels;
 mod paths;
 mod ptx_checks;
 mod report;
+mod sass;
 
 use clap::{Parser, Subcommand};
 

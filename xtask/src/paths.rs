@@ -19,7 +19,7 @@ pub fn ptx() -> PathBuf {
     target().join("ptx")
 }
 
-/// The virtual environment that holds ptxas where no CUDA toolkit does.
-pub fn ptxas_venv() -> PathBuf {
-    target().join("ptxas-venv")
+/// The virtual environment that holds NVIDIA's programs where no CUDA toolkit does.
+pub fn tools_venv() -> PathBuf {
+    target().join("nvidia-venv")
 }

@@ -88,14 +88,20 @@ pub fn check_resources(build: &Build, budgets: &Budgets, report: &mut Report) {
             .iter()
             .map(|r| format!("{} {}", r.arch, r.registers))
             .collect();
-        let spilled = kernel.resources.iter().map(Resources::spilled_bytes).max();
+        let most = |figure: fn(&Resources) -> u32| {
+            let figures = kernel.resources.iter().map(figure);
+            figures.max().unwrap_or(0)
+        };
         report.add(if faults.is_empty() {
             Outcome::Passed(format!(
                 "{}: {}, registers {}",
                 kernel.entry,
-                match spilled.unwrap_or(0) {
-                    0 => "no spills".to_owned(),
-                    bytes => format!("SPILLS {bytes} bytes, as pinned (the aim is 0)"),
+                match (most(Resources::spilled_bytes), most(Resources::main_loop_local)) {
+                    (0, _) => "no spills".to_owned(),
+                    (bytes, 0) => format!("SPILLS {bytes} bytes, as pinned (the aim is 0)"),
+                    (bytes, accesses) => format!(
+                        "SPILLS {bytes} bytes, {accesses} LDL or STL in a main loop, as pinned (the aim is 0)"
+                    ),
                 },
                 registers.join(", ")
             ))
@@ -128,6 +134,18 @@ fn resource_faults(kernel: &Kernel, resources: &Resources, budgets: &Budgets) ->
             budget.spilled_bytes
         ));
     }
+    if let Some(loops) = &resources.main_loops {
+        let (instruction, accesses) = (&loops.instruction, loops.local_accesses);
+        if loops.count == 0 {
+            faults.push(format!("{arch}: no loop with {instruction}"));
+        }
+        if accesses > budget.main_loop_local {
+            faults.push(format!(
+                "{arch}: {accesses} LDL or STL in a loop with {instruction}, pinned at {}",
+                budget.main_loop_local
+            ));
+        }
+    }
     if resources.stack_bytes > 0 && spilled == 0 {
         faults.push(format!(
             "{arch}: {} bytes of local memory",
@@ -140,6 +158,8 @@ fn resource_faults(kernel: &Kernel, resources: &Resources, budgets: &Budgets) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cuda_builder::manifest::MainLoops;
+
     use crate::budgets::Budget;
 
     #[test]
@@ -190,10 +210,11 @@ mod tests {
             spill_store_bytes: 0,
             spill_load_bytes: 0,
             notes: Vec::new(),
+            main_loops: None,
         };
         let budget = Budget {
             registers: 100,
-            spilled_bytes: 0,
+            ..Budget::default()
         };
         let budgets = Budgets::from([("k".to_owned(), budget)]);
         let faults = |resources: Resources| resource_faults(&kernel, &resources, &budgets).len();
@@ -220,6 +241,17 @@ mod tests {
             }),
             1
         );
+        let with_loops = |count, local_accesses| Resources {
+            main_loops: Some(MainLoops {
+                instruction: "HMMA".to_owned(),
+                count,
+                local_accesses,
+            }),
+            ..clean.clone()
+        };
+        assert_eq!(faults(with_loops(1, 0)), 0);
+        assert_eq!(faults(with_loops(1, 1)), 1);
+        assert_eq!(faults(with_loops(0, 0)), 1);
         let unpinned = Kernel {
             entry: "other".to_owned(),
             ..kernel.clone()

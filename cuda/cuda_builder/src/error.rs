@@ -9,6 +9,12 @@ pub enum Error {
     /// No rustc that can build `core` for the GPU, and none could be installed.
     #[error("no GPU compiler: {}", .0.join("; "))]
     NoCompiler(Vec<String>),
+    /// A package was installed and lacks the program it is known for.
+    #[error("{package} ships no {name}")]
+    NoTool {
+        name: &'static str,
+        package: &'static str,
+    },
     /// A program could not be started.
     #[error("cannot run {program}: {source}")]
     Spawn {

@@ -14,16 +14,19 @@
 //! Keeps the names of Rust-CUDA's `cuda_builder`. The steps, one module each: find a compiler that can build
 //! `core` for the GPU ([`compiler`]); run cargo with it ([`cargo`]); write the directives rustc cannot emit
 //! ([`ptx::finish`]); cut the text into one module per kernel ([`ptx::split`]); describe them in
-//! [`manifest`]. [`ptxas`] finds NVIDIA's assembler and reads its report, for whoever wants PTX checked.
+//! [`manifest`]. For whoever wants PTX checked, [`tool`] finds NVIDIA's programs, [`ptxas`] assembles and reads the
+//! report, [`nvdisasm`] takes apart what came of it.
 
 mod builder;
 mod cargo;
 pub mod compiler;
 mod error;
 pub mod manifest;
+pub mod nvdisasm;
 pub mod ptx;
 pub mod ptxas;
 mod run;
+pub mod tool;
 
 pub use builder::CudaBuilder;
 pub use compiler::Compiler;

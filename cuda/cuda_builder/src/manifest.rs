@@ -55,12 +55,33 @@ pub struct Resources {
     pub spill_load_bytes: u32,
     /// Warnings and performance notes, whole lines.
     pub notes: Vec<String>,
+    /// What its main loops are made of, where the machine code was taken apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main_loops: Option<MainLoops>,
+}
+
+/// The loops of a kernel's machine code in which its matrix products are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MainLoops {
+    /// The matrix instruction by which they are known: `HGMMA` or `HMMA`.
+    pub instruction: String,
+    /// How many of it they hold; 0 if there is no such loop.
+    pub count: u32,
+    /// Instructions in them that load from or store to local memory.
+    pub local_accesses: u32,
 }
 
 impl Resources {
     /// Bytes a thread spills, stores and loads together.
     pub fn spilled_bytes(&self) -> u32 {
         self.spill_store_bytes + self.spill_load_bytes
+    }
+
+    /// Instructions of the main loops that reach local memory.
+    pub fn main_loop_local(&self) -> u32 {
+        self.main_loops
+            .as_ref()
+            .map_or(0, |loops| loops.local_accesses)
     }
 }
 

@@ -1,79 +1,10 @@
-//! NVIDIA's PTX assembler: finding it, installing it, and reading its report.
+//! NVIDIA's PTX assembler, and reading its report.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::manifest::Resources;
 use crate::{Error, run};
-
-/// Names the ptxas to use, before any other is looked for.
-pub const PTXAS_VAR: &str = "PTXAS";
-
-/// The PyPI package that ships ptxas, pinned to the toolkit release the kernels are tuned with.
-pub const PYPI_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.*";
-
-/// Finds ptxas: `$PTXAS`, a CUDA toolkit, the search path, or the virtual environment in `venv`.
-pub fn find(venv: &Path) -> Option<PathBuf> {
-    let named = std::env::var_os(PTXAS_VAR).map(PathBuf::from);
-    let toolkits = ["CUDA_HOME", "CUDA_PATH"]
-        .into_iter()
-        .filter_map(std::env::var_os)
-        .map(PathBuf::from);
-    let toolkits = toolkits
-        .chain([PathBuf::from("/usr/local/cuda")])
-        .map(|root| root.join("bin/ptxas"));
-    named
-        .into_iter()
-        .chain(toolkits)
-        .chain(which::which("ptxas").ok())
-        .chain(in_venv(venv))
-        .find(|path| version(path).is_ok())
-}
-
-/// [`find`], or else installs [`PYPI_PACKAGE`] into a virtual environment in `venv`.
-pub fn find_or_install(venv: &Path) -> Result<PathBuf, Error> {
-    if let Some(path) = find(venv) {
-        return Ok(path);
-    }
-    eprintln!("installing ptxas: {}", install_command(venv));
-    run::checked(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
-    run::checked(Command::new(venv.join("bin/pip")).args(["install", "--quiet", PYPI_PACKAGE]))?;
-    find(venv).ok_or_else(|| Error::Ptx(format!("{PYPI_PACKAGE} ships no ptxas")))
-}
-
-/// What [`find_or_install`] runs, for people.
-pub fn install_command(venv: &Path) -> String {
-    format!(
-        "python3 -m venv {0} && {0}/bin/pip install '{PYPI_PACKAGE}'",
-        venv.display()
-    )
-}
-
-/// The release line of `ptxas --version`.
-pub fn version(ptxas: &Path) -> Result<String, Error> {
-    let text = run::checked(Command::new(ptxas).arg("--version"))?;
-    let release = text
-        .lines()
-        .find(|line| line.contains("release"))
-        .unwrap_or_default();
-    Ok(release.trim().to_owned())
-}
-
-/// PyPI packages put the program in `lib/python3.X/site-packages/nvidia/cu13/bin` or `…/cuda_nvcc/bin`.
-fn in_venv(venv: &Path) -> Vec<PathBuf> {
-    let children = |directory: PathBuf| {
-        std::fs::read_dir(directory)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-    };
-    children(venv.join("lib"))
-        .flat_map(|python| children(python.join("site-packages/nvidia")))
-        .map(|package| package.join("bin/ptxas"))
-        .filter(|path| path.exists())
-        .collect()
-}
 
 /// Assembles `ptx` for `arch` and reads what ptxas says of it. The machine code goes to `cubin`.
 pub fn assemble(ptxas: &Path, ptx: &Path, arch: &str, cubin: &Path) -> Result<Resources, Error> {
@@ -116,6 +47,7 @@ fn parse_report(report: &str, arch: &str) -> Option<Resources> {
         spill_store_bytes: before(" bytes spill stores")?,
         spill_load_bytes: before(" bytes spill loads")?,
         notes,
+        main_loops: None,
     })
 }
 

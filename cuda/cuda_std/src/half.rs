@@ -4,36 +4,15 @@
 
 use core::arch::asm;
 
-/// Rounds two f32 to the nearest bf16, ties to even (`cvt.rn.bf16x2.f32`).
-#[inline(always)]
-pub fn pack_bf16(low: f32, high: f32) -> u32 {
-    let packed: u32;
-    // SAFETY: pure arithmetic.
-    unsafe {
-        asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) packed, in(reg32) high, in(reg32) low,
-            options(pure, nomem, nostack));
-    }
-    packed
-}
-
-/// Rounds two f32 to the nearest f16, ties to even (`cvt.rn.f16x2.f32`).
-#[inline(always)]
-pub fn pack_f16(low: f32, high: f32) -> u32 {
-    let packed: u32;
-    // SAFETY: pure arithmetic.
-    unsafe {
-        asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) packed, in(reg32) high, in(reg32) low,
-            options(pure, nomem, nostack));
-    }
-    packed
-}
-
 /// A 16-bit element type of a matrix.
 pub trait Half: Copy {
     /// Bits of +∞; larger magnitudes are NaN.
     const INFINITY: u32;
 
     /// Rounds two numbers to nearest even; `low` takes the low half.
+    ///
+    /// # PTX
+    /// `cvt.rn.*x2.f32`.
     fn pack(low: f32, high: f32) -> u32;
 
     /// The two numbers of a pair, low half first.
@@ -61,7 +40,13 @@ impl Half for Bf16 {
 
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
-        pack_bf16(low, high)
+        let packed: u32;
+        // SAFETY: pure arithmetic.
+        unsafe {
+            asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) packed, in(reg32) high, in(reg32) low,
+                options(pure, nomem, nostack));
+        }
+        packed
     }
 }
 
@@ -81,6 +66,12 @@ impl Half for F16 {
 
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
-        pack_f16(low, high)
+        let packed: u32;
+        // SAFETY: pure arithmetic.
+        unsafe {
+            asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) packed, in(reg32) high, in(reg32) low,
+                options(pure, nomem, nostack));
+        }
+        packed
     }
 }

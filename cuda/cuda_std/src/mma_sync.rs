@@ -30,16 +30,27 @@ pub trait MmaSync {
 impl MmaSync for Bf16 {
     #[inline(always)]
     unsafe fn multiply_add(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-        // SAFETY: forwarded to the caller.
-        unsafe { mma_bf16(a, b, c) }
+        // SAFETY: the caller vouches that the whole warp arrives.
+        let d =
+            unsafe { nvvm_mma_bf16(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
+        [d.0, d.1, d.2, d.3]
     }
 }
 
 impl MmaSync for F16 {
     #[inline(always)]
     unsafe fn multiply_add(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-        // SAFETY: forwarded to the caller.
-        unsafe { mma_f16(a, b, c) }
+        let [mut d0, mut d1, mut d2, mut d3] = c;
+        // SAFETY: the caller vouches that the whole warp arrives. rustc has no way to declare LLVM's intrinsic, which takes
+        // vectors of f16; not `pure`, so that it stays where it is.
+        unsafe {
+            asm!("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 \
+                  {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};",
+                inout(reg32) d0, inout(reg32) d1, inout(reg32) d2, inout(reg32) d3,
+                in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
+                in(reg32) b[0], in(reg32) b[1], options(nomem, nostack));
+        }
+        [d0, d1, d2, d3]
     }
 }
 
@@ -60,40 +71,4 @@ unsafe extern "unadjusted" {
         c2: f32,
         c3: f32,
     ) -> Accumulator;
-}
-
-/// `a · b + c` on bf16.
-///
-/// # PTX
-/// `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`.
-///
-/// # Safety
-/// All 32 lanes must reach the same call.
-#[inline(always)]
-pub unsafe fn mma_bf16(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-    // SAFETY: the caller vouches that the whole warp arrives.
-    let d = unsafe { nvvm_mma_bf16(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
-    [d.0, d.1, d.2, d.3]
-}
-
-/// `a · b + c` on f16.
-///
-/// # PTX
-/// `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32`.
-///
-/// # Safety
-/// All 32 lanes must reach the same call.
-#[inline(always)]
-pub unsafe fn mma_f16(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-    let [mut d0, mut d1, mut d2, mut d3] = c;
-    // SAFETY: the caller vouches that the whole warp arrives. rustc has no way to declare LLVM's intrinsic, which takes
-    // vectors of f16; not `pure`, so that it stays where it is.
-    unsafe {
-        asm!("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 \
-              {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};",
-            inout(reg32) d0, inout(reg32) d1, inout(reg32) d2, inout(reg32) d3,
-            in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
-            in(reg32) b[0], in(reg32) b[1], options(nomem, nostack));
-    }
-    [d0, d1, d2, d3]
 }

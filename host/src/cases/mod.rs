@@ -6,12 +6,15 @@
 mod arrangement;
 mod draw;
 mod fill;
+mod kind;
 mod lengths;
 mod planted;
 mod spec;
+mod stress;
 
 pub use arrangement::Arrangement;
 pub use draw::{Limits, dtypes_of, tile_sizes};
 pub use fill::normal;
+pub use kind::InputKind;
 pub use lengths::Lengths;
-pub use spec::{AlibiSpec, Case, CaseSpec, InputKind};
+pub use spec::{AlibiSpec, Case, CaseSpec};

@@ -6,32 +6,13 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::arrangement::Arrangement;
 use super::fill::mix;
+use super::kind::InputKind;
 use super::lengths::Lengths;
-use super::planted::plant;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use crate::{
     AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem,
     Shape, forward,
 };
-
-/// What the inputs hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputKind {
-    /// N(0, 1).
-    Random,
-    /// N(0, 1), with keys made equal to queries at the edges of what those queries see: the last
-    /// visible and the first hidden key then dominate their rows, and an edge that is off by one
-    /// shows.
-    Planted,
-    /// N(0, 1) with a NaN and an infinity in each of q, k and v, which may reach only the rows that
-    /// see them.
-    NonFinite,
-}
-
-impl InputKind {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Random, Self::Planted, Self::NonFinite];
-}
 
 /// Slopes of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,35 +130,9 @@ impl CaseSpec {
             v: tensor(2, v)?,
             options,
         };
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, 3));
-        match self.kind {
-            InputKind::Random => {}
-            InputKind::Planted => plant(&mut case, &mut rng),
-            InputKind::NonFinite => {
-                for tensor in [&mut case.q, &mut case.k, &mut case.v] {
-                    poison(tensor, f32::NAN, &mut rng);
-                    poison(tensor, f32::INFINITY, &mut rng);
-                }
-            }
-        }
+        self.kind.apply(&mut case, self.seed);
         Ok(case)
     }
-}
-
-/// Overwrites one element.
-fn poison(tensor: &mut HostTensor, value: f32, rng: &mut impl RngExt) {
-    if tensor.spec().is_empty() {
-        return;
-    }
-    let Shape {
-        batch,
-        heads,
-        seq,
-        dim,
-    } = tensor.spec().shape;
-    let mut below = |size| rng.random_range(0..size);
-    let (batch, head, seq, dim) = (below(batch), below(heads), below(seq), below(dim));
-    tensor.set(batch, head, seq, dim, value);
 }
 
 impl Case {
@@ -256,8 +211,7 @@ impl fmt::Display for CaseSpec {
         }
         match self.kind {
             InputKind::Random => Ok(()),
-            InputKind::Planted => f.write_str(" planted"),
-            InputKind::NonFinite => f.write_str(" non-finite"),
+            kind => write!(f, " {kind}"),
         }
     }
 }

@@ -202,14 +202,9 @@ fn check_head(
         head,
         ref rows,
     } = task;
-    let head_kv = head / problem.group();
     let rules = Rules::new(problem, batch, head);
     let sequence = problem.sequence(batch);
-    let kv_rows = || sequence.kv_rows.clone();
-    let keys = Head {
-        k: inputs.k.head(sequence.batch, head_kv, kv_rows()),
-        v: inputs.v.head(sequence.batch, head_kv, kv_rows()),
-    };
+    let keys = Head::new(problem, inputs, &sequence, head);
     let q = inputs.q.head(sequence.batch, head, sequence.q_rows.clone());
     let head_dim = problem.q().shape.dim;
     let mut verdict = Verdict::default();

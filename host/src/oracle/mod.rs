@@ -9,4 +9,6 @@ mod naive;
 mod row;
 
 pub use check::{At, Rows, Verdict, Worst, check};
+#[cfg(test)]
+pub(crate) use row::scores;
 pub use row::{Inputs, RowReference};

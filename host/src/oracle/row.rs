@@ -1,4 +1,4 @@
-use crate::{HostTensor, Mask, Problem};
+use crate::{HostTensor, Mask, Problem, Sequence};
 
 /// What was given to the kernel; packed tensors have batch 1.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,19 @@ impl<'a> Rules<'a> {
     pub fn bias(&self, i: usize, j: usize) -> f64 {
         -self.slope * (self.center(i) - j as i64).abs() as f64
     }
+
+    /// The score of query `i`, whose q is `q_row`, and key `j` of `head`.
+    fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> f64 {
+        let scale = f64::from(self.problem.softmax_scale());
+        let head_dim = q_row.len();
+        let k_row = &head.k[j * head_dim..][..head_dim];
+        let dot: f64 = q_row.iter().zip(k_row).map(|(q, k)| q * k).sum();
+        let score = match self.problem.softcap().map(f64::from) {
+            Some(cap) => cap * (scale * dot / cap).tanh(),
+            None => scale * dot,
+        };
+        score + self.bias(i, j)
+    }
 }
 
 /// K and V of one head of one sequence, `[seq_kv][dim]`, widened to f64.
@@ -95,25 +108,31 @@ pub(super) struct Head {
     pub v: Vec<f64>,
 }
 
+impl Head {
+    /// What query head `head` of `sequence` reads.
+    pub fn new(problem: &Problem, inputs: Inputs<'_>, sequence: &Sequence, head: usize) -> Self {
+        let head_kv = head / problem.group();
+        let widened =
+            |tensor: &HostTensor| tensor.head(sequence.batch, head_kv, sequence.kv_rows.clone());
+        Self {
+            k: widened(inputs.k),
+            v: widened(inputs.v),
+        }
+    }
+}
+
 /// The exact result of query row `i`, whose q is `q_row`.
 ///
 /// A row whose weights sum to 0, because it sees no key or only scores of −∞, has o = 0 and
 /// lse = −∞.
 pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> RowReference {
     let problem = rules.problem;
-    let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
-    let scale = f64::from(problem.softmax_scale());
-    let score = |j: usize| {
-        let k_row = &head.k[j * head_dim..][..head_dim];
-        let dot: f64 = q_row.iter().zip(k_row).map(|(q, k)| q * k).sum();
-        let score = match problem.softcap().map(f64::from) {
-            Some(cap) => cap * (scale * dot / cap).tanh(),
-            None => scale * dot,
-        };
-        score + rules.bias(i, j)
-    };
+    let head_dim_v = problem.v().shape.dim;
     let keys = rules.keys(i);
-    let scores: Vec<f64> = keys.iter().map(|&j| score(j)).collect();
+    let scores: Vec<f64> = keys
+        .iter()
+        .map(|&j| rules.score(head, q_row, i, j))
+        .collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut row = RowReference {
         o: vec![0.0; head_dim_v],
@@ -149,6 +168,24 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
         }
     }
     row
+}
+
+/// The scores of query `row` of a query head of batch entry number `batch`, of every key it sees.
+#[cfg(test)]
+pub(crate) fn scores(
+    problem: &Problem,
+    inputs: Inputs<'_>,
+    batch: usize,
+    head: usize,
+    row: usize,
+) -> Vec<f64> {
+    let sequence = problem.sequence(batch);
+    let rules = Rules::new(problem, batch, head);
+    let keys = Head::new(problem, inputs, &sequence, head);
+    let place = sequence.q_rows.start + row;
+    let q_row = inputs.q.head(sequence.batch, head, place..place + 1);
+    let score = |j| rules.score(&keys, &q_row, row, j);
+    rules.keys(row).into_iter().map(score).collect()
 }
 
 #[cfg(test)]

@@ -154,18 +154,9 @@ pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::spec;
     use super::*;
-    use crate::{AlibiSlopes, DType, Layout, Problem, Shape};
-
-    fn spec(heads: usize, seq: usize, dim: usize) -> TensorSpec {
-        let shape = Shape {
-            batch: 2,
-            heads,
-            seq,
-            dim,
-        };
-        TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).unwrap()
-    }
+    use crate::{AlibiSlopes, DType, Problem};
 
     fn refused(edit: impl FnOnce(&mut [TensorSpec; 4], &mut ForwardOptions)) -> (String, String) {
         let mut specs = [spec(6, 5, 8), spec(3, 7, 8), spec(3, 7, 4), spec(6, 5, 4)];
@@ -180,45 +171,27 @@ mod tests {
         }
     }
 
+    fn message(argument: &str, wrong: &str) -> (String, String) {
+        (argument.to_owned(), wrong.to_owned())
+    }
+
     #[test]
     fn every_mismatch_names_its_operand() {
-        let message = |argument: &str, wrong: &str| (argument.to_owned(), wrong.to_owned());
-        assert_eq!(
-            refused(|s, _| s[0].shape.dim = 257),
-            message("q", "head_dim is 257")
-        );
-        assert_eq!(
-            refused(|s, _| s[2].shape.dim = 0),
-            message("v", "head_dim_v is 0")
-        );
-        assert_eq!(
-            refused(|s, _| s[1].shape.dim = 9),
-            message("k", "head_dim is 9")
-        );
-        assert_eq!(
-            refused(|s, _| s[2].dtype = DType::F16),
-            message("v", "dtype is f16")
-        );
-        assert_eq!(
-            refused(|s, _| s[1].shape.batch = 1),
-            message("k", "batch is 1")
-        );
-        assert_eq!(
-            refused(|s, _| s[2].shape.seq = 6),
-            message("v", "seq_kv is 6")
-        );
-        assert_eq!(
-            refused(|s, _| s[2].shape.heads = 2),
-            message("v", "heads_kv is 2")
-        );
-        assert_eq!(
-            refused(|s, _| s[0].shape.heads = 5),
-            message("q", "heads_q is 5")
-        );
-        assert_eq!(
-            refused(|s, _| s[3].shape.seq = 6),
-            message("o", "seq_q is 6")
-        );
+        type Edit = fn(&mut [TensorSpec; 4]);
+        let cases: [(Edit, &str, &str); 9] = [
+            (|s| s[0].shape.dim = 257, "q", "head_dim is 257"),
+            (|s| s[2].shape.dim = 0, "v", "head_dim_v is 0"),
+            (|s| s[1].shape.dim = 9, "k", "head_dim is 9"),
+            (|s| s[2].dtype = DType::F16, "v", "dtype is f16"),
+            (|s| s[1].shape.batch = 1, "k", "batch is 1"),
+            (|s| s[2].shape.seq = 6, "v", "seq_kv is 6"),
+            (|s| s[2].shape.heads = 2, "v", "heads_kv is 2"),
+            (|s| s[0].shape.heads = 5, "q", "heads_q is 5"),
+            (|s| s[3].shape.seq = 6, "o", "seq_q is 6"),
+        ];
+        for (edit, argument, wrong) in cases {
+            assert_eq!(refused(|s, _| edit(s)), message(argument, wrong));
+        }
         assert_eq!(refused(|s, _| s[3].strides.seq = 0).0, "o");
         assert_eq!(refused(|s, _| s[0].strides.batch = i64::MIN).0, "q");
         assert_eq!(
@@ -252,7 +225,6 @@ mod tests {
                 spec.shape.batch = 1;
             }
         };
-        let message = |argument: &str, wrong: &str| (argument.to_owned(), wrong.to_owned());
         assert_eq!(
             refused(|_, o| o.cu_seqlens = Some(lengths(&[(5, 7)]))),
             message("q", "batch is 2 beside cu_seqlens")
@@ -276,14 +248,13 @@ mod tests {
 
     #[test]
     fn slopes_are_of_every_head() {
-        let message = |wrong: &str| ("alibi_slopes".to_owned(), wrong.to_owned());
         assert_eq!(
             refused(|_, o| o.alibi = Some(AlibiSlopes::geometric(3))),
-            message("it has 3 slopes a batch entry")
+            message("alibi_slopes", "it has 3 slopes a batch entry")
         );
         assert_eq!(
             refused(|_, o| o.alibi = AlibiSlopes::per_batch(&[0.5; 18], 6).ok()),
-            message("it has slopes of 3 batch entries")
+            message("alibi_slopes", "it has slopes of 3 batch entries")
         );
         // As many batch entries as sequences, not as the operands' batch axis.
         assert_eq!(
@@ -294,7 +265,7 @@ mod tests {
                 o.cu_seqlens = CuSeqlens::from_lengths([(3, 3), (2, 4)]).ok();
                 o.alibi = AlibiSlopes::per_batch(&[0.5; 6], 6).ok();
             }),
-            message("it has slopes of 1 batch entries")
+            message("alibi_slopes", "it has slopes of 1 batch entries")
         );
     }
 }

@@ -253,7 +253,8 @@ mod tests {
     use super::*;
     use crate::{DType, Layout};
 
-    fn spec(heads: usize, seq: usize, dim: usize) -> TensorSpec {
+    /// A dense operand of batch 2.
+    pub(super) fn spec(heads: usize, seq: usize, dim: usize) -> TensorSpec {
         let shape = Shape {
             batch: 2,
             heads,

@@ -36,7 +36,7 @@ macro_rules! instances {
                 // SAFETY: forwarded to the launch.
                 unsafe {
                     crate::mma::forward::<
-                        crate::mma::element::$element,
+                        cuda_std::half::$element,
                         { TILE.warps },
                         { TILE.lane_rows() },
                         { TILE.score_cols() },

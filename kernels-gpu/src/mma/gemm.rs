@@ -148,7 +148,7 @@ pub unsafe fn multiply<E: Element, const ROWS: usize, const COLS: usize>(
         ];
         let a = [a[upper][0], a[lower][0], a[upper][1], a[lower][1]];
         // SAFETY: forwarded to the caller.
-        let c = unsafe { E::mma(a, b, c) };
+        let c = unsafe { E::multiply_add(a, b, c) };
         acc[upper][col] = c[0];
         acc[upper][col + 1] = c[1];
         acc[lower][col] = c[2];

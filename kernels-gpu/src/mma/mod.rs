@@ -26,7 +26,7 @@
 //! reference's, tries once more in haste but looks at each block's scores first.
 
 mod copy;
-pub mod element;
+mod element;
 mod epilogue;
 mod frame;
 mod gemm;

@@ -1,7 +1,8 @@
 //! `mma.sync` from registers: every warp adds A · B to its D, once a step.
 
 use cuda_std::global::{load_u16, load_u32, store};
-use cuda_std::mma_sync::mma_bf16;
+use cuda_std::half::Bf16;
+use cuda_std::mma_sync::MmaSync;
 use cuda_std::thread::block_idx_x;
 use cuda_std::warp::{lane_id, warp_id};
 
@@ -52,7 +53,7 @@ pub unsafe fn multiply(params: &ProbeParams) {
         for row in 0..ROW_TILES {
             for column in 0..COLUMN_TILES {
                 // SAFETY: all lanes take as many steps.
-                d[row][column] = unsafe { mma_bf16(a[row], b[column], d[row][column]) };
+                d[row][column] = unsafe { Bf16::multiply_add(a[row], b[column], d[row][column]) };
             }
         }
         step += 1;

@@ -1,7 +1,7 @@
 //! Asynchronous copies (PTX ISA §9.7.9.24–§9.7.9.27).
 
 use super::builder::Builder;
-use super::memory::{cache_hints, rmw_op, space, without_policy};
+use super::memory::{cache_hints, rmw_op, rmw_type, space, without_policy};
 use super::mods::Mods;
 use super::{Decode, malformed, unsupported, want};
 use crate::ir::{Addr, BulkOp, CpAsync, MbarrierKind, Op, Reg, RmwOp, RmwTy, Space};
@@ -253,15 +253,7 @@ fn bulk(op: BulkOp) -> Op {
 }
 
 fn bulk_type(ty: Ty) -> Decode<RmwTy> {
-    Ok(match ty {
-        Ty::F16 => RmwTy::F16,
-        Ty::Bf16 => RmwTy::Bf16,
-        Ty::B32 | Ty::U32 => RmwTy::U32,
-        Ty::S32 => RmwTy::S32,
-        Ty::B64 | Ty::U64 => RmwTy::U64,
-        Ty::S64 => RmwTy::S64,
-        Ty::F32 => RmwTy::F32,
-        Ty::F64 => RmwTy::F64,
-        _ => return Err(unsupported("bulk reduction of this type")),
-    })
+    rmw_type(ty)
+        .filter(|ty| !matches!(ty, RmwTy::F16x2 | RmwTy::Bf16x2))
+        .ok_or_else(|| unsupported("bulk reduction of this type"))
 }

@@ -103,6 +103,23 @@ pub(super) fn rmw_op(m: &str) -> Option<RmwOp> {
     })
 }
 
+/// What a read-modify-write function takes memory to hold.
+pub(super) fn rmw_type(ty: Ty) -> Option<RmwTy> {
+    Some(match ty {
+        Ty::B32 | Ty::U32 => RmwTy::U32,
+        Ty::S32 => RmwTy::S32,
+        Ty::B64 | Ty::U64 => RmwTy::U64,
+        Ty::S64 => RmwTy::S64,
+        Ty::F32 => RmwTy::F32,
+        Ty::F64 => RmwTy::F64,
+        Ty::F16 => RmwTy::F16,
+        Ty::F16x2 => RmwTy::F16x2,
+        Ty::Bf16 => RmwTy::Bf16,
+        Ty::Bf16x2 => RmwTy::Bf16x2,
+        _ => return None,
+    })
+}
+
 impl<'a> Builder<'_, 'a> {
     /// The space of an access once its address symbol is known.
     pub(super) fn settle_space(&self, written: Space, symbol: Option<Space>) -> Decode<Space> {
@@ -201,19 +218,7 @@ impl<'a> Builder<'_, 'a> {
         let f = mods
             .find(rmw_op)
             .ok_or_else(|| unsupported("this atomic operation"))?;
-        let ty = match mods.ty()? {
-            Ty::B32 | Ty::U32 => RmwTy::U32,
-            Ty::S32 => RmwTy::S32,
-            Ty::B64 | Ty::U64 => RmwTy::U64,
-            Ty::S64 => RmwTy::S64,
-            Ty::F32 => RmwTy::F32,
-            Ty::F64 => RmwTy::F64,
-            Ty::F16 => RmwTy::F16,
-            Ty::F16x2 => RmwTy::F16x2,
-            Ty::Bf16 => RmwTy::Bf16,
-            Ty::Bf16x2 => RmwTy::Bf16x2,
-            _ => return Err(unsupported("atomic of this type")),
-        };
+        let ty = rmw_type(mods.ty()?).ok_or_else(|| unsupported("atomic of this type"))?;
         let float = matches!(
             ty,
             RmwTy::F32 | RmwTy::F64 | RmwTy::F16 | RmwTy::F16x2 | RmwTy::Bf16 | RmwTy::Bf16x2

@@ -72,7 +72,8 @@ impl<'a> Builder<'_, 'a> {
                     "offset to a dynamic shared array in an operand",
                 ));
             }
-            Symbol::Shared(at) | Symbol::Local(at) | Symbol::Param(at) => value(at),
+            Symbol::Shared(at) => Preset::Shared(i64::from(at).wrapping_add(offset) as u64),
+            Symbol::Local(at) | Symbol::Param(at) => value(at),
             Symbol::ModuleShared(_) => unreachable!("resolved above"),
         }))
     }

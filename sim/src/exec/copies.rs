@@ -2,7 +2,7 @@
 
 use super::access::uninitialised;
 use super::cluster::State;
-use super::place::{Memory, address, classify};
+use super::place::{address, locate};
 use super::regs::lanes;
 use super::warp::{PendingCopy, Warp, WarpId};
 use crate::fault::{Exec, FaultKind};
@@ -29,10 +29,9 @@ impl State<'_> {
             {
                 src_bytes = 0;
             }
-            let (Memory::Shared(rank), offset) = classify(Space::Shared, dst, warp.id.cta) else {
-                unreachable!("a shared address is shared memory");
-            };
-            let start = self.shared_range(rank, offset, op.bytes.into(), op.bytes.into(), lane)?;
+            let cta = warp.id.cta;
+            let (_, offset) = locate(Space::Shared, dst, cta, lane)?;
+            let start = self.shared_range(cta, offset, op.bytes.into(), op.bytes.into(), lane)?;
             if !src.is_multiple_of(op.bytes.into()) {
                 return Err(super::place::misaligned(
                     "global",
@@ -44,7 +43,7 @@ impl State<'_> {
             if src_bytes > 0 {
                 self.global_range(src, src_bytes.into(), 1, lane)?;
             }
-            dst_at[lane] = dst;
+            dst_at[lane] = offset;
             sources[lane] = (src, src_bytes.into());
             self.copies[warp.id.number as usize].push(PendingCopy {
                 lane: lane as u8,

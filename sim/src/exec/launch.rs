@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::config::{Checks, LaunchConfig, Report};
 use super::regs::LANES;
-use super::{MAX_SHARED_BYTES, MAX_THREADS, work};
+use super::{MAX_SHARED_BYTES, MAX_THREADS, window, work};
 use crate::checks::Published;
 use crate::decode::SHARED_BASE;
 use crate::error::SimError;
@@ -176,6 +176,10 @@ impl<'l> Launch<'l> {
             Preset::Global { variable, offset } => {
                 return self.globals[variable as usize].wrapping_add(offset as u64);
             }
+            Preset::Shared(at) => return window::of_rank(rank).wrapping_add(at),
+            Preset::DynamicSharedBase => {
+                return window::of_rank(rank) + u64::from(self.dynamic_base);
+            }
             Preset::GridId => return 1,
             Preset::Tid(i) => self.tid(warp * LANES as u32 + lane)[usize::from(i)],
             Preset::Ntid(i) => self.config.block[usize::from(i)],
@@ -200,7 +204,6 @@ impl<'l> Launch<'l> {
             Preset::NSmId => product(self.config.grid).min(u32::MAX.into()) as u32,
             Preset::DynamicSharedBytes => self.config.shared_bytes,
             Preset::TotalSharedBytes => self.shared_bytes,
-            Preset::DynamicSharedBase => self.dynamic_base,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! mbarrier objects (PTX ISA §9.7.13.15).
 
 use super::cluster::State;
-use super::place::{Memory, address, classify};
+use super::place::{Memory, address, locate};
 use super::regs::{LANES, lanes};
 use super::warp::{Wait, Warp, WarpId};
 use crate::fault::{Exec, FaultKind};
@@ -69,13 +69,19 @@ impl State<'_> {
         cta: u32,
         lane: usize,
     ) -> Exec<Key> {
-        match classify(space, address, cta) {
+        match locate(space, address, cta, lane)? {
             (Memory::Shared(rank), offset) => {
-                self.shared_range(rank, offset, BYTES, BYTES, lane)?;
+                self.mbarrier_range((rank, offset), lane)?;
                 Ok((rank, offset))
             }
             _ => Err(misuse(format!("address {address:#x} is not in shared memory")).at(lane)),
         }
+    }
+
+    /// Checks that an object has room at `key`.
+    pub(super) fn mbarrier_range(&self, (rank, offset): Key, lane: usize) -> Exec<()> {
+        self.shared_range(rank, offset, BYTES, BYTES, lane)?;
+        Ok(())
     }
 
     /// The mbarrier operand of a bulk copy.

@@ -42,8 +42,8 @@ pub(crate) const MAX_SHARED_BYTES: u64 = 227 * 1024;
 /// Most threads of a CTA.
 pub(crate) const MAX_THREADS: u64 = 1024;
 
-/// Windows of the generic address space. A shared address is the own CTA's below `1 << RANK_SHIFT`;
-/// above, it names CTA `(address >> RANK_SHIFT) - 1` of the cluster.
+/// Windows of the generic address space. As on hardware, every shared address names a CTA of the cluster by its
+/// rank, `address >> RANK_SHIFT`, those a CTA has of its own variables too.
 pub(crate) mod window {
     pub(crate) const SHARED: u64 = 1 << 32;
     pub(crate) const LOCAL: u64 = 2 << 32;
@@ -51,4 +51,9 @@ pub(crate) mod window {
     /// First address above the windows.
     pub(crate) const END: u64 = 4 << 32;
     pub(crate) const RANK_SHIFT: u32 = 24;
+
+    /// Where the shared memory of CTA `rank` begins in the shared window.
+    pub(crate) fn of_rank(rank: u32) -> u64 {
+        u64::from(rank) << RANK_SHIFT
+    }
 }

@@ -4,7 +4,7 @@ use super::cluster::State;
 use super::regs::{LANES, Regs, lanes};
 use super::window;
 use crate::decode::SHARED_BASE;
-use crate::fault::{Exec, FaultKind};
+use crate::fault::{Exec, FaultKind, Raise};
 use crate::ir::{Addr, Space};
 
 /// The memory some lanes of an access mean.
@@ -48,34 +48,46 @@ pub(super) fn address(regs: &Regs, addr: &Addr, lane: usize) -> u64 {
     }
 }
 
-/// The memory an address of `space` means to a thread of CTA `cta`, and the offset in it.
+/// The memory an address of `space` means, and the offset in it.
 #[inline(always)]
-pub(super) fn classify(space: Space, address: u64, cta: u32) -> (Memory, u64) {
+pub(super) fn classify(space: Space, address: u64) -> (Memory, u64) {
     match space {
         Space::Global | Space::Const => (Memory::Global, address),
-        Space::Shared | Space::SharedCluster => shared(address, cta),
+        Space::Shared | Space::SharedCluster => shared(address),
         Space::Local => (Memory::Local, address),
         Space::Param => (Memory::Param, address),
         Space::Generic => match address {
             a if a >= window::END => (Memory::Global, a),
             a if a >= window::PARAM => (Memory::Param, a - window::PARAM),
             a if a >= window::LOCAL => (Memory::Local, a - window::LOCAL),
-            a if a >= window::SHARED => shared(a - window::SHARED, cta),
+            a if a >= window::SHARED => shared(a - window::SHARED),
             a => (Memory::Global, a),
         },
     }
 }
 
-/// A shared window address: own CTA below the first rank, else the CTA it names.
+/// A shared window address.
 #[inline(always)]
-fn shared(address: u64, cta: u32) -> (Memory, u64) {
-    match address >> window::RANK_SHIFT {
-        0 => (Memory::Shared(cta), address),
-        rank => (
-            Memory::Shared(u32::try_from(rank - 1).unwrap_or(u32::MAX)),
-            address & ((1 << window::RANK_SHIFT) - 1),
-        ),
+fn shared(address: u64) -> (Memory, u64) {
+    let rank = u32::try_from(address >> window::RANK_SHIFT).unwrap_or(u32::MAX);
+    (Memory::Shared(rank), address & (window::of_rank(1) - 1))
+}
+
+/// As [`classify`], of an address that a thread of CTA `cta` uses: `.shared::cta` reaches that CTA's memory alone.
+#[inline(always)]
+pub(super) fn locate(space: Space, address: u64, cta: u32, lane: usize) -> Exec<(Memory, u64)> {
+    let (memory, offset) = classify(space, address);
+    match memory {
+        Memory::Shared(rank) if space == Space::Shared && rank != cta => {
+            Err(of_another_cta(address, rank, cta, lane))
+        }
+        _ => Ok((memory, offset)),
     }
+}
+
+#[cold]
+fn of_another_cta(address: u64, rank: u32, cta: u32, lane: usize) -> Box<Raise> {
+    FaultKind::AnotherCta { address, rank, cta }.at(lane)
 }
 
 impl State<'_> {
@@ -178,12 +190,7 @@ impl State<'_> {
     }
 }
 
-pub(super) fn misaligned(
-    space: &'static str,
-    address: u64,
-    align: u64,
-    lane: usize,
-) -> Box<crate::fault::Raise> {
+pub(super) fn misaligned(space: &'static str, address: u64, align: u64, lane: usize) -> Box<Raise> {
     FaultKind::Misaligned {
         space,
         address,
@@ -203,11 +210,11 @@ pub(super) fn group_by_memory(
     let mut rest = mask;
     while rest != 0 {
         let first = rest.trailing_zeros() as usize;
-        let (memory, _) = classify(space, addresses[first], cta);
+        let (memory, _) = locate(space, addresses[first], cta, first)?;
         let mut group = 0;
         let mut offsets = [0; LANES];
         for lane in lanes(rest) {
-            let (m, offset) = classify(space, addresses[lane], cta);
+            let (m, offset) = classify(space, addresses[lane]);
             if m == memory {
                 group |= 1 << lane;
                 offsets[lane] = offset;

@@ -158,7 +158,7 @@ impl State<'_> {
             Op::IsSpace { space, d, a } => {
                 let mut v = 0;
                 for (lane, &x) in warp.regs.get64(*a).iter().enumerate() {
-                    v |= u32::from(in_window(*space, x)) << lane;
+                    v |= u32::from(in_window(*space, x, warp.id.cta)) << lane;
                 }
                 warp.regs.put_pred(*d, v, m);
             }
@@ -172,11 +172,7 @@ impl State<'_> {
                 self.mapa(warp, m, [*wide, *generic], [*d, *a, *rank])?;
             }
             Op::GetCtaRank { wide, d, a } => {
-                let own = warp.id.cta;
-                let rank = |x: u64| match x >> window::RANK_SHIFT {
-                    0 => own,
-                    r => r as u32 - 1,
-                };
+                let rank = |x: u64| (x >> window::RANK_SHIFT) as u32;
                 let v = if *wide {
                     warp.regs.get64(*a).map(rank)
                 } else {
@@ -265,8 +261,8 @@ impl State<'_> {
         }
         let base = if generic { window::SHARED } else { 0 };
         let map = |x: u64, lane: usize| {
-            let offset = x.wrapping_sub(base) & ((1 << window::RANK_SHIFT) - 1);
-            base + (u64::from(ranks[lane] + 1) << window::RANK_SHIFT) + offset
+            let offset = x.wrapping_sub(base) & (window::of_rank(1) - 1);
+            base + window::of_rank(ranks[lane]) + offset
         };
         if wide {
             let x = *warp.regs.get64(a);
@@ -356,9 +352,12 @@ fn window_base(space: Window) -> u64 {
     }
 }
 
-fn in_window(space: Window, address: u64) -> bool {
+fn in_window(space: Window, address: u64, cta: u32) -> bool {
     match space {
-        Window::Shared => (window::SHARED..window::LOCAL).contains(&address),
+        Window::Shared => {
+            let own = window::SHARED + window::of_rank(cta);
+            (own..own + window::of_rank(1)).contains(&address)
+        }
         Window::Local => (window::LOCAL..window::PARAM).contains(&address),
         Window::Param => (window::PARAM..window::END).contains(&address),
         Window::Global => address >= window::END,

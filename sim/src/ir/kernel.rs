@@ -44,7 +44,9 @@ pub enum Preset {
     GridId,
     DynamicSharedBytes,
     TotalSharedBytes,
-    /// Where dynamic shared memory starts.
+    /// Address of a shared variable, less what tells the CTAs of a cluster apart.
+    Shared(u64),
+    /// Address of dynamic shared memory.
     DynamicSharedBase,
 }
 

@@ -1,16 +1,17 @@
 //! `cargo xtask build`
 
-use cuda_builder::{Build, ptxas};
+use cuda_builder::Build;
 use kernels_gpu::instances;
 
+use crate::kernels::Tools;
 use crate::{kernels, paths};
 
 pub fn run() -> anyhow::Result<()> {
     let mut build = kernels::compile()?;
-    match ptxas::find_or_install(&paths::ptxas_venv()) {
-        Ok(program) => kernels::assemble(&mut build, &program)?,
+    match Tools::find_or_install() {
+        Ok(tools) => kernels::assemble(&mut build, &tools)?,
         Err(error) => {
-            eprintln!("no ptxas, so no registers in the manifest: {error}");
+            eprintln!("no registers in the manifest: {error}");
             build.write(&paths::ptx())?;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cuda_builder::{compiler, ptxas};
+use cuda_builder::{compiler, tool};
 
 use crate::commands::verify::has_gpu;
 use crate::paths;
@@ -31,18 +31,17 @@ pub fn run() -> anyhow::Result<()> {
         );
     }
 
-    println!("ptxas (for PTX checks; kernels build without it):");
-    let venv = paths::ptxas_venv();
-    match ptxas::find(&venv) {
-        Some(path) => println!(
-            "  found    {} at {}",
-            ptxas::version(&path)?,
-            path.display()
-        ),
-        None => println!(
-            "  MISSING  install with `{}`",
-            ptxas::install_command(&venv)
-        ),
+    let venv = paths::tools_venv();
+    for program in [tool::PTXAS, tool::NVDISASM] {
+        let name = program.name;
+        println!("{name} (for PTX checks; kernels build without it):");
+        match program.find(&venv) {
+            Some(path) => println!("  found    {} at {}", tool::version(&path)?, path.display()),
+            None => println!(
+                "  MISSING  install with `{}`",
+                program.install_command(&venv)
+            ),
+        }
     }
 
     println!("NVIDIA driver (to run on a GPU; everything else works without):");
@@ -54,7 +53,7 @@ pub fn run() -> anyhow::Result<()> {
         ),
     }
     let python = which_python();
-    println!("python3 (only to install ptxas, and for the scripts in bench/ and examples/):");
+    println!("python3 (only to install these, and for the scripts in bench/ and examples/):");
     println!(
         "  {}",
         if python {

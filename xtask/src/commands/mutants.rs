@@ -15,7 +15,7 @@ pub struct Args {
     filter: Option<String>,
 }
 
-/// One way to break the code, which the property tests must notice.
+/// One way to break the code, which the tests must notice.
 struct Mutant {
     name: &'static str,
     file: &'static str,
@@ -91,9 +91,15 @@ const MUTANTS: &[Mutant] = &[
         original: "                warp::sync_warp();\n                inbox.release",
         broken: "                inbox.release",
     },
+    Mutant {
+        name: "cluster: an address from a descriptor lacks its block's rank",
+        file: "cuda/cuda_std/src/wgmma.rs",
+        original: "base & !ADDRESS_MASK | self.0",
+        broken: "base & 0 | self.0",
+    },
 ];
 
-/// Breaks a copy of the tree in each way and runs the property tests on it: they must fail.
+/// Breaks a copy of the tree in each way and runs the property and stress tests on it: they must fail.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     let copy = paths::target().join("mutants/tree");
@@ -104,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let test = || {
         cmd!(
             sh,
-            "cargo test --quiet --package ferroflash-tests --test properties"
+            "cargo test --quiet --package ferroflash-tests --test properties --test stress"
         )
         .quiet()
     };

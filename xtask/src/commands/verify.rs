@@ -1,8 +1,8 @@
 //! `cargo xtask verify`
 
-use cuda_builder::ptxas;
 use xshell::{Shell, cmd};
 
+use crate::kernels::Tools;
 use crate::report::{Outcome, Report};
 use crate::{budgets, kernels, paths, ptx_checks};
 
@@ -17,7 +17,7 @@ pub struct Args {
     /// Seed of the problems
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Pin every kernel's registers at what ptxas reports now
+    /// Pin every kernel's registers and spills at what ptxas makes of it now
     #[arg(long)]
     pin_registers: bool,
 }
@@ -65,7 +65,7 @@ pub fn has_gpu() -> bool {
         || std::path::Path::new("/dev/nvidiactl").exists()
 }
 
-/// Builds the kernels and checks their PTX; without ptxas its checks are reported as not run.
+/// Builds the kernels and checks their PTX; without ptxas and nvdisasm what they tell is reported as not run.
 pub fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
     let mut build = kernels::compile()?;
     println!(
@@ -74,15 +74,18 @@ pub fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()>
         build.compiler
     );
     ptx_checks::check_text(&build, report)?;
-    match ptxas::find_or_install(&paths::ptxas_venv()) {
-        Ok(program) => {
-            kernels::assemble(&mut build, &program)?;
+    match Tools::find_or_install() {
+        Ok(tools) => {
+            kernels::assemble(&mut build, &tools)?;
             if pin_registers {
                 budgets::write(&build)?;
             }
             ptx_checks::check_resources(&build, &budgets::read()?, report);
         }
-        Err(error) => report.add(Outcome::NotRun(format!("ptxas checks: {error}"))),
+        Err(error) => {
+            let reason = format!("registers, spills and main loops: {error}");
+            report.add(Outcome::NotRun(reason));
+        }
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use ferroflash::cases::InputKind;
 use ferroflash::{DType, Layout, Mask, Variant};
 
 use crate::failure::Failure;
@@ -118,6 +120,32 @@ impl From<LayoutName> for Layout {
             LayoutName::Bshd => Self::Bshd,
             LayoutName::Bhsd => Self::Bhsd,
         }
+    }
+}
+
+/// What the inputs hold, by the library's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputName(pub InputKind);
+
+impl InputName {
+    const ALL: [Self; InputKind::ALL.len()] = {
+        let mut all = [Self(InputKind::Random); InputKind::ALL.len()];
+        let mut i = 0;
+        while i < all.len() {
+            all[i] = Self(InputKind::ALL[i]);
+            i += 1;
+        }
+        all
+    };
+}
+
+impl ValueEnum for InputName {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()))
     }
 }
 

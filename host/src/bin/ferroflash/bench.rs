@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
-use ferroflash::cases::{Case, Lengths, normal};
+use ferroflash::cases::{Case, InputKind, Lengths, normal};
 use ferroflash::oracle::Rows;
 use ferroflash::{
     AlibiSlopes, Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward,
@@ -11,7 +11,7 @@ use ferroflash::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{self, BackendName, DTypeName, ForwardArgs, LayoutName};
+use crate::arguments::{self, BackendName, DTypeName, ForwardArgs, InputName, LayoutName};
 use crate::backends::{self, Work};
 use crate::bench_sweep;
 use crate::failure::Failure;
@@ -57,6 +57,9 @@ pub struct Args {
     /// Add linear biases with the slopes of the paper, 2^(-8/H) and its powers
     #[arg(long)]
     alibi: bool,
+    /// What q, k and v hold: N(0, 1), or what makes kernels leave their fast path
+    #[arg(long, value_enum, default_value_t = InputName(InputKind::Random))]
+    input: InputName,
     /// What to time
     #[arg(long, value_enum, default_value_t = Pass::Fwd)]
     pass: Pass,
@@ -136,6 +139,18 @@ fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
         seq,
         dim,
     };
+    let InputName(input) = args.input;
+    let dtype = args.dtype.into();
+    if !input.suits(dtype) {
+        return Err(Failure::refused(
+            "--input",
+            format!(
+                "its scores are too large to check results of {}",
+                dtype.name()
+            ),
+            "random, planted or non-finite; or --dtype f16 or bf16",
+        ));
+    }
     let heads_kv = args.heads_kv.unwrap_or(args.heads);
     let head_dim_v = args.head_dim_v.unwrap_or(args.head_dim);
     Ok(Bench {
@@ -144,9 +159,10 @@ fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
             shape(heads_kv, seq_kv, args.head_dim),
             shape(heads_kv, seq_kv, head_dim_v),
         ],
-        dtype: args.dtype.into(),
+        dtype,
         layout,
         options,
+        input,
         json: args.json,
     })
 }
@@ -158,6 +174,7 @@ pub struct Bench {
     pub dtype: DType,
     pub layout: Layout,
     pub options: ForwardOptions,
+    pub input: InputKind,
     pub json: bool,
 }
 
@@ -165,6 +182,9 @@ pub struct Bench {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Report {
     pub kernel: String,
+    /// What the inputs held, if not N(0, 1) alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
     pub ms_median: f64,
     pub ms_min: f64,
     pub ms_max: f64,
@@ -178,6 +198,9 @@ pub struct Report {
     pub gbs: f64,
     pub device: String,
 }
+
+/// Seed of what [`InputKind::apply`] draws.
+const INPUT_SEED: u64 = 0;
 
 /// Rows that are checked before anything is timed.
 const CHECKED_ROWS: Rows = Rows::Sampled { count: 64, seed: 0 };
@@ -199,16 +222,23 @@ impl Bench {
         Ok(Problem::with_dense_output(q?, k?, v?, &self.options)?)
     }
 
-    /// The problem with random inputs.
+    /// The name of inputs that are not the usual ones.
+    pub fn input_name(&self) -> Option<&'static str> {
+        (self.input != InputKind::Random).then(|| self.input.name())
+    }
+
+    /// The problem with its inputs.
     pub fn case(&self) -> Result<Case, Failure> {
         let [q, k, v] = self.shapes;
         let input = |shape, seed| normal(self.dtype, shape, self.layout, seed);
-        Ok(Case {
+        let mut case = Case {
             q: input(q, 1)?,
             k: input(k, 2)?,
             v: input(v, 3)?,
             options: self.options.clone(),
-        })
+        };
+        self.input.apply(&mut case, INPUT_SEED);
+        Ok(case)
     }
 
     /// Checks the result, then times it.
@@ -250,7 +280,25 @@ impl Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        Ok(report(kernel, backend.device_name(), &problem, &times))
+        Ok(self.report(kernel, backend.device_name(), &problem, &times))
+    }
+
+    fn report(&self, kernel: String, device: String, problem: &Problem, times: &Times) -> Report {
+        let Times { ms, host_us } = times;
+        let ms_median = median(ms);
+        let seconds = ms_median / 1e3;
+        Report {
+            kernel,
+            input: self.input_name().map(str::to_owned),
+            ms_median,
+            ms_min: ms[0],
+            ms_max: ms[ms.len() - 1],
+            host_us: median(host_us),
+            runs: ms.len(),
+            tflops: problem.flops() / seconds / 1e12,
+            gbs: problem.bytes() / seconds / 1e9,
+            device,
+        }
     }
 
     fn print(&self, report: &Report) -> Result<(), Failure> {
@@ -261,6 +309,7 @@ impl Bench {
         } else {
             let Report {
                 kernel,
+                input,
                 ms_median,
                 ms_min,
                 ms_max,
@@ -271,6 +320,9 @@ impl Bench {
                 device,
             } = report;
             writeln!(out, "{kernel} on {device}")?;
+            if let Some(input) = input {
+                writeln!(out, "  {input} inputs")?;
+            }
             writeln!(
                 out,
                 "  {ms_median:.4} ms median of {runs} runs, {ms_min:.4} to {ms_max:.4}"
@@ -326,23 +378,6 @@ struct Times {
     ms: Vec<f64>,
     /// How long each call kept its caller, in microseconds.
     host_us: Vec<f64>,
-}
-
-fn report(kernel: String, device: String, problem: &Problem, times: &Times) -> Report {
-    let Times { ms, host_us } = times;
-    let ms_median = median(ms);
-    let seconds = ms_median / 1e3;
-    Report {
-        kernel,
-        ms_median,
-        ms_min: ms[0],
-        ms_max: ms[ms.len() - 1],
-        host_us: median(host_us),
-        runs: ms.len(),
-        tflops: problem.flops() / seconds / 1e12,
-        gbs: problem.bytes() / seconds / 1e9,
-        device,
-    }
 }
 
 /// Median of sorted values.

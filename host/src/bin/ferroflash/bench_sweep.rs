@@ -176,7 +176,7 @@ impl Sweep {
     }
 }
 
-/// The options of a bench that are not the usual ones.
+/// The options and inputs of a bench that are not the usual ones.
 fn option_words(bench: &Bench) -> Vec<String> {
     let options = &bench.options;
     let side = |keys: Option<u32>| keys.map_or("all".to_owned(), |keys| keys.to_string());
@@ -190,16 +190,17 @@ fn option_words(bench: &Bench) -> Vec<String> {
         options.softmax_scale.map(|scale| format!("scale {scale}")),
         options.softcap.map(|softcap| format!("softcap {softcap}")),
         options.alibi.as_ref().map(|_| "ALiBi".to_owned()),
+        bench.input_name().map(|name| format!("{name} inputs")),
         (bench.layout != Layout::Bshd).then(|| format!("{:?}", bench.layout).to_lowercase()),
     ];
     words.into_iter().flatten().collect()
 }
 
-/// Whether a bench has no options but its mask.
+/// Whether a bench has no options but its mask, and the usual inputs.
 pub fn is_plain(bench: &Bench) -> bool {
     let ferroflash::ForwardOptions { mask, o_layout, .. } = bench.options;
     let plain = ferroflash::ForwardOptions::new()
         .mask(mask)
         .o_layout(o_layout);
-    bench.options.clone().force(None) == plain
+    bench.input_name().is_none() && bench.options.clone().force(None) == plain
 }

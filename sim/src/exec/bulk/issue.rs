@@ -5,7 +5,7 @@ use super::flight::{Cargo, Flight};
 use super::land::rmw_ty;
 use crate::decode::SHARED_BASE;
 use crate::exec::mbarrier::Key;
-use crate::exec::place::{Memory, address, classify, misaligned};
+use crate::exec::place::{Memory, address, classify, locate, misaligned};
 use crate::exec::regs::lanes;
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
@@ -54,7 +54,7 @@ impl State<'_> {
         let at = address(&warp.regs, addr, lane);
         let mut bytes = [0; TENSOR_MAP_BYTES];
         let size = TENSOR_MAP_BYTES as u64;
-        match classify(Space::Generic, at, warp.id.cta) {
+        match classify(Space::Generic, at) {
             (Memory::Param, offset) => {
                 let params = &self.launch.params;
                 let limit = params.len() as u32;
@@ -87,15 +87,10 @@ impl State<'_> {
         align: u64,
         lane: usize,
     ) -> Exec<u64> {
-        let (memory, offset) =
-            classify(Space::Shared, address(&warp.regs, addr, lane), warp.id.cta);
-        match memory {
-            Memory::Shared(rank) if rank == warp.id.cta => {
-                self.shared_range(rank, offset, bytes, align, lane)?;
-                Ok(offset)
-            }
-            _ => Err(FaultKind::Tensor("the source must be own shared memory".into()).at(lane)),
-        }
+        let (cta, at) = (warp.id.cta, address(&warp.regs, addr, lane));
+        let (_, offset) = locate(Space::Shared, at, cta, lane)?;
+        self.shared_range(cta, offset, bytes, align, lane)?;
+        Ok(offset)
     }
 
     /// Destination offset and completion objects of a load: its own CTA's, one CTA named by the
@@ -110,7 +105,7 @@ impl State<'_> {
         lane: usize,
     ) -> Exec<(u64, Vec<Key>)> {
         let at = address(&warp.regs, dst, lane);
-        let (Memory::Shared(rank), offset) = classify(Space::SharedCluster, at, warp.id.cta) else {
+        let (Memory::Shared(rank), offset) = classify(Space::SharedCluster, at) else {
             unreachable!("a shared address is shared memory");
         };
         let (mbar_rank, mbar_at) = self.mbarrier_operand(warp, mbar, lane)?;
@@ -140,7 +135,7 @@ impl State<'_> {
         for rank in ranks {
             self.shared_range(rank, offset, bytes, align, lane)?;
             let key = (rank, mbar_at);
-            self.mbarrier_at(Space::Shared, mbar_at, rank, lane)?;
+            self.mbarrier_range(key, lane)?;
             if !self.mbarriers.contains_key(&key) {
                 return Err(FaultKind::Mbarrier(format!(
                     "shared address {mbar_at:#x} of CTA rank {rank} holds no initialised mbarrier"
@@ -239,8 +234,7 @@ impl State<'_> {
                 let at = address(&warp.regs, dst, lane);
                 let (dst_at, targets) =
                     self.load_targets(warp, [dst, mbar], None, bytes.into(), BULK_ALIGN, lane)?;
-                let (Memory::Shared(rank), _) = classify(Space::SharedCluster, at, warp.id.cta)
-                else {
+                let (Memory::Shared(rank), _) = classify(Space::SharedCluster, at) else {
                     unreachable!("a shared address is shared memory");
                 };
                 Cargo::SharedToCluster {

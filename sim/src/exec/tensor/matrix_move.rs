@@ -4,7 +4,7 @@
 //! `2·(l mod 4)` and the next of row `l / 4`; with `.trans`, of column `l / 4`.
 
 use crate::checks::Touch;
-use crate::exec::place::{Memory, addresses, classify};
+use crate::exec::place::{Memory, addresses, locate};
 use crate::exec::regs::{LANES, lanes};
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
@@ -33,7 +33,7 @@ impl State<'_> {
         let mut at = [0; LANES];
         let mut starts = [0; LANES];
         for lane in lanes(mask) {
-            match classify(space, raw[lane], warp.id.cta) {
+            match locate(space, raw[lane], warp.id.cta, lane)? {
                 (Memory::Shared(rank), offset) if rank == warp.id.cta => {
                     at[lane] = offset;
                     let bytes = ROW_BYTES.into();
