@@ -201,7 +201,7 @@ pub const HD64: WgmmaTile = WgmmaTile {
     block_n: 128,
     q_stages: 2,
     k_stages: 4,
-    v_stages: 2,
+    v_stages: 3,
     cluster: 1,
     q_in_registers: false,
     overlap: false,
