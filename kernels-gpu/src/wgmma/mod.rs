@@ -26,8 +26,9 @@
 //!                 mbarriers
 //! ```
 //!
-//! Blocks of keys go from the last visible one to the first: those with a mask by the online softmax, those
-//! without by the max-free one (`softmax.rs`).
+//! Blocks of keys go from the first visible one to the last: the first and those with a mask by the online softmax, the
+//! others by the max-free one (`softmax.rs`). Tiles that run at the same time then read the same keys, and a row meets
+//! the start of the sequence, where attention sinks are, first.
 
 pub mod schedule;
 pub mod tensor_map;

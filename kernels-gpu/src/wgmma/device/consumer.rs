@@ -9,6 +9,7 @@ use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
 
 use super::Launch;
 use super::blocks::{Ranges, is_past_end, rows_of};
+use super::element::Element;
 use super::epilogue;
 use super::lanes::Lanes;
 use super::mask::{Keys, below, col};
@@ -26,13 +27,8 @@ use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 
-/// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
-/// f16's, so that no packed probability overflows.
+/// A thread's part of a block's sum above which the references are moved: far from [`Element::HUGE_SUM`].
 const LARGE_SUM: f32 = 1024.0;
-
-/// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
-/// the range in which [`Rows::lower`] has an exact factor.
-const HUGE_SUM: f32 = f32::from_bits((127 + 120) << 23);
 
 /// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
 struct Consumer<'a, K, const S: usize, const P: usize, const O: usize>
@@ -275,7 +271,7 @@ where
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
-            let huge = HUGE_SUM;
+            let huge = K::Element::HUGE_SUM;
             let factor = if warp::any(!(sums[0] <= huge && sums[1] <= huge)) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
                 let k_smem = k_smem.address(self.launch.smem);

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod consumer;
+mod element;
 mod epilogue;
 mod lanes;
 mod mask;
