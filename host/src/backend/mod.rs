@@ -6,6 +6,7 @@ mod device;
 mod gpu;
 pub(crate) mod hopper;
 pub mod sim;
+mod tile_list;
 mod uploads;
 
 pub use device::{Counts, Device, DeviceInfo, Launch};
