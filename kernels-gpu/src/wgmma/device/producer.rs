@@ -67,8 +67,6 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
             if leader {
                 dispatcher.announce_next(&inbox);
             }
-            // Read again rather than kept.
-            let (place, sequence) = inbox.take_alone(params);
             while n_block > blocks.begin {
                 n_block -= 1;
                 if n_block > blocks.begin {
