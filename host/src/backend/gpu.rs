@@ -245,3 +245,42 @@ fn family_of(variant: Variant) -> Family {
     };
     family
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::{Arrangement, CaseSpec, InputKind, Lengths};
+    use crate::{DType, Layout, Mask, Sim};
+
+    #[test]
+    fn packed_sequences_are_listed_once_for_each_mask() {
+        let spec = CaseSpec {
+            dtype: DType::Bf16,
+            lengths: Lengths::Varlen(vec![(3, 5), (0, 2), (1, 1)]),
+            heads_kv: 1,
+            group: 1,
+            head_dim: 64,
+            head_dim_v: 64,
+            mask: Mask::Causal,
+            scale_factor: None,
+            softcap: None,
+            alibi: None,
+            kind: InputKind::ALL[0],
+            arrangements: [Arrangement::BSHD; 3],
+            o_layout: Layout::Bshd,
+            seed: 0,
+        };
+        let mut case = spec.build().unwrap();
+        let mut sim = Sim::new();
+        let mut run = |case: &crate::cases::Case| {
+            case.run(&mut sim).unwrap();
+            sim.cu_seqlens.count()
+        };
+        assert_eq!([run(&case), run(&case)], [1, 1]);
+        case.options.mask = Mask::None;
+        assert_eq!([run(&case), run(&case)], [2, 2]);
+        // Other kernels read the values.
+        case.options.force = Some(Variant::Kernels(Family::Mma));
+        assert_eq!([run(&case), run(&case)], [3, 3]);
+    }
+}

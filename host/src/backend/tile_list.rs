@@ -1,3 +1,5 @@
+use std::cmp::Reverse;
+
 use kernels_gpu::abi::{Band, ForwardParams, PackedRows};
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::tile::block_range::BlockRange;
@@ -18,11 +20,13 @@ pub(super) struct ListShape {
     order: Order,
 }
 
-/// The tiles of one sequence, which has rows.
-struct SequenceTiles {
+/// One sequence, which has rows.
+struct Listed {
+    batch: u32,
     rows: PackedRows,
-    /// From the last to the first, with the key blocks each visits.
-    tiles: Vec<(u32, ListedTile)>,
+    super_blocks: u32,
+    /// Key blocks that its longest tile visits.
+    longest: u32,
 }
 
 impl ListShape {
@@ -38,25 +42,24 @@ impl ListShape {
 
     /// Every tile of one head that has rows, in order.
     pub fn list(&self, packed: &CuSeqlens) -> Vec<ListedTile> {
-        let mut sequences: Vec<_> = (0..packed.batch())
-            .filter_map(|batch| self.sequence(packed, batch))
-            .collect();
-        let longest = |sequence: &SequenceTiles| sequence.tiles.iter().map(|tile| tile.0).max();
+        let sequence = |batch| self.sequence(packed, batch);
+        let mut sequences: Vec<_> = (0..packed.batch()).filter_map(sequence).collect();
         // Stable, like the sort below: equals stay together.
-        sequences.sort_by_key(|sequence| std::cmp::Reverse(longest(sequence)));
+        sequences.sort_by_key(|sequence| Reverse(sequence.longest));
         let mut list = Vec::new();
         for part in self.parts(&sequences, packed.total_kv() as u32) {
-            let mut tiles: Vec<_> = part.iter().flat_map(|one| &one.tiles).collect();
+            let begin = list.len();
+            list.extend(part.iter().flat_map(Listed::tiles));
             if matches!(self.order, Order::ByLength { .. }) {
-                tiles.sort_by_key(|(blocks, _)| std::cmp::Reverse(*blocks));
+                let blocks = |tile: &ListedTile| self.blocks(tile.place.super_block, &tile.rows);
+                list[begin..].sort_by_cached_key(|tile| Reverse(blocks(tile)));
             }
-            list.extend(tiles.into_iter().map(|(_, tile)| tile));
         }
         list
     }
 
-    /// The tiles of one sequence; `None` if it has no rows.
-    fn sequence(&self, packed: &CuSeqlens, batch: usize) -> Option<SequenceTiles> {
+    /// One sequence; `None` if it has no rows.
+    fn sequence(&self, packed: &CuSeqlens, batch: usize) -> Option<Listed> {
         let extent = |sums: &[i32]| {
             let (begin, end) = (sums[batch] as u32, sums[batch + 1] as u32);
             (begin, end - begin)
@@ -69,21 +72,12 @@ impl ListShape {
             seq_kv,
         };
         let super_blocks = seq_q.div_ceil(self.cluster_m);
-        let tile = |super_block| ListedTile {
-            place: ListedPlace {
-                super_block,
-                super_blocks,
-                batch: batch as u32,
-                reserved: 0,
-            },
+        let lengths = (0..super_blocks).map(|super_block| self.blocks(super_block, &rows));
+        Some(Listed {
+            batch: batch as u32,
             rows,
-        };
-        let blocks = |super_block| self.blocks(super_block, &rows);
-        let tiles = (0..super_blocks).rev();
-        let tiles = tiles.map(|super_block| (blocks(super_block), tile(super_block)));
-        (super_blocks > 0).then(|| SequenceTiles {
-            rows,
-            tiles: tiles.collect(),
+            super_blocks,
+            longest: lengths.max()?,
         })
     }
 
@@ -97,11 +91,11 @@ impl ListShape {
     }
 
     /// Cuts sequences, of which a head has `total_kv` rows of K and V, into the order's parts.
-    fn parts<'a>(&self, sequences: &'a [SequenceTiles], total_kv: u32) -> Vec<&'a [SequenceTiles]> {
+    fn parts<'a>(&self, sequences: &'a [Listed], total_kv: u32) -> Vec<&'a [Listed]> {
         let parts = self.order.parts(total_kv);
         let total_kv = u64::from(total_kv).max(1);
         let mut before = 0;
-        let part_of = move |sequence: &SequenceTiles| {
+        let part_of = move |sequence: &Listed| {
             let seq_kv = u64::from(sequence.rows.seq_kv);
             let middle = before + seq_kv / 2;
             before += seq_kv;
@@ -112,6 +106,27 @@ impl ListShape {
         let mut rest = sequences;
         let part = |length| rest.split_off(..length).expect("as many as numbers");
         lengths.map(part).collect()
+    }
+}
+
+impl Listed {
+    /// From the last tile to the first.
+    fn tiles(&self) -> impl Iterator<Item = ListedTile> + use<> {
+        let Self {
+            batch,
+            rows,
+            super_blocks,
+            ..
+        } = *self;
+        (0..super_blocks).rev().map(move |super_block| ListedTile {
+            place: ListedPlace {
+                super_block,
+                super_blocks,
+                batch,
+                reserved: 0,
+            },
+            rows,
+        })
     }
 }
 
@@ -310,7 +325,7 @@ mod tests {
         let (first, second) = list.split_at(2 * 17);
         assert_eq!((batches(first), batches(second)), (vec![1, 3], vec![0, 2]));
         for part in [first, second] {
-            assert!(part.is_sorted_by_key(|tile| std::cmp::Reverse(case.blocks(tile))));
+            assert!(part.is_sorted_by_key(|tile| Reverse(case.blocks(tile))));
         }
     }
 

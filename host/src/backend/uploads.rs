@@ -47,6 +47,12 @@ impl<T, K: PartialEq, B> Uploads<T, K, B> {
         };
         Ok(&self.made[place].2)
     }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.made.len()
+    }
 }
 
 #[cfg(test)]
@@ -75,15 +81,15 @@ mod tests {
         assert_eq!(bytemuck::cast::<_, [i32; 2]>(bytes), [1, 2]);
         let clone = Arc::clone(&first);
         assert_eq!(address(memory, &mut uploads, &clone, 0), copy);
-        assert_eq!(uploads.made.len(), 1);
+        assert_eq!(uploads.count(), 1);
         assert_ne!(address(memory, &mut uploads, &first, 1), copy);
         // Equal values elsewhere are another array.
         let second: Arc<[i32]> = [1, 2].into();
         assert_ne!(address(memory, &mut uploads, &second, 0), copy);
-        assert_eq!(uploads.made.len(), 3);
+        assert_eq!(uploads.count(), 3);
         drop((first, clone, second));
         let third: Arc<[i32]> = [3].into();
         address(memory, &mut uploads, &third, 0);
-        assert_eq!(uploads.made.len(), 1);
+        assert_eq!(uploads.count(), 1);
     }
 }
