@@ -32,7 +32,7 @@ pub struct Tile {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
-    /// Of a head; varlen: entries of the list.
+    /// Tiles of a head; varlen: entries of the list.
     super_blocks: u32,
     heads: u32,
     /// Query heads that share a key/value head.
@@ -135,8 +135,8 @@ impl Schedule {
         let entry = self.list + number as u64 * size_of::<ListedTile>() as u64;
         let listed = load(entry);
         let (super_block, head) = if by_sequence {
-            // The entry is one of the sequence's, as the numbers of its heads follow each other where its entries
-            // would if there were one head.
+            // The numbers of a sequence are those of its entries times the heads: the entry is one of its own, which
+            // says where they begin.
             let first = number - (listed.super_blocks - 1 - listed.super_block);
             let (head, reversed) = divide(index - first * self.heads, listed.super_blocks);
             (listed.super_blocks - 1 - reversed, head)
@@ -189,12 +189,14 @@ pub struct ListedPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Where the tiles of a sequence are about equally long: sequence by sequence, the longest first, and in
-    /// each one head after the other, as few of whose tiles then read the same K and V as can be. The entries of
-    /// a sequence go from its last tile to its first.
+    /// each one head after the other. The tiles in flight then read K and V of few heads, and a sequence's length
+    /// is its tiles', so that nothing is given up for L2. Entries of a sequence go from its last tile to its first.
     BySequence,
     /// Where they are not, as under a causal mask: the longest of all sequences first, and each at once for all
     /// heads of a section, whose K and V fit L2. Where those of a single head do not, the list is cut into parts
-    /// that do, of whole sequences, the longest first.
+    /// that do, of whole sequences, the longest first. Here L2 matters more than the order: a part's last tiles are
+    /// shorter than the next part's first, which costs at the very end of a launch only, where parts are short;
+    /// K and V read from memory for every tile would cost all along.
     ByLength {
         /// Bytes of a row of K and of V.
         row_bytes: u32,

@@ -240,21 +240,18 @@ impl Dispatcher<'_> {
             let (place, entry) = message(schedule, self.tile, schedule.clusters + drawn);
             next.wait_empty();
             shared::store4_bits(slot, place);
-            // Loaded late, for want of registers: it is in L1 beside the place.
-            let rows = if self.tile.varlen {
-                rows(entry)
-            } else {
-                [0; 4]
-            };
+            let mut listed = [0; 4];
             if self.tile.varlen {
-                shared::store4_bits(slot + WORK_PART_BYTES, rows);
+                // Loaded late, for want of registers: they are in L1 beside the place.
+                listed = rows(entry);
+                shared::store4_bits(slot + WORK_PART_BYTES, listed);
             }
             mbarrier::arrive_if(true, next.full());
             let mut rank = LEADER + 1;
             while rank < self.tile.cluster {
                 cluster::store4(slot, rank, place);
                 if self.tile.varlen {
-                    cluster::store4(slot + WORK_PART_BYTES, rank, rows);
+                    cluster::store4(slot + WORK_PART_BYTES, rank, listed);
                 }
                 mbarrier::arrive_publish(next.full(), rank);
                 rank += 1;
