@@ -122,8 +122,8 @@ impl Schedule {
         }
     }
 
-    /// Tile number `index`, at most [`Schedule::last`], of a varlen launch, and the device address of an entry of the list
-    /// that has its sequence's rows; `load` gives the place of the entry at an address.
+    /// Tile number `index`, at most [`Schedule::last`], of a varlen launch, and the device address of an entry of the
+    /// list that has its sequence's rows; `load` gives the place of the entry at an address.
     #[inline(always)]
     pub fn get_listed(&self, index: u32, load: impl FnOnce(u64) -> ListedPlace) -> (Tile, u64) {
         let by_sequence = self.section == 0;

@@ -40,8 +40,8 @@ pub struct Launch<'a> {
 /// The whole kernel: splits the block into producer and consumers.
 ///
 /// # Safety
-/// `params`, the schedule and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent launch uses, and
-/// the launch has the instance's block size, cluster size and shared memory.
+/// `params`, the schedule and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent
+/// launch uses, and the launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
