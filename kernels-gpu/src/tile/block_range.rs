@@ -43,6 +43,24 @@ impl BlockRange {
         }
     }
 
+    /// The blocks that rows `begin..begin + rows` need, as far as those rows exist; `None` if they see no key.
+    #[inline(always)]
+    pub fn of_rows(
+        begin: u32,
+        rows: u32,
+        seq_q: u32,
+        band: Band,
+        seq_kv: u32,
+        block_n: u32,
+    ) -> Option<Self> {
+        let end = (begin + rows).min(seq_q);
+        if begin >= end {
+            return None;
+        }
+        let range = Self::new(begin, end, band, seq_kv, block_n);
+        (range.begin < range.end).then_some(range)
+    }
+
     /// As words, to be kept in memory.
     #[inline(always)]
     pub fn to_words(self) -> [u32; 4] {

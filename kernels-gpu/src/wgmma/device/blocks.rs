@@ -1,25 +1,10 @@
 //! The key blocks of a cluster's tile, of one block's part of it, and of one warpgroup's.
 
 use super::Launch;
-use crate::abi::ForwardParams;
 use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
 use crate::tile::block_range::BlockRange;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
-
-/// Where the rows of a batch entry are.
-///
-/// # Safety
-/// `params` describes live allocations, and `batch` is below `params.batch`.
-#[inline(always)]
-pub unsafe fn rows_of(params: &ForwardParams, tile: &WgmmaTile, batch: u32) -> Sequence {
-    if tile.varlen {
-        // SAFETY: forwarded to the caller.
-        unsafe { Sequence::new(params, batch) }
-    } else {
-        Sequence::dense(params, batch)
-    }
-}
 
 /// Key blocks the whole cluster loads. Never empty, so that the pipelines always turn: a tile that sees no key
 /// gets one block, which its masks hide.
@@ -27,12 +12,6 @@ pub unsafe fn rows_of(params: &ForwardParams, tile: &WgmmaTile, batch: u32) -> S
 pub fn cluster_range(sequence: &Sequence, tile: &WgmmaTile, place: Tile) -> BlockRange {
     let begin = place.super_block * tile.cluster_m();
     range(sequence, tile, begin, tile.cluster_m()).unwrap_or(BlockRange::hidden(0))
-}
-
-/// Whether a varlen sequence ends before this tile, which then has no rows.
-#[inline(always)]
-pub fn is_past_end(sequence: &Sequence, tile: &WgmmaTile, place: Tile) -> bool {
-    tile.varlen && place.super_block * tile.cluster_m() >= sequence.seq_q
 }
 
 /// The key blocks of one warpgroup, and of the larger parts it keeps step with.
@@ -78,10 +57,11 @@ impl Ranges {
 /// Key blocks that `rows` rows from `begin` on need, if any.
 #[inline(always)]
 fn range(sequence: &Sequence, tile: &WgmmaTile, begin: u32, rows: u32) -> Option<BlockRange> {
-    let end = (begin + rows).min(sequence.seq_q);
-    if begin >= end {
-        return None;
-    }
-    let range = BlockRange::new(begin, end, sequence.band, sequence.seq_kv, tile.block_n);
-    (range.begin < range.end).then_some(range)
+    let Sequence {
+        seq_q,
+        seq_kv,
+        band,
+        ..
+    } = *sequence;
+    BlockRange::of_rows(begin, rows, seq_q, band, seq_kv, tile.block_n)
 }

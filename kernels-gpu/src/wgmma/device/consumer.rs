@@ -8,7 +8,7 @@ use cuda_std::warp;
 use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
 
 use super::Launch;
-use super::blocks::{Ranges, is_past_end, rows_of};
+use super::blocks::Ranges;
 use super::element::Element;
 use super::epilogue;
 use super::lanes::Lanes;
@@ -27,8 +27,13 @@ use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 
-/// A thread's part of a block's sum above which the references are moved: far from [`Element::HUGE_SUM`].
+/// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
+/// f16's, so that no probability that is rounded to f16 overflows.
 const LARGE_SUM: f32 = 1024.0;
+
+/// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
+/// the range in which [`Rows::lower`] has an exact factor.
+const HUGE_SUM: f32 = f32::from_bits((127 + 120) << 23);
 
 /// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
 struct Consumer<'a, K, const S: usize, const P: usize, const O: usize>
@@ -101,7 +106,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         accumulate: 0,
     };
     let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, tile.q_stages);
-    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile.cluster);
+    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile);
     // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
     unsafe {
         if tile.ping_pong {
@@ -109,13 +114,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         }
         while inbox.wait() {
             let place = inbox.tile();
-            let sequence = rows_of(params, tile, place.batch);
-            if is_past_end(&sequence, tile, place) {
-                // One lane speaks for all, which have to be done reading the announcement.
-                warp::sync_warp();
-                inbox.release(lanes.lane == 0);
-                continue;
-            }
+            let sequence = inbox.sequence(params, place);
             let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
             consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
             consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
@@ -129,7 +128,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             consumer.attend(&query, view, &q, &inbox);
             let place = inbox.tile();
             // Worked out again rather than kept.
-            let sequence = rows_of(params, tile, place.batch);
+            let sequence = inbox.sequence(params, place);
             if params.band.upper < Band::OPEN {
                 // Without a border on the right all ranges end with the last block.
                 let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
@@ -264,33 +263,43 @@ where
         }
     }
 
-    /// Takes in a block, rounded already, in which a row of this warp outgrew its reference: by moving the reference, or, if
-    /// a number may have outgrown its type, by the online softmax.
+    /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
+    /// have outgrown f32, by the online softmax.
     #[inline(always)]
     unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
-            let huge = K::Element::HUGE_SUM;
-            let factor = if warp::any(!(sums[0] <= huge && sums[1] <= huge)) {
+            let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
                 let k_smem = k_smem.address(self.launch.smem);
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
                 // One lane releases Q and K, which all have read.
                 warp::sync_warp();
                 let factor = self.rows.update(&mut self.acc_s, self.scale_log2);
-                self.pack();
+                if Self::PACKS_EARLY {
+                    self.pack();
+                }
                 factor
             } else {
                 self.rows.add(sums);
                 let factor = self.rows.lower(sums);
-                self.scale_packed(factor);
+                if Self::PACKS_EARLY {
+                    self.scale_packed(factor);
+                } else {
+                    scale_rows(&mut self.acc_s, factor);
+                }
                 factor
             };
             scale_rows(&mut self.acc_o, factor);
             self.k.release(lanes.lane, Self::TILE.cluster);
         }
     }
+
+    /// Whether the max-free step rounds probabilities as soon as it has them, which hides the rounding under other
+    /// exponentials. It can where PV is done with the last ones, and where none that [`Self::tame`] can still save is
+    /// rounded to ∞.
+    const PACKS_EARLY: bool = !Self::TILE.overlap && K::Element::WIDE;
 
     /// As [`Self::step_online`] for a block without masks, under the references of the block before.
     #[inline(always)]
@@ -299,8 +308,7 @@ where
         unsafe {
             self.multiply(query);
             let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
-            if !Self::TILE.overlap {
-                // PV is done with the last ones, so that this runs under the exponentials.
+            if Self::PACKS_EARLY {
                 self.pack();
             }
             let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
@@ -308,16 +316,16 @@ where
             // moving exponentials behind the wait for O.
             self.k
                 .release_if(!large, self.lanes.lane, Self::TILE.cluster);
-            if Self::TILE.overlap {
-                self.finish_output();
-                self.pack();
-            }
+            self.finish_output();
             if large {
                 self.tame(query, sums);
             } else {
                 self.rows.add(sums);
             }
             self.k.advance();
+            if !Self::PACKS_EARLY {
+                self.pack();
+            }
         }
     }
 
@@ -401,7 +409,7 @@ where
             if right || left || !plain {
                 // What only such blocks need is worked out here rather than kept.
                 let place = inbox.tile();
-                let sequence = rows_of(self.launch.params, &Self::TILE, place.batch);
+                let sequence = inbox.sequence(self.launch.params, place);
                 if !plain {
                     scale_log2 = self.transform(place, &sequence, row, key_begin);
                 }

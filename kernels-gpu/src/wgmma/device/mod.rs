@@ -41,8 +41,8 @@ pub struct Launch<'a> {
 /// The whole kernel: splits the block into producer and consumers.
 ///
 /// # Safety
-/// `params` and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent launch uses, and
-/// the launch has the instance's block size, cluster size and shared memory.
+/// `params`, the schedule and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent
+/// launch uses, and the launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
@@ -85,7 +85,7 @@ pub unsafe fn forward<
             launch.barriers.init(tile);
             let slots = smem + tile.work_offset();
             let number = block_idx_x() / tile.cluster;
-            work::announce_first(slots, &launch.barriers, schedule, number);
+            work::announce_first(slots, &launch.barriers, schedule, tile, number);
         }
         meet(tile.cluster);
         let warpgroup = warpgroup::index();
