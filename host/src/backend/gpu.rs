@@ -3,7 +3,7 @@ use kernels_gpu::instances::{Family, Instance};
 use kernels_gpu::tile::schedule::TileList;
 
 use super::device::{Device, DeviceInfo, Launch};
-use super::hopper::HopperPlan;
+use super::hopper::{HopperPlan, packing};
 use super::uploads::Uploads;
 use crate::variant::{GpuCapabilities, find_instance, in_order, select};
 use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
@@ -139,6 +139,11 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn kernel_name(&self, problem: &Problem) -> Result<String, Error> {
         Ok(self.instance(problem)?.name.to_owned())
+    }
+
+    fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error> {
+        let tile = self.instance(problem)?.wgmma;
+        Ok(tile.map_or(1, |tile| packing(problem, tile).heads()))
     }
 
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::dtype::DType;
+use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::Schedule;
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
 
@@ -28,12 +29,14 @@ impl HopperPlan {
                 tile.head_dim, tile.head_dim_v
             ));
         }
-        let schedule = Schedule::new(params, tile.cluster_m())
+        let packing = packing(problem, tile);
+        let schedule = Schedule::new(params, packing, tile.cluster_m())
             .ok_or_else(|| "it has no tile, or more than it can count".to_owned())?;
         let rows_kv = problem.k().shape.seq as u32;
-        let maps = ForwardMaps::new(params, rows_kv, tile).map_err(|(operand, reason)| {
-            format!("TMA cannot reach {operand}: {}", words(reason))
-        })?;
+        let maps =
+            ForwardMaps::new(params, rows_kv, tile, packing).map_err(|(operand, reason)| {
+                format!("TMA cannot reach {operand}: {}", words(reason))
+            })?;
         Ok(Self { schedule, maps })
     }
 
@@ -57,6 +60,31 @@ impl HopperPlan {
             schedule: self.schedule,
             counter,
         })
+    }
+}
+
+/// Sequences of a varlen problem that are looked at to choose its packing, about: a launch must not wait for more.
+const SAMPLED_SEQUENCES: usize = 64;
+
+/// How query heads share the tiles of a kernel of shape `tile` that runs `problem`.
+///
+/// ALiBi's slopes differ by head, and the kernels know one a tile.
+pub(crate) fn packing(problem: &Problem, tile: &WgmmaTile) -> Packing {
+    let group = problem.group() as u32;
+    let too_long = problem.seq_q() > Packing::LONGEST as usize;
+    if group == 1 || too_long || problem.alibi().is_some() {
+        return Packing::none(group);
+    }
+    match problem.cu_seqlens() {
+        None => {
+            let length = std::iter::once(problem.seq_q() as u32);
+            Packing::fewest_tiles(group, length, tile.cluster_m())
+        }
+        Some(packed) => {
+            let lengths = packed.q().windows(2).map(|ends| (ends[1] - ends[0]) as u32);
+            let every = packed.batch().div_ceil(SAMPLED_SEQUENCES).max(1);
+            Packing::fewest_tiles(group, lengths.step_by(every), tile.cluster_m())
+        }
     }
 }
 

@@ -29,6 +29,7 @@
 //! Blocks of keys go from the last visible one to the first: those with a mask by the online softmax, those
 //! without by the max-free one (`softmax.rs`).
 
+pub mod gqa;
 pub mod schedule;
 pub mod tensor_map;
 

@@ -165,6 +165,9 @@ pub struct Bench {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Report {
     pub kernel: String,
+    /// Query heads that share a tile (packed GQA).
+    #[serde(default = "one")]
+    pub heads_per_tile: u32,
     pub ms_median: f64,
     pub ms_min: f64,
     pub ms_max: f64,
@@ -177,6 +180,10 @@ pub struct Report {
     /// 10⁹ bytes of q, k and v read once and o and lse written once, a second.
     pub gbs: f64,
     pub device: String,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// Rows that are checked before anything is timed.
@@ -250,7 +257,8 @@ impl Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        Ok(report(kernel, backend.device_name(), &problem, &times))
+        let ran = (kernel, backend.heads_per_tile(&problem)?);
+        Ok(report(ran, backend.device_name(), &problem, &times))
     }
 
     fn print(&self, report: &Report) -> Result<(), Failure> {
@@ -261,6 +269,7 @@ impl Bench {
         } else {
             let Report {
                 kernel,
+                heads_per_tile,
                 ms_median,
                 ms_min,
                 ms_max,
@@ -270,6 +279,7 @@ impl Bench {
                 gbs,
                 device,
             } = report;
+            let kernel = backends::in_words(kernel, *heads_per_tile);
             writeln!(out, "{kernel} on {device}")?;
             writeln!(
                 out,
@@ -328,12 +338,18 @@ struct Times {
     host_us: Vec<f64>,
 }
 
-fn report(kernel: String, device: String, problem: &Problem, times: &Times) -> Report {
+fn report(
+    (kernel, heads_per_tile): (String, u32),
+    device: String,
+    problem: &Problem,
+    times: &Times,
+) -> Report {
     let Times { ms, host_us } = times;
     let ms_median = median(ms);
     let seconds = ms_median / 1e3;
     Report {
         kernel,
+        heads_per_tile,
         ms_median,
         ms_min: ms[0],
         ms_max: ms[ms.len() - 1],

@@ -4,7 +4,9 @@ use super::Launch;
 use crate::abi::ForwardParams;
 use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
 use crate::tile::block_range::BlockRange;
+use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
+use crate::wgmma::gqa::Packing;
 use crate::wgmma::schedule::Tile;
 
 /// Where the rows of a batch entry are.
@@ -24,15 +26,28 @@ pub unsafe fn rows_of(params: &ForwardParams, tile: &WgmmaTile, batch: u32) -> S
 /// Key blocks the whole cluster loads. Never empty, so that the pipelines always turn: a tile that sees no key
 /// gets one block, which its masks hide.
 #[inline(always)]
-pub fn cluster_range(sequence: &Sequence, tile: &WgmmaTile, place: Tile) -> BlockRange {
+pub fn cluster_range(
+    sequence: &Sequence,
+    tile: &WgmmaTile,
+    place: Tile,
+    packing: Packing,
+) -> BlockRange {
     let begin = place.super_block * tile.cluster_m();
-    range(sequence, tile, begin, tile.cluster_m()).unwrap_or(BlockRange::hidden(0))
+    range(sequence, tile, packing, begin, tile.cluster_m(), 0)
 }
 
 /// Whether a varlen sequence ends before this tile, which then has no rows.
 #[inline(always)]
-pub fn is_past_end(sequence: &Sequence, tile: &WgmmaTile, place: Tile) -> bool {
-    tile.varlen && place.super_block * tile.cluster_m() >= sequence.seq_q
+pub fn is_past_end(sequence: &Sequence, tile: &WgmmaTile, place: Tile, packing: Packing) -> bool {
+    tile.varlen && packing.query(place.super_block * tile.cluster_m()) >= sequence.seq_q
+}
+
+/// First row of a warpgroup's part of a tile.
+#[inline(always)]
+pub fn row_begin(launch: &Launch, tile: &WgmmaTile, place: Tile, warpgroup: u32) -> u32 {
+    let block = place.super_block * tile.cluster + launch.rank;
+    // Hidden, or what comes of the rank and the warpgroup would be kept through the kernel.
+    opaque(block) * tile.block_m() + warpgroup * WARPGROUP_ROWS
 }
 
 /// The key blocks of one warpgroup, and of the larger parts it keeps step with.
@@ -43,8 +58,6 @@ pub struct Ranges {
     pub block: BlockRange,
     /// Of the warpgroup; a part of `block`.
     pub own: BlockRange,
-    /// The warpgroup's first query.
-    pub row_begin: u32,
 }
 
 impl Ranges {
@@ -56,12 +69,13 @@ impl Ranges {
         place: Tile,
         warpgroup: u32,
     ) -> Self {
-        let cluster = cluster_range(sequence, tile, place);
-        let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-        let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
+        let packing = launch.packing();
+        let cluster = cluster_range(sequence, tile, place, packing);
+        let m_begin = row_begin(launch, tile, place, 0);
+        let row_begin = row_begin(launch, tile, place, warpgroup);
         // Rows that see no key share a block with the others.
         let part = |outer: &BlockRange, begin: u32, rows: u32| {
-            range(sequence, tile, begin, rows).unwrap_or(BlockRange::hidden(outer.begin))
+            range(sequence, tile, packing, begin, rows, outer.begin)
         };
         let block = part(&cluster, m_begin, tile.block_m());
         let own = part(&block, row_begin, WARPGROUP_ROWS);
@@ -69,18 +83,28 @@ impl Ranges {
             cluster,
             block,
             own,
-            row_begin,
         }
     }
 }
 
-/// Key blocks that `rows` rows from `begin` on need, if any.
+/// Key blocks that `rows` rows from `begin` on need, or else `hidden` alone.
+///
+/// Chosen at the end, as a value that is left open on one path keeps a register through the kernel's loop.
 #[inline(always)]
-fn range(sequence: &Sequence, tile: &WgmmaTile, begin: u32, rows: u32) -> Option<BlockRange> {
-    let end = (begin + rows).min(sequence.seq_q);
-    if begin >= end {
-        return None;
-    }
+fn range(
+    sequence: &Sequence,
+    tile: &WgmmaTile,
+    packing: Packing,
+    begin: u32,
+    rows: u32,
+    hidden: u32,
+) -> BlockRange {
+    let end = packing.query(begin + rows).min(sequence.seq_q);
+    let begin = packing.query(begin);
     let range = BlockRange::new(begin, end, sequence.band, sequence.seq_kv, tile.block_n);
-    (range.begin < range.end).then_some(range)
+    if begin < end && range.begin < range.end {
+        range
+    } else {
+        BlockRange::hidden(hidden)
+    }
 }
