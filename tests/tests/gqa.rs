@@ -9,7 +9,10 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::strategy;
 use kernels_gpu::instances::Family;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
 
 /// Powers of two, and others, whose last pack has rows without a head.
 const GROUPS: [usize; 10] = [2, 3, 4, 5, 7, 8, 12, 16, 64, 72];
@@ -133,9 +136,46 @@ fn packed_launches<D: Device>(gpu: &mut Gpu<D>, shift: usize) {
     assert!(packed as usize * 4 > cases.len() * 3, "{packed}");
 }
 
+fn simulated(schedule: usize) {
+    let device = SimDevice::with_schedule(SCHEDULES[schedule]);
+    packed_launches(&mut Sim::on(device), 5 * schedule);
+}
+
 #[test]
 fn sim() {
-    packed_launches(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[0])), 0);
+    simulated(0);
+}
+
+/// Warps interleaved and copies finished at random: a missing barrier or wait shows.
+#[test]
+fn sim_interleaved() {
+    simulated(1);
+}
+
+#[test]
+fn sim_interleaved_otherwise() {
+    simulated(2);
+}
+
+/// The property tests draw packed launches, and others.
+#[test]
+fn random_cases_pack() {
+    let sim = Sim::new();
+    let strategy =
+        strategy::case(&[DType::Bf16], Limits::SIMULATED).prop_map(CaseSpec::reachable_by_tma);
+    let mut runner = TestRunner::deterministic();
+    let mut cases = [0; 2];
+    for _ in 0..200 {
+        let spec = strategy.new_tree(&mut runner).expect("drawn").current();
+        let mut case = spec.build().expect("small");
+        case.options.force = Some(Variant::Kernels(Family::Wgmma));
+        let problem = case.problem().expect("valid");
+        if let Ok(heads) = sim.heads_per_tile(&problem) {
+            cases[usize::from(heads > 1)] += 1;
+        }
+    }
+    let [unpacked, packed] = cases;
+    assert!(unpacked >= 40 && packed >= 40, "{cases:?}");
 }
 
 #[test]

@@ -125,3 +125,62 @@ fn words(reason: Inexpressible) -> String {
         Inexpressible::Width(dim) => format!("its head_dim {dim} is not a multiple of 8"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kernels_gpu::config::wgmma::HD128;
+
+    use super::*;
+    use crate::{AlibiSlopes, CuSeqlens, ForwardOptions, Layout, Shape, TensorSpec};
+
+    const HEADS: usize = 16;
+    const HEADS_KV: usize = 2;
+
+    /// Heads that share a tile of 256 rows, of eight that could.
+    fn heads_per_tile(seq_q: usize, options: &ForwardOptions) -> u32 {
+        let spec = |heads| {
+            let shape = Shape {
+                batch: 1,
+                heads,
+                seq: seq_q,
+                dim: 128,
+            };
+            TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap()
+        };
+        let (q, kv) = (spec(HEADS), spec(HEADS_KV));
+        let problem = Problem::with_dense_output(q, kv, kv, options).unwrap();
+        packing(&problem, &HD128).heads()
+    }
+
+    fn packed_heads_per_tile(lengths: impl IntoIterator<Item = usize>) -> u32 {
+        let lengths = lengths.into_iter().map(|length| (length, length));
+        let packed = CuSeqlens::from_lengths(lengths).unwrap();
+        let options = ForwardOptions::new().cu_seqlens(Some(packed.clone()));
+        heads_per_tile(packed.total_q(), &options)
+    }
+
+    #[test]
+    fn short_sequences_share_tiles_and_whole_tiles_do_not() {
+        let options = ForwardOptions::new();
+        assert_eq!(heads_per_tile(1, &options), 8);
+        assert_eq!(heads_per_tile(100, &options), 2);
+        assert_eq!(heads_per_tile(256, &options), 1);
+    }
+
+    #[test]
+    fn heads_of_different_slopes_do_not_share_a_tile() {
+        let slopes = AlibiSlopes::geometric(HEADS);
+        let options = ForwardOptions::new().alibi(Some(slopes));
+        assert_eq!(heads_per_tile(1, &options), 1);
+    }
+
+    #[test]
+    fn all_packed_sequences_count() {
+        // One prompt among many single tokens, and one token among many prompts of whole tiles.
+        let decoding = std::iter::repeat_n(1, 63);
+        assert_eq!(packed_heads_per_tile([4096].into_iter().chain(decoding)), 8);
+        assert_eq!(packed_heads_per_tile([256; 50]), 1);
+        assert_eq!(packed_heads_per_tile([100; 1000]), 2);
+        assert_eq!(packed_heads_per_tile([]), 1);
+    }
+}

@@ -8,6 +8,7 @@ mod draw;
 mod fill;
 mod lengths;
 mod planted;
+mod reachable;
 mod spec;
 
 pub use arrangement::Arrangement;
