@@ -14,7 +14,8 @@ use crate::{Error, Shape};
 /// operands. Clones share them, and a GPU backend copies them to the device at the first launch that
 /// needs them and reuses the copy for as long as a clone lives: make one value for all layers of a step.
 /// That first copy allocates and waits; engines that have the arrays on the device already give their
-/// addresses in [`Operands`](crate::Operands) instead.
+/// addresses in [`Operands`](crate::Operands) instead. On Hopper, where the order of work is planned from the lengths,
+/// the plan takes the copy's place.
 ///
 /// ```
 /// use ferroflash::CuSeqlens;

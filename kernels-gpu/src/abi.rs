@@ -61,12 +61,24 @@ impl Band {
     }
 }
 
+/// Where a sequence of a varlen launch lies among the packed rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct PackedRows {
+    /// First row of q, o and lse.
+    pub q_begin: u32,
+    pub seq_q: u32,
+    /// First row of k and v.
+    pub kv_begin: u32,
+    pub seq_kv: u32,
+}
+
 /// Parameters of every forward kernel.
 ///
 /// `o[b, h, i, :] = softmax(score(q[b, h, i, :] · k[b, h', j, :]))ⱼ · v[b, h', j, :]` with
 /// `h' = h / (heads_q / heads_kv)`, over the visible keys `j`.
 ///
-/// A *varlen* launch (`cu_seqlens_q` and `cu_seqlens_kv` not 0) packs its `batch` sequences one after the other along
+/// A *varlen* launch (`total_q` not 0) packs its `batch` sequences one after the other along
 /// the rows of q, k, v and o: batch strides are ignored, sequence `b` of q and o has rows
 /// `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]`, of k and v `cu_seqlens_kv[b] .. cu_seqlens_kv[b + 1]`.
 #[repr(C)]
@@ -92,16 +104,17 @@ pub struct ForwardParams {
     /// Scores become `softcap · tanh(score / softcap)`; `0` leaves them as they are.
     pub softcap: f32,
     pub band: Band,
-    /// Rows of all sequences of q together; read in a varlen launch only.
+    /// Rows of all sequences of q together; 0 in a dense launch.
     pub total_q: u32,
     /// Device address of f32 slopes `[heads_q]` or `[batch, heads_q]`, or 0. Adds `-slope · |i + seq_kv - seq_q - j|`,
     /// in nats, to the score of query `i` and key `j`, after softcap (ALiBi, Press et al. 2022).
     pub alibi_slopes: u64,
     /// Elements between the slopes of two batch entries; 0 if all share one row.
     pub alibi_batch_stride: u64,
-    /// Device address of i32 `[batch + 1]`, not decreasing, or 0.
+    /// Device address of i32 `[batch + 1]`, not decreasing, or 0: in a dense launch, and for a kernel that takes the
+    /// rows from a list of tiles ([`crate::wgmma::schedule`]).
     pub cu_seqlens_q: u64,
-    /// Device address of i32 `[batch + 1]`, not decreasing, or 0.
+    /// As `cu_seqlens_q`.
     pub cu_seqlens_kv: u64,
 }
 

@@ -26,22 +26,41 @@ const MASKS: [Mask; 4] = [
 ];
 
 /// Sequences longer than a tile beside one shorter than a warp's rows, without queries, without keys, without both.
-fn case_for(instance: &Instance, number: usize) -> CaseSpec {
+/// One is as long as the kernel is preferred for.
+fn mixed(instance: &Instance) -> Vec<(usize, usize)> {
     let rows = (instance.block_m * instance.cluster) as usize;
     let keys = instance.block_n as usize;
+    vec![
+        (7, keys + 9),
+        (0, 5),
+        (rows.max(shortest(instance)) + 5, 2 * keys + 1),
+        (3, 0),
+        (0, 0),
+        (65, 30),
+    ]
+}
+
+/// More sequences than run at once, all shorter than a warp's rows, those of one row and of none among them.
+fn tiny(instance: &Instance) -> Vec<(usize, usize)> {
+    let some = [(1, 1), (0, 2), (9, 3), (2, 0), (5, 11), (1, 17), (0, 0)];
+    let lengths = some.into_iter().cycle().take(3 * some.len());
+    // A kernel that is preferred for long sequences gets one.
+    let long = (shortest(instance) > 0).then(|| (shortest(instance), 3));
+    lengths.chain(long).collect()
+}
+
+/// Query rows from which the kernel is preferred.
+fn shortest(instance: &Instance) -> usize {
+    instance.wgmma.map_or(0, |tile| tile.shortest_seq_q) as usize
+}
+
+fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) -> CaseSpec {
     let head_dim_v = instance
         .wgmma
         .map_or(instance.head_dim, |tile| tile.head_dim_v);
     CaseSpec {
         dtype: instance.dtype,
-        lengths: Lengths::Varlen(vec![
-            (7, keys + 9),
-            (0, 5),
-            (rows + 5, 2 * keys + 1),
-            (3, 0),
-            (0, 0),
-            (65, 30),
-        ]),
+        lengths: Lengths::Varlen(lengths),
         heads_kv: 1,
         group: 2,
         head_dim: instance.head_dim as usize,
@@ -60,14 +79,18 @@ fn case_for(instance: &Instance, number: usize) -> CaseSpec {
     }
 }
 
-/// Runs every such kernel of the device's families; `shift` gives each the options of another.
-fn every_kernel<D: Device>(gpu: &mut Gpu<D>, shift: usize) {
+/// Runs every such kernel of the device's families on its `lengths`; `shift` gives each the options of another.
+fn every_kernel<D: Device>(
+    gpu: &mut Gpu<D>,
+    lengths: fn(&Instance) -> Vec<(usize, usize)>,
+    shift: usize,
+) {
     let mut ran = BTreeSet::new();
     let takes_packed = |instance: &&Instance| {
         D::FAMILIES.contains(&instance.family) && instance.wgmma.is_none_or(|tile| tile.varlen)
     };
     for (number, instance) in INSTANCES.iter().filter(takes_packed).enumerate() {
-        let spec = case_for(instance, number + shift);
+        let spec = case_for(instance, number + shift, lengths(instance));
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(instance.family));
         let problem = case.problem().expect("valid");
@@ -97,14 +120,20 @@ fn every_kernel<D: Device>(gpu: &mut Gpu<D>, shift: usize) {
 /// Warps interleaved at random: a missing barrier shows.
 #[test]
 fn sim() {
-    every_kernel(&mut Sim::on(SimDevice::with_schedule(0x5eed)), 0);
+    every_kernel(&mut Sim::on(SimDevice::with_schedule(0x5eed)), mixed, 0);
+}
+
+#[test]
+fn sim_tiny() {
+    every_kernel(&mut Sim::on(SimDevice::with_schedule(0x71)), tiny, 1);
 }
 
 #[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("packed sequences") {
         for shift in 0..12 {
-            every_kernel(&mut gpu, shift);
+            every_kernel(&mut gpu, mixed, shift);
+            every_kernel(&mut gpu, tiny, shift);
         }
     }
 }

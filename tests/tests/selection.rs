@@ -108,10 +108,21 @@ fn a_problem_that_nothing_can_run_names_every_reason() {
 
 /// Of packed operands with rows of `heads · head_dim` elements.
 fn packed(dtype: DType, head_dim: usize, force: Option<Variant>) -> Problem {
-    let spec = TensorSpec::contiguous(dtype, Shape::packed(10, 2, head_dim), Layout::Bshd);
-    let spec = spec.expect("small");
+    packed_of([4, 6], dtype, head_dim, force)
+}
+
+/// Of two packed sequences.
+fn packed_of(
+    lengths: [usize; 2],
+    dtype: DType,
+    head_dim: usize,
+    force: Option<Variant>,
+) -> Problem {
+    let shape = Shape::packed(lengths.iter().sum(), 2, head_dim);
+    let spec = TensorSpec::contiguous(dtype, shape, Layout::Bshd).expect("small");
+    let lengths = lengths.map(|length| (length, length));
     let options = ForwardOptions::new()
-        .cu_seqlens(CuSeqlens::from_lengths([(4, 4), (6, 6)]).expect("short"))
+        .cu_seqlens(CuSeqlens::from_lengths(lengths).expect("short"))
         .force(force);
     Problem::with_dense_output(spec, spec, spec, &options).expect("valid")
 }
@@ -129,15 +140,21 @@ fn packed_sequences_go_to_kernels_that_take_them() {
         let name = dtype.name();
         let wgmma = |head_dim| kernel(Family::Wgmma, &packed(dtype, head_dim, None));
         for (head_dim, tile) in [
-            (8, 64),
-            (64, 64),
-            (96, 96),
-            (128, 128),
-            (192, 192),
-            (256, 256),
+            (8, "64"),
+            (64, "64"),
+            (96, "96"),
+            (128, "128_single"),
+            (192, "192"),
+            (256, "256_single"),
         ] {
             let expected = format!("fa_fwd_sm90_{name}_hd{tile}_varlen");
             assert_eq!(wgmma(head_dim), Ok(expected.as_str()));
+        }
+        // Clusters from 1024 rows on, which the longest sequence has to have.
+        for (longest, tile) in [(1023, "128_single"), (1024, "128")] {
+            let problem = packed_of([1000, longest], dtype, 128, None);
+            let expected = format!("fa_fwd_sm90_{name}_hd{tile}_varlen");
+            assert_eq!(kernel(Family::Wgmma, &problem), Ok(expected.as_str()));
         }
         // What keeps TMA from a packed operand is said of the kernel that takes packed ones.
         let reason = wgmma(60).expect_err("no multiple of 8");

@@ -16,18 +16,10 @@ use crate::paths;
 pub struct Budget {
     /// Registers of a thread.
     pub registers: u32,
-    /// Bytes a thread spills, stores and loads together. Where it is not 0 the kernel falls short of its aim, and says so
-    /// in every report.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub spilled_bytes: u32,
 }
 
 /// Budgets by kernel.
 pub type Budgets = BTreeMap<String, Budget>;
-
-fn is_zero(bytes: &u32) -> bool {
-    *bytes == 0
-}
 
 fn path() -> PathBuf {
     paths::root().join("kernels-gpu/register-budgets.json")
@@ -54,11 +46,8 @@ pub fn write(build: &Build) -> anyhow::Result<()> {
 
 /// The most a kernel takes on any architecture.
 fn worst(kernel: &Kernel) -> Budget {
-    kernel
-        .resources
-        .iter()
-        .fold(Budget::default(), |worst, resources| Budget {
-            registers: worst.registers.max(resources.registers),
-            spilled_bytes: worst.spilled_bytes.max(resources.spilled_bytes()),
-        })
+    let registers = kernel.resources.iter().map(|on| on.registers).max();
+    Budget {
+        registers: registers.unwrap_or_default(),
+    }
 }

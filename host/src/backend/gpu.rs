@@ -1,24 +1,36 @@
+use bytemuck::cast_slice;
 use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::{Family, Instance};
 use kernels_gpu::tile::schedule::TileList;
+use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::hopper::{HopperPlan, packing};
+use super::tile_list::ListShape;
 use super::uploads::Uploads;
 use crate::variant::{GpuCapabilities, find_instance, in_order, select};
 use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
 ///
-/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles, and it copies slopes
-/// and cu_seqlens to the device for which it is given no address; nothing else is allocated beside what the
-/// caller asks for.
+/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles. It copies slopes and
+/// cu_seqlens to the device for which it is given no address, and lists of tiles for Hopper's kernels, 32 bytes a tile
+/// of one head; nothing else is allocated beside what the caller asks for.
 pub struct Gpu<D: Device> {
     device: D,
     /// 0 between launches.
     tile_counter: Option<D::Buffer>,
-    slopes: Uploads<f32, D::Buffer>,
-    cu_seqlens: Uploads<i32, D::Buffer>,
+    slopes: Uploads<f32, (), D::Buffer>,
+    cu_seqlens: Uploads<i32, OfCuSeqlens, D::Buffer>,
+}
+
+/// What kernels want of cu_seqlens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OfCuSeqlens {
+    /// The values.
+    Copy,
+    Tiles(ListShape),
 }
 
 impl<D: Device> Gpu<D> {
@@ -92,19 +104,60 @@ impl<D: Device> Gpu<D> {
         Ok(self.device.address(counter))
     }
 
-    /// `operands` with every address the problem needs: those left out are of this backend's own copies.
-    fn complete(&mut self, problem: &Problem, operands: &Operands) -> Result<Operands, Error> {
+    /// `operands` with every address `kernel` needs for `problem`: those left out are of this backend's own copies.
+    fn complete(
+        &mut self,
+        problem: &Problem,
+        operands: &Operands,
+        kernel: &Instance,
+    ) -> Result<Operands, Error> {
+        let Self {
+            device,
+            slopes,
+            cu_seqlens,
+            ..
+        } = self;
         let mut operands = *operands;
-        if let (Some(slopes), None) = (problem.alibi(), operands.alibi_slopes) {
-            let address = self.slopes.address(&mut self.device, slopes.values())?;
-            operands.alibi_slopes = Some(address);
+        if let (Some(alibi), None) = (problem.alibi(), operands.alibi_slopes) {
+            let values = alibi.values();
+            let copy = slopes.get(device, values, (), || cast_slice(values).into())?;
+            operands.alibi_slopes = Some(device.address(copy));
         }
-        if let (Some(packed), None) = (problem.cu_seqlens(), operands.cu_seqlens) {
-            let q = self.cu_seqlens.address(&mut self.device, packed.values())?;
+        // Hopper's kernels have lists of tiles instead.
+        let is_read = kernel.wgmma.is_none();
+        if let (Some(packed), None, true) = (problem.cu_seqlens(), operands.cu_seqlens, is_read) {
+            let values = packed.values();
+            let bytes = || cast_slice(values).into();
+            let copy = cu_seqlens.get(device, values, OfCuSeqlens::Copy, bytes)?;
+            let q = device.address(copy);
             let kv = q + size_of_val(packed.q()) as u64;
             operands.cu_seqlens = Some([q, kv]);
         }
         Ok(operands)
+    }
+
+    /// The tiles of a launch of a kernel of shape `tile`, which can number them.
+    fn schedule(
+        &mut self,
+        problem: &Problem,
+        params: &ForwardParams,
+        tile: &WgmmaTile,
+    ) -> Result<Schedule, Error> {
+        const NUMBERED: &str = "a plan was made";
+        let packing = packing(problem, tile);
+        let Some(packed) = problem.cu_seqlens() else {
+            let schedule = Schedule::new(params, packing, tile.cluster_m());
+            return Ok(schedule.expect(NUMBERED));
+        };
+        let shape = ListShape::new(params, tile, packing);
+        let bytes = || cast_slice(&shape.list(packed)).to_vec().into();
+        let kind = OfCuSeqlens::Tiles(shape);
+        let device = &mut self.device;
+        let list = self.cu_seqlens.get(device, packed.values(), kind, bytes)?;
+        let entries = (device.size_bytes(list) / size_of::<ListedTile>()) as u32;
+        let total_kv = packed.total_kv() as u32;
+        let schedule = Schedule::listed(params, packing, total_kv, device.address(list), entries);
+        Ok(schedule.expect(NUMBERED))
     }
 
     /// What the device can run.
@@ -151,13 +204,15 @@ impl<D: Device> Backend for Gpu<D> {
             // There is nothing to compute, but a forced variant must still be one that could.
             return self.instance(problem).map(|_| ());
         }
-        let params = problem.forward_params(&self.complete(problem, operands)?);
-        let (kernel, plan) = self.instance_for(problem, &params)?;
+        let (kernel, plan) = self.instance_for(problem, &problem.forward_params(operands))?;
+        let params = problem.forward_params(&self.complete(problem, operands, kernel)?);
         let ptx = modules::ptx(kernel.name).expect("every instance has a module");
         match (plan, kernel.wgmma) {
             (Some(plan), Some(tile)) => {
                 let counter = self.tile_counter()?;
-                let images = plan.images(&self.device, kernel.dtype, tile, params, counter)?;
+                let schedule = self.schedule(problem, &params, tile)?;
+                let device = &self.device;
+                let images = plan.images(device, kernel.dtype, tile, params, schedule, counter)?;
                 let launch = Launch {
                     kernel,
                     ptx,
@@ -196,4 +251,43 @@ fn family_of(variant: Variant) -> Family {
         unreachable!("only kernels are eligible on a GPU");
     };
     family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::{Arrangement, CaseSpec, InputKind, Lengths};
+    use crate::{DType, Layout, Mask, Sim};
+
+    #[test]
+    fn packed_sequences_are_listed_once_for_each_mask() {
+        let spec = CaseSpec {
+            dtype: DType::Bf16,
+            lengths: Lengths::Varlen(vec![(3, 5), (0, 2), (1, 1)]),
+            heads_kv: 1,
+            group: 1,
+            head_dim: 64,
+            head_dim_v: 64,
+            mask: Mask::Causal,
+            scale_factor: None,
+            softcap: None,
+            alibi: None,
+            kind: InputKind::ALL[0],
+            arrangements: [Arrangement::BSHD; 3],
+            o_layout: Layout::Bshd,
+            seed: 0,
+        };
+        let mut case = spec.build().unwrap();
+        let mut sim = Sim::new();
+        let mut run = |case: &crate::cases::Case| {
+            case.run(&mut sim).unwrap();
+            sim.cu_seqlens.count()
+        };
+        assert_eq!([run(&case), run(&case)], [1, 1]);
+        case.options.mask = Mask::None;
+        assert_eq!([run(&case), run(&case)], [2, 2]);
+        // Other kernels read the values.
+        case.options.force = Some(Variant::Kernels(Family::Mma));
+        assert_eq!([run(&case), run(&case)], [3, 3]);
+    }
 }

@@ -4,15 +4,14 @@ use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::gqa::Packing;
-use kernels_gpu::wgmma::schedule::Schedule;
+use kernels_gpu::wgmma::schedule::{Schedule, can_number_listed};
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
 
 use super::device::Device;
 use crate::{Error, Problem};
 
-/// The order of tiles and what TMA is told, for one problem on operands at known addresses.
+/// What TMA is told, for one problem on operands at known addresses whose tiles can be numbered.
 pub(crate) struct HopperPlan {
-    schedule: Schedule,
     maps: ForwardMaps,
 }
 
@@ -30,34 +29,41 @@ impl HopperPlan {
             ));
         }
         let packing = packing(problem, tile);
-        let schedule = Schedule::new(params, packing, tile.cluster_m())
-            .ok_or_else(|| "it has no tile, or more than it can count".to_owned())?;
+        let is_countable = if tile.varlen {
+            can_number_listed(params, packing, tile.cluster_m())
+        } else {
+            Schedule::new(params, packing, tile.cluster_m()).is_some()
+        };
+        if !is_countable {
+            return Err("it has no tile, or more than it can count".to_owned());
+        }
         let rows_kv = problem.k().shape.seq as u32;
         let maps =
             ForwardMaps::new(params, rows_kv, tile, packing).map_err(|(operand, reason)| {
                 format!("TMA cannot reach {operand}: {}", words(reason))
             })?;
-        Ok(Self { schedule, maps })
+        Ok(Self { maps })
     }
 
-    /// The launch on `device`: its grid, and every parameter's image in the kernel's order.
+    /// The launch on `device` of the tiles that `schedule` orders: its grid, and every parameter's image in the
+    /// kernel's order.
     pub fn images<D: Device>(
         &self,
         device: &D,
         dtype: DType,
         tile: &WgmmaTile,
         params: ForwardParams,
+        schedule: Schedule,
         counter: u64,
     ) -> Result<HopperImages, Error> {
         let ForwardMaps { q, k, v, o } = &self.maps;
+        let schedule = schedule.on_gpu(device.info().multiprocessors, tile.cluster);
         let encode = |spec| device.encode_tensor_map(dtype, spec);
         Ok(HopperImages {
-            grid: self
-                .schedule
-                .grid(device.info().multiprocessors, tile.cluster),
+            grid: schedule.clusters * tile.cluster,
             params,
             maps: [encode(q)?, encode(k)?, encode(v)?, encode(o)?],
-            schedule: self.schedule,
+            schedule,
             counter,
         })
     }

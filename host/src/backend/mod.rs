@@ -6,6 +6,7 @@ mod device;
 mod gpu;
 pub(crate) mod hopper;
 pub mod sim;
+mod tile_list;
 mod uploads;
 
 pub use device::{Counts, Device, DeviceInfo, Launch};
@@ -47,7 +48,9 @@ pub trait Backend {
     /// allocating device memory.
     ///
     /// Slopes and cu_seqlens for which `operands` has no address are the exception: the first call with them
-    /// copies them to the device, which allocates and waits, and later ones use that copy.
+    /// copies them to the device, which allocates and waits, and later ones use that copy. So is the list of tiles that
+    /// a Hopper kernel takes instead of cu_seqlens: the first call with a [`CuSeqlens`](crate::CuSeqlens), and with
+    /// another mask or head_dim, makes one.
     ///
     /// # Errors
     /// [`Error::Argument`] if no variant, or not the forced one, can run it here;

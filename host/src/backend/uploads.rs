@@ -1,76 +1,95 @@
+use std::borrow::Cow;
 use std::sync::{Arc, Weak};
-
-use bytemuck::Pod;
 
 use crate::{Error, Memory};
 
-/// Device copies of small host arrays that problems share, each made once and kept while the array lives.
+/// What device memory holds of small host arrays that problems share, each made once and kept while the array lives: a
+/// copy, or what is worked out from it. `K` says which.
 ///
 /// An array is known by its place, not by its values: comparing it costs nothing at a launch, and a place
 /// is not used again while it is remembered here.
-pub(super) struct Uploads<T, B> {
-    copies: Vec<(Weak<[T]>, B)>,
+pub(super) struct Uploads<T, K, B> {
+    made: Vec<(Weak<[T]>, K, B)>,
 }
 
-impl<T, B> Default for Uploads<T, B> {
+impl<T, K, B> Default for Uploads<T, K, B> {
     fn default() -> Self {
-        Self { copies: Vec::new() }
+        Self { made: Vec::new() }
     }
 }
 
-impl<T: Pod, B> Uploads<T, B> {
-    /// Address of the copy of `values` in `memory`, made now if there is none.
+impl<T, K: PartialEq, B> Uploads<T, K, B> {
+    /// What was made of `values` for `key` in `memory`; made now of `bytes` if there is none.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::Device`].
-    pub fn address<M: Memory<Buffer = B>>(
+    pub fn get<'a, M: Memory<Buffer = B>>(
         &mut self,
         memory: &mut M,
-        values: &Arc<[T]>,
-    ) -> Result<u64, Error> {
-        let is_known =
-            |(known, _): &(Weak<[T]>, B)| std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(values));
-        if let Some((_, copy)) = self.copies.iter().find(|entry| is_known(entry)) {
-            return Ok(memory.address(copy));
-        }
-        // A dropped buffer is freed behind the launches that read it.
-        self.copies.retain(|(known, _)| known.strong_count() > 0);
-        let bytes = bytemuck::cast_slice(values);
-        let mut copy = memory.alloc(bytes.len())?;
-        memory.write(&mut copy, bytes)?;
-        let address = memory.address(&copy);
-        self.copies.push((Arc::downgrade(values), copy));
-        Ok(address)
+        values: &'a Arc<[T]>,
+        key: K,
+        bytes: impl FnOnce() -> Cow<'a, [u8]>,
+    ) -> Result<&B, Error> {
+        let is_known = |(known, of, _): &(Weak<[T]>, K, B)| {
+            std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(values)) && *of == key
+        };
+        let place = match self.made.iter().position(is_known) {
+            Some(place) => place,
+            None => {
+                // A dropped buffer is freed behind the launches that read it.
+                self.made.retain(|(known, ..)| known.strong_count() > 0);
+                let bytes = bytes();
+                let mut buffer = memory.alloc(bytes.len())?;
+                memory.write(&mut buffer, &bytes)?;
+                self.made.push((Arc::downgrade(values), key, buffer));
+                self.made.len() - 1
+            }
+        };
+        Ok(&self.made[place].2)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.made.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cpu::{CpuBuffer, CpuMemory};
     use crate::{Backend, Cpu};
 
     #[test]
-    fn a_copy_is_made_once_and_forgotten_with_its_array() {
+    fn made_once_for_each_key_and_forgotten_with_the_array() {
         let mut cpu = Cpu::new();
         let memory = cpu.memory();
         let mut uploads = Uploads::default();
         let first: Arc<[i32]> = [1, 2].into();
-        let address = uploads.address(memory, &first).unwrap();
+        let address = |memory: &mut CpuMemory,
+                       uploads: &mut Uploads<i32, u32, CpuBuffer>,
+                       values: &Arc<[i32]>,
+                       key| {
+            let bytes = || Cow::Borrowed(bytemuck::cast_slice(values));
+            let buffer = uploads.get(memory, values, key, bytes);
+            memory.address(buffer.unwrap())
+        };
+        let copy = address(memory, &mut uploads, &first, 0);
         let mut bytes = [0; 8];
-        memory.read(&uploads.copies[0].1, &mut bytes).unwrap();
+        memory.read(&uploads.made[0].2, &mut bytes).unwrap();
         assert_eq!(bytemuck::cast::<_, [i32; 2]>(bytes), [1, 2]);
-        assert_eq!(
-            uploads.address(memory, &Arc::clone(&first)).unwrap(),
-            address
-        );
-        assert_eq!(uploads.copies.len(), 1);
+        let clone = Arc::clone(&first);
+        assert_eq!(address(memory, &mut uploads, &clone, 0), copy);
+        assert_eq!(uploads.count(), 1);
+        assert_ne!(address(memory, &mut uploads, &first, 1), copy);
         // Equal values elsewhere are another array.
         let second: Arc<[i32]> = [1, 2].into();
-        assert_ne!(uploads.address(memory, &second).unwrap(), address);
-        assert_eq!(uploads.copies.len(), 2);
-        drop((first, second));
+        assert_ne!(address(memory, &mut uploads, &second, 0), copy);
+        assert_eq!(uploads.count(), 3);
+        drop((first, clone, second));
         let third: Arc<[i32]> = [3].into();
-        uploads.address(memory, &third).unwrap();
-        assert_eq!(uploads.copies.len(), 1);
+        address(memory, &mut uploads, &third, 0);
+        assert_eq!(uploads.count(), 1);
     }
 }

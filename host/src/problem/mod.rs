@@ -54,7 +54,7 @@ pub struct Operands {
     /// copy of its own, made at the first call with them.
     pub alibi_slopes: Option<u64>,
     /// [`CuSeqlens::q`] and [`CuSeqlens::kv`] in the backend's memory, i32 `[batch + 1]` each. `None`: as for
-    /// the slopes.
+    /// the slopes. Not read by Hopper's kernels, which take a list of tiles that the backend makes.
     pub cu_seqlens: Option<[u64; 2]>,
 }
 

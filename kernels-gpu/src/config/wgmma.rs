@@ -13,8 +13,8 @@ pub const PANEL_COLS: u32 = 64;
 pub const PANEL_ROW_BYTES: u32 = 128;
 /// Slots in which the producer announces tiles: the one being stored, the one being computed, and the next.
 pub const WORK_SLOTS: u32 = 3;
-/// Bytes of a slot.
-pub const WORK_BYTES: u32 = 16;
+/// Bytes of each of a slot's two parts: a tile, and where the rows of its sequence are.
+pub const WORK_PART_BYTES: u32 = 16;
 
 /// Where the output tile is staged for its TMA store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,9 +148,18 @@ impl WgmmaTile {
         }
     }
 
+    /// Bytes of a slot. The rows of a dense launch's sequences need not be announced.
+    pub const fn work_bytes(&self) -> u32 {
+        if self.varlen {
+            2 * WORK_PART_BYTES
+        } else {
+            WORK_PART_BYTES
+        }
+    }
+
     /// Offset of the mbarriers.
     pub const fn barriers_offset(&self) -> u32 {
-        self.work_offset() + WORK_SLOTS * WORK_BYTES
+        self.work_offset() + WORK_SLOTS * self.work_bytes()
     }
 
     /// Dynamic shared memory of a launch.
@@ -283,4 +292,13 @@ const _: () = {
     HD192.check();
     HD256.check();
     HD256_SINGLE.check();
+    // A varlen kernel announces more.
+    HD64.for_varlen().check();
+    HD96.for_varlen().check();
+    HD128.for_varlen().check();
+    HD128_SINGLE.for_varlen().check();
+    HD192_V128.for_varlen().check();
+    HD192.for_varlen().check();
+    HD256.for_varlen().check();
+    HD256_SINGLE.for_varlen().check();
 };

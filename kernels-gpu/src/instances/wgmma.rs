@@ -29,8 +29,8 @@ macro_rules! instances {
             ///
             /// # Safety
             /// `params` and the tensor maps of q, k, v and o describe the same live allocations and `schedule` their
-            /// tiles; `counter` is the
-            /// address of a u32 that is 0 and that no concurrent launch uses.
+            /// tiles, whose list is live in a varlen launch; `counter` is the address of a u32 that is 0 and that no
+            /// concurrent launch uses.
             #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
             #[cuda_std::launch_bounds($tile.threads(), 1, $tile.cluster)]
             #[cuda_std::kernel]
@@ -106,13 +106,17 @@ instances! {
     fa_fwd_sm90_bf16_hd64_varlen = Bf16, wgmma::HD64.for_varlen(), shared;
     fa_fwd_sm90_bf16_hd96_varlen = Bf16, wgmma::HD96.for_varlen(), registers;
     fa_fwd_sm90_bf16_hd128_varlen = Bf16, wgmma::HD128.for_varlen(), registers;
+    fa_fwd_sm90_bf16_hd128_single_varlen = Bf16, wgmma::HD128_SINGLE.for_varlen(), registers;
     fa_fwd_sm90_bf16_hd192_v128_varlen = Bf16, wgmma::HD192_V128.for_varlen(), shared;
     fa_fwd_sm90_bf16_hd192_varlen = Bf16, wgmma::HD192.for_varlen(), shared;
     fa_fwd_sm90_bf16_hd256_varlen = Bf16, wgmma::HD256.for_varlen(), shared;
+    fa_fwd_sm90_bf16_hd256_single_varlen = Bf16, wgmma::HD256_SINGLE.for_varlen(), shared;
     fa_fwd_sm90_f16_hd64_varlen = F16, wgmma::HD64.for_varlen(), shared;
     fa_fwd_sm90_f16_hd96_varlen = F16, wgmma::HD96.for_varlen(), registers;
     fa_fwd_sm90_f16_hd128_varlen = F16, wgmma::HD128.for_varlen(), registers;
+    fa_fwd_sm90_f16_hd128_single_varlen = F16, wgmma::HD128_SINGLE.for_varlen(), registers;
     fa_fwd_sm90_f16_hd192_v128_varlen = F16, wgmma::HD192_V128.for_varlen(), shared;
     fa_fwd_sm90_f16_hd192_varlen = F16, wgmma::HD192.for_varlen(), shared;
     fa_fwd_sm90_f16_hd256_varlen = F16, wgmma::HD256.for_varlen(), shared;
+    fa_fwd_sm90_f16_hd256_single_varlen = F16, wgmma::HD256_SINGLE.for_varlen(), shared;
 }

@@ -41,6 +41,25 @@ impl BlockRange {
         }
     }
 
+    /// The blocks that queries `begin..end`, if any, need; block `hidden` alone if they see no key.
+    ///
+    /// Chosen at the end, as a value that is left open on one path keeps a register through a kernel's loop.
+    #[inline(always)]
+    pub fn of_queries(
+        (begin, end): (u32, u32),
+        band: Band,
+        seq_kv: u32,
+        block_n: u32,
+        hidden: u32,
+    ) -> Self {
+        let range = Self::new(begin, end, band, seq_kv, block_n);
+        if begin < end && range.begin < range.end {
+            range
+        } else {
+            Self::hidden(hidden)
+        }
+    }
+
     /// As words, to be kept in memory.
     #[inline(always)]
     pub fn to_words(self) -> [u32; 4] {

@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 
-use crate::abi::{Band, ForwardParams, TensorArg};
+use crate::abi::{Band, ForwardParams, PackedRows, TensorArg};
 use crate::tile::opaque;
 
 /// One batch entry of a launch, dense or varlen.
@@ -25,15 +25,32 @@ impl Sequence {
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
     pub unsafe fn new(params: &ForwardParams, batch: u32) -> Self {
-        if params.cu_seqlens_q == 0 {
+        if params.total_q == 0 {
             return Self::dense(params, batch);
         }
         // SAFETY: both arrays have batch + 1 elements.
-        let (q_begin, seq_q, kv_begin, seq_kv) = unsafe {
+        let rows = unsafe {
             let (q_begin, seq_q) = extent(params.cu_seqlens_q, batch);
             let (kv_begin, seq_kv) = extent(params.cu_seqlens_kv, batch);
-            (q_begin, seq_q, kv_begin, seq_kv)
+            PackedRows {
+                q_begin,
+                seq_q,
+                kv_begin,
+                seq_kv,
+            }
         };
+        Self::packed(params, rows)
+    }
+
+    /// A batch entry of a varlen launch.
+    #[inline(always)]
+    pub fn packed(params: &ForwardParams, rows: PackedRows) -> Self {
+        let PackedRows {
+            q_begin,
+            seq_q,
+            kv_begin,
+            seq_kv,
+        } = rows;
         // Hidden, or kernels that come here at every tile would keep in registers which sides are open.
         let band = Band {
             lower: opaque(params.band.lower as u32) as i32,
@@ -87,7 +104,7 @@ impl Sequence {
     /// Address of row 0 of `head` of lse.
     #[inline(always)]
     pub fn lse_address(&self, params: &ForwardParams, head: u32) -> u64 {
-        let row = if params.cu_seqlens_q == 0 {
+        let row = if params.total_q == 0 {
             (self.batch as u64 * params.heads_q as u64 + head as u64) * params.seq_q as u64
         } else {
             head as u64 * params.total_q as u64 + self.q_begin as u64

@@ -88,6 +88,12 @@ impl Packing {
         row >> self.shift
     }
 
+    /// First and one past the last query of `rows` rows from `begin` on, of a sequence of `seq_q`.
+    #[inline(always)]
+    pub fn queries(self, begin: u32, rows: u32, seq_q: u32) -> (u32, u32) {
+        (self.query(begin), self.query(begin + rows).min(seq_q))
+    }
+
     /// The head that a row of a pack belongs to, from the pack's first.
     #[inline(always)]
     pub const fn head(self, row: u32) -> u32 {

@@ -22,7 +22,7 @@
 //!                 K      [stage][panel][block_n rows][128 bytes]
 //!                 V      [stage][panel][block_n rows][128 bytes]
 //!                 O      [consumer][panel][64 rows][128 bytes]       or in the next stages of V
-//!                 work   [slot][16 bytes]
+//!                 work   [slot][16 bytes, varlen 32]
 //!                 mbarriers
 //! ```
 //!

@@ -7,7 +7,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::gqa::Packing;
-use crate::abi::{Band, ForwardParams};
+use crate::abi::{Band, ForwardParams, PackedRows};
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
 const L2_BYTES: u64 = 32 << 20;
@@ -23,41 +23,50 @@ pub struct Tile {
     pub batch: u32,
 }
 
-/// All tiles of a launch.
+/// All tiles of a launch. The host works it out and passes it to the kernel by value.
 ///
-/// Heads are grouped into sections of about equal size; within a section the last rows of every head come
-/// first, which under a causal mask are the longest. The host works it out and passes it to the kernel by value.
+/// Dense: heads are grouped into sections of about equal size; within a section the last rows of every head come
+/// first, which under a causal mask are the longest.
+///
+/// Varlen: the host lists the tiles of one pack that have rows ([`ListedTile`]), since super blocks counted from
+/// the longest sequence would mostly be empty, and sequences differ in length as tiles of one do. The list is walked
+/// in one of two ways ([`Order`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
+    /// Tiles of a head; varlen: entries of the list.
     super_blocks: u32,
     /// Packs of a batch entry, each of which takes the place of a query head.
     packs: u32,
     /// Packs that share a key/value head.
     packs_of_group: u32,
-    /// `batch · packs`.
+    /// `batch · packs`; varlen: `packs`.
     sequences: u32,
-    /// Sequences of a section; the last one may have fewer.
+    /// Sequences of a section; the last one may have fewer. 0 for [`Order::BySequence`].
     section: u32,
+    /// Tiles of a section.
+    section_tiles: u32,
     /// Number of the last tile.
     pub last: u32,
     pub packing: Packing,
+    /// Clusters of the launch, which take the first tiles without drawing.
+    pub clusters: u32,
+    /// Device address of the list; 0 in a dense launch.
+    pub list: u64,
 }
 
 impl Schedule {
-    /// The tiles of `params` for clusters of `cluster_m` rows; `None` if there are none, or too many to number
+    /// The tiles of dense `params` for clusters of `cluster_m` rows; `None` if there are none, or too many to number
     /// with 31 bits.
     pub fn new(params: &ForwardParams, packing: Packing, cluster_m: u32) -> Option<Self> {
         let rows = params.seq_q.checked_mul(packing.heads())?;
         let super_blocks = rows.div_ceil(cluster_m);
         let packs = params.heads_kv.checked_mul(packing.packs())?;
         let sequences = params.batch.checked_mul(packs)?;
-        let count = super_blocks.checked_mul(sequences)?;
-        if count == 0 || count > i32::MAX as u32 {
-            return None;
-        }
+        let last = last(super_blocks, sequences)?;
         let section = if uneven(params) {
-            section(params, sequences)
+            let kv_heads = params.batch * params.heads_kv;
+            section(kv_heads, head_bytes(params, params.seq_kv)) * packing.packs()
         } else {
             1
         };
@@ -67,32 +76,198 @@ impl Schedule {
             packs_of_group: packing.packs(),
             sequences,
             section,
-            last: count - 1,
+            section_tiles: section * super_blocks,
+            last,
             packing,
+            clusters: 0,
+            list: 0,
         })
     }
 
-    /// Blocks to launch on a GPU with room for `resident` at once, in clusters of `cluster`.
-    pub fn grid(&self, resident: u32, cluster: u32) -> u32 {
-        (resident / cluster).min(self.last + 1) * cluster
+    /// The tiles of varlen `params`, whose list in [`Order::of`] has `entries` entries at device address `list`; `None`
+    /// as for [`Schedule::new`].
+    pub fn listed(
+        params: &ForwardParams,
+        packing: Packing,
+        total_kv: u32,
+        list: u64,
+        entries: u32,
+    ) -> Option<Self> {
+        let sequences = params.heads_kv.checked_mul(packing.packs())?;
+        let last = last(entries, sequences)?;
+        let section = match Order::of(params) {
+            Order::BySequence => 0,
+            Order::ByLength { .. } => {
+                section(params.heads_kv, head_bytes(params, total_kv)) * packing.packs()
+            }
+        };
+        Some(Self {
+            super_blocks: entries,
+            packs: sequences,
+            packs_of_group: packing.packs(),
+            sequences,
+            section,
+            section_tiles: section * entries,
+            last,
+            packing,
+            clusters: 0,
+            list,
+        })
     }
 
-    /// Tile number `index`, at most [`Schedule::last`].
+    /// For a GPU with room for `resident` blocks at once, in clusters of `cluster`.
+    pub fn on_gpu(self, resident: u32, cluster: u32) -> Self {
+        Self {
+            clusters: (resident / cluster).min(self.last + 1),
+            ..self
+        }
+    }
+
+    /// Tile number `index`, at most [`Schedule::last`], of a dense launch.
     #[inline(always)]
     pub fn get(&self, index: u32) -> Tile {
-        let (number, in_section) = divide(index, self.section * self.super_blocks);
-        let first = number * self.section;
-        let sequences = self.section.min(self.sequences - first);
-        let (reversed, sequence) = divide(in_section, sequences);
-        let (batch, pack) = divide(first + sequence, self.packs);
-        let (head_kv, pack) = divide(pack, self.packs_of_group);
+        let (reversed, sequence) = self.in_section(index);
+        let (batch, pack) = divide(sequence, self.packs);
+        let (head_kv, head) = self.heads_of(pack);
         Tile {
             super_block: self.super_blocks - 1 - reversed,
-            head: pack * self.packing.heads(),
+            head,
             head_kv,
             batch,
         }
     }
+
+    /// Tile number `index`, at most [`Schedule::last`], of a varlen launch, and the device address of an entry of the list
+    /// that has its sequence's rows; `load` gives the place of the entry at an address.
+    #[inline(always)]
+    pub fn get_listed(&self, index: u32, load: impl FnOnce(u64) -> ListedPlace) -> (Tile, u64) {
+        let by_sequence = self.section == 0;
+        let (number, pack) = if by_sequence {
+            divide(index, self.packs)
+        } else {
+            self.in_section(index)
+        };
+        let entry = self.list + number as u64 * size_of::<ListedTile>() as u64;
+        let listed = load(entry);
+        let (super_block, pack) = if by_sequence {
+            // The numbers of a sequence are those of its entries times the packs: the entry is one of its own, which
+            // says where they begin.
+            let first = number - (listed.super_blocks - 1 - listed.super_block);
+            let (pack, reversed) = divide(index - first * self.packs, listed.super_blocks);
+            (listed.super_blocks - 1 - reversed, pack)
+        } else {
+            (listed.super_block, pack)
+        };
+        let (head_kv, head) = self.heads_of(pack);
+        let tile = Tile {
+            super_block,
+            head,
+            head_kv,
+            batch: listed.batch,
+        };
+        (tile, entry)
+    }
+
+    /// The key/value head and the first query head, from the first of its group, of a batch entry's pack.
+    #[inline(always)]
+    fn heads_of(&self, pack: u32) -> (u32, u32) {
+        let (head_kv, pack) = divide(pack, self.packs_of_group);
+        (head_kv, pack * self.packing.heads())
+    }
+
+    /// Which of a section's super blocks, counted from the first taken, and which of all sequences.
+    #[inline(always)]
+    fn in_section(&self, index: u32) -> (u32, u32) {
+        let (number, in_section) = divide(index, self.section_tiles);
+        let first = number * self.section;
+        let sequences = self.section.min(self.sequences - first);
+        let (taken, sequence) = divide(in_section, sequences);
+        (taken, first + sequence)
+    }
+}
+
+/// One tile of a head of a varlen launch, in the list.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListedTile {
+    pub place: ListedPlace,
+    /// Of its sequence.
+    pub rows: PackedRows,
+}
+
+/// Which tile it is. 16 bytes, which one load fetches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListedPlace {
+    pub super_block: u32,
+    /// Tiles of its sequence.
+    pub super_blocks: u32,
+    pub batch: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// In which order the host lists the tiles of a varlen launch, and how numbers walk the list. Both keep long
+/// tiles first, so that clusters end together, and K and V of the tiles in flight in L2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Where the tiles of a sequence are about equally long: sequence by sequence, the longest first, and in
+    /// each one head after the other. The tiles in flight then read K and V of few heads, and a sequence's length
+    /// is its tiles', so that nothing is given up for L2. Entries of a sequence go from its last tile to its first.
+    BySequence,
+    /// Where they are not, as under a causal mask: the longest of all sequences first, and each at once for all
+    /// heads of a section, whose K and V fit L2. Where those of a single head do not, the list is cut into parts
+    /// that do, of whole sequences, the longest first. Here L2 matters more than the order: a part's last tiles are
+    /// shorter than the next part's first, which costs at the very end of a launch only, where parts are short;
+    /// K and V read from memory for every tile would cost all along.
+    ByLength {
+        /// Bytes of a row of K and of V.
+        row_bytes: u32,
+    },
+}
+
+impl Order {
+    /// The order for varlen `params`.
+    pub fn of(params: &ForwardParams) -> Self {
+        if uneven(params) {
+            Self::ByLength {
+                row_bytes: row_bytes(params),
+            }
+        } else {
+            Self::BySequence
+        }
+    }
+
+    /// Into how many parts, about equal, to cut the list where a head of K and V has `total_kv` rows.
+    pub fn parts(self, total_kv: u32) -> u64 {
+        match self {
+            Self::BySequence => 1,
+            Self::ByLength { row_bytes } => (total_kv as u64 * row_bytes as u64)
+                .div_ceil(L2_BYTES)
+                .max(1),
+        }
+    }
+}
+
+/// Whether any list of tiles of varlen `params` can be numbered with 31 bits.
+pub fn can_number_listed(params: &ForwardParams, packing: Packing, cluster_m: u32) -> bool {
+    let rows = u64::from(params.total_q) * u64::from(packing.heads());
+    // All tiles but the last of each sequence are whole.
+    let most = rows / u64::from(cluster_m) + u64::from(params.batch);
+    let packs = params.heads_kv.checked_mul(packing.packs());
+    u32::try_from(most)
+        .ok()
+        .zip(packs)
+        .and_then(|(most, packs)| last(most, packs))
+        .is_some()
+}
+
+/// Number of the last of `super_blocks · sequences` tiles; `None` if there are none, or too many.
+fn last(super_blocks: u32, sequences: u32) -> Option<u32> {
+    let count = super_blocks.checked_mul(sequences)?;
+    (count <= i32::MAX as u32)
+        .then(|| count.checked_sub(1))
+        .flatten()
 }
 
 /// Whether tiles of one head differ much in length: a border on the right but none near on the left.
@@ -100,13 +275,21 @@ fn uneven(params: &ForwardParams) -> bool {
     params.band.upper < Band::OPEN && -(params.band.lower as i64) >= params.seq_q as i64
 }
 
-/// Sequences of a section: equal sections of at most [`L2_BYTES`] of K and V, whole groups of packs.
-fn section(params: &ForwardParams, sequences: u32) -> u32 {
-    let kv_heads = params.batch * params.heads_kv;
-    let head_bytes = params.seq_kv as u64 * (params.head_dim + params.head_dim_v) as u64 * 2;
+/// Bytes of a row of K and of V.
+fn row_bytes(params: &ForwardParams) -> u32 {
+    (params.head_dim + params.head_dim_v) * 2
+}
+
+/// Bytes of `rows` rows of a head of K and V.
+fn head_bytes(params: &ForwardParams, rows: u32) -> u64 {
+    rows as u64 * row_bytes(params) as u64
+}
+
+/// Heads of K and V of a section: equal sections of at most [`L2_BYTES`].
+fn section(kv_heads: u32, head_bytes: u64) -> u32 {
     let sections = (kv_heads as u64 * head_bytes).div_ceil(L2_BYTES);
     let sections = sections.clamp(1, kv_heads as u64) as u32;
-    kv_heads.div_ceil(sections) * (sequences / kv_heads)
+    kv_heads.div_ceil(sections)
 }
 
 /// Quotient and remainder by a positive number.
@@ -221,7 +404,7 @@ mod tests {
     #[test]
     fn the_grid_is_whole_clusters() {
         let schedule = unpacked(&params(1, [2, 2], 1024, CAUSAL), 256).unwrap();
-        assert_eq!(schedule.grid(132, 2), 16);
-        assert_eq!(schedule.grid(7, 2), 6);
+        assert_eq!(schedule.on_gpu(132, 2).clusters, 8);
+        assert_eq!(schedule.on_gpu(7, 2).clusters, 3);
     }
 }

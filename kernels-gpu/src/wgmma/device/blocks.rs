@@ -1,27 +1,12 @@
 //! The key blocks of a cluster's tile, of one block's part of it, and of one warpgroup's.
 
 use super::Launch;
-use crate::abi::ForwardParams;
 use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
 use crate::tile::block_range::BlockRange;
 use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::gqa::Packing;
 use crate::wgmma::schedule::Tile;
-
-/// Where the rows of a batch entry are.
-///
-/// # Safety
-/// `params` describes live allocations, and `batch` is below `params.batch`.
-#[inline(always)]
-pub unsafe fn rows_of(params: &ForwardParams, tile: &WgmmaTile, batch: u32) -> Sequence {
-    if tile.varlen {
-        // SAFETY: forwarded to the caller.
-        unsafe { Sequence::new(params, batch) }
-    } else {
-        Sequence::dense(params, batch)
-    }
-}
 
 /// Key blocks the whole cluster loads. Never empty, so that the pipelines always turn: a tile that sees no key
 /// gets one block, which its masks hide.
@@ -34,12 +19,6 @@ pub fn cluster_range(
 ) -> BlockRange {
     let begin = place.super_block * tile.cluster_m();
     range(sequence, tile, packing, begin, tile.cluster_m(), 0)
-}
-
-/// Whether a varlen sequence ends before this tile, which then has no rows.
-#[inline(always)]
-pub fn is_past_end(sequence: &Sequence, tile: &WgmmaTile, place: Tile, packing: Packing) -> bool {
-    tile.varlen && packing.query(place.super_block * tile.cluster_m()) >= sequence.seq_q
 }
 
 /// First row of a warpgroup's part of a tile.
@@ -88,8 +67,6 @@ impl Ranges {
 }
 
 /// Key blocks that `rows` rows from `begin` on need, or else `hidden` alone.
-///
-/// Chosen at the end, as a value that is left open on one path keeps a register through the kernel's loop.
 #[inline(always)]
 fn range(
     sequence: &Sequence,
@@ -99,12 +76,12 @@ fn range(
     rows: u32,
     hidden: u32,
 ) -> BlockRange {
-    let end = packing.query(begin + rows).min(sequence.seq_q);
-    let begin = packing.query(begin);
-    let range = BlockRange::new(begin, end, sequence.band, sequence.seq_kv, tile.block_n);
-    if begin < end && range.begin < range.end {
-        range
-    } else {
-        BlockRange::hidden(hidden)
-    }
+    let Sequence {
+        seq_q,
+        seq_kv,
+        band,
+        ..
+    } = *sequence;
+    let queries = packing.queries(begin, rows, seq_q);
+    BlockRange::of_queries(queries, band, seq_kv, tile.block_n, hidden)
 }

@@ -9,7 +9,7 @@ use cuda_std::warp;
 use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
 
 use super::Launch;
-use super::blocks::{Ranges, is_past_end, row_begin, rows_of};
+use super::blocks::{Ranges, row_begin};
 use super::epilogue;
 use super::lanes::Lanes;
 use super::mask::{Keys, below, col};
@@ -104,7 +104,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         accumulate: 0,
     };
     let mut q = Ring::consumer(barriers.q_full, barriers.q_empty, tile.q_stages);
-    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile.cluster);
+    let mut inbox = Inbox::new(smem + tile.work_offset(), &barriers, tile);
     // SAFETY: every wait below is matched by the producer's loads of the same tile, in the same order.
     unsafe {
         if tile.ping_pong {
@@ -112,13 +112,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         }
         while inbox.wait() {
             let place = inbox.tile();
-            let sequence = rows_of(params, tile, place.batch);
-            if is_past_end(&sequence, tile, place, launch.packing()) {
-                // One lane speaks for all, which have to be done reading the announcement.
-                warp::sync_warp();
-                inbox.release(lanes.lane == 0);
-                continue;
-            }
+            let sequence = inbox.sequence(params, place);
             let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
             consumer.skip(ranges.cluster.end - ranges.block.end, false);
             consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
@@ -129,7 +123,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             consumer.attend(&query, view, &q, &inbox);
             let place = inbox.tile();
             // Worked out again rather than kept.
-            let sequence = rows_of(params, tile, place.batch);
+            let sequence = inbox.sequence(params, place);
             if params.band.lower > -Band::OPEN {
                 // Without a border on the left all ranges begin with block 0.
                 let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
@@ -392,7 +386,7 @@ where
             if right || left || !plain {
                 // What only such blocks need is worked out here rather than kept.
                 let place = inbox.tile();
-                let sequence = rows_of(self.launch.params, &Self::TILE, place.batch);
+                let sequence = inbox.sequence(self.launch.params, place);
                 let warpgroup = opaque(thread_idx_x()) / WARPGROUP - 1;
                 let row = row_begin(self.launch, &Self::TILE, place, warpgroup) + self.lanes.row();
                 if !plain {

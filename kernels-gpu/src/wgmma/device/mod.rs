@@ -66,9 +66,9 @@ impl Launch<'_> {
 /// The whole kernel: splits the block into producer and consumers.
 ///
 /// # Safety
-/// `params` and the tensor maps describe live allocations, `params` has cu_seqlens if and only if the tile is for
-/// varlen, `schedule` is one that [`Schedule::new`] made, `counter` is a zeroed u32 that no concurrent launch uses,
-/// and the launch has the instance's block size, cluster size and shared memory.
+/// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the tile
+/// is for one; `schedule` is one that [`Schedule`] made, `counter` is a zeroed u32 that no concurrent launch uses, and the
+/// launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
@@ -89,7 +89,7 @@ pub unsafe fn forward<
     let tile = &K::TILE;
     // SAFETY: forwarded to the caller. What is known here is not asked, and kept in predicates, at every tile.
     unsafe {
-        assert_unchecked((params.cu_seqlens_q != 0) == tile.varlen);
+        assert_unchecked((params.total_q != 0) == tile.varlen);
         assert_unchecked(schedule.packing.is_possible());
     }
     let smem = shared::dynamic_base();
@@ -116,7 +116,7 @@ pub unsafe fn forward<
             launch.barriers.init(tile);
             let slots = smem + tile.work_offset();
             let number = block_idx_x() / tile.cluster;
-            work::announce_first(slots, &launch.barriers, schedule, number);
+            work::announce_first(slots, &launch.barriers, schedule, tile, number);
         }
         meet(tile.cluster);
         let warpgroup = warpgroup::index();

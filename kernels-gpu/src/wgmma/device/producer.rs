@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use cuda_std::{mbarrier, tma};
 
 use super::Launch;
-use super::blocks::{cluster_range, is_past_end, row_begin, rows_of};
+use super::blocks::{cluster_range, row_begin};
 use super::policy::Maps;
 use super::work::{Dispatcher, Inbox, leads};
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, Staging, WARPGROUP_ROWS, WgmmaTile};
@@ -27,7 +27,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
         ..
     } = *launch;
     let slots = smem + tile.work_offset();
-    let mut inbox = Inbox::new(slots, &barriers, tile.cluster);
+    let mut inbox = Inbox::new(slots, &barriers, tile);
     let dispatcher = Dispatcher {
         schedule: launch.schedule,
         tile,
@@ -45,17 +45,8 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     let leader = leads(launch.rank);
     // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
     unsafe {
-        while let Some(place) = inbox.wait_alone() {
-            let sequence = rows_of(params, tile, place.batch);
-            if is_past_end(&sequence, tile, place, launch.packing()) {
-                // Announcing waits for the consumers, who wait for what is owed to them.
-                loader.lend_v();
-                if leader {
-                    dispatcher.announce_next(&inbox);
-                }
-                inbox.release(true);
-                continue;
-            }
+        while inbox.wait_alone() {
+            let (place, sequence) = inbox.take_alone(params);
             let blocks = cluster_range(&sequence, tile, place, launch.packing());
             let mut n_block = blocks.end - 1;
             if tile.q_in_registers || tile.q_stages > 1 {

@@ -180,7 +180,8 @@ impl Repair<'_> {
         } = self;
         let params = self.launch.params;
         let q = sequence.q_address(&params.q, head, ELEMENT_BYTES);
-        let k = sequence.kv_address(&params.k, place.head_kv, ELEMENT_BYTES);
+        // Worked out for each key rather than kept.
+        let k = sequence.kv_address(&params.k, opaque(place.head_kv), ELEMENT_BYTES);
         let mut dot = 0.0;
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);

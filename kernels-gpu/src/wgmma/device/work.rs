@@ -3,44 +3,73 @@
 //! An announcement stays in its slot until every reader is done with the tile, so that nobody keeps it in
 //! registers.
 
-use cuda_std::thread::grid_dim_x;
+use core::mem::offset_of;
+
 use cuda_std::warp::uniform;
 use cuda_std::{cluster, global, mbarrier, shared};
 
+use crate::abi::ForwardParams;
 use crate::barriers::Barriers;
-use crate::config::wgmma::{WORK_BYTES, WORK_SLOTS, WgmmaTile};
+use crate::config::wgmma::{WORK_PART_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
 use crate::tile::opaque;
-use crate::wgmma::schedule::{Schedule, Tile};
+use crate::tile::sequence::Sequence;
+use crate::wgmma::schedule::{ListedTile, Schedule, Tile};
 
 /// Rank of the block that draws tiles.
 const LEADER: u32 = 0;
 
-/// Words of a slot: a tile, its last word one above `head_kv`; all zero for the end.
-fn message(schedule: &Schedule, number: u32) -> [u32; 4] {
-    if number <= schedule.last {
-        let tile = schedule.get(number);
-        [tile.super_block, tile.head, tile.batch, tile.head_kv + 1]
-    } else {
-        [0; 4]
+/// First words of a slot: a tile, the last word one above `head_kv`; all zero for the end. In a varlen launch the
+/// [`PackedRows`](crate::abi::PackedRows) of its sequence follow, those at the device address given beside.
+///
+/// # Safety
+/// `schedule` is the launch's, its list is live.
+#[inline(always)]
+unsafe fn message(schedule: &Schedule, tile: &WgmmaTile, number: u32) -> ([u32; 4], u64) {
+    if number > schedule.last {
+        return ([0; 4], schedule.list);
     }
+    let (place, entry) = if tile.varlen {
+        schedule.get_listed(number, |address| {
+            // SAFETY: forwarded to the caller; nobody writes the list during the launch.
+            bytemuck::must_cast(unsafe { global::load4_bits(address) })
+        })
+    } else {
+        (schedule.get(number), 0)
+    };
+    let Tile {
+        super_block,
+        head,
+        head_kv,
+        batch,
+    } = place;
+    ([super_block, head, batch, head_kv + 1], entry)
+}
+
+/// The second part of a slot of a varlen launch.
+///
+/// # Safety
+/// `entry` is the device address of an entry of the launch's list.
+#[inline(always)]
+unsafe fn rows(entry: u64) -> [u32; 4] {
+    // SAFETY: forwarded to the caller; nobody writes the list during the launch.
+    unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) }
 }
 
 /// One consumer warp's, or the producer thread's, place among the announcements.
-pub struct Inbox {
+pub struct Inbox<'a> {
     slots: u32,
     ring: Ring,
-    /// Blocks of the cluster.
-    cluster: u32,
+    tile: &'a WgmmaTile,
 }
 
-impl Inbox {
+impl<'a> Inbox<'a> {
     #[inline(always)]
-    pub fn new(slots: u32, barriers: &Barriers, cluster: u32) -> Self {
+    pub fn new(slots: u32, barriers: &Barriers, tile: &'a WgmmaTile) -> Self {
         Self {
             slots,
             ring: Ring::consumer(barriers.work_full, barriers.work_empty, WORK_SLOTS),
-            cluster,
+            tile,
         }
     }
 
@@ -53,7 +82,7 @@ impl Inbox {
         // SAFETY: forwarded to the caller.
         unsafe {
             self.wait_full();
-            uniform(self.read()[3]) != 0
+            uniform(self.read(0)[3]) != 0
         }
     }
 
@@ -65,7 +94,7 @@ impl Inbox {
     pub unsafe fn tile(&self) -> Tile {
         // SAFETY: forwarded to the caller; the slot is full.
         unsafe {
-            let [super_block, head, batch, above_head_kv] = self.read();
+            let [super_block, head, batch, above_head_kv] = self.read(0);
             Tile {
                 super_block: uniform(super_block),
                 head: uniform(head),
@@ -75,22 +104,54 @@ impl Inbox {
         }
     }
 
-    /// As [`Self::wait`] and [`Self::tile`], for the producer thread.
+    /// Where the rows of the announced tile's sequence are, the same values in every lane.
+    ///
+    /// # Safety
+    /// As [`Self::tile`], which gave `place`.
+    #[inline(always)]
+    pub unsafe fn sequence(&self, params: &ForwardParams, place: Tile) -> Sequence {
+        if !self.tile.varlen {
+            return Sequence::dense(params, place.batch);
+        }
+        // SAFETY: forwarded to the caller; the slot is full.
+        let rows = unsafe { self.read(1).map(|word| uniform(word)) };
+        Sequence::packed(params, bytemuck::must_cast(rows))
+    }
+
+    /// As [`Self::wait`], for the producer thread.
     ///
     /// # Safety
     /// The producer thread calls it.
     #[inline(always)]
-    pub unsafe fn wait_alone(&mut self) -> Option<Tile> {
+    pub unsafe fn wait_alone(&mut self) -> bool {
         // SAFETY: forwarded to the caller.
         unsafe {
             self.wait_full();
-            let [super_block, head, batch, above_head_kv] = self.read();
-            above_head_kv.checked_sub(1).map(|head_kv| Tile {
+            self.read(0)[3] != 0
+        }
+    }
+
+    /// As [`Self::tile`] and [`Self::sequence`], for the producer thread.
+    ///
+    /// # Safety
+    /// The producer thread calls it after [`Self::wait_alone`], which has returned true.
+    #[inline(always)]
+    pub unsafe fn take_alone(&self, params: &ForwardParams) -> (Tile, Sequence) {
+        // SAFETY: forwarded to the caller; the slot is full.
+        unsafe {
+            let [super_block, head, batch, above_head_kv] = self.read(0);
+            let place = Tile {
                 super_block,
                 head,
-                head_kv,
+                head_kv: above_head_kv - 1,
                 batch,
-            })
+            };
+            let sequence = if self.tile.varlen {
+                Sequence::packed(params, bytemuck::must_cast(self.read(1)))
+            } else {
+                Sequence::dense(params, batch)
+            };
+            (place, sequence)
         }
     }
 
@@ -109,7 +170,7 @@ impl Inbox {
     unsafe fn wait_full(&self) {
         // SAFETY: forwarded to the caller.
         unsafe {
-            if self.cluster == 1 {
+            if self.tile.cluster == 1 {
                 self.ring.wait_full();
             } else {
                 self.ring.wait_published();
@@ -118,22 +179,33 @@ impl Inbox {
     }
 
     #[inline(always)]
-    unsafe fn read(&self) -> [u32; 4] {
+    unsafe fn read(&self, part: u32) -> [u32; 4] {
+        let slot = self.slots + self.ring.stage * self.tile.work_bytes();
         // SAFETY: inside the slots.
-        unsafe { shared::load4_bits(self.slots + self.ring.stage * WORK_BYTES) }
+        unsafe { shared::load4_bits(slot + part * WORK_PART_BYTES) }
     }
 }
 
 /// Announces a block's first tile to itself: the clusters start with one each, which needs no draw.
 ///
 /// # Safety
-/// One thread of the block calls it, with its cluster's number, after initialising the barriers and before any
-/// other thread uses them.
+/// One thread of the block calls it, with its cluster's number and the launch's schedule, after initialising the
+/// barriers and before any other thread uses them.
 #[inline(always)]
-pub unsafe fn announce_first(slots: u32, barriers: &Barriers, schedule: &Schedule, cluster: u32) {
+pub unsafe fn announce_first(
+    slots: u32,
+    barriers: &Barriers,
+    schedule: &Schedule,
+    tile: &WgmmaTile,
+    cluster: u32,
+) {
     // SAFETY: forwarded to the caller.
     unsafe {
-        shared::store4_bits(slots, message(schedule, cluster));
+        let (place, entry) = message(schedule, tile, cluster);
+        shared::store4_bits(slots, place);
+        if tile.varlen {
+            shared::store4_bits(slots + WORK_PART_BYTES, rows(entry));
+        }
         mbarrier::arrive_if(true, barriers.work_full);
     }
 }
@@ -161,17 +233,26 @@ impl Dispatcher<'_> {
         let schedule = self.schedule;
         // SAFETY: forwarded to the caller.
         let drawn = unsafe { global::fetch_increment(self.counter, opaque(schedule.last)) };
-        let message = message(schedule, grid_dim_x() / self.tile.cluster + drawn);
         let next = inbox.ring.next_as_producer();
-        let slot = inbox.slots + next.stage * WORK_BYTES;
-        // SAFETY: the slot is empty after the wait; all blocks exit together.
+        let slot = inbox.slots + next.stage * self.tile.work_bytes();
+        // SAFETY: forwarded to the caller. The slot is empty after the wait; all blocks exit together.
         unsafe {
+            let (place, entry) = message(schedule, self.tile, schedule.clusters + drawn);
             next.wait_empty();
-            shared::store4_bits(slot, message);
+            shared::store4_bits(slot, place);
+            let mut listed = [0; 4];
+            if self.tile.varlen {
+                // Loaded late, for want of registers: they are in L1 beside the place.
+                listed = rows(entry);
+                shared::store4_bits(slot + WORK_PART_BYTES, listed);
+            }
             mbarrier::arrive_if(true, next.full());
             let mut rank = LEADER + 1;
             while rank < self.tile.cluster {
-                cluster::store4(slot, rank, message);
+                cluster::store4(slot, rank, place);
+                if self.tile.varlen {
+                    cluster::store4(slot + WORK_PART_BYTES, rank, listed);
+                }
                 mbarrier::arrive_publish(next.full(), rank);
                 rank += 1;
             }
