@@ -81,7 +81,7 @@ fn cases(shift: usize) -> Vec<CaseSpec> {
             let number = cases.len() + shift;
             let (head_dim, head_dim_v) = HEAD_DIMS[number % HEAD_DIMS.len()];
             let seq_kv = [seq_q, seq_q + 130, 40, 257][number / 3 % 4];
-            let is_varlen = number / 2 % 3 == 0;
+            let is_varlen = (number / 2).is_multiple_of(3);
             cases.push(CaseSpec {
                 lengths: match is_varlen {
                     // Beside sequences without queries, without keys, and of a tile's end.
