@@ -138,13 +138,14 @@ impl Repair<'_> {
             // A row's state is its quad's.
             let lse = if row < 8 { self.lse[0] } else { self.lse[1] };
             let lse = broadcast(lse, row % 8 * 4);
+            let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];
             let mut key = first;
             while key <= last {
                 let mut scores = [[0.0; KEYS]];
                 for ahead in 0..KEYS {
                     let key = (key + ahead as i32).min(last) as u32;
-                    scores[0][ahead] = reduce_sum::<WARP_SIZE>(self.dot::<E>(head, query, key));
+                    scores[0][ahead] = reduce_sum::<WARP_SIZE>(self.dot::<E>(pairs, key));
                 }
                 let distance = query as i32 + seq_kv as i32 - seq_q as i32 - key;
                 transform.apply(&mut scores, |_| distance, |ahead| ahead as i32);
@@ -172,28 +173,38 @@ impl Repair<'_> {
         }
     }
 
-    /// The lane's part of the dot product of a query and a key.
+    /// The lane's pairs of a query.
     #[inline(always)]
-    unsafe fn dot<E: Half>(&self, head: u32, query: u32, key: u32) -> f32 {
+    unsafe fn query(&self, head: u32, query: u32) -> [u32; PAIRS] {
+        let params = self.launch.params;
+        let q = self.sequence.q_address(&params.q, head, ELEMENT_BYTES);
+        let mut pairs = [0; PAIRS];
+        for i in 0..self.tile.panels() as usize {
+            let col = self.col(i);
+            if col < params.head_dim {
+                // SAFETY: forwarded to the caller: the row and the columns exist.
+                pairs[i] = unsafe { global::load_u32(element(q, params.q.seq_stride, query, col)) };
+            }
+        }
+        pairs
+    }
+
+    /// The lane's part of the dot product of a query, given as its pairs, and a key.
+    #[inline(always)]
+    unsafe fn dot<E: Half>(&self, query: [u32; PAIRS], key: u32) -> f32 {
         let Self {
             sequence, place, ..
         } = self;
         let params = self.launch.params;
-        let q = sequence.q_address(&params.q, head, ELEMENT_BYTES);
         // Worked out for each key rather than kept.
         let k = sequence.kv_address(&params.k, opaque(place.head_kv), ELEMENT_BYTES);
         let mut dot = 0.0;
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
             if col < params.head_dim {
-                // SAFETY: forwarded to the caller: the rows and the columns exist.
-                let (q, k) = unsafe {
-                    (
-                        global::load_u32(element(q, params.q.seq_stride, query, col)),
-                        global::load_u32(element(k, params.k.seq_stride, key, col)),
-                    )
-                };
-                let (q, k) = (E::unpack(q), E::unpack(k));
+                // SAFETY: forwarded to the caller: the row and the columns exist.
+                let k = unsafe { global::load_u32(element(k, params.k.seq_stride, key, col)) };
+                let (q, k) = (E::unpack(query[i]), E::unpack(k));
                 dot = fma(q[0], k[0], fma(q[1], k[1], dot));
             }
         }
