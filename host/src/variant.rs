@@ -8,7 +8,7 @@ use std::str::FromStr;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance};
 
-use crate::backend::hopper::HopperPlan;
+use crate::backend::hopper::{HopperPlan, packing};
 use crate::{Error, Operands, Problem};
 
 /// A way to compute attention. Every one gives the same answer within the accuracy bound.
@@ -129,7 +129,7 @@ pub fn find_instance(
         instance_unfit(instance, gpu).or_else(|| shape_unfit(instance, problem))
     };
     let mut best_first: Vec<_> = wide_enough.collect();
-    best_first.sort_by_key(|instance| waste(instance, problem));
+    best_first.sort_by_cached_key(|instance| waste(instance, problem));
     let mut refusal = None;
     for instance in best_first {
         match why_not(instance) {
@@ -151,12 +151,17 @@ fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
 }
 
 /// Orders kernels that can run a problem: the least padding first; of two for the same head_dim the one made for this
-/// many queries.
+/// many rows.
 fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool, Reverse<u32>) {
     let (head_dim_v, shortest_seq_q) = instance
         .wgmma
         .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_seq_q));
-    let too_short = problem.seq_q() < shortest_seq_q as usize;
+    let too_short = instance.wgmma.is_some_and(|tile| {
+        // Rows of a head, or of the heads that share its tiles.
+        let rows = |heads: u32| problem.seq_q() * heads as usize;
+        tile.shortest_seq_q > 0
+            && rows(packing(problem, tile).heads()) < tile.shortest_seq_q as usize
+    });
     (
         instance.head_dim,
         head_dim_v,

@@ -12,5 +12,4 @@ pub mod paths;
 pub mod schedules;
 pub mod specs;
 pub mod strategy;
-pub mod tma;
 pub mod verdicts;

@@ -7,7 +7,8 @@ use proptest::sample::select;
 
 /// Any case of one of `dtypes` within `limits`.
 pub fn case(dtypes: &[DType], limits: Limits) -> impl Strategy<Value = CaseSpec> + use<> {
-    let heads = (1..=3usize, 1..=5usize);
+    let group = prop_oneof![3 => 1..=5usize, 1 => select(vec![8, 16])];
+    let heads = (1..=3usize, group);
     let dims = (head_dim(), head_dim(), any::<bool>());
     let score = (
         mask(limits.seq as u32),

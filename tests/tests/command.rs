@@ -339,6 +339,7 @@ fn bench_prints_one_line_of_json() {
     let keys: Vec<_> = report.as_object().expect("an object").keys().collect();
     let mut expected = [
         "kernel",
+        "heads_per_tile",
         "ms_median",
         "ms_min",
         "ms_max",

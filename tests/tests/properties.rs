@@ -9,7 +9,7 @@ use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::schedules::SCHEDULES;
-use ferroflash_tests::{strategy, tma};
+use ferroflash_tests::strategy;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -26,7 +26,7 @@ fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
     let dtypes = dtypes_of(&backend).expect("the backend runs something");
 
     let anywhere = || strategy::case(&dtypes, limits);
-    let strategy = prop_oneof![anywhere(), anywhere().prop_map(tma::reachable)];
+    let strategy = prop_oneof![anywhere(), anywhere().prop_map(CaseSpec::reachable_by_tma)];
     let backend = RefCell::new(backend);
     let outcome =
         TestRunner::new(config).run(&strategy, |spec| agrees(&mut *backend.borrow_mut(), &spec));

@@ -3,7 +3,7 @@
 use ferroflash::variant::{GpuCapabilities, eligible, find_instance, preferred, select, why_not};
 use ferroflash::{
     Backend, Capabilities, Cpu, CuSeqlens, DType, Error, ForwardOptions, Layout, Problem, Shape,
-    TensorSpec, Variant,
+    Sim, TensorSpec, Variant,
 };
 use kernels_gpu::instances::Family;
 
@@ -196,4 +196,39 @@ fn a_backend_tells_what_it_runs() {
     assert_eq!(name(DType::F16), "fa_fwd_cpu_f16_tiled");
     let forced = problem(DType::F32, 64, Some(variant("simt")));
     assert!(Cpu::new().kernel_name(&forced).is_err());
+}
+
+/// A problem of 16 query heads and one of k and v, head_dim 128.
+fn grouped(seq_q: usize) -> Problem {
+    let spec = |heads, seq| {
+        let shape = Shape {
+            batch: 1,
+            heads,
+            seq,
+            dim: 128,
+        };
+        TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).expect("small")
+    };
+    let (q, kv) = (spec(16, seq_q), spec(1, 2000));
+    Problem::with_dense_output(q, kv, kv, &ForwardOptions::new()).expect("valid")
+}
+
+#[test]
+fn heads_that_share_tiles_count_as_rows() {
+    let Capabilities::Gpu(hopper) = HOPPER else {
+        unreachable!("it is a GPU")
+    };
+    let kernel = |seq_q| {
+        let instance = find_instance(Family::Wgmma, &grouped(seq_q), &hopper);
+        instance.expect("TMA reaches it").name
+    };
+    let (single, clusters) = ("fa_fwd_sm90_bf16_hd128_single", "fa_fwd_sm90_bf16_hd128");
+    // 16 rows; 4800 rows; 512 of each head, as whole tiles are not shared; 1024 of each head.
+    assert_eq!(
+        [1, 300, 512, 1024].map(kernel),
+        [single, clusters, single, clusters]
+    );
+    let sim = Sim::new();
+    let heads = |seq_q| sim.heads_per_tile(&grouped(seq_q)).expect("eligible");
+    assert_eq!([1, 300, 512, 1024].map(heads), [16, 16, 1, 1]);
 }

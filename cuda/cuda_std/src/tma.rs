@@ -1,6 +1,6 @@
 //! Bulk tensor copies between global and shared memory (TMA).
 //!
-//! One thread starts the copy of a box of a 4-D tensor that a tensor map describes; parts outside the tensor
+//! One thread starts the copy of a box of a 4-D or 5-D tensor that a tensor map describes; parts outside the tensor
 //! read as zeros and are not written. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy".
 //! Coordinates are in elements, innermost dimension first.
 
@@ -50,6 +50,20 @@ pub unsafe fn load4d(shared: u32, map: u64, [c0, c1, c2, c3]: [u32; 4], barrier:
     }
 }
 
+/// As [`load4d`], of a box of a 5-D tensor (`cp.async.bulk.tensor.5d`).
+///
+/// # Safety
+/// As [`load4d`], with a 5-D tensor map.
+#[inline(always)]
+pub unsafe fn load5d(shared: u32, map: u64, [c0, c1, c2, c3, c4]: [u32; 5], barrier: u32) {
+    // SAFETY: the caller vouches for map and addresses.
+    unsafe {
+        asm!("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+            in(reg32) shared, in(reg64) map, in(reg32) c0, in(reg32) c1, in(reg32) c2, in(reg32) c3,
+            in(reg32) c4, in(reg32) barrier, options(nostack));
+    }
+}
+
 /// As [`load4d`], to the same addresses of every block whose bit is set in `blocks`, each counting at its own
 /// barrier (`.multicast::cluster`).
 ///
@@ -71,18 +85,18 @@ pub unsafe fn load4d_multicast(
     }
 }
 
-/// Where `condition` holds, starts copying a box from `shared` to global memory (`cp.async.bulk.tensor.4d`).
+/// Where `condition` holds, starts copying a box from `shared` to global memory (`cp.async.bulk.tensor.5d`).
 ///
 /// # Safety
-/// `map` is a 4-D tensor map of memory that nobody else accesses; the box is visible to the async proxy
+/// `map` is a 5-D tensor map of memory that nobody else accesses; the box is visible to the async proxy
 /// ([`fence_shared`]) and stays until [`wait_stores_read`].
 #[inline(always)]
-pub unsafe fn store4d_if(condition: bool, map: u64, [c0, c1, c2, c3]: [u32; 4], shared: u32) {
+pub unsafe fn store5d_if(condition: bool, map: u64, [c0, c1, c2, c3, c4]: [u32; 5], shared: u32) {
     // SAFETY: the caller vouches for map and addresses.
     unsafe {
-        asm!("{{ .reg .pred p; setp.ne.b32 p, {}, 0; @p cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{}, {{{}, {}, {}, {}}}], [{}]; }}",
+        asm!("{{ .reg .pred p; setp.ne.b32 p, {}, 0; @p cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [{}, {{{}, {}, {}, {}, {}}}], [{}]; }}",
             in(reg32) condition as u32, in(reg64) map, in(reg32) c0, in(reg32) c1, in(reg32) c2, in(reg32) c3,
-            in(reg32) shared, options(nostack));
+            in(reg32) c4, in(reg32) shared, options(nostack));
     }
 }
 

@@ -6,7 +6,7 @@ use kernels_gpu::tile::schedule::TileList;
 use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
 
 use super::device::{Device, DeviceInfo, Launch};
-use super::hopper::HopperPlan;
+use super::hopper::{HopperPlan, packing};
 use super::tile_list::ListShape;
 use super::uploads::Uploads;
 use crate::variant::{GpuCapabilities, find_instance, in_order, select};
@@ -144,17 +144,19 @@ impl<D: Device> Gpu<D> {
         tile: &WgmmaTile,
     ) -> Result<Schedule, Error> {
         const NUMBERED: &str = "a plan was made";
+        let packing = packing(problem, tile);
         let Some(packed) = problem.cu_seqlens() else {
-            return Ok(Schedule::new(params, tile.cluster_m()).expect(NUMBERED));
+            let schedule = Schedule::new(params, packing, tile.cluster_m());
+            return Ok(schedule.expect(NUMBERED));
         };
-        let shape = ListShape::new(params, tile);
+        let shape = ListShape::new(params, tile, packing);
         let bytes = || cast_slice(&shape.list(packed)).to_vec().into();
         let kind = OfCuSeqlens::Tiles(shape);
         let device = &mut self.device;
         let list = self.cu_seqlens.get(device, packed.values(), kind, bytes)?;
         let entries = (device.size_bytes(list) / size_of::<ListedTile>()) as u32;
         let total_kv = packed.total_kv() as u32;
-        let schedule = Schedule::listed(params, total_kv, device.address(list), entries);
+        let schedule = Schedule::listed(params, packing, total_kv, device.address(list), entries);
         Ok(schedule.expect(NUMBERED))
     }
 
@@ -190,6 +192,11 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn kernel_name(&self, problem: &Problem) -> Result<String, Error> {
         Ok(self.instance(problem)?.name.to_owned())
+    }
+
+    fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error> {
+        let tile = self.instance(problem)?.wgmma;
+        Ok(tile.map_or(1, |tile| packing(problem, tile).heads()))
     }
 
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::dtype::DType;
+use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::{Schedule, can_number_listed};
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
 
@@ -27,18 +28,20 @@ impl HopperPlan {
                 tile.head_dim, tile.head_dim_v
             ));
         }
+        let packing = packing(problem, tile);
         let is_countable = if tile.varlen {
-            can_number_listed(params, tile.cluster_m())
+            can_number_listed(params, packing, tile.cluster_m())
         } else {
-            Schedule::new(params, tile.cluster_m()).is_some()
+            Schedule::new(params, packing, tile.cluster_m()).is_some()
         };
         if !is_countable {
             return Err("it has no tile, or more than it can count".to_owned());
         }
         let rows_kv = problem.k().shape.seq as u32;
-        let maps = ForwardMaps::new(params, rows_kv, tile).map_err(|(operand, reason)| {
-            format!("TMA cannot reach {operand}: {}", words(reason))
-        })?;
+        let maps =
+            ForwardMaps::new(params, rows_kv, tile, packing).map_err(|(operand, reason)| {
+                format!("TMA cannot reach {operand}: {}", words(reason))
+            })?;
         Ok(Self { maps })
     }
 
@@ -63,6 +66,31 @@ impl HopperPlan {
             schedule,
             counter,
         })
+    }
+}
+
+/// Sequences of a varlen problem that are looked at to choose its packing, about: a launch must not wait for more.
+const SAMPLED_SEQUENCES: usize = 64;
+
+/// How query heads share the tiles of a kernel of shape `tile` that runs `problem`.
+///
+/// ALiBi's slopes differ by head, and the kernels know one a tile.
+pub(crate) fn packing(problem: &Problem, tile: &WgmmaTile) -> Packing {
+    let group = problem.group() as u32;
+    let too_long = problem.seq_q() > Packing::LONGEST as usize;
+    if group == 1 || too_long || problem.alibi().is_some() {
+        return Packing::none(group);
+    }
+    match problem.cu_seqlens() {
+        None => {
+            let length = std::iter::once(problem.seq_q() as u32);
+            Packing::fewest_tiles(group, length, tile.cluster_m())
+        }
+        Some(packed) => {
+            let lengths = packed.q().windows(2).map(|ends| (ends[1] - ends[0]) as u32);
+            let every = packed.batch().div_ceil(SAMPLED_SEQUENCES).max(1);
+            Packing::fewest_tiles(group, lengths.step_by(every), tile.cluster_m())
+        }
     }
 }
 
@@ -101,5 +129,64 @@ fn words(reason: Inexpressible) -> String {
         }
         Inexpressible::Empty => "it has no elements".to_owned(),
         Inexpressible::Width(dim) => format!("its head_dim {dim} is not a multiple of 8"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels_gpu::config::wgmma::HD128;
+
+    use super::*;
+    use crate::{AlibiSlopes, CuSeqlens, ForwardOptions, Layout, Shape, TensorSpec};
+
+    const HEADS: usize = 16;
+    const HEADS_KV: usize = 2;
+
+    /// Heads that share a tile of 256 rows, of eight that could.
+    fn heads_per_tile(seq_q: usize, options: &ForwardOptions) -> u32 {
+        let spec = |heads| {
+            let shape = Shape {
+                batch: 1,
+                heads,
+                seq: seq_q,
+                dim: 128,
+            };
+            TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap()
+        };
+        let (q, kv) = (spec(HEADS), spec(HEADS_KV));
+        let problem = Problem::with_dense_output(q, kv, kv, options).unwrap();
+        packing(&problem, &HD128).heads()
+    }
+
+    fn packed_heads_per_tile(lengths: impl IntoIterator<Item = usize>) -> u32 {
+        let lengths = lengths.into_iter().map(|length| (length, length));
+        let packed = CuSeqlens::from_lengths(lengths).unwrap();
+        let options = ForwardOptions::new().cu_seqlens(Some(packed.clone()));
+        heads_per_tile(packed.total_q(), &options)
+    }
+
+    #[test]
+    fn short_sequences_share_tiles_and_whole_tiles_do_not() {
+        let options = ForwardOptions::new();
+        assert_eq!(heads_per_tile(1, &options), 8);
+        assert_eq!(heads_per_tile(100, &options), 2);
+        assert_eq!(heads_per_tile(256, &options), 1);
+    }
+
+    #[test]
+    fn heads_of_different_slopes_do_not_share_a_tile() {
+        let slopes = AlibiSlopes::geometric(HEADS);
+        let options = ForwardOptions::new().alibi(Some(slopes));
+        assert_eq!(heads_per_tile(1, &options), 1);
+    }
+
+    #[test]
+    fn all_packed_sequences_count() {
+        // One prompt among many single tokens, and one token among many prompts of whole tiles.
+        let decoding = std::iter::repeat_n(1, 63);
+        assert_eq!(packed_heads_per_tile([4096].into_iter().chain(decoding)), 8);
+        assert_eq!(packed_heads_per_tile([256; 50]), 1);
+        assert_eq!(packed_heads_per_tile([100; 1000]), 2);
+        assert_eq!(packed_heads_per_tile([]), 1);
     }
 }

@@ -37,6 +37,13 @@ pub trait Backend {
     /// [`Error::Argument`] if no variant, or not the forced one, can run it here.
     fn kernel_name(&self, problem: &Problem) -> Result<String, Error>;
 
+    /// Query heads of a group whose rows share a tile of that kernel (packed GQA), the next power of two; 1 where each
+    /// head has tiles of its own.
+    ///
+    /// # Errors
+    /// As [`kernel_name`](Self::kernel_name).
+    fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error>;
+
     /// Queues `problem` on operands given by address, without waiting for it and without
     /// allocating device memory.
     ///

@@ -262,9 +262,9 @@ impl Device for SimDevice {
                 DType::Bf16 => TensorMapType::Bf16,
             },
             address: spec.address,
-            dims: spec.dims.to_vec(),
-            strides: spec.strides.to_vec(),
-            box_dims: spec.box_dims.to_vec(),
+            dims: spec.dims[..spec.rank].to_vec(),
+            strides: spec.strides[..spec.rank - 1].to_vec(),
+            box_dims: spec.box_dims[..spec.rank].to_vec(),
             swizzle: Swizzle::B128,
             fill: OutOfBoundsFill::Zeros,
         };

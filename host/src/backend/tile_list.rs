@@ -3,6 +3,7 @@ use std::cmp::Reverse;
 use kernels_gpu::abi::{Band, ForwardParams, PackedRows};
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::tile::block_range::BlockRange;
+use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::{ListedPlace, ListedTile, Order};
 
 use crate::CuSeqlens;
@@ -11,8 +12,9 @@ use crate::CuSeqlens;
 /// in it share a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ListShape {
-    /// Query rows of a tile.
+    /// Rows of a tile.
     cluster_m: u32,
+    packing: Packing,
     /// Keys of a block.
     block_n: u32,
     /// From the top-left corner.
@@ -31,16 +33,17 @@ struct Listed {
 
 impl ListShape {
     /// Of varlen `params`, for a kernel of shape `tile`.
-    pub fn new(params: &ForwardParams, tile: &WgmmaTile) -> Self {
+    pub fn new(params: &ForwardParams, tile: &WgmmaTile, packing: Packing) -> Self {
         Self {
             cluster_m: tile.cluster_m(),
+            packing,
             block_n: tile.block_n,
             band: params.band,
             order: Order::of(params),
         }
     }
 
-    /// Every tile of one head that has rows, in order.
+    /// Every tile of one pack of heads that has rows, in order.
     pub fn list(&self, packed: &CuSeqlens) -> Vec<ListedTile> {
         let sequence = |batch| self.sequence(packed, batch);
         let mut sequences: Vec<_> = (0..packed.batch()).filter_map(sequence).collect();
@@ -71,7 +74,7 @@ impl ListShape {
             kv_begin,
             seq_kv,
         };
-        let super_blocks = seq_q.div_ceil(self.cluster_m);
+        let super_blocks = self.packing.rows(seq_q).div_ceil(self.cluster_m);
         let lengths = (0..super_blocks).map(|super_block| self.blocks(super_block, &rows));
         Some(Listed {
             batch: batch as u32,
@@ -86,8 +89,9 @@ impl ListShape {
         let PackedRows { seq_q, seq_kv, .. } = *rows;
         let band = self.band.bottom_right(seq_q, seq_kv);
         let begin = super_block * self.cluster_m;
-        let range = BlockRange::of_rows(begin, self.cluster_m, seq_q, band, seq_kv, self.block_n);
-        range.map_or(1, |range| range.end - range.begin)
+        let queries = self.packing.queries(begin, self.cluster_m, seq_q);
+        let range = BlockRange::of_queries(queries, band, seq_kv, self.block_n, 0);
+        range.end - range.begin
     }
 
     /// Cuts sequences, of which a head has `total_kv` rows of K and V, into the order's parts.
@@ -150,6 +154,7 @@ mod tests {
         group: u32,
         mask: Mask,
         tile: WgmmaTile,
+        packing: Packing,
     }
 
     impl Case {
@@ -175,7 +180,7 @@ mod tests {
         }
 
         fn shape(&self) -> ListShape {
-            ListShape::new(&self.params(), &self.tile)
+            ListShape::new(&self.params(), &self.tile, self.packing)
         }
 
         fn blocks(&self, tile: &ListedTile) -> u32 {
@@ -189,7 +194,9 @@ mod tests {
             let at = |address: u64| list[(address - ADDRESS) as usize / size_of::<ListedTile>()];
             let total_kv = self.packed().total_kv() as u32;
             let entries = list.len() as u32;
-            let Some(schedule) = Schedule::listed(&self.params(), total_kv, ADDRESS, entries)
+            let packing = self.packing;
+            let Some(schedule) =
+                Schedule::listed(&self.params(), packing, total_kv, ADDRESS, entries)
             else {
                 return Vec::new();
             };
@@ -204,21 +211,23 @@ mod tests {
         fn check_tiles(&self) {
             let mut expected = BTreeMap::new();
             for (batch, &(seq_q, seq_kv)) in self.lengths.iter().enumerate() {
-                for super_block in 0..(seq_q as u32).div_ceil(self.tile.cluster_m()) {
-                    for head in 0..self.heads_kv * self.group {
-                        let rows = (seq_q as u32, seq_kv as u32);
-                        expected.insert((batch as u32, super_block, head), rows);
+                let rows = self.packing.rows(seq_q as u32);
+                for super_block in 0..rows.div_ceil(self.tile.cluster_m()) {
+                    for head_kv in 0..self.heads_kv {
+                        for head in (0..self.group).step_by(self.packing.heads() as usize) {
+                            let rows = (seq_q as u32, seq_kv as u32);
+                            expected.insert((batch as u32, super_block, head_kv, head), rows);
+                        }
                     }
                 }
             }
             let packed = self.packed();
             for (tile, ListedTile { rows, .. }) in self.walk() {
-                let key = (tile.batch, tile.super_block, tile.head);
+                let key = (tile.batch, tile.super_block, tile.head_kv, tile.head);
                 let lengths = expected.remove(&key);
                 assert_eq!(lengths, Some((rows.seq_q, rows.seq_kv)), "{tile:?}");
                 assert_eq!(rows.q_begin, packed.q()[tile.batch as usize] as u32);
                 assert_eq!(rows.kv_begin, packed.kv()[tile.batch as usize] as u32);
-                assert_eq!(tile.head_kv, tile.head / self.group);
             }
             assert!(expected.is_empty(), "never taken: {expected:?}");
         }
@@ -248,12 +257,17 @@ mod tests {
         let mask = prop_oneof![Just(Mask::None), Just(Mask::Causal), window];
         let tile = prop_oneof![Just(HD64), Just(HD128), Just(HD256_SINGLE)];
         (lengths, 1..4u32, 1..4u32, mask, tile).prop_map(
-            |(lengths, heads_kv, group, mask, tile)| Case {
-                lengths,
-                heads_kv,
-                group,
-                mask,
-                tile: tile.for_varlen(),
+            |(lengths, heads_kv, group, mask, tile)| {
+                let queries = lengths.iter().map(|&(seq_q, _)| seq_q as u32);
+                let packing = Packing::fewest_tiles(group, queries, tile.cluster_m());
+                Case {
+                    lengths,
+                    heads_kv,
+                    group,
+                    mask,
+                    tile: tile.for_varlen(),
+                    packing,
+                }
             },
         )
     }
@@ -283,6 +297,7 @@ mod tests {
                 head_dim_v: 1024,
                 ..HD128.for_varlen()
             },
+            packing: Packing::none(2),
         }
     }
 
@@ -290,8 +305,9 @@ mod tests {
     fn firsts(case: &Case) -> Vec<(u32, u32)> {
         let mut firsts = Vec::new();
         for (tile, _) in case.walk() {
-            if !firsts.contains(&(tile.batch, tile.head)) {
-                firsts.push((tile.batch, tile.head));
+            let first = (tile.batch, tile.head_kv * case.group + tile.head);
+            if !firsts.contains(&first) {
+                firsts.push(first);
             }
         }
         firsts
@@ -339,7 +355,11 @@ mod tests {
             expected.into_iter().flatten().collect::<Vec<_>>()
         );
         // All tiles of a head before the next.
-        let heads: Vec<_> = case.walk().iter().map(|(tile, _)| tile.head).collect();
+        let heads: Vec<_> = case
+            .walk()
+            .iter()
+            .map(|(tile, _)| tile.head_kv * 2 + tile.head)
+            .collect();
         assert_eq!(heads[..24], [[0; 12], [1; 12]].concat());
     }
 }

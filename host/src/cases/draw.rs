@@ -57,36 +57,43 @@ pub(super) const HEAD_DIMS: [usize; 16] = [
 ];
 
 impl CaseSpec {
-    /// A random case of element type `dtype` within `limits`.
+    /// A random case of element type `dtype` within `limits`; half of all are such that TMA can reach their operands.
     pub fn random(rng: &mut impl RngExt, dtype: DType, limits: &Limits) -> Self {
+        let mut seq_limit = limits.seq;
         loop {
-            let case = Self::draw(rng, dtype, limits);
+            let mut case = Self::draw(rng, dtype, seq_limit);
+            if rng.random_bool(0.5) {
+                case = case.reachable_by_tma();
+            }
             if limits.allow(&case) {
                 return case;
             }
+            // Where most cases are too large, those that are not would be mostly empty ones.
+            seq_limit = (seq_limit * 3 / 4).max(Limits::TILE + 1);
         }
     }
 
-    fn draw(rng: &mut impl RngExt, dtype: DType, limits: &Limits) -> Self {
+    /// Any case of sequences up to `seq_limit`.
+    fn draw(rng: &mut impl RngExt, dtype: DType, seq_limit: usize) -> Self {
         let head_dim = draw_head_dim(rng);
         Self {
             dtype,
-            lengths: draw_lengths(rng, limits.seq),
+            lengths: draw_lengths(rng, seq_limit),
             heads_kv: rng.random_range(1..=3),
-            group: *[1, 1, 2, 3, 5].choose(rng).expect("not empty"),
+            group: *[1, 1, 2, 3, 4, 5, 8, 16].choose(rng).expect("not empty"),
             head_dim,
             head_dim_v: match rng.random_bool(0.7) {
                 true => head_dim,
                 false => draw_head_dim(rng),
             },
-            mask: draw_mask(rng, limits.seq as u32),
+            mask: draw_mask(rng, seq_limit as u32),
             scale_factor: *[None, None, Some(0.3), Some(2.0), Some(-1.0), Some(0.0)]
                 .choose(rng)
                 .expect("not empty"),
             softcap: *[None, None, Some(15.0), Some(50.0), Some(0.5)]
                 .choose(rng)
                 .expect("not empty"),
-            alibi: draw_alibi(rng, limits.seq),
+            alibi: draw_alibi(rng, seq_limit),
             kind: *InputKind::ANY_DTYPE.choose(rng).expect("not empty"),
             arrangements: std::array::from_fn(|_| draw_arrangement(rng)),
             o_layout: match rng.random_bool(0.5) {
@@ -194,6 +201,8 @@ fn draw_alibi(rng: &mut impl RngExt, limit: usize) -> Option<AlibiSpec> {
         None,
         None,
         None,
+        None,
+        None,
         Some(0.5),
         Some(1.0),
         Some(gentle),
@@ -234,4 +243,36 @@ fn draw_arrangement(rng: &mut impl RngExt) -> Arrangement {
         arrangement.reversed[axis] = rng.random_bool(0.15);
     }
     arrangement
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels_gpu::instances::Family;
+    use rand::SeedableRng;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+
+    use super::*;
+    use crate::Sim;
+
+    /// Heads that share a tile of the Hopper kernels, if they can run the case.
+    fn heads_per_tile(sim: &Sim, spec: &CaseSpec) -> Option<u32> {
+        let mut case = spec.build().unwrap();
+        case.options.force = Some(crate::Variant::Kernels(Family::Wgmma));
+        sim.heads_per_tile(&case.problem().unwrap()).ok()
+    }
+
+    #[test]
+    fn packed_gqa_is_drawn() {
+        let sim = Sim::new();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(0);
+        let mut cases = [0; 2];
+        for _ in 0..400 {
+            let spec = CaseSpec::random(&mut rng, DType::Bf16, &Limits::SIMULATED);
+            if let Some(heads) = heads_per_tile(&sim, &spec) {
+                cases[usize::from(heads > 1)] += 1;
+            }
+        }
+        let [unpacked, packed] = cases;
+        assert!(unpacked >= 20 && packed >= 20, "{cases:?}");
+    }
 }

@@ -9,6 +9,7 @@ mod fill;
 mod kind;
 mod lengths;
 mod planted;
+mod reachable;
 mod spec;
 mod stress;
 

@@ -30,11 +30,9 @@ impl BlockRange {
         // The band moves right as the row grows: the first row has the first key, the last row the last.
         let (first, full_last) = visible_keys(row_begin as i32, band, seq_kv);
         let (full_first, last) = visible_keys(row_end as i32 - 1, band, seq_kv);
-        let (begin, end) = if first <= last {
-            (first as u32 / block_n, last as u32 / block_n + 1)
-        } else {
-            (0, 0)
-        };
+        // Worked out on both paths: a branch costs more registers than a division by a constant.
+        let (begin, end) = (first as u32 / block_n, last as u32 / block_n + 1);
+        let (begin, end) = if first <= last { (begin, end) } else { (0, 0) };
         Self {
             begin,
             end,
@@ -43,22 +41,23 @@ impl BlockRange {
         }
     }
 
-    /// The blocks that rows `begin..begin + rows` need, as far as those rows exist; `None` if they see no key.
+    /// The blocks that queries `begin..end`, if any, need; block `hidden` alone if they see no key.
+    ///
+    /// Chosen at the end, as a value that is left open on one path keeps a register through a kernel's loop.
     #[inline(always)]
-    pub fn of_rows(
-        begin: u32,
-        rows: u32,
-        seq_q: u32,
+    pub fn of_queries(
+        (begin, end): (u32, u32),
         band: Band,
         seq_kv: u32,
         block_n: u32,
-    ) -> Option<Self> {
-        let end = (begin + rows).min(seq_q);
-        if begin >= end {
-            return None;
-        }
+        hidden: u32,
+    ) -> Self {
         let range = Self::new(begin, end, band, seq_kv, block_n);
-        (range.begin < range.end).then_some(range)
+        if begin < end && range.begin < range.end {
+            range
+        } else {
+            Self::hidden(hidden)
+        }
     }
 
     /// As words, to be kept in memory.

@@ -3,6 +3,7 @@
 use cuda_std::global;
 
 use crate::abi::{Band, ForwardParams, PackedRows, TensorArg};
+use crate::tile::opaque;
 
 /// One batch entry of a launch, dense or varlen.
 #[derive(Clone, Copy)]
@@ -50,13 +51,18 @@ impl Sequence {
             kv_begin,
             seq_kv,
         } = rows;
+        // Hidden, or kernels that come here at every tile would keep in registers which sides are open.
+        let band = Band {
+            lower: opaque(params.band.lower as u32) as i32,
+            upper: opaque(params.band.upper as u32) as i32,
+        };
         Self {
             batch: 0,
             q_begin,
             kv_begin,
             seq_q,
             seq_kv,
-            band: params.band.bottom_right(seq_q, seq_kv),
+            band: band.bottom_right(seq_q, seq_kv),
         }
     }
 

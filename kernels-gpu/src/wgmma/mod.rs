@@ -2,10 +2,10 @@
 //!
 //! | who | does |
 //! |---|---|
-//! | cluster | owns `cluster_m` query rows of one head at a time, the next tile drawn from a counter |
+//! | cluster | owns `cluster_m` rows at a time, of one query head or of several (`gqa.rs`), the next tile drawn from a counter |
 //! | block | owns `block_m` of them; loads its part of every block of K and V for the whole cluster |
 //! | warpgroup 0, thread 0 | the producer: draws tiles, starts all TMA loads (`device/producer.rs`) |
-//! | warpgroups 1.. | consumers: 64 query rows each, scores to output (`consumer.rs`), TMA store (`epilogue.rs`) |
+//! | warpgroups 1.. | consumers: 64 rows each, scores to output (`consumer.rs`), TMA store (`epilogue.rs`) |
 //!
 //! | barrier | completes when |
 //! |---|---|
@@ -30,6 +30,7 @@
 //! others by the max-free one (`softmax.rs`). Tiles that run at the same time then read the same keys, and a row meets
 //! the start of the sequence, where attention sinks are, first.
 
+pub mod gqa;
 pub mod schedule;
 pub mod tensor_map;
 

@@ -6,15 +6,17 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::gqa::Packing;
 use crate::abi::{Band, ForwardParams, PackedRows};
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
 const L2_BYTES: u64 = 32 << 20;
 
-/// One cluster's tile: rows `super_block · cluster_m ..` of a query head.
+/// One cluster's tile: rows `super_block · cluster_m ..` of a pack of query heads ([`Packing`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     pub super_block: u32,
+    /// The pack's first query head, from the first of its group.
     pub head: u32,
     /// The key/value head it reads.
     pub head_kv: u32,
@@ -26,7 +28,7 @@ pub struct Tile {
 /// Dense: heads are grouped into sections of about equal size; within a section the last rows of every head come
 /// first, which under a causal mask are the longest.
 ///
-/// Varlen: the host lists the tiles of one head that have rows ([`ListedTile`]), since super blocks counted from
+/// Varlen: the host lists the tiles of one pack that have rows ([`ListedTile`]), since super blocks counted from
 /// the longest sequence would mostly be empty, and sequences differ in length as tiles of one do. The list is walked
 /// in one of two ways ([`Order`]).
 #[repr(C)]
@@ -34,10 +36,11 @@ pub struct Tile {
 pub struct Schedule {
     /// Tiles of a head; varlen: entries of the list.
     super_blocks: u32,
-    heads: u32,
-    /// Query heads that share a key/value head.
-    group: u32,
-    /// `batch · heads_q`; varlen: `heads_q`.
+    /// Packs of a batch entry, each of which takes the place of a query head.
+    packs: u32,
+    /// Packs that share a key/value head.
+    packs_of_group: u32,
+    /// `batch · packs`; varlen: `packs`.
     sequences: u32,
     /// Sequences of a section; the last one may have fewer. 0 for [`Order::BySequence`].
     section: u32,
@@ -45,6 +48,7 @@ pub struct Schedule {
     section_tiles: u32,
     /// Number of the last tile.
     pub last: u32,
+    pub packing: Packing,
     /// Clusters of the launch, which take the first tiles without drawing.
     pub clusters: u32,
     /// Device address of the list; 0 in a dense launch.
@@ -54,24 +58,27 @@ pub struct Schedule {
 impl Schedule {
     /// The tiles of dense `params` for clusters of `cluster_m` rows; `None` if there are none, or too many to number
     /// with 31 bits.
-    pub fn new(params: &ForwardParams, cluster_m: u32) -> Option<Self> {
-        let super_blocks = params.seq_q.div_ceil(cluster_m);
-        let sequences = params.batch.checked_mul(params.heads_q)?;
+    pub fn new(params: &ForwardParams, packing: Packing, cluster_m: u32) -> Option<Self> {
+        let rows = params.seq_q.checked_mul(packing.heads())?;
+        let super_blocks = rows.div_ceil(cluster_m);
+        let packs = params.heads_kv.checked_mul(packing.packs())?;
+        let sequences = params.batch.checked_mul(packs)?;
         let last = last(super_blocks, sequences)?;
         let section = if uneven(params) {
             let kv_heads = params.batch * params.heads_kv;
-            section(kv_heads, head_bytes(params, params.seq_kv)) * group(params)
+            section(kv_heads, head_bytes(params, params.seq_kv)) * packing.packs()
         } else {
             1
         };
         Some(Self {
             super_blocks,
-            heads: params.heads_q,
-            group: group(params),
+            packs,
+            packs_of_group: packing.packs(),
             sequences,
             section,
             section_tiles: section * super_blocks,
             last,
+            packing,
             clusters: 0,
             list: 0,
         })
@@ -79,23 +86,30 @@ impl Schedule {
 
     /// The tiles of varlen `params`, whose list in [`Order::of`] has `entries` entries at device address `list`; `None`
     /// as for [`Schedule::new`].
-    pub fn listed(params: &ForwardParams, total_kv: u32, list: u64, entries: u32) -> Option<Self> {
-        let sequences = params.heads_q;
+    pub fn listed(
+        params: &ForwardParams,
+        packing: Packing,
+        total_kv: u32,
+        list: u64,
+        entries: u32,
+    ) -> Option<Self> {
+        let sequences = params.heads_kv.checked_mul(packing.packs())?;
         let last = last(entries, sequences)?;
         let section = match Order::of(params) {
             Order::BySequence => 0,
             Order::ByLength { .. } => {
-                section(params.heads_kv, head_bytes(params, total_kv)) * group(params)
+                section(params.heads_kv, head_bytes(params, total_kv)) * packing.packs()
             }
         };
         Some(Self {
             super_blocks: entries,
-            heads: params.heads_q,
-            group: group(params),
+            packs: sequences,
+            packs_of_group: packing.packs(),
             sequences,
             section,
             section_tiles: section * entries,
             last,
+            packing,
             clusters: 0,
             list,
         })
@@ -113,11 +127,12 @@ impl Schedule {
     #[inline(always)]
     pub fn get(&self, index: u32) -> Tile {
         let (reversed, sequence) = self.in_section(index);
-        let (batch, head) = divide(sequence, self.heads);
+        let (batch, pack) = divide(sequence, self.packs);
+        let (head_kv, head) = self.heads_of(pack);
         Tile {
             super_block: self.super_blocks - 1 - reversed,
             head,
-            head_kv: divide(head, self.group).0,
+            head_kv,
             batch,
         }
     }
@@ -127,29 +142,37 @@ impl Schedule {
     #[inline(always)]
     pub fn get_listed(&self, index: u32, load: impl FnOnce(u64) -> ListedPlace) -> (Tile, u64) {
         let by_sequence = self.section == 0;
-        let (number, head) = if by_sequence {
-            divide(index, self.heads)
+        let (number, pack) = if by_sequence {
+            divide(index, self.packs)
         } else {
             self.in_section(index)
         };
         let entry = self.list + number as u64 * size_of::<ListedTile>() as u64;
         let listed = load(entry);
-        let (super_block, head) = if by_sequence {
-            // The numbers of a sequence are those of its entries times the heads: the entry is one of its own, which
+        let (super_block, pack) = if by_sequence {
+            // The numbers of a sequence are those of its entries times the packs: the entry is one of its own, which
             // says where they begin.
             let first = number - (listed.super_blocks - 1 - listed.super_block);
-            let (head, reversed) = divide(index - first * self.heads, listed.super_blocks);
-            (listed.super_blocks - 1 - reversed, head)
+            let (pack, reversed) = divide(index - first * self.packs, listed.super_blocks);
+            (listed.super_blocks - 1 - reversed, pack)
         } else {
-            (listed.super_block, head)
+            (listed.super_block, pack)
         };
+        let (head_kv, head) = self.heads_of(pack);
         let tile = Tile {
             super_block,
             head,
-            head_kv: divide(head, self.group).0,
+            head_kv,
             batch: listed.batch,
         };
         (tile, entry)
+    }
+
+    /// The key/value head and the first query head, from the first of its group, of a batch entry's pack.
+    #[inline(always)]
+    fn heads_of(&self, pack: u32) -> (u32, u32) {
+        let (head_kv, pack) = divide(pack, self.packs_of_group);
+        (head_kv, pack * self.packing.heads())
     }
 
     /// Which of a section's super blocks, counted from the first taken, and which of all sequences.
@@ -227,10 +250,16 @@ impl Order {
 }
 
 /// Whether any list of tiles of varlen `params` can be numbered with 31 bits.
-pub fn can_number_listed(params: &ForwardParams, cluster_m: u32) -> bool {
+pub fn can_number_listed(params: &ForwardParams, packing: Packing, cluster_m: u32) -> bool {
+    let rows = u64::from(params.total_q) * u64::from(packing.heads());
     // All tiles but the last of each sequence are whole.
-    let most = (params.total_q / cluster_m).saturating_add(params.batch);
-    last(most, params.heads_q).is_some()
+    let most = rows / u64::from(cluster_m) + u64::from(params.batch);
+    let packs = params.heads_kv.checked_mul(packing.packs());
+    u32::try_from(most)
+        .ok()
+        .zip(packs)
+        .and_then(|(most, packs)| last(most, packs))
+        .is_some()
 }
 
 /// Number of the last of `super_blocks · sequences` tiles; `None` if there are none, or too many.
@@ -244,11 +273,6 @@ fn last(super_blocks: u32, sequences: u32) -> Option<u32> {
 /// Whether tiles of one head differ much in length: a border on the right but none near on the left.
 fn uneven(params: &ForwardParams) -> bool {
     params.band.upper < Band::OPEN && -(params.band.lower as i64) >= params.seq_q as i64
-}
-
-/// Query heads that share a key/value head.
-fn group(params: &ForwardParams) -> u32 {
-    params.heads_q / params.heads_kv
 }
 
 /// Bytes of a row of K and of V.
@@ -295,6 +319,11 @@ mod tests {
         }
     }
 
+    fn unpacked(params: &ForwardParams, cluster_m: u32) -> Option<Schedule> {
+        let group = params.heads_q / params.heads_kv;
+        Schedule::new(params, Packing::none(group), cluster_m)
+    }
+
     const CAUSAL: Band = Band {
         lower: -Band::OPEN,
         upper: 0,
@@ -305,13 +334,13 @@ mod tests {
         for band in [CAUSAL, Band::FULL] {
             // 2 MiB of K and V a head: three sections of 14, 14 and 12 heads.
             let params = params(5, [16, 8], 4096, band);
-            let schedule = Schedule::new(&params, 256).unwrap();
+            let schedule = unpacked(&params, 256).unwrap();
             assert_eq!(schedule.last + 1, 5 * 16 * 16);
             let mut seen = [false; 5 * 16 * 16];
             for index in 0..=schedule.last {
                 let tile = schedule.get(index);
-                assert_eq!(tile.head_kv, tile.head / 2);
-                let sequence = tile.batch * 16 + tile.head;
+                assert!(tile.head < 2);
+                let sequence = tile.batch * 16 + tile.head_kv * 2 + tile.head;
                 let slot = &mut seen[(sequence * 16 + tile.super_block) as usize];
                 assert!(!core::mem::replace(slot, true), "{tile:?} twice");
             }
@@ -321,7 +350,7 @@ mod tests {
     #[test]
     fn sections_are_equal_and_fit_the_l2() {
         let params = params(5, [16, 8], 4096, CAUSAL);
-        let schedule = Schedule::new(&params, 256).unwrap();
+        let schedule = unpacked(&params, 256).unwrap();
         assert_eq!(schedule.section, 14 * 2);
         // The longest tiles of every head of a section come first.
         let first = (0..28).map(|index| schedule.get(index));
@@ -332,23 +361,49 @@ mod tests {
     #[test]
     fn full_attention_keeps_to_one_head() {
         let params = params(1, [2, 2], 1024, Band::FULL);
-        let schedule = Schedule::new(&params, 256).unwrap();
-        assert!((0..4).all(|index| schedule.get(index).head == 0));
+        let schedule = unpacked(&params, 256).unwrap();
+        assert!((0..4).all(|index| schedule.get(index).head_kv == 0));
+    }
+
+    #[test]
+    fn packs_take_the_place_of_heads() {
+        // Five heads to a group, in packs of eight: 800 rows, four tiles.
+        let params = params(3, [10, 2], 100, CAUSAL);
+        let packing = Packing::fewest_tiles(5, [100].into_iter(), 1024);
+        assert_eq!(packing.heads(), 8);
+        let schedule = Schedule::new(&params, packing, 256).unwrap();
+        assert_eq!(schedule.last + 1, 3 * 2 * 4);
+        let mut seen = [false; 3 * 2 * 4];
+        for index in 0..=schedule.last {
+            let tile = schedule.get(index);
+            assert_eq!(tile.head, 0);
+            let slot = (tile.batch * 2 + tile.head_kv) * 4 + tile.super_block;
+            assert!(!core::mem::replace(&mut seen[slot as usize], true));
+        }
+        // 32 queries: packs of four, the second with one head of its own.
+        let packing = Packing::fewest_tiles(5, [32].into_iter(), 128);
+        let schedule = Schedule::new(&params, packing, 512).unwrap();
+        let heads = (0..4).map(|index| {
+            let tile = schedule.get(index);
+            (tile.head_kv, tile.head)
+        });
+        assert!(heads.eq([(0, 0), (0, 4), (1, 0), (1, 4)]));
+        assert_eq!(schedule.last + 1, 3 * 4);
     }
 
     #[test]
     fn refuses_what_cannot_be_numbered() {
-        assert!(Schedule::new(&params(1, [1, 1], 0, CAUSAL), 256).is_none());
-        assert!(Schedule::new(&params(1 << 16, [1 << 10, 1], 1 << 15, CAUSAL), 128).is_none());
-        assert!(Schedule::new(&params(1 << 20, [1 << 13, 1], 1, CAUSAL), 128).is_none());
+        assert!(unpacked(&params(1, [1, 1], 0, CAUSAL), 256).is_none());
+        assert!(unpacked(&params(1 << 16, [1 << 10, 1], 1 << 15, CAUSAL), 128).is_none());
+        assert!(unpacked(&params(1 << 20, [1 << 13, 1], 1, CAUSAL), 128).is_none());
         // 2³¹ tiles fit 32 bits, but not with room for draws past the end; half as many do.
-        assert!(Schedule::new(&params(1 << 16, [1 << 8, 1], 1 << 14, CAUSAL), 128).is_none());
-        assert!(Schedule::new(&params(1 << 16, [1 << 8, 1], 1 << 13, CAUSAL), 128).is_some());
+        assert!(unpacked(&params(1 << 16, [1 << 8, 1], 1 << 14, CAUSAL), 128).is_none());
+        assert!(unpacked(&params(1 << 16, [1 << 8, 1], 1 << 13, CAUSAL), 128).is_some());
     }
 
     #[test]
     fn the_grid_is_whole_clusters() {
-        let schedule = Schedule::new(&params(1, [2, 2], 1024, CAUSAL), 256).unwrap();
+        let schedule = unpacked(&params(1, [2, 2], 1024, CAUSAL), 256).unwrap();
         assert_eq!(schedule.on_gpu(132, 2).clusters, 8);
         assert_eq!(schedule.on_gpu(7, 2).clusters, 3);
     }

@@ -1,11 +1,13 @@
 //! What the host encodes into the tensor maps of a launch, and which operands TMA can express.
 //!
-//! Every operand is a 4-D tensor `[dim, seq, head, batch]`, innermost first, copied in boxes of 64 columns
-//! by some rows under the 128-byte swizzle. Its extents are the true ones: TMA reads zeros beyond them and
-//! writes nothing there, which pads head_dim and ends the sequences.
+//! k and v are 4-D tensors `[dim, seq, head, batch]`, innermost first, copied in boxes of 64 columns by some rows
+//! under the 128-byte swizzle. q and o are 5-D tensors `[dim, head of group, seq, group, batch]`, whose boxes of 64
+//! rows hold as many heads as a pack ([`Packing`]). All extents are the true ones: TMA reads zeros beyond them and
+//! writes nothing there, which pads head_dim, ends the sequences and fills the last pack of a group.
 
 use bytemuck::{Pod, Zeroable};
 
+use super::gqa::Packing;
 use crate::abi::{ForwardParams, TensorArg};
 use crate::config::wgmma::{PANEL_COLS, WARPGROUP_ROWS, WgmmaTile};
 
@@ -23,8 +25,8 @@ pub mod parameter {
     pub const O: u32 = 4;
 }
 
-/// Dimensions of every tensor map.
-pub const RANK: usize = 4;
+/// Most dimensions of a tensor map.
+pub const MAX_RANK: usize = 5;
 /// TMA wants addresses and strides in multiples of it.
 pub const ALIGN_BYTES: u64 = 16;
 /// TMA wants strides below it.
@@ -32,17 +34,19 @@ const STRIDE_LIMIT: i64 = 1 << 40;
 /// Bytes of an element of every operand.
 const ELEMENT_BYTES: i64 = 2;
 
-/// Arguments of `cuTensorMapEncodeTiled` that depend on the operand. The others are the same for all:
-/// rank [`RANK`], element strides 1, no interleave, `SWIZZLE_128B`, `L2_128B` promotion, zeros out of bounds.
+/// Arguments of `cuTensorMapEncodeTiled` that depend on the operand; what its arrays hold beyond `rank` is not read.
+/// The others are the same for all: element strides 1, no interleave, `SWIZZLE_128B`, `L2_128B` promotion, zeros out of
+/// bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMapSpec {
     pub address: u64,
+    pub rank: usize,
     /// Extents in elements.
-    pub dims: [u64; RANK],
+    pub dims: [u64; MAX_RANK],
     /// Strides of dimensions 1.. in bytes.
-    pub strides: [u64; RANK - 1],
+    pub strides: [u64; MAX_RANK - 1],
     /// Extents of a box in elements.
-    pub box_dims: [u32; RANK],
+    pub box_dims: [u32; MAX_RANK],
 }
 
 /// Why TMA cannot address an operand.
@@ -75,82 +79,112 @@ pub struct ForwardMaps {
 impl ForwardMaps {
     /// The maps for `params` and a kernel of this tile shape. `total_kv` is the number of rows of all sequences of k
     /// and v together, and is read for varlen tiles only.
-    pub fn new(params: &ForwardParams, total_kv: u32, tile: &WgmmaTile) -> Result<Self, Refusal> {
+    pub fn new(
+        params: &ForwardParams,
+        total_kv: u32,
+        tile: &WgmmaTile,
+        packing: Packing,
+    ) -> Result<Self, Refusal> {
         let (batch, seq_q, seq_kv) = if tile.varlen {
             (1, params.total_q, total_kv)
         } else {
             (params.batch, params.seq_q, params.seq_kv)
         };
         let (d, d_v) = (params.head_dim, params.head_dim_v);
-        let kv_rows = tile.kv_box_rows();
-        let map = |name, arg: &TensorArg, dims: [u32; RANK], rows| {
-            spec(arg, dims, rows).map_err(|reason| (name, reason))
+        let rows = |name, arg: &TensorArg, dim| {
+            let axes = [
+                Axis::new(packing.group(), arg.head_stride, packing.heads()),
+                Axis::new(seq_q, arg.seq_stride, packing.query(WARPGROUP_ROWS)),
+                Axis::new(
+                    params.heads_kv,
+                    arg.head_stride.saturating_mul(packing.group().into()),
+                    1,
+                ),
+                Axis::new(batch, arg.batch_stride, 1),
+            ];
+            spec(arg, dim, &axes).map_err(|reason| (name, reason))
+        };
+        let keys = |name, arg: &TensorArg, dim| {
+            let axes = [
+                Axis::new(seq_kv, arg.seq_stride, tile.kv_box_rows()),
+                Axis::new(params.heads_kv, arg.head_stride, 1),
+                Axis::new(batch, arg.batch_stride, 1),
+            ];
+            spec(arg, dim, &axes).map_err(|reason| (name, reason))
         };
         Ok(Self {
-            q: map(
-                "q",
-                &params.q,
-                [d, seq_q, params.heads_q, batch],
-                WARPGROUP_ROWS,
-            )?,
-            k: map("k", &params.k, [d, seq_kv, params.heads_kv, batch], kv_rows)?,
-            v: map(
-                "v",
-                &params.v,
-                [d_v, seq_kv, params.heads_kv, batch],
-                kv_rows,
-            )?,
-            o: map(
-                "o",
-                &params.o,
-                [d_v, seq_q, params.heads_q, batch],
-                WARPGROUP_ROWS,
-            )?,
+            q: rows("q", &params.q, d)?,
+            k: keys("k", &params.k, d)?,
+            v: keys("v", &params.v, d_v)?,
+            o: rows("o", &params.o, d_v)?,
         })
     }
 }
 
-/// The map of one operand with extents `[dim, seq, head, batch]`.
-fn spec(arg: &TensorArg, dims: [u32; RANK], box_rows: u32) -> Result<TensorMapSpec, Inexpressible> {
-    if dims.contains(&0) {
+/// A dimension of an operand beside the innermost.
+#[derive(Clone, Copy)]
+struct Axis {
+    /// Elements.
+    extent: u32,
+    /// In elements of the operand.
+    stride: i64,
+    /// Elements of a box.
+    in_box: u32,
+}
+
+impl Axis {
+    const fn new(extent: u32, stride: i64, in_box: u32) -> Self {
+        Self {
+            extent,
+            stride,
+            in_box,
+        }
+    }
+}
+
+/// The map of one operand with rows of `dim` elements.
+fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexpressible> {
+    if dim == 0 || axes.iter().any(|axis| axis.extent == 0) {
         return Err(Inexpressible::Empty);
     }
-    if !(dims[0] as u64 * ELEMENT_BYTES as u64).is_multiple_of(ALIGN_BYTES) {
-        return Err(Inexpressible::Width(dims[0]));
+    if !(dim as u64 * ELEMENT_BYTES as u64).is_multiple_of(ALIGN_BYTES) {
+        return Err(Inexpressible::Width(dim));
     }
     if !arg.address.is_multiple_of(ALIGN_BYTES) {
         return Err(Inexpressible::Address(arg.address));
     }
-    if arg.dim_stride != 1 && dims[0] > 1 {
+    if arg.dim_stride != 1 && dim > 1 {
         return Err(Inexpressible::DimStride(arg.dim_stride));
     }
-    let mut strides = [0; RANK - 1];
-    for (i, stride) in [arg.seq_stride, arg.head_stride, arg.batch_stride]
-        .into_iter()
-        .enumerate()
-    {
-        // Nothing is ever that far when there is only one: any lawful stride will do.
-        let bytes = if dims[i + 1] == 1 {
-            ALIGN_BYTES as i64
-        } else {
-            stride.saturating_mul(ELEMENT_BYTES)
-        };
-        if bytes <= 0 || bytes >= STRIDE_LIMIT || !(bytes as u64).is_multiple_of(ALIGN_BYTES) {
-            return Err(Inexpressible::Stride(stride));
-        }
-        strides[i] = bytes as u64;
-    }
-    Ok(TensorMapSpec {
+    let mut map = TensorMapSpec {
         address: arg.address,
-        dims: dims.map(u64::from),
-        strides,
-        box_dims: [PANEL_COLS, box_rows, 1, 1],
-    })
+        rank: 1 + axes.len(),
+        dims: [1; MAX_RANK],
+        strides: [ALIGN_BYTES; MAX_RANK - 1],
+        box_dims: [1; MAX_RANK],
+    };
+    map.dims[0] = dim.into();
+    map.box_dims[0] = PANEL_COLS;
+    for (i, axis) in axes.iter().enumerate() {
+        map.dims[i + 1] = axis.extent.into();
+        map.box_dims[i + 1] = axis.in_box;
+        // Nothing is ever that far when there is only one: any lawful stride will do.
+        if axis.extent > 1 {
+            let bytes = axis.stride.saturating_mul(ELEMENT_BYTES);
+            if bytes <= 0 || bytes >= STRIDE_LIMIT || !(bytes as u64).is_multiple_of(ALIGN_BYTES) {
+                return Err(Inexpressible::Stride(axis.stride));
+            }
+            map.strides[i] = bytes as u64;
+        }
+    }
+    Ok(map)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::wgmma::HD128_SINGLE;
+    use bytemuck::Zeroable;
 
     const ARG: TensorArg = TensorArg {
         address: 4096,
@@ -160,21 +194,61 @@ mod tests {
         dim_stride: 1,
     };
 
+    /// 8 heads of 1000 rows in each of 3 batch entries, in boxes of 64 rows.
+    fn axes(arg: &TensorArg) -> [Axis; 3] {
+        [
+            Axis::new(1000, arg.seq_stride, 64),
+            Axis::new(8, arg.head_stride, 1),
+            Axis::new(3, arg.batch_stride, 1),
+        ]
+    }
+
     #[test]
     fn strides_in_bytes_and_true_extents() {
-        let map = spec(&ARG, [96, 1000, 8, 3], 64).unwrap();
-        assert_eq!(map.dims, [96, 1000, 8, 3]);
-        assert_eq!(map.strides, [1536, 192, 2 << 20]);
-        assert_eq!(map.box_dims, [64, 64, 1, 1]);
+        let map = spec(&ARG, 96, &axes(&ARG)).unwrap();
+        assert_eq!(map.rank, 4);
+        assert_eq!(map.dims[..4], [96, 1000, 8, 3]);
+        assert_eq!(map.strides[..3], [1536, 192, 2 << 20]);
+        assert_eq!(map.box_dims[..4], [64, 64, 1, 1]);
+    }
+
+    #[test]
+    fn a_box_holds_a_pack() {
+        let params = ForwardParams {
+            q: ARG,
+            k: ARG,
+            v: ARG,
+            o: ARG,
+            batch: 3,
+            heads_q: 10,
+            heads_kv: 2,
+            seq_q: 7,
+            seq_kv: 1000,
+            head_dim: 96,
+            head_dim_v: 96,
+            ..ForwardParams::zeroed()
+        };
+        let maps = |packing| ForwardMaps::new(&params, 0, &HD128_SINGLE, packing).unwrap();
+        let packed = maps(Packing::fewest_tiles(5, [7].into_iter(), 128));
+        for map in [packed.q, packed.o] {
+            assert_eq!(map.rank, 5);
+            // Five heads, not the eight of a pack: the others are the next group's, which a store must not touch.
+            assert_eq!(map.dims, [96, 5, 7, 2, 3]);
+            assert_eq!(map.strides, [192, 1536, 5 * 192, 2 << 20]);
+            assert_eq!(map.box_dims, [64, 8, 8, 1, 1]);
+        }
+        let unpacked = maps(Packing::none(5));
+        assert_eq!(unpacked.q.box_dims, [64, 1, 64, 1, 1]);
+        assert_eq!(unpacked.q.dims, packed.q.dims);
+        assert_eq!((unpacked.k, unpacked.v), (packed.k, packed.v));
     }
 
     #[test]
     fn refuses_what_tma_cannot_address() {
-        let dims = [96, 1000, 8, 3];
         let with = |change: fn(&mut TensorArg)| {
             let mut arg = ARG;
             change(&mut arg);
-            spec(&arg, dims, 64).unwrap_err()
+            spec(&arg, 96, &axes(&arg)).unwrap_err()
         };
         assert_eq!(with(|arg| arg.address = 4104), Inexpressible::Address(4104));
         assert_eq!(with(|arg| arg.dim_stride = 2), Inexpressible::DimStride(2));
@@ -191,19 +265,14 @@ mod tests {
             with(|arg| arg.batch_stride = 1 << 39),
             Inexpressible::Stride(1 << 39)
         );
-        assert_eq!(spec(&ARG, [96, 0, 8, 3], 64), Err(Inexpressible::Empty));
-        assert_eq!(
-            spec(&ARG, [90, 1000, 8, 3], 64),
-            Err(Inexpressible::Width(90))
-        );
+        let none = [Axis::new(0, 768, 64)];
+        assert_eq!(spec(&ARG, 96, &none), Err(Inexpressible::Empty));
+        assert_eq!(spec(&ARG, 90, &axes(&ARG)), Err(Inexpressible::Width(90)));
     }
 
     #[test]
     fn a_dimension_of_one_needs_no_stride() {
-        let arg = TensorArg {
-            batch_stride: 0,
-            ..ARG
-        };
-        assert!(spec(&arg, [96, 1000, 8, 1], 64).is_ok());
+        let one = [Axis::new(1000, ARG.seq_stride, 64), Axis::new(1, 0, 1)];
+        assert!(spec(&ARG, 96, &one).is_ok());
     }
 }

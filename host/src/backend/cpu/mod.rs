@@ -63,6 +63,10 @@ impl Backend for Cpu {
         Ok(format!("fa_fwd_cpu_{}_{variant}", problem.q().dtype.name()))
     }
 
+    fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error> {
+        self.kernel_name(problem).map(|_| 1)
+    }
+
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {
         crate::variant::select(problem, &self.capabilities())?;
         // SAFETY: the caller's promise is the one `plan::run` asks for.

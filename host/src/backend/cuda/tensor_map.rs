@@ -11,7 +11,7 @@ use cuda_loader::{
     },
 };
 use kernels_gpu::dtype::DType;
-use kernels_gpu::wgmma::tensor_map::{RANK, TensorMap, TensorMapSpec};
+use kernels_gpu::wgmma::tensor_map::{MAX_RANK, TensorMap, TensorMapSpec};
 
 /// Encodes a descriptor (CUDA driver API, `cuTensorMapEncodeTiled`). What does not depend on the operand is as
 /// [`TensorMapSpec`] says.
@@ -22,18 +22,18 @@ pub(super) fn encode(dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Dr
         DType::F16 => DataType::FLOAT16,
         DType::Bf16 => DataType::BFLOAT16,
     };
-    // SAFETY: `map` is writable and the arrays have the lengths that the rank asks for. The driver only
+    // SAFETY: `map` is writable and the arrays are as long as the largest rank asks for. The driver only
     // encodes the address.
     unsafe {
         sys::cuTensorMapEncodeTiled(
             &mut map,
             dtype,
-            RANK as u32,
+            spec.rank as u32,
             spec.address as *mut c_void,
             spec.dims.as_ptr(),
             spec.strides.as_ptr(),
             spec.box_dims.as_ptr(),
-            [1; RANK].as_ptr(),
+            [1; MAX_RANK].as_ptr(),
             Interleave::NONE,
             Swizzle::BYTES_128,
             L2Promotion::BYTES_128,

@@ -93,7 +93,8 @@ impl Work for Attend {
                 *input = input.convert(dtype, self.layout)?;
             }
         }
-        let kernel = backend.kernel_name(&problem(&inputs, dtype, &self.options)?)?;
+        let problem = problem(&inputs, dtype, &self.options)?;
+        let kernel = backends::kernel_in_words(backend, &problem)?;
         let [q, k, v] = &inputs;
 
         let memory = backend.memory();

@@ -185,6 +185,9 @@ pub struct Report {
     /// What the inputs held, if not N(0, 1) alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
+    /// Query heads that share a tile (packed GQA).
+    #[serde(default = "one")]
+    pub heads_per_tile: u32,
     pub ms_median: f64,
     pub ms_min: f64,
     pub ms_max: f64,
@@ -201,6 +204,9 @@ pub struct Report {
 
 /// Seed of what [`InputKind::apply`] draws.
 const INPUT_SEED: u64 = 0;
+fn one() -> u32 {
+    1
+}
 
 /// Rows that are checked before anything is timed.
 const CHECKED_ROWS: Rows = Rows::Sampled { count: 64, seed: 0 };
@@ -280,16 +286,24 @@ impl Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        Ok(self.report(kernel, backend.device_name(), &problem, &times))
+        let ran = (kernel, backend.heads_per_tile(&problem)?);
+        Ok(self.report(ran, backend.device_name(), &problem, &times))
     }
 
-    fn report(&self, kernel: String, device: String, problem: &Problem, times: &Times) -> Report {
+    fn report(
+        &self,
+        (kernel, heads_per_tile): (String, u32),
+        device: String,
+        problem: &Problem,
+        times: &Times,
+    ) -> Report {
         let Times { ms, host_us } = times;
         let ms_median = median(ms);
         let seconds = ms_median / 1e3;
         Report {
             kernel,
             input: self.input_name().map(str::to_owned),
+            heads_per_tile,
             ms_median,
             ms_min: ms[0],
             ms_max: ms[ms.len() - 1],
@@ -310,6 +324,7 @@ impl Bench {
             let Report {
                 kernel,
                 input,
+                heads_per_tile,
                 ms_median,
                 ms_min,
                 ms_max,
@@ -319,6 +334,7 @@ impl Bench {
                 gbs,
                 device,
             } = report;
+            let kernel = backends::in_words(kernel, *heads_per_tile);
             writeln!(out, "{kernel} on {device}")?;
             if let Some(input) = input {
                 writeln!(out, "  {input} inputs")?;

@@ -64,7 +64,7 @@ impl Work for Verify {
             // Every variant that can run the case, not only the preferred one.
             for variant in eligible(&case.problem()?, &backend.capabilities()) {
                 case.options.force = Some(variant);
-                let kernel = backend.kernel_name(&case.problem()?)?;
+                let kernel = backends::kernel_in_words(backend, &case.problem()?)?;
                 let (o, lse) = case.run(backend)?;
                 let verdict = case.check(&o, &lse, Rows::All)?;
                 bar.suspend(|| print_row(&mut out, number, &spec, &kernel, &verdict))?;

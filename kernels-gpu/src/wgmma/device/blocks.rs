@@ -3,15 +3,30 @@
 use super::Launch;
 use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaTile};
 use crate::tile::block_range::BlockRange;
+use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
+use crate::wgmma::gqa::Packing;
 use crate::wgmma::schedule::Tile;
 
 /// Key blocks the whole cluster loads. Never empty, so that the pipelines always turn: a tile that sees no key
 /// gets one block, which its masks hide.
 #[inline(always)]
-pub fn cluster_range(sequence: &Sequence, tile: &WgmmaTile, place: Tile) -> BlockRange {
+pub fn cluster_range(
+    sequence: &Sequence,
+    tile: &WgmmaTile,
+    place: Tile,
+    packing: Packing,
+) -> BlockRange {
     let begin = place.super_block * tile.cluster_m();
-    range(sequence, tile, begin, tile.cluster_m()).unwrap_or(BlockRange::hidden(0))
+    range(sequence, tile, packing, begin, tile.cluster_m(), 0)
+}
+
+/// First row of a warpgroup's part of a tile.
+#[inline(always)]
+pub fn row_begin(launch: &Launch, tile: &WgmmaTile, place: Tile, warpgroup: u32) -> u32 {
+    let block = place.super_block * tile.cluster + launch.rank;
+    // Hidden, or what comes of the rank and the warpgroup would be kept through the kernel.
+    opaque(block) * tile.block_m() + warpgroup * WARPGROUP_ROWS
 }
 
 /// The key blocks of one warpgroup, and of the larger parts it keeps step with.
@@ -22,8 +37,6 @@ pub struct Ranges {
     pub block: BlockRange,
     /// Of the warpgroup; a part of `block`.
     pub own: BlockRange,
-    /// The warpgroup's first query.
-    pub row_begin: u32,
 }
 
 impl Ranges {
@@ -35,13 +48,14 @@ impl Ranges {
         place: Tile,
         warpgroup: u32,
     ) -> Self {
-        let cluster = cluster_range(sequence, tile, place);
-        let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-        let row_begin = m_begin + warpgroup * WARPGROUP_ROWS;
+        let packing = launch.packing();
+        let cluster = cluster_range(sequence, tile, place, packing);
+        let m_begin = row_begin(launch, tile, place, 0);
+        let row_begin = row_begin(launch, tile, place, warpgroup);
         // Rows that see no key share a block with the others, the last one: what is passed over at the right is then
         // the mask's doing alone.
         let part = |outer: &BlockRange, begin: u32, rows: u32| {
-            range(sequence, tile, begin, rows).unwrap_or(BlockRange::hidden(outer.end - 1))
+            range(sequence, tile, packing, begin, rows, outer.end - 1)
         };
         let block = part(&cluster, m_begin, tile.block_m());
         let own = part(&block, row_begin, WARPGROUP_ROWS);
@@ -49,19 +63,26 @@ impl Ranges {
             cluster,
             block,
             own,
-            row_begin,
         }
     }
 }
 
-/// Key blocks that `rows` rows from `begin` on need, if any.
+/// Key blocks that `rows` rows from `begin` on need, or else `hidden` alone.
 #[inline(always)]
-fn range(sequence: &Sequence, tile: &WgmmaTile, begin: u32, rows: u32) -> Option<BlockRange> {
+fn range(
+    sequence: &Sequence,
+    tile: &WgmmaTile,
+    packing: Packing,
+    begin: u32,
+    rows: u32,
+    hidden: u32,
+) -> BlockRange {
     let Sequence {
         seq_q,
         seq_kv,
         band,
         ..
     } = *sequence;
-    BlockRange::of_rows(begin, rows, seq_q, band, seq_kv, tile.block_n)
+    let queries = packing.queries(begin, rows, seq_q);
+    BlockRange::of_queries(queries, band, seq_kv, tile.block_n, hidden)
 }

@@ -4,11 +4,12 @@ use core::f32::consts::LOG2_E;
 
 use cuda_std::half::Half;
 use cuda_std::mbarrier;
+use cuda_std::thread::thread_idx_x;
 use cuda_std::warp;
 use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
 
 use super::Launch;
-use super::blocks::Ranges;
+use super::blocks::{Ranges, row_begin};
 use super::element::Element;
 use super::epilogue;
 use super::lanes::Lanes;
@@ -19,7 +20,7 @@ use super::softmax::{PerRow, Rows, scale_rows};
 use super::work::Inbox;
 use crate::abi::Band;
 use crate::barriers::Turns;
-use crate::config::wgmma::WgmmaTile;
+use crate::config::wgmma::{WARPGROUP, WgmmaTile};
 use crate::pipeline::Ring;
 use crate::tile::block_range::BlockRange;
 use crate::tile::opaque;
@@ -62,8 +63,6 @@ where
 #[derive(Clone, Copy)]
 struct View {
     blocks: BlockRange,
-    /// First of the thread's two queries.
-    row: u32,
 }
 
 /// Computes tiles until there are no more.
@@ -121,10 +120,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             q.wait_full();
             let q_smem = smem + (q.stage * tile.consumers + warpgroup) * tile.q_bytes();
             let query = K::Query::load(q_smem, lanes);
-            let view = View {
-                blocks: ranges.own,
-                row: ranges.row_begin + lanes.row(),
-            };
+            let view = View { blocks: ranges.own };
             consumer.attend(&query, view, &q, &inbox);
             let place = inbox.tile();
             // Worked out again rather than kept.
@@ -398,7 +394,7 @@ where
     /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
     #[inline(always)]
     unsafe fn softmax(&mut self, view: View, n_block: u32, inbox: &Inbox) -> PerRow {
-        let View { blocks, row } = view;
+        let View { blocks } = view;
         let key_begin = n_block * Self::TILE.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::TILE.block_n);
         let left = blocks.needs_left_mask(key_begin);
@@ -410,12 +406,15 @@ where
                 // What only such blocks need is worked out here rather than kept.
                 let place = inbox.tile();
                 let sequence = inbox.sequence(self.launch.params, place);
+                let warpgroup = opaque(thread_idx_x()) / WARPGROUP - 1;
+                let row = row_begin(self.launch, &Self::TILE, place, warpgroup) + self.lanes.row();
                 if !plain {
                     scale_log2 = self.transform(place, &sequence, row, key_begin);
                 }
                 let keys = Keys {
                     lanes: self.lanes,
-                    row: opaque(row),
+                    row,
+                    packing: self.launch.packing(),
                     key_begin,
                     sequence: &sequence,
                 };
@@ -439,9 +438,10 @@ where
         row: u32,
         key_begin: u32,
     ) -> f32 {
+        // Slopes come with packs of one head, so there is one slope, and a row is a query.
+        let head = self.launch.query_head(place, 0);
         // SAFETY: forwarded to the caller; the tile's batch entry and head exist.
-        let transform =
-            unsafe { ScoreTransform::new(self.launch.params, place.batch, place.head, 0.0) };
+        let transform = unsafe { ScoreTransform::new(self.launch.params, place.batch, head, 0.0) };
         let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
         let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
         let scores = core::array::from_mut(&mut self.acc_s);

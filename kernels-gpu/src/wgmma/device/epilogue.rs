@@ -7,11 +7,12 @@ use cuda_std::wgmma::InFlight;
 use cuda_std::{global, shared, stmatrix, tma};
 
 use super::Launch;
+use super::blocks::row_begin;
 use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
 use super::policy::Policy;
 use super::repair::Repair;
 use super::softmax::{ROWS, Rows};
-use crate::abi::{Band, ForwardParams};
+use crate::abi::Band;
 use crate::barriers::Turns;
 use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP, WARPGROUP_ROWS, WgmmaTile};
 
@@ -50,8 +51,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     let tile = &K::TILE;
     let params = launch.params;
     let lanes = lanes.anew();
-    let m_begin = place.super_block * tile.cluster_m() + launch.rank * tile.block_m();
-    let row_begin = opaque(m_begin + warpgroup * WARPGROUP_ROWS);
+    let row_begin = opaque(row_begin(launch, tile, place, warpgroup));
     let over_v = matches!(tile.staging, Staging::OverV);
     // SAFETY: the stage is private to the warpgroup and free after the waits and the barrier.
     unsafe {
@@ -92,7 +92,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
         let may_hide = params.band != Band::FULL || tile.varlen;
         if may_hide && warp::any(turns.any(poisoned)) {
             let repair = Repair {
-                params,
+                launch,
                 tile,
                 sequence,
                 place,
@@ -105,20 +105,22 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             tma::fence_shared();
             turns.gather();
         }
-        let own_rows = sequence.seq_q.saturating_sub(row_begin);
+        let packing = launch.packing();
+        let own_rows = packing.rows(sequence.seq_q).saturating_sub(row_begin);
         if tile.varlen && own_rows < WARPGROUP_ROWS {
             // The rows below belong to the next sequence, which TMA cannot know.
             store_rows(
-                params, tile, lanes, place.head, sequence, row_begin, own_rows, o_smem,
+                launch, tile, lanes, place, sequence, row_begin, own_rows, o_smem,
             );
             turns.gather();
         } else {
             let mut panel = 0;
             while panel < tile.panels_v() {
-                let row = sequence.q_begin + row_begin;
-                let to = [panel * PANEL_COLS, row, place.head, sequence.batch];
+                let query = sequence.q_begin + packing.query(row_begin);
+                let col = panel * PANEL_COLS;
+                let to = [col, place.head, query, place.head_kv, sequence.batch];
                 let from = o_smem + panel * tile.row_panel_bytes();
-                tma::store4d_if(lanes.is_first(), K::address::<{ parameter::O }>(), to, from);
+                tma::store5d_if(lanes.is_first(), K::address::<{ parameter::O }>(), to, from);
                 panel += 1;
             }
             tma::commit_stores();
@@ -133,13 +135,13 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             own.release(lanes.lane, tile.cluster);
         }
 
-        let row = row_begin + lanes.row();
-        let lse = sequence.lse_address(params, place.head) + row as u64 * F32_BYTES;
-        let first_col = lanes.col() == 0;
-        global::store_if(first_col && row < sequence.seq_q, lse, closed.lse[0]);
-        let below = row + ROW_STEP;
-        let lse = lse + ROW_STEP as u64 * F32_BYTES;
-        global::store_if(first_col && below < sequence.seq_q, lse, closed.lse[1]);
+        for i in 0..ROWS {
+            let row = row_begin + lanes.row() + i as u32 * ROW_STEP;
+            let exists = launch.has_row(place, sequence, row);
+            let of_head = sequence.lse_address(params, launch.query_head(place, row));
+            let address = of_head + packing.query(row) as u64 * F32_BYTES;
+            global::store_if(lanes.col() == 0 && exists, address, closed.lse[i]);
+        }
     }
 }
 
@@ -180,27 +182,32 @@ fn is_finite<const O: usize>(acc_o: &[f32; O], keep: [u32; ROWS]) -> bool {
 #[expect(clippy::too_many_arguments, reason = "what a tile's end needs, once")]
 #[inline(always)]
 unsafe fn store_rows(
-    params: &ForwardParams,
+    launch: &Launch,
     tile: &WgmmaTile,
     lanes: Lanes,
-    head: u32,
+    place: Tile,
     sequence: &Sequence,
     row_begin: u32,
     rows: u32,
     o_smem: u32,
 ) {
-    let head_address = sequence.q_address(&params.o, head, ELEMENT_BYTES);
-    let row_bytes = params.o.seq_stride * ELEMENT_BYTES as i64;
+    let params = launch.params;
+    let head_address = sequence.q_address(&params.o, launch.query_head(place, 0), ELEMENT_BYTES);
+    let packing = launch.packing();
+    let o = &params.o;
     let thread = lanes.warp * WARP_SIZE + lanes.lane;
     // A panel's row is eight chunks wide.
     let chunk = thread % CHUNKS;
     let mut row = thread / CHUNKS;
     while row < rows {
-        let row_address = head_address.wrapping_add_signed((row_begin + row) as i64 * row_bytes);
+        let (query, head) = (packing.query(row_begin + row), packing.head(row));
+        let offset = query as i64 * o.seq_stride + head as i64 * o.head_stride;
+        let row_address = head_address.wrapping_add_signed(offset * ELEMENT_BYTES as i64);
+        let exists = launch.has_row(place, sequence, row_begin + row);
         let mut panel = 0;
         while panel < tile.panels_v() {
             let col = panel * PANEL_COLS + chunk * CHUNK_ELEMS;
-            if col < params.head_dim_v {
+            if exists && col < params.head_dim_v {
                 let from = o_smem + panel * tile.row_panel_bytes() + swizzled(row, chunk);
                 // SAFETY: the chunk is staged, and exists in global memory, as head_dim_v is a multiple of it.
                 unsafe {

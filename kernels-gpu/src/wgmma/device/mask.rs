@@ -3,6 +3,7 @@
 use super::lanes::{Lanes, ROW_STEP};
 use crate::tile::block_range::visible_keys;
 use crate::tile::sequence::Sequence;
+use crate::wgmma::gqa::Packing;
 
 /// Column of a fragment's register, from the thread's first.
 #[inline(always)]
@@ -16,11 +17,12 @@ pub fn below(register: usize) -> i32 {
     (register / 2 % 2) as i32 * ROW_STEP as i32
 }
 
-/// The keys of a block as a thread's two queries see them.
+/// The keys of a block as the queries of a thread's two rows see them.
 pub struct Keys<'a> {
     pub lanes: Lanes,
-    /// First of the thread's queries.
+    /// First of the thread's two rows.
     pub row: u32,
+    pub packing: Packing,
     pub key_begin: u32,
     pub sequence: &'a Sequence,
 }
@@ -40,12 +42,13 @@ impl Keys<'_> {
         hide(scores, |col, row| col < first[row]);
     }
 
-    /// First and last visible key of the query `below` the first, from the thread's first column.
+    /// First and last visible key of the row `below` the first, from the thread's first column.
     #[inline(always)]
     fn visible(&self, below: u32) -> (i32, i32) {
         let Sequence { band, seq_kv, .. } = *self.sequence;
         let origin = (self.key_begin + self.lanes.col()) as i32;
-        let (first, last) = visible_keys((self.row + below) as i32, band, seq_kv);
+        let query = self.packing.query(self.row + below);
+        let (first, last) = visible_keys(query as i32, band, seq_kv);
         (first - origin, last - origin)
     }
 }

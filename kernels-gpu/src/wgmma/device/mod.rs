@@ -13,15 +13,19 @@ mod rescore;
 mod softmax;
 mod work;
 
+use core::hint::assert_unchecked;
+
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::InFlight;
 use cuda_std::{cluster, shared, tma, warpgroup};
 
-use super::schedule::Schedule;
+use super::gqa::Packing;
+use super::schedule::{Schedule, Tile};
 use super::tensor_map::parameter;
 use crate::abi::ForwardParams;
 use crate::barriers::Barriers;
+use crate::tile::sequence::Sequence;
 use policy::Policy;
 
 /// What a launch gives every thread.
@@ -38,11 +42,34 @@ pub struct Launch<'a> {
     rank: u32,
 }
 
+impl Launch<'_> {
+    /// How heads share the rows of tiles.
+    #[inline(always)]
+    fn packing(&self) -> Packing {
+        self.schedule.packing
+    }
+
+    /// The query head that a row of tile `place` belongs to.
+    #[inline(always)]
+    fn query_head(&self, place: Tile, row: u32) -> u32 {
+        let packing = self.packing();
+        place.head_kv * packing.group() + place.head + packing.head(row)
+    }
+
+    /// Whether a row of tile `place` has a query and a head.
+    #[inline(always)]
+    fn has_row(&self, place: Tile, sequence: &Sequence, row: u32) -> bool {
+        let packing = self.packing();
+        packing.query(row) < sequence.seq_q && place.head + packing.head(row) < packing.group()
+    }
+}
+
 /// The whole kernel: splits the block into producer and consumers.
 ///
 /// # Safety
-/// `params`, the schedule and the tensor maps describe live allocations, `counter` is a zeroed u32 that no concurrent
-/// launch uses, and the launch has the instance's block size, cluster size and shared memory.
+/// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the tile
+/// is for one; `schedule` is one that [`Schedule`] made, `counter` is a zeroed u32 that no concurrent launch uses, and the
+/// launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
@@ -61,6 +88,11 @@ pub unsafe fn forward<
     [f32; O]: InFlight,
 {
     let tile = &K::TILE;
+    // SAFETY: forwarded to the caller. What is known here is not asked, and kept in predicates, at every tile.
+    unsafe {
+        assert_unchecked((params.total_q != 0) == tile.varlen);
+        assert_unchecked(schedule.packing.is_possible());
+    }
     let smem = shared::dynamic_base();
     let launch = Launch {
         params,

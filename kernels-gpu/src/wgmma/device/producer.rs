@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use cuda_std::{mbarrier, tma};
 
 use super::Launch;
-use super::blocks::cluster_range;
+use super::blocks::{cluster_range, row_begin};
 use super::policy::Maps;
 use super::work::{Dispatcher, Inbox, leads};
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, Staging, WARPGROUP_ROWS, WgmmaTile};
@@ -51,7 +51,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     unsafe {
         while inbox.wait_alone() {
             let (place, sequence) = inbox.take_alone(params);
-            let blocks = cluster_range(&sequence, tile, place);
+            let blocks = cluster_range(&sequence, tile, place, launch.packing());
             let mut n_block = blocks.begin;
             if tile.q_in_registers || tile.q_stages > 1 {
                 // There is room for Q early: it can come long before its tile.
@@ -98,21 +98,22 @@ impl<M: Maps> Loader<'_, M> {
     #[inline(always)]
     unsafe fn load_q(&mut self, place: Tile, sequence: &Sequence) {
         let tile = self.tile;
-        let m_begin = place.super_block * tile.cluster_m() + self.launch.rank * tile.block_m();
         // SAFETY: forwarded to the caller.
         unsafe {
             self.q.wait_empty();
             mbarrier::arrive_expect(self.q.full(), tile.consumers * tile.q_bytes());
             let mut warpgroup = 0;
             while warpgroup < tile.consumers {
-                let row = sequence.q_begin + m_begin + warpgroup * WARPGROUP_ROWS;
+                let row = row_begin(self.launch, tile, place, warpgroup);
+                let query = sequence.q_begin + self.launch.packing().query(row);
                 let mut panel = 0;
                 while panel < tile.panels() {
                     let to = self.launch.smem
                         + (self.q.stage * tile.consumers + warpgroup) * tile.q_bytes()
                         + panel * tile.row_panel_bytes();
-                    let from = [panel * PANEL_COLS, row, place.head, sequence.batch];
-                    tma::load4d(to, M::address::<{ parameter::Q }>(), from, self.q.full());
+                    let col = panel * PANEL_COLS;
+                    let from = [col, place.head, query, place.head_kv, sequence.batch];
+                    tma::load5d(to, M::address::<{ parameter::Q }>(), from, self.q.full());
                     panel += 1;
                 }
                 warpgroup += 1;

@@ -12,9 +12,9 @@ use cuda_std::math::{exp2, fma};
 use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
 use cuda_std::{global, shared};
 
+use super::Launch;
 use super::lanes::{CHUNK_ELEMS, Lanes, swizzled};
 use super::softmax::PerRow;
-use crate::abi::ForwardParams;
 use crate::config::wgmma::{PANEL_COLS, WgmmaTile};
 use crate::tile::block_range::visible_keys;
 use crate::tile::opaque;
@@ -34,14 +34,14 @@ const KEYS: usize = 4;
 
 /// One warp's staged rows and where they come from.
 pub struct Repair<'a> {
-    pub params: &'a ForwardParams,
+    pub launch: &'a Launch<'a>,
     pub tile: &'a WgmmaTile,
     pub sequence: &'a Sequence,
     pub place: Tile,
     pub lanes: Lanes,
     /// The warpgroup's staged output.
     pub o_smem: u32,
-    /// First query of the warp.
+    /// First row of the warp.
     pub row_begin: u32,
     pub lse: PerRow,
 }
@@ -54,7 +54,8 @@ impl Repair<'_> {
     /// live allocations.
     #[inline(always)]
     pub unsafe fn run<E: Half>(&self) {
-        let rows = self.sequence.seq_q.saturating_sub(self.row_begin).min(ROWS);
+        let rows = self.launch.packing().rows(self.sequence.seq_q);
+        let rows = rows.saturating_sub(self.row_begin).min(ROWS);
         // SAFETY: forwarded to the caller; only existing rows and columns are read.
         unsafe {
             let mut all_suspects = 0;
@@ -79,6 +80,10 @@ impl Repair<'_> {
     #[inline(always)]
     unsafe fn suspects<E: Half>(&self, row: u32) -> u32 {
         let mut suspects = 0;
+        let row_of_tile = self.row_begin + row;
+        if !self.launch.has_row(self.place, self.sequence, row_of_tile) {
+            return suspects;
+        }
         for i in 0..self.tile.panels_v() as usize {
             if self.has_pair(i) {
                 // SAFETY: inside the staged row.
@@ -94,8 +99,9 @@ impl Repair<'_> {
     #[inline(always)]
     unsafe fn seen_by_all<E: Half>(&self, rows: u32, wanted: u32) -> u32 {
         let Sequence { band, seq_kv, .. } = *self.sequence;
-        let (_, last) = visible_keys(self.row_begin as i32, band, seq_kv);
-        let (first, _) = visible_keys((self.row_begin + rows) as i32 - 1, band, seq_kv);
+        let query = |row| self.launch.packing().query(self.row_begin + row) as i32;
+        let (_, last) = visible_keys(query(0), band, seq_kv);
+        let (first, _) = visible_keys(query(rows - 1), band, seq_kv);
         let mut found = 0;
         let mut key = first;
         // SAFETY: all lanes run the same loop.
@@ -123,22 +129,23 @@ impl Repair<'_> {
             seq_q,
             ..
         } = *self.sequence;
-        let query = self.row_begin + row;
+        let query = self.launch.packing().query(self.row_begin + row);
+        let head = self.launch.query_head(self.place, self.row_begin + row);
         let (first, last) = visible_keys(query as i32, band, seq_kv);
         // SAFETY: forwarded to the caller; all lanes run the same loops.
         unsafe {
-            let transform =
-                ScoreTransform::new(self.params, self.place.batch, self.place.head, 0.0);
+            let transform = ScoreTransform::new(self.launch.params, self.place.batch, head, 0.0);
             // A row's state is its quad's.
             let lse = if row < 8 { self.lse[0] } else { self.lse[1] };
             let lse = broadcast(lse, row % 8 * 4);
+            let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];
             let mut key = first;
             while key <= last {
                 let mut scores = [[0.0; KEYS]];
                 for ahead in 0..KEYS {
                     let key = (key + ahead as i32).min(last) as u32;
-                    scores[0][ahead] = reduce_sum::<WARP_SIZE>(self.dot::<E>(query, key));
+                    scores[0][ahead] = reduce_sum::<WARP_SIZE>(self.dot::<E>(pairs, key));
                 }
                 let distance = query as i32 + seq_kv as i32 - seq_q as i32 - key;
                 transform.apply(&mut scores, |_| distance, |ahead| ahead as i32);
@@ -166,30 +173,38 @@ impl Repair<'_> {
         }
     }
 
-    /// The lane's part of the dot product of a query and a key.
+    /// The lane's pairs of a query.
     #[inline(always)]
-    unsafe fn dot<E: Half>(&self, query: u32, key: u32) -> f32 {
+    unsafe fn query(&self, head: u32, query: u32) -> [u32; PAIRS] {
+        let params = self.launch.params;
+        let q = self.sequence.q_address(&params.q, head, ELEMENT_BYTES);
+        let mut pairs = [0; PAIRS];
+        for i in 0..self.tile.panels() as usize {
+            let col = self.col(i);
+            if col < params.head_dim {
+                // SAFETY: forwarded to the caller: the row and the columns exist.
+                pairs[i] = unsafe { global::load_u32(element(q, params.q.seq_stride, query, col)) };
+            }
+        }
+        pairs
+    }
+
+    /// The lane's part of the dot product of a query, given as its pairs, and a key.
+    #[inline(always)]
+    unsafe fn dot<E: Half>(&self, query: [u32; PAIRS], key: u32) -> f32 {
         let Self {
-            params,
-            sequence,
-            place,
-            ..
+            sequence, place, ..
         } = self;
-        let q = sequence.q_address(&params.q, place.head, ELEMENT_BYTES);
+        let params = self.launch.params;
         // Worked out for each key rather than kept.
         let k = sequence.kv_address(&params.k, opaque(place.head_kv), ELEMENT_BYTES);
         let mut dot = 0.0;
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
             if col < params.head_dim {
-                // SAFETY: forwarded to the caller: the rows and the columns exist.
-                let (q, k) = unsafe {
-                    (
-                        global::load_u32(element(q, params.q.seq_stride, query, col)),
-                        global::load_u32(element(k, params.k.seq_stride, key, col)),
-                    )
-                };
-                let (q, k) = (E::unpack(q), E::unpack(k));
+                // SAFETY: forwarded to the caller: the row and the columns exist.
+                let k = unsafe { global::load_u32(element(k, params.k.seq_stride, key, col)) };
+                let (q, k) = (E::unpack(query[i]), E::unpack(k));
                 dot = fma(q[0], k[0], fma(q[1], k[1], dot));
             }
         }
@@ -204,7 +219,7 @@ impl Repair<'_> {
 
     #[inline(always)]
     fn has_pair(&self, i: usize) -> bool {
-        self.col(i) < self.params.head_dim_v
+        self.col(i) < self.launch.params.head_dim_v
     }
 
     /// Shared address of the lane's pair `i` of a staged row.
@@ -221,11 +236,12 @@ impl Repair<'_> {
     /// The lane's pair `i` of a row of V.
     #[inline(always)]
     unsafe fn v_pair(&self, key: u32, i: usize) -> u32 {
+        let v = &self.launch.params.v;
         let head = self
             .sequence
-            .kv_address(&self.params.v, self.place.head_kv, ELEMENT_BYTES);
+            .kv_address(v, self.place.head_kv, ELEMENT_BYTES);
         // SAFETY: forwarded to the caller.
-        unsafe { global::load_u32(element(head, self.params.v.seq_stride, key, self.col(i))) }
+        unsafe { global::load_u32(element(head, v.seq_stride, key, self.col(i))) }
     }
 }
 

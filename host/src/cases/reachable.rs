@@ -1,23 +1,26 @@
 //! Cases whose operands TMA can reach, so that the Hopper kernels are eligible.
 
-use ferroflash::MAX_HEAD_DIM;
-use ferroflash::cases::{Arrangement, CaseSpec};
-use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
+
+use super::arrangement::Arrangement;
+use super::spec::CaseSpec;
+use crate::{DType, MAX_HEAD_DIM};
 
 /// 16-bit elements in the unit of which TMA takes widths and strides.
 const UNIT: usize = ALIGN_BYTES as usize / DType::Bf16.bytes();
 /// Number of the axis that must be contiguous ([`Arrangement`]).
 const DIM: usize = 3;
 
-/// `spec` with head dimensions rounded up and arrangements changed to what TMA can express.
-pub fn reachable(spec: CaseSpec) -> CaseSpec {
-    let widen = |dim: usize| dim.next_multiple_of(UNIT).min(MAX_HEAD_DIM);
-    CaseSpec {
-        head_dim: widen(spec.head_dim),
-        head_dim_v: widen(spec.head_dim_v),
-        arrangements: spec.arrangements.map(align),
-        ..spec
+impl CaseSpec {
+    /// The case with head dimensions rounded up and arrangements changed to what TMA can express.
+    pub fn reachable_by_tma(self) -> Self {
+        let widen = |dim: usize| dim.next_multiple_of(UNIT).min(MAX_HEAD_DIM);
+        Self {
+            head_dim: widen(self.head_dim),
+            head_dim_v: widen(self.head_dim_v),
+            arrangements: self.arrangements.map(align),
+            ..self
+        }
     }
 }
 
