@@ -148,15 +148,16 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
 /// Passes over stages of V that other warpgroups stage their output in.
 #[inline(always)]
 unsafe fn pass_over(v: &mut Ring, stages: u32, lanes: Lanes, tile: &WgmmaTile) {
-    let mut i = 0;
-    while i < stages {
+    // Hidden, or trip counts of an unrolled loop would be kept through the kernel.
+    let mut left = opaque(stages);
+    while left > 0 {
         // SAFETY: forwarded to the caller.
         unsafe {
             v.wait_full();
             v.release(lanes.lane, tile.cluster);
         }
         v.advance();
-        i += 1;
+        left -= 1;
     }
 }
 

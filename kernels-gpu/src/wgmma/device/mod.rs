@@ -4,6 +4,7 @@ mod blocks;
 mod consumer;
 mod element;
 mod epilogue;
+mod gemm;
 mod lanes;
 mod mask;
 pub mod policy;
@@ -11,6 +12,7 @@ mod producer;
 mod repair;
 mod rescore;
 mod softmax;
+mod step;
 mod work;
 
 use core::hint::assert_unchecked;
