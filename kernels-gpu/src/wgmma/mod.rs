@@ -26,9 +26,8 @@
 //!                 mbarriers
 //! ```
 //!
-//! Blocks of keys go from the first visible one to the last: the first and those with a mask by the online softmax, the
-//! others by the max-free one (`softmax.rs`). Tiles that run at the same time then read the same keys, and a row meets
-//! the start of the sequence, where attention sinks are, first.
+//! Blocks of keys go from the last visible one to the first: the first taken and those with a mask by the online softmax,
+//! the others by the max-free one (`softmax.rs`).
 
 pub mod gqa;
 pub mod schedule;

@@ -52,10 +52,9 @@ impl Ranges {
         let cluster = cluster_range(sequence, tile, place, packing);
         let m_begin = row_begin(launch, tile, place, 0);
         let row_begin = row_begin(launch, tile, place, warpgroup);
-        // Rows that see no key share a block with the others, the last one: what is passed over at the right is then
-        // the mask's doing alone.
+        // Rows that see no key share a block with the others.
         let part = |outer: &BlockRange, begin: u32, rows: u32| {
-            range(sequence, tile, packing, begin, rows, outer.end - 1)
+            range(sequence, tile, packing, begin, rows, outer.begin)
         };
         let block = part(&cluster, m_begin, tile.block_m());
         let own = part(&block, row_begin, WARPGROUP_ROWS);

@@ -91,8 +91,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             let place = inbox.tile();
             let sequence = inbox.sequence(params, place);
             let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
-            consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
-            consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
+            consumer.skip(ranges.cluster.end - ranges.block.end, false);
+            consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
             q.wait_full();
             let q_smem = smem + (q.stage * tile.consumers + warpgroup) * tile.q_bytes();
             let query = K::Query::load(q_smem, lanes);
@@ -100,11 +100,11 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             let place = inbox.tile();
             // Worked out again rather than kept.
             let sequence = inbox.sequence(params, place);
-            if params.band.upper < Band::OPEN {
-                // Without a border on the right all ranges end with the last block.
+            if params.band.lower > -Band::OPEN {
+                // Without a border on the left all ranges begin with block 0.
                 let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
-                consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
-                consumer.skip(ranges.cluster.end - ranges.block.end, false);
+                consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);
+                consumer.skip(ranges.block.begin - ranges.cluster.begin, false);
             }
             epilogue::store::<K, S, P, O>(
                 launch,
@@ -155,7 +155,7 @@ where
         }
     }
 
-    /// From the first block's scores to the last block's output.
+    /// From the last block's scores to the first block's output.
     ///
     /// # Safety
     /// As [`consume`]; Q has arrived.
@@ -173,37 +173,37 @@ where
                 // The multiplication has read the registers, so the loads that filled them are done.
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
-            self.softmax(blocks, blocks.begin, inbox);
+            // The block whose probabilities are packed and whose PV is still to come.
+            let mut n_block = blocks.end - 1;
+            self.softmax(blocks, n_block, inbox);
             self.pack();
 
             let (fast_begin, fast_end) = if self.plain() {
                 blocks.unmasked(Self::TILE.block_n)
             } else {
-                (blocks.end, blocks.end)
+                (blocks.begin, blocks.begin)
             };
-            // The block before `next` has its probabilities packed and its PV still to come.
-            let mut next = blocks.begin + 1;
-            // Blocks masked on the left, blocks without a mask, blocks masked on the right.
-            let mut stop = fast_begin;
+            // Blocks masked on the right, blocks without a mask, blocks masked on the left.
+            let mut stop = fast_end;
             loop {
-                while next < stop {
-                    self.step_online(query, blocks, next, inbox);
-                    next += 1;
+                while n_block > stop {
+                    self.step_online(query, blocks, n_block - 1, inbox);
+                    n_block -= 1;
                 }
-                if stop == blocks.end {
+                if stop == blocks.begin {
                     break;
                 }
-                while next < fast_end {
+                while n_block > fast_begin {
                     self.step_max_free(query);
-                    next += 1;
+                    n_block -= 1;
                 }
-                stop = blocks.end;
+                stop = blocks.begin;
             }
 
             if !Self::TILE.q_in_registers {
                 mbarrier::arrive_if(self.lanes.lane == 0, q.empty());
             }
-            // O += P V of the last block.
+            // O += P V of the first block.
             self.v.wait_full();
             self.output();
             self.acc_o.wait::<0>();
