@@ -52,18 +52,20 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
         while inbox.wait_alone() {
             let (place, sequence) = inbox.take_alone(params);
             let blocks = cluster_range(&sequence, tile, place, launch.packing());
-            let mut n_block = blocks.end - 1;
+            let last = blocks.end - 1;
             if tile.q_in_registers || tile.q_stages > 1 {
                 // There is room for Q early: it can come long before its tile.
                 loader.load_q(place, &sequence);
-                loader.load_k(n_block, place.head_kv, &sequence);
+                loader.load_k(last, place.head_kv, &sequence);
             } else {
-                loader.load_k(n_block, place.head_kv, &sequence);
+                loader.load_k(last, place.head_kv, &sequence);
                 loader.load_q(place, &sequence);
             }
             // Late, so that it is the next cluster to come free that takes the longest tile left.
-            let draw_at = (blocks.begin + DRAW_AHEAD - 1).min(blocks.end - 1);
-            loop {
+            let draw_at = (blocks.begin + DRAW_AHEAD - 1).min(last);
+            let mut n_block = blocks.end;
+            while n_block > blocks.begin {
+                n_block -= 1;
                 // V trails K by a block, as PV trails QKᵀ.
                 if n_block > blocks.begin {
                     loader.load_k(n_block - 1, place.head_kv, &sequence);
@@ -73,10 +75,6 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 if leader && n_block == draw_at {
                     dispatcher.announce_next(&inbox);
                 }
-                if n_block == blocks.begin {
-                    break;
-                }
-                n_block -= 1;
             }
             loader.owes_v = matches!(tile.staging, Staging::OverV);
             inbox.release(true);
