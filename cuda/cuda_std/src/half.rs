@@ -8,6 +8,8 @@ use core::arch::asm;
 pub trait Half: Copy {
     /// Bits of +∞; larger magnitudes are NaN.
     const INFINITY: u32;
+    /// Exponent of the largest number, where f32 has larger ones: what is finite in f32 may then round to ∞.
+    const LARGEST_EXPONENT: Option<f32>;
 
     /// Rounds two numbers to nearest even; `low` takes the low half.
     ///
@@ -29,6 +31,7 @@ pub struct F16;
 
 impl Half for Bf16 {
     const INFINITY: u32 = 0x7f80;
+    const LARGEST_EXPONENT: Option<f32> = None;
 
     #[inline(always)]
     fn unpack(pair: u32) -> [f32; 2] {
@@ -52,6 +55,7 @@ impl Half for Bf16 {
 
 impl Half for F16 {
     const INFINITY: u32 = 0x7c00;
+    const LARGEST_EXPONENT: Option<f32> = Some(15.0);
 
     #[inline(always)]
     fn unpack(pair: u32) -> [f32; 2] {

@@ -9,9 +9,6 @@ pub trait Element: Half + MmaSync {
     const SHIFT: f32;
     /// A row whose probabilities sum to less may go on without looking for a new maximum.
     const SETTLED_LIMIT: f32;
-    /// log₂ of the largest probability that rounds to a finite element, if one may well exceed it under the reference of
-    /// an earlier block; scores are then checked against it once a tile has failed.
-    const LARGEST_EXPONENT: Option<f32>;
 }
 
 impl Element for Bf16 {
@@ -20,13 +17,10 @@ impl Element for Bf16 {
     const SHIFT: f32 = 30.0;
     /// Half of the range that is left above the largest probability.
     const SETTLED_LIMIT: f32 = (1u64 << 40) as f32;
-    /// What overflows bf16 overflows the sum too, which the end of the tile notices.
-    const LARGEST_EXPONENT: Option<f32> = None;
 }
 
 impl Element for F16 {
     /// Small probabilities lose bits below 2⁻¹⁴; products cannot overflow.
     const SHIFT: f32 = 0.0;
     const SETTLED_LIMIT: f32 = (1u64 << 14) as f32;
-    const LARGEST_EXPONENT: Option<f32> = Some(15.0);
 }

@@ -216,6 +216,7 @@ unsafe fn forward_tile<
 
                 // softmax
                 let mut in_range = settled && !view.masked;
+                // What overflows bf16 overflows the sum too, which the end of the tile notices.
                 if let Some(limit) = E::LARGEST_EXPONENT
                     && checked
                 {

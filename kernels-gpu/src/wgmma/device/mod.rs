@@ -2,7 +2,6 @@
 
 mod blocks;
 mod consumer;
-mod element;
 mod epilogue;
 mod gemm;
 mod lanes;

@@ -6,7 +6,6 @@ use cuda_std::ldmatrix;
 use cuda_std::mma_sync::MmaSync;
 use cuda_std::wgmma::{Descriptor, OutputFromRegisters, ScoresFromRegisters, ScoresFromShared};
 
-use super::element::Element;
 use super::lanes::Lanes;
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
 
@@ -14,7 +13,7 @@ use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTil
 /// probabilities and of the output.
 pub trait Policy<const S: usize, const P: usize, const O: usize>: Maps {
     const TILE: WgmmaTile;
-    type Element: Element + OutputFromRegisters<O, P>;
+    type Element: Half + MmaSync + OutputFromRegisters<O, P>;
     type Query: Query<S>;
 }
 

@@ -7,7 +7,6 @@ use cuda_std::wgmma::InFlight;
 
 use super::blocks::row_begin;
 use super::consumer::Consumer;
-use super::element::Element;
 use super::mask::{Keys, below, col};
 use super::policy::Policy;
 use super::rescore::rescore;
@@ -25,7 +24,7 @@ use crate::wgmma::schedule::Tile;
 const LARGE_SUM: f32 = 1024.0;
 
 /// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
-/// the range in which [`Rows::lower`] has an exact factor.
+/// the range in which [`Rows::lower`](super::softmax::Rows::lower) has an exact factor.
 const HUGE_SUM: f32 = f32::from_bits((127 + 120) << 23);
 
 impl<K, const S: usize, const P: usize, const O: usize> Consumer<'_, K, S, P, O>
@@ -58,7 +57,7 @@ where
     /// Whether the max-free step rounds probabilities as soon as it has them, which hides the rounding under other
     /// exponentials. It can where PV is done with the last ones, and where none that [`Self::tame`] can still save is
     /// rounded to ∞.
-    const PACKS_EARLY: bool = !Self::TILE.overlap && K::Element::WIDE;
+    const PACKS_EARLY: bool = !Self::TILE.overlap && K::Element::LARGEST_EXPONENT.is_none();
 
     /// As [`Self::step_online`] for a block without masks, under the references of the block before.
     #[inline(always)]
