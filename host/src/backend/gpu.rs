@@ -3,6 +3,7 @@ use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::{Family, Instance};
 use kernels_gpu::tile::schedule::TileList;
+use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
 
 use super::device::{Device, DeviceInfo, Launch};
@@ -136,15 +137,15 @@ impl<D: Device> Gpu<D> {
         Ok(operands)
     }
 
-    /// The tiles of a launch of a kernel of shape `tile`, which can number them.
+    /// The tiles of a launch of a kernel of shape `tile`, which can number them in packs of `packing`.
     fn schedule(
         &mut self,
         problem: &Problem,
         params: &ForwardParams,
         tile: &WgmmaTile,
+        packing: Packing,
     ) -> Result<Schedule, Error> {
         const NUMBERED: &str = "a plan was made";
-        let packing = packing(problem, tile);
         let Some(packed) = problem.cu_seqlens() else {
             let schedule = Schedule::new(params, packing, tile.cluster_m());
             return Ok(schedule.expect(NUMBERED));
@@ -210,7 +211,7 @@ impl<D: Device> Backend for Gpu<D> {
         match (plan, kernel.wgmma) {
             (Some(plan), Some(tile)) => {
                 let counter = self.tile_counter()?;
-                let schedule = self.schedule(problem, &params, tile)?;
+                let schedule = self.schedule(problem, &params, tile, plan.packing)?;
                 let device = &self.device;
                 let images = plan.images(device, kernel.dtype, tile, params, schedule, counter)?;
                 let launch = Launch {

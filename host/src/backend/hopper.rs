@@ -12,6 +12,8 @@ use crate::{Error, Problem};
 
 /// What TMA is told, for one problem on operands at known addresses whose tiles can be numbered.
 pub(crate) struct HopperPlan {
+    /// How query heads share tiles.
+    pub packing: Packing,
     maps: ForwardMaps,
 }
 
@@ -42,7 +44,7 @@ impl HopperPlan {
             ForwardMaps::new(params, rows_kv, tile, packing).map_err(|(operand, reason)| {
                 format!("TMA cannot reach {operand}: {}", words(reason))
             })?;
-        Ok(Self { maps })
+        Ok(Self { packing, maps })
     }
 
     /// The launch on `device` of the tiles that `schedule` orders: its grid, and every parameter's image in the
