@@ -24,6 +24,24 @@ struct Mutant {
     broken: &'static str,
 }
 
+impl Mutant {
+    /// The file in `tree` before it is broken.
+    fn whole(&self, tree: &Path) -> anyhow::Result<String> {
+        let Self {
+            name,
+            file,
+            original,
+            ..
+        } = self;
+        let text = fs::read_to_string(tree.join(file)).with_context(|| *file)?;
+        anyhow::ensure!(
+            text.matches(original).count() == 1,
+            "{name}: `{original}` must occur once in {file}"
+        );
+        Ok(text)
+    }
+}
+
 const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rescale: the accumulator keeps its old maximum",
@@ -86,10 +104,10 @@ const MUTANTS: &[Mutant] = &[
         broken: "        turns.gather();\n        let may_hide",
     },
     Mutant {
-        name: "order: one lane releases what others still read",
-        file: "kernels-gpu/src/wgmma/device/consumer.rs",
-        original: "                warp::sync_warp();\n                inbox.release",
-        broken: "                inbox.release",
+        name: "order: lanes release what another still stores",
+        file: "kernels-gpu/src/wgmma/device/epilogue.rs",
+        original: "            warp::sync_warp();\n            own.release",
+        broken: "            own.release",
     },
     Mutant {
         name: "cluster: an address from a descriptor lacks its block's rank",
@@ -126,14 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     for mutant in MUTANTS.iter().filter(wanted) {
         let path = copy.join(mutant.file);
-        let text = fs::read_to_string(&path).with_context(|| mutant.file)?;
-        anyhow::ensure!(
-            text.matches(mutant.original).count() == 1,
-            "{}: `{}` must occur once in {}",
-            mutant.name,
-            mutant.original,
-            mutant.file
-        );
+        let text = mutant.whole(&copy)?;
         fs::write(&path, text.replace(mutant.original, mutant.broken))?;
         let output = test().ignore_status().output()?;
         report.add(verdict(
@@ -171,4 +182,17 @@ fn copy_tree(sh: &Shell, to: &Path) -> anyhow::Result<()> {
         fs::write(&to, new)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_broken_is_there() {
+        for mutant in MUTANTS {
+            mutant.whole(paths::root()).unwrap();
+            assert_ne!(mutant.original, mutant.broken, "{}", mutant.name);
+        }
+    }
 }
