@@ -128,16 +128,28 @@ pub fn find_instance(
     let why_not = |instance: &Instance| {
         instance_unfit(instance, gpu).or_else(|| shape_unfit(instance, problem))
     };
-    let mut best_first: Vec<_> = wide_enough.collect();
-    best_first.sort_by_cached_key(|instance| waste(instance, problem));
-    let mut refusal = None;
-    for instance in best_first {
+    // The least wasteful one that can, and one that cannot, to say why.
+    let mut best = None;
+    let mut refused = None;
+    for instance in wide_enough {
+        let waste = waste(instance, problem);
+        if best.is_some_and(|(least, _)| least <= waste) {
+            continue;
+        }
         match why_not(instance) {
-            None => return Ok(instance),
-            Some(reason) => refusal = refusal.or(Some(reason)),
+            None => best = Some((waste, instance)),
+            Some(reason) => {
+                if refused.as_ref().is_none_or(|(least, _)| waste < *least) {
+                    refused = Some((waste, reason));
+                }
+            }
         }
     }
-    Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
+    match (best, refused) {
+        (Some((_, instance)), _) => Ok(instance),
+        (None, Some((_, reason))) => Err(reason),
+        (None, None) => Err(format!("it has no kernel for head_dim {head_dim}")),
+    }
 }
 
 /// Why the shape or the strides of `problem` keep `instance` from running it, wherever its operands lie.
@@ -170,33 +182,50 @@ fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool, Reverse<u32
     )
 }
 
-/// Why `variant` cannot run `problem` here, or `None` if it can.
-pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Option<String> {
-    match (variant, here) {
-        (Variant::Tiled, Capabilities::Cpu) => None,
-        (Variant::Tiled, Capabilities::Gpu(_)) => Some("it runs on the cpu backend".into()),
-        (Variant::Kernels(_), Capabilities::Cpu) => {
-            Some("it runs on the cuda and sim backends".into())
-        }
-        (Variant::Kernels(family), Capabilities::Gpu(gpu)) => {
-            find_instance(family, problem, gpu).err()
-        }
-    }
+/// What a problem can be run by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub variant: Variant,
+    /// The kernel, where the variant is a family of them.
+    pub kernel: Option<&'static Instance>,
 }
 
-/// The variants that can run `problem` here, the preferred one first, each found when it is asked for.
-pub(crate) fn in_order(problem: &Problem, here: &Capabilities) -> impl Iterator<Item = Variant> {
-    Variant::all().filter(|&variant| why_not(variant, problem, here).is_none())
+/// How `variant` runs `problem` here, or why it cannot.
+fn fit(variant: Variant, problem: &Problem, here: &Capabilities) -> Result<Choice, String> {
+    let kernel = match (variant, here) {
+        (Variant::Tiled, Capabilities::Cpu) => None,
+        (Variant::Tiled, Capabilities::Gpu(_)) => {
+            return Err("it runs on the cpu backend".into());
+        }
+        (Variant::Kernels(_), Capabilities::Cpu) => {
+            return Err("it runs on the cuda and sim backends".into());
+        }
+        (Variant::Kernels(family), Capabilities::Gpu(gpu)) => {
+            Some(find_instance(family, problem, gpu)?)
+        }
+    };
+    Ok(Choice { variant, kernel })
+}
+
+/// Why `variant` cannot run `problem` here, or `None` if it can.
+pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Option<String> {
+    fit(variant, problem, here).err()
+}
+
+/// What can run `problem` here, the preferred one first, each found when it is asked for.
+pub(crate) fn in_order(problem: &Problem, here: &Capabilities) -> impl Iterator<Item = Choice> {
+    Variant::all().filter_map(|variant| fit(variant, problem, here).ok())
 }
 
 /// The variants that can run `problem` here, the preferred one first.
 pub fn eligible(problem: &Problem, here: &Capabilities) -> Vec<Variant> {
-    in_order(problem, here).collect()
+    let choices = in_order(problem, here);
+    choices.map(|choice| choice.variant).collect()
 }
 
 /// The variant that runs `problem` here unless another is forced.
 pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
-    in_order(problem, here).next()
+    in_order(problem, here).next().map(|choice| choice.variant)
 }
 
 /// The variant that will run: the forced one, else the preferred one.
@@ -204,20 +233,24 @@ pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
 /// # Errors
 /// [`Error::Argument`] saying why the forced variant, or every variant, is out of the question.
 pub fn select(problem: &Problem, here: &Capabilities) -> Result<Variant, Error> {
+    Ok(choose(problem, here)?.variant)
+}
+
+/// As [`select`], with the kernel.
+pub(crate) fn choose(problem: &Problem, here: &Capabilities) -> Result<Choice, Error> {
     if let Some(forced) = problem.force() {
-        return match why_not(forced, problem, here) {
-            None => Ok(forced),
-            Some(reason) => Err(Error::argument(
+        return fit(forced, problem, here).map_err(|reason| {
+            Error::argument(
                 "force",
                 format!("variant {forced} cannot run this problem here: {reason}"),
                 match eligible(problem, here).as_slice() {
                     [] => "no variant can run it on this backend; another backend might".to_owned(),
                     some => format!("one of {}", names(some.iter().copied())),
                 },
-            )),
-        };
+            )
+        });
     }
-    preferred(problem, here).ok_or_else(|| {
+    in_order(problem, here).next().ok_or_else(|| {
         let reasons: Vec<_> = Variant::all()
             .filter_map(|variant| Some((variant, why_not(variant, problem, here)?)))
             .map(|(variant, reason)| format!("{variant}: {reason}"))

@@ -1,17 +1,18 @@
 use bytemuck::cast_slice;
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
-use kernels_gpu::instances::{Family, Instance};
+use kernels_gpu::instances::Instance;
 use kernels_gpu::tile::schedule::TileList;
 use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::hopper::{HopperPlan, packing};
+use super::tensor_maps::TensorMaps;
 use super::tile_list::ListShape;
 use super::uploads::Uploads;
-use crate::variant::{GpuCapabilities, find_instance, in_order, select};
-use crate::{Backend, Capabilities, Error, Operands, Problem, Variant, modules};
+use crate::variant::{Choice, GpuCapabilities, choose, in_order};
+use crate::{Backend, Capabilities, Error, Operands, Problem, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
 ///
@@ -22,6 +23,7 @@ pub struct Gpu<D: Device> {
     device: D,
     /// 0 between launches.
     tile_counter: Option<D::Buffer>,
+    tensor_maps: TensorMaps,
     slopes: Uploads<f32, (), D::Buffer>,
     cu_seqlens: Uploads<i32, OfCuSeqlens, D::Buffer>,
 }
@@ -40,6 +42,7 @@ impl<D: Device> Gpu<D> {
         Self {
             device,
             tile_counter: None,
+            tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
         }
@@ -57,10 +60,7 @@ impl<D: Device> Gpu<D> {
 
     /// The kernel that will run `problem` on aligned operands.
     fn instance(&self, problem: &Problem) -> Result<&'static Instance, Error> {
-        let here = self.gpu_capabilities();
-        let variant = select(problem, &Capabilities::Gpu(here))?;
-        let instance = find_instance(family_of(variant), problem, &here);
-        Ok(instance.expect("an eligible family has a kernel"))
+        Ok(kernel_of(choose(problem, &self.capabilities())?))
     }
 
     /// The kernel that runs `problem` on operands at the addresses of `params`: the first eligible one that can reach
@@ -70,15 +70,13 @@ impl<D: Device> Gpu<D> {
         problem: &Problem,
         params: &ForwardParams,
     ) -> Result<(&'static Instance, Option<HopperPlan>), Error> {
-        let gpu = self.gpu_capabilities();
-        let here = Capabilities::Gpu(gpu);
-        let chosen = select(problem, &here)?;
+        let here = self.capabilities();
+        let chosen = choose(problem, &here)?;
         // Looked for only where the chosen one cannot reach the operands.
         let others = in_order(problem, &here).filter(|_| problem.force().is_none());
         let mut refusal = String::new();
-        for variant in std::iter::once(chosen).chain(others) {
-            let instance = find_instance(family_of(variant), problem, &gpu);
-            let instance = instance.expect("an eligible family has a kernel");
+        for choice in std::iter::once(chosen).chain(others) {
+            let instance = kernel_of(choice);
             let Some(tile) = instance.wgmma else {
                 return Ok((instance, None));
             };
@@ -89,7 +87,10 @@ impl<D: Device> Gpu<D> {
         }
         Err(Error::argument(
             "force",
-            format!("variant {chosen} cannot run this problem here: {refusal}"),
+            format!(
+                "variant {} cannot run this problem here: {refusal}",
+                chosen.variant
+            ),
             "operands at addresses that are multiples of 16, or another variant",
         ))
     }
@@ -212,8 +213,9 @@ impl<D: Device> Backend for Gpu<D> {
             (Some(plan), Some(tile)) => {
                 let counter = self.tile_counter()?;
                 let schedule = self.schedule(problem, &params, tile, plan.packing)?;
-                let device = &self.device;
-                let images = plan.images(device, kernel.dtype, tile, params, schedule, counter)?;
+                let (device, maps) = (&self.device, &mut self.tensor_maps);
+                let images =
+                    plan.images(device, maps, kernel.dtype, tile, params, schedule, counter)?;
                 let launch = Launch {
                     kernel,
                     ptx,
@@ -246,19 +248,17 @@ impl<D: Device> Backend for Gpu<D> {
     }
 }
 
-/// The family behind a variant that was found eligible on a GPU.
-fn family_of(variant: Variant) -> Family {
-    let Variant::Kernels(family) = variant else {
-        unreachable!("only kernels are eligible on a GPU");
-    };
-    family
+/// The kernel behind a choice that was made for a GPU.
+fn kernel_of(choice: Choice) -> &'static Instance {
+    choice.kernel.expect("only kernels are eligible on a GPU")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use kernels_gpu::instances::Family;
+
     use crate::cases::{Arrangement, CaseSpec, InputKind, Lengths};
-    use crate::{DType, Layout, Mask, Sim};
+    use crate::{DType, Layout, Mask, Sim, Variant};
 
     #[test]
     fn packed_sequences_are_listed_once_for_each_mask() {

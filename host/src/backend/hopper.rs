@@ -8,6 +8,7 @@ use kernels_gpu::wgmma::schedule::{Schedule, can_number_listed};
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
 
 use super::device::Device;
+use super::tensor_maps::TensorMaps;
 use crate::{Error, Problem};
 
 /// What TMA is told, for one problem on operands at known addresses whose tiles can be numbered.
@@ -48,10 +49,12 @@ impl HopperPlan {
     }
 
     /// The launch on `device` of the tiles that `schedule` orders: its grid, and every parameter's image in the
-    /// kernel's order.
+    /// kernel's order. `encoded` are the maps of launches before.
+    #[expect(clippy::too_many_arguments, reason = "what a launch takes, once")]
     pub fn images<D: Device>(
         &self,
         device: &D,
+        encoded: &mut TensorMaps,
         dtype: DType,
         tile: &WgmmaTile,
         params: ForwardParams,
@@ -60,11 +63,11 @@ impl HopperPlan {
     ) -> Result<HopperImages, Error> {
         let ForwardMaps { q, k, v, o } = &self.maps;
         let schedule = schedule.on_gpu(device.info().multiprocessors, tile.cluster);
-        let encode = |spec| device.encode_tensor_map(dtype, spec);
+        let mut map = |spec| encoded.get(device, dtype, spec);
         Ok(HopperImages {
             grid: schedule.clusters * tile.cluster,
             params,
-            maps: [encode(q)?, encode(k)?, encode(v)?, encode(o)?],
+            maps: [map(q)?, map(k)?, map(v)?, map(o)?],
             schedule,
             counter,
         })

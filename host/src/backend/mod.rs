@@ -6,6 +6,7 @@ mod device;
 mod gpu;
 pub(crate) mod hopper;
 pub mod sim;
+mod tensor_maps;
 mod tile_list;
 mod uploads;
 

@@ -37,7 +37,7 @@ const ELEMENT_BYTES: i64 = 2;
 /// Arguments of `cuTensorMapEncodeTiled` that depend on the operand; what its arrays hold beyond `rank` is not read.
 /// The others are the same for all: element strides 1, no interleave, `SWIZZLE_128B`, `L2_128B` promotion, zeros out of
 /// bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMapSpec {
     pub address: u64,
     pub rank: usize,
