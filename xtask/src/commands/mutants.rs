@@ -50,6 +50,12 @@ const MUTANTS: &[Mutant] = &[
         broken: "*o *= rescale.max(1.0);",
     },
     Mutant {
+        name: "rescale: a factor below f32's smallest number is worked out",
+        file: "kernels-gpu/src/mma/mod.rs",
+        original: "*o = *o * root * root;",
+        broken: "*o *= root * root;",
+    },
+    Mutant {
         name: "mask: one hidden key is seen",
         file: "kernels-gpu/src/tile/mask.rs",
         original: "key > last",
