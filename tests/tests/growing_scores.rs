@@ -2,9 +2,11 @@
 //!
 //! Kernels keep a row's reference from the block they begin with as long as it does; then probabilities overflow, of f16
 //! first. Some begin with the first block, some with the last.
+//!
+//! Nearly as hard is what stays in range: probabilities close to f32's limit must survive when the reference catches up.
 
 use ferroflash::backend::sim::Sim;
-use ferroflash::cases::{CaseSpec, Lengths};
+use ferroflash::cases::{Case, CaseSpec, Lengths};
 use ferroflash::{Backend, Cpu, DType, Mask};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;
@@ -16,6 +18,30 @@ const KEYS: usize = 320;
 /// Nats by which the other keys' scores exceed them: more than f16 has room for, then more than bf16 has.
 const STEPS: [f32; 3] = [10.0, 14.0, 200.0];
 
+/// One head of `keys` queries and keys, of which key number `key` has a score of `nats(key)` beside what the other
+/// dimensions make.
+fn raised(
+    dtype: DType,
+    mask: Mask,
+    keys: usize,
+    head_dim: usize,
+    nats: impl Fn(usize) -> f32,
+) -> Case {
+    let spec = CaseSpec {
+        mask,
+        scale_factor: Some(1.0),
+        ..plain(dtype, Lengths::one(keys, keys), head_dim)
+    };
+    let mut case = spec.build().expect("small");
+    // The first dimension alone does it: 1 in every query; the scale divides by √head_dim.
+    for row in 0..keys {
+        case.q.set(0, 0, row, 0, 1.0);
+        let score = nats(row) * (head_dim as f32).sqrt();
+        case.k.set(0, 0, row, 0, score);
+    }
+    case
+}
+
 /// On `keys` keys of `head_dim` dimensions.
 fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
     for dtype in [DType::F16, DType::Bf16] {
@@ -24,20 +50,10 @@ fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
             .flat_map(|mask| STEPS.map(|step| (mask, step)))
             .flat_map(|(mask, step)| [true, false].map(|rising| (mask, step, rising)))
         {
-            let spec = CaseSpec {
-                mask,
-                scale_factor: Some(1.0),
-                ..plain(dtype, Lengths::one(keys, keys), head_dim)
-            };
-            let mut case = spec.build().expect("small");
-            // The first dimension alone makes the step: 1 in every query; the scale divides by √head_dim.
-            let large = step * (head_dim as f32).sqrt();
-            for row in 0..keys {
-                case.q.set(0, 0, row, 0, 1.0);
-                let before = if rising { row } else { keys - 1 - row };
-                let key = if before < SMALL_KEYS { 0.0 } else { large };
-                case.k.set(0, 0, row, 0, key);
-            }
+            let mut case = raised(dtype, mask, keys, head_dim, |key| {
+                let before = if rising { key } else { keys - 1 - key };
+                if before < SMALL_KEYS { 0.0 } else { step }
+            });
             let what = format!("{head_dim} dims, {step} nats, rising {rising}");
             every_variant_is_right(backend, &mut case, &what);
         }
@@ -67,5 +83,84 @@ fn growing_scores_cuda() {
         for head_dim in [64, 128, 192, 256] {
             growing_scores(&mut gpu, keys, head_dim);
         }
+    }
+}
+
+/// Keys of the middle of three levels: a block of every kernel that keeps a reference while it can.
+const PEAK_KEYS: usize = 64;
+const PEAKED_KEYS: usize = SMALL_KEYS + 2 * PEAK_KEYS;
+/// Nats by which the middle level exceeds the first: up to f32's range and bf16's, and over it.
+const PEAKS: [f32; 6] = [70.0, 90.0, 95.0, 100.0, 105.0, 110.0];
+/// And the last.
+const FALL: f32 = 9.0;
+
+/// Small scores, then a few that take nearly all the range above them, then somewhat smaller ones, whose reference is
+/// farther from the first than the smallest factor f32 has.
+fn peaked_scores<B: Backend>(backend: &mut B, head_dim: usize) {
+    for dtype in [DType::F16, DType::Bf16] {
+        for peak in PEAKS {
+            let mut case = raised(dtype, Mask::None, PEAKED_KEYS, head_dim, |key| {
+                match key.saturating_sub(SMALL_KEYS) / PEAK_KEYS {
+                    _ if key < SMALL_KEYS => 0.0,
+                    0 => peak,
+                    _ => peak - FALL,
+                }
+            });
+            let what = format!("{head_dim} dims, {peak} nats, then {FALL} less");
+            every_variant_is_right(backend, &mut case, &what);
+        }
+    }
+}
+
+#[test]
+fn peaked_scores_sim() {
+    peaked_scores(&mut Sim::new(), 64);
+}
+
+#[test]
+fn peaked_scores_cuda() {
+    let Some(mut gpu) = gpu_or_not_run("peaked scores") else {
+        return;
+    };
+    for head_dim in [64, 96, 128, 192, 256] {
+        peaked_scores(&mut gpu, head_dim);
+    }
+}
+
+/// Nats of the last keys, a bit and a half from one to the next: from where nothing overflows to where a probability does.
+const STEPS_TO_OVERFLOW: [f32; 7] = [104.0, 105.0, 106.0, 107.0, 108.0, 109.0, 110.0];
+
+/// Equal scores, of which the sum overflows before any of them does, and values so small that the output does not.
+fn overflowing_sums<B: Backend>(backend: &mut B, head_dim: usize) {
+    for nats in STEPS_TO_OVERFLOW {
+        let mut case = raised(DType::Bf16, Mask::None, KEYS, head_dim, |key| {
+            if key < SMALL_KEYS { 0.0 } else { nats }
+        });
+        for row in 0..KEYS {
+            for dim in 0..head_dim {
+                if dim > 0 {
+                    case.k.set(0, 0, row, dim, 0.0);
+                }
+                let small = case.v.get(0, 0, row, dim) / 1024.0;
+                case.v.set(0, 0, row, dim, small);
+            }
+        }
+        let what = format!("{head_dim} dims, {nats} nats, small values");
+        every_variant_is_right(backend, &mut case, &what);
+    }
+}
+
+#[test]
+fn overflowing_sums_sim() {
+    overflowing_sums(&mut Sim::new(), 64);
+}
+
+#[test]
+fn overflowing_sums_cuda() {
+    let Some(mut gpu) = gpu_or_not_run("overflowing sums") else {
+        return;
+    };
+    for head_dim in [64, 96, 128, 192, 256] {
+        overflowing_sums(&mut gpu, head_dim);
     }
 }

@@ -48,13 +48,33 @@ fn right_results_pass() {
     }
 }
 
+/// Two keys whose scores are what is left of sums of far larger terms, in many rows.
+#[test]
+fn scores_that_cancel_pass() {
+    for dtype in DType::ALL {
+        for head_dim in [32, 128, 256] {
+            let spec = CaseSpec {
+                group: 256,
+                mask: Mask::Causal,
+                kind: InputKind::Large,
+                ..plain(dtype, Lengths::one(5, 5), head_dim)
+            };
+            let case = spec.build().expect("small");
+            let verdict = verdict(&case, &run(&case));
+            assert!(verdict.passed(), "{dtype:?} {head_dim}: {verdict}");
+        }
+    }
+}
+
 #[test]
 fn a_scale_one_percent_off_is_caught() {
     for dtype in DType::ALL {
-        let case = spec(dtype, InputKind::Planted).build().expect("small");
-        let mut faulty = case.clone();
-        faulty.options.softmax_scale = Some(1.01 / 8.0);
-        is_caught(&case, &faulty);
+        for kind in [InputKind::Planted, InputKind::Large] {
+            let case = spec(dtype, kind).build().expect("small");
+            let mut faulty = case.clone();
+            faulty.options.softmax_scale = Some(1.01 / 8.0);
+            is_caught(&case, &faulty);
+        }
     }
 }
 

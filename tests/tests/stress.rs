@@ -35,6 +35,21 @@ fn stressed_sim() {
     }
 }
 
+/// Rows in which the reference a block was computed under, and that it is rescaled to, are farther apart than f32's
+/// exponents reach: rare, so more keys than other kinds need.
+#[test]
+fn large_scores_sim() {
+    for (dtype, mask) in [(DType::F16, Mask::None), (DType::Bf16, Mask::Causal)] {
+        let spec = CaseSpec {
+            kind: InputKind::Large,
+            mask,
+            ..plain(dtype, Lengths::one(1100, 1100), 128)
+        };
+        let mut case = spec.build().expect("small");
+        every_variant_is_right(&mut Sim::new(), &mut case, &spec.to_string());
+    }
+}
+
 #[test]
 fn stressed_cuda() {
     let Some(mut gpu) = gpu_or_not_run("stressed inputs") else {

@@ -1,3 +1,4 @@
+use super::bound;
 use crate::{HostTensor, Mask, Problem, Sequence};
 
 /// What was given to the kernel; packed tensors have batch 1.
@@ -25,10 +26,17 @@ pub struct RowReference {
     pub may_not_be_finite: Vec<bool>,
     /// `ln Σⱼ exp(sⱼ)`, in nats.
     pub lse: f64,
-    /// `Σⱼ pⱼ bⱼ`, with `bⱼ` the size of ALiBi's bias.
-    pub bias: f64,
-    /// `Σⱼ pⱼ bⱼ |vⱼ|`.
-    pub bias_pv: Vec<f64>,
+    /// `Σⱼ pⱼ eⱼ`, with `eⱼ` the error allowed of a score.
+    pub score_errors: f64,
+    /// `Σⱼ pⱼ eⱼ |vⱼ − o|`.
+    pub score_errors_v: Vec<f64>,
+}
+
+/// A score in nats.
+struct Score {
+    exact: f64,
+    /// How far it may be off.
+    error: f64,
 }
 
 /// Weights below this, relative to the row's largest, vanish in f32 arithmetic: beside its smallest
@@ -89,16 +97,27 @@ impl<'a> Rules<'a> {
     }
 
     /// The score of query `i`, whose q is `q_row`, and key `j` of `head`.
-    fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> f64 {
+    fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> Score {
         let scale = f64::from(self.problem.softmax_scale());
         let head_dim = q_row.len();
         let k_row = &head.k[j * head_dim..][..head_dim];
-        let dot: f64 = q_row.iter().zip(k_row).map(|(q, k)| q * k).sum();
-        let score = match self.problem.softcap().map(f64::from) {
-            Some(cap) => cap * (scale * dot / cap).tanh(),
-            None => scale * dot,
+        let products = q_row.iter().zip(k_row).map(|(q, k)| q * k);
+        let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {
+            (dot + product, sizes + f64::abs(product))
+        });
+        let (scaled, sizes) = (scale * dot, scale.abs() * sizes);
+        let (capped, slope) = match self.problem.softcap().map(f64::from) {
+            Some(cap) => {
+                let tanh = (scaled / cap).tanh();
+                (cap * tanh, 1.0 - tanh * tanh)
+            }
+            None => (scaled, 1.0),
         };
-        score + self.bias(i, j)
+        let bias = self.bias(i, j);
+        Score {
+            exact: capped + bias,
+            error: bound::of_score(slope * sizes, bias.abs()),
+        }
     }
 }
 
@@ -129,33 +148,30 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
     let problem = rules.problem;
     let head_dim_v = problem.v().shape.dim;
     let keys = rules.keys(i);
-    let scores: Vec<f64> = keys
+    let scores: Vec<Score> = keys
         .iter()
         .map(|&j| rules.score(head, q_row, i, j))
         .collect();
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let exact = || scores.iter().map(|score| score.exact);
+    let max = exact().fold(f64::NEG_INFINITY, f64::max);
     let mut row = RowReference {
         o: vec![0.0; head_dim_v],
         abs_pv: vec![0.0; head_dim_v],
         abs_v_over_sum: vec![0.0; head_dim_v],
         may_not_be_finite: vec![false; head_dim_v],
         lse: f64::NEG_INFINITY,
-        bias: 0.0,
-        bias_pv: vec![0.0; head_dim_v],
+        score_errors: 0.0,
+        score_errors_v: vec![0.0; head_dim_v],
     };
     // `f64::max` ignores NaN: with only −∞ and NaN left, the NaN decides.
-    let nothing_weighs = scores.iter().all(|&score| score == f64::NEG_INFINITY);
+    let nothing_weighs = exact().all(|score| score == f64::NEG_INFINITY);
     let shift = if max.is_finite() { max } else { 0.0 };
-    let weights: Vec<f64> = scores.iter().map(|score| (score - shift).exp()).collect();
+    let weights: Vec<f64> = exact().map(|score| (score - shift).exp()).collect();
     let sum: f64 = weights.iter().sum();
     row.lse = shift + sum.ln();
+    let v_row = |j: usize| &head.v[j * head_dim_v..][..head_dim_v];
     for (&j, &weight) in keys.iter().zip(&weights) {
-        let bias = match nothing_weighs {
-            true => 0.0,
-            false => weight / sum * rules.bias(i, j).abs(),
-        };
-        row.bias += bias;
-        for (dim, &v) in head.v[j * head_dim_v..][..head_dim_v].iter().enumerate() {
+        for (dim, &v) in v_row(j).iter().enumerate() {
             if (nothing_weighs || weight < VANISHING) && !v.is_finite() {
                 row.may_not_be_finite[dim] = true;
             } else if !nothing_weighs {
@@ -163,7 +179,19 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
                 row.o[dim] += p * v;
                 row.abs_pv[dim] += p * v.abs();
                 row.abs_v_over_sum[dim] += v.abs() / sum;
-                row.bias_pv[dim] += bias * v.abs();
+            }
+        }
+    }
+    for ((&j, &weight), score) in keys.iter().zip(&weights).zip(&scores) {
+        // A score of −∞ may have an infinite error; most have none.
+        if weight == 0.0 || score.error == 0.0 {
+            continue;
+        }
+        let error = weight / sum * score.error;
+        row.score_errors += error;
+        for (dim, &v) in v_row(j).iter().enumerate() {
+            if v.is_finite() {
+                row.score_errors_v[dim] += error * (v - row.o[dim]).abs();
             }
         }
     }
@@ -184,7 +212,7 @@ pub(crate) fn scores(
     let keys = Head::new(problem, inputs, &sequence, head);
     let place = sequence.q_rows.start + row;
     let q_row = inputs.q.head(sequence.batch, head, place..place + 1);
-    let score = |j| rules.score(&keys, &q_row, row, j);
+    let score = |j| rules.score(&keys, &q_row, row, j).exact;
     rules.keys(row).into_iter().map(score).collect()
 }
 
@@ -286,8 +314,32 @@ mod tests {
         assert!((row.lse - sum.ln()).abs() < 1e-14);
         let o = 4.0 * (-0.5f64).exp() + 2.0 * scores[1].exp();
         assert!((row.o[0] - o / sum).abs() < 1e-14);
-        assert!((row.bias - (-0.5f64).exp() / sum).abs() < 1e-14);
-        assert!((row.bias_pv[0] - 2.0 * row.bias).abs() < 1e-14);
+        // Those of the first and the last key, whose weights are the same.
+        let error = (-0.5f64).exp() / sum * bound::of_score(0.0, 0.5);
+        assert!((row.score_errors - 2.0 * error).abs() < 1e-20);
+        let distances = (1.0 - row.o[0]).abs() + (3.0 - row.o[0]).abs();
+        assert!((row.score_errors_v[0] - error * distances).abs() < 1e-20);
+    }
+
+    #[test]
+    fn a_score_may_be_off_by_what_its_products_cost() {
+        // q · k = 2 in both, of 2 and of 2000 + 1998; scaled by 1/2 and then capped.
+        let head = Head {
+            k: vec![2.0, 0.0, 2000.0, -1998.0],
+            v: vec![1.0, 5.0],
+        };
+        let row = |options: &ForwardOptions| {
+            let options = options.clone().softmax_scale(0.5);
+            reference_of(&problem(1, 2, &options), &head, &[1.0; 2], 0)
+        };
+        let plain = row(&ForwardOptions::new());
+        let error = 0.5 * bound::of_score(1999.0, 0.0);
+        assert_eq!(plain.score_errors, error);
+        assert_eq!(plain.score_errors_v, [2.0 * error]);
+        let capped = row(&ForwardOptions::new().softcap(0.5));
+        let slope = 1.0 / 2f64.cosh().powi(2);
+        let error = 0.5 * bound::of_score(1999.0 * slope, 0.0);
+        assert!((capped.score_errors - error).abs() < 1e-14);
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! arrived, and that nobody reads the one before it any more.
 //!
 //! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden keys
-//! rely on 0·v = 0. Both go wrong only by making an output ∞ or NaN. When one is, the tile is computed again with care,
+//! rely on 0·v = 0. Both go wrong only by making an output or a sum ∞ or NaN. When one is, the tile is computed again with care,
 //! which gives the same where inputs are to blame. In between f16, whose probabilities overflow at 2¹⁶ times the
 //! reference's, tries once more in haste but looks at each block's scores first.
 
@@ -232,9 +232,9 @@ unsafe fn forward_tile<
                     work.finish_scores(&mut acc_s, &transform, n_block, lane, view.masked);
                     for i in 0..ROWS {
                         // SAFETY: all lanes run the same loop.
-                        let rescale = unsafe { rows[i].follow(&acc_s[i], &transform) };
+                        let root = unsafe { rows[i].follow(&acc_s[i], &transform) };
                         for o in &mut acc_o[i] {
-                            *o *= rescale;
+                            *o = *o * root * root;
                         }
                     }
                     settled = in_haste && !careful;
@@ -265,7 +265,7 @@ unsafe fn forward_tile<
             for o in &acc_o[i] {
                 sum = fma(*o, 0.0, sum);
             }
-            broken |= sum != 0.0;
+            broken |= sum != 0.0 || rows[i].has_overflowed();
         }
         // SAFETY: the whole block is here. The barrier also frees the stages. The vote's result is known to be the same in
         // all lanes, without which everything in this loop would count as divergent.

@@ -48,7 +48,7 @@ impl<const LANES: u32> RowState<LANES> {
     /// Hidden scores are −∞; a row that has seen no visible key gets zeros.
     ///
     /// # Safety
-    /// All 32 lanes must reach the same call.
+    /// All 32 lanes must reach the same call, and every block of the row so far came through this method.
     #[inline(always)]
     pub unsafe fn update<const COLS: usize>(
         &mut self,
@@ -56,15 +56,19 @@ impl<const LANES: u32> RowState<LANES> {
         transform: &ScoreTransform,
     ) -> f32 {
         // SAFETY: forwarded to the caller.
-        let rescale = unsafe { self.follow(scores, transform) };
+        let rescale = exp2(unsafe { self.lead(scores, transform) });
+        self.row_sum *= rescale;
         for score in scores {
             self.accumulate(score, transform);
         }
         rescale
     }
 
-    /// Moves the reference to the largest score so far, and returns the factor by which to rescale what was accumulated
-    /// under the old one.
+    /// Moves the reference to the largest score so far, and returns the square root of the factor by which to rescale
+    /// what was accumulated under the old one.
+    ///
+    /// That may be anything up to f32's largest number, where [`RowState::accumulate`] kept the reference; times a factor
+    /// below f32's smallest, it may still be a part of the result. Its root is far from there.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.
@@ -75,13 +79,28 @@ impl<const LANES: u32> RowState<LANES> {
         transform: &ScoreTransform,
     ) -> f32 {
         // SAFETY: forwarded to the caller.
+        let root = exp2(0.5 * unsafe { self.lead(scores, transform) });
+        self.row_sum = self.row_sum * root * root;
+        root
+    }
+
+    /// Moves the reference to the largest of the block's scores, if it is above it; returns the bits it moved down.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    unsafe fn lead<const COLS: usize>(
+        &mut self,
+        scores: &[f32; COLS],
+        transform: &ScoreTransform,
+    ) -> f32 {
+        // SAFETY: forwarded to the caller.
         let block_max = unsafe { reduce_max::<LANES>(largest(scores)) };
         let block_max = fma(block_max, transform.scale_log2, transform.shift);
         let reference = max(self.reference, block_max);
-        let rescale = exp2(self.reference - reference);
+        let moved = self.reference - reference;
         self.reference = reference;
-        self.row_sum *= rescale;
-        rescale
+        moved
     }
 
     /// Takes in one score and turns it into a probability under the reference as it is.
@@ -116,6 +135,14 @@ impl<const LANES: u32> RowState<LANES> {
             largest = max(largest, row.row_sum);
         }
         largest >= limit
+    }
+
+    /// Whether this lane's part of the row's sum is too large, or is NaN: the sum of all parts or its reciprocal may lie
+    /// outside f32's normal numbers.
+    #[inline(always)]
+    pub fn has_overflowed(&self) -> bool {
+        let limit = f32::MAX / (4 * LANES) as f32;
+        !(self.row_sum <= limit)
     }
 
     /// Closes the row: the factor that normalises its output, and its log-sum-exp in nats.

@@ -50,6 +50,12 @@ const MUTANTS: &[Mutant] = &[
         broken: "*o *= rescale.max(1.0);",
     },
     Mutant {
+        name: "rescale: a factor below f32's normal numbers counts as 0",
+        file: "kernels-gpu/src/mma/mod.rs",
+        original: "*o = *o * root * root;",
+        broken: "*o *= if root < 1e-19 { 0.0 } else { root * root };",
+    },
+    Mutant {
         name: "mask: one hidden key is seen",
         file: "kernels-gpu/src/tile/mask.rs",
         original: "key > last",
