@@ -168,8 +168,13 @@ fn tasks(problem: &Problem, rows: Rows) -> Vec<HeadTask> {
     let (count, seed) = match rows {
         Rows::Sampled { count, seed } if count < all_rows => (count, seed),
         _ => {
-            let whole = |place: (usize, usize, usize)| task(place, (0..place.2).collect());
-            return places.into_iter().map(whole).collect();
+            let of_place = |place: (usize, usize, usize)| {
+                let starts = (0..place.2).step_by(ROWS_PER_TASK);
+                starts.map(move |start| {
+                    task(place, (start..place.2.min(start + ROWS_PER_TASK)).collect())
+                })
+            };
+            return places.into_iter().flat_map(of_place).collect();
         }
     };
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -186,6 +191,10 @@ fn tasks(problem: &Problem, rows: Rows) -> Vec<HeadTask> {
     }
     tasks
 }
+
+/// Rows of one head that are compared together where all are: few enough that one long head keeps every core busy,
+/// enough that widening its K and V does not dominate.
+const ROWS_PER_TASK: usize = 64;
 
 /// Sampled rows of one head: enough that widening its K and V does not dominate.
 const ROWS_PER_HEAD: usize = 8;
