@@ -7,11 +7,10 @@ use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 use super::device::Device;
 use crate::Error;
 
-/// Most maps that are kept: of some hundred layers, in 200 KiB.
+/// Most maps that are kept: of some hundred layers, in a quarter of a MiB.
 const CAPACITY: usize = 1024;
 
-/// The tensor maps of launches before: models call again with the same shapes at the same addresses, and the driver
-/// takes as long to encode four maps as it does to launch.
+/// The tensor maps of launches before, as models call again with the same shapes at the same addresses.
 ///
 /// A map depends on nothing but its specification, so none is ever out of date.
 #[derive(Default)]
