@@ -17,8 +17,8 @@ const SEQS: [(usize, usize); 7] = [
     (1024, 1024),
 ];
 
-/// Rows of a batch's longer side, at most: tiles for every multiprocessor of a GPU twice over. More would only take longer
-/// to compare.
+/// Rows of a head that a batch has at most: tiles for every multiprocessor of a GPU twice over. More would only take
+/// longer to compare.
 const ROWS: usize = 8192;
 
 /// Runs each shape `repeats` times, dense and packed, `batch` of them if they are short.
@@ -26,7 +26,7 @@ fn repeats<B: Backend>(mut backend: B, batch: usize, repeats: usize) {
     for dtype in dtypes_of(&backend).expect("the backend runs something") {
         for (number, (seq_q, seq_kv)) in SEQS.into_iter().enumerate() {
             let dense = Lengths::Dense {
-                batch: batch.min(ROWS / seq_q.max(seq_kv)),
+                batch: batch.min(ROWS / seq_q),
                 seq_q,
                 seq_kv,
             };

@@ -5,6 +5,7 @@
 //!
 //! Nearly as hard is what stays in range: probabilities close to f32's limit must survive when the reference catches up.
 
+use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
 use ferroflash::cases::{Case, CaseSpec, Lengths};
 use ferroflash::{Backend, Cpu, DType, Mask};
@@ -86,6 +87,16 @@ fn growing_scores_cuda() {
     }
 }
 
+/// Runs `test`, named `what`, on a GPU, with every head_dim that kernels are made for.
+fn with_every_head_dim(what: &str, test: impl Fn(&mut Cuda, usize)) {
+    let Some(mut gpu) = gpu_or_not_run(what) else {
+        return;
+    };
+    for head_dim in [64, 96, 128, 192, 256] {
+        test(&mut gpu, head_dim);
+    }
+}
+
 /// Keys of the middle of three levels: a block of every kernel that keeps a reference while it can.
 const PEAK_KEYS: usize = 64;
 const PEAKED_KEYS: usize = SMALL_KEYS + 2 * PEAK_KEYS;
@@ -119,12 +130,7 @@ fn peaked_scores_sim() {
 
 #[test]
 fn peaked_scores_cuda() {
-    let Some(mut gpu) = gpu_or_not_run("peaked scores") else {
-        return;
-    };
-    for head_dim in [64, 96, 128, 192, 256] {
-        peaked_scores(&mut gpu, head_dim);
-    }
+    with_every_head_dim("peaked scores", peaked_scores);
 }
 
 /// Nats of the last keys, a bit and a half from one to the next: from where nothing overflows to where a probability does.
@@ -157,10 +163,5 @@ fn overflowing_sums_sim() {
 
 #[test]
 fn overflowing_sums_cuda() {
-    let Some(mut gpu) = gpu_or_not_run("overflowing sums") else {
-        return;
-    };
-    for head_dim in [64, 96, 128, 192, 256] {
-        overflowing_sums(&mut gpu, head_dim);
-    }
+    with_every_head_dim("overflowing sums", overflowing_sums);
 }

@@ -214,14 +214,12 @@ fn check_head(
     let rules = Rules::new(problem, batch, head);
     let sequence = problem.sequence(batch);
     let keys = Head::new(problem, inputs, &sequence, head);
-    let q = inputs.q.head(sequence.batch, head, sequence.q_rows.clone());
-    let head_dim = problem.q().shape.dim;
     let mut verdict = Verdict::default();
     for &row in rows {
-        let q_row = &q[row * head_dim..][..head_dim];
-        let exact = reference(&rules, &keys, q_row, row);
-        let naive = naive(&rules, &keys, q_row, row);
         let place = sequence.q_rows.start + row;
+        let q_row = inputs.q.head(sequence.batch, head, place..place + 1);
+        let exact = reference(&rules, &keys, &q_row, row);
+        let naive = naive(&rules, &keys, &q_row, row);
         let value =
             |tensor: &HostTensor, dim| f64::from(tensor.get(sequence.batch, head, place, dim));
         let worst = |got, exact, allowed, dim| Worst {

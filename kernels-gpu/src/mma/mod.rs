@@ -21,9 +21,9 @@
 //! arrived, and that nobody reads the one before it any more.
 //!
 //! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden keys
-//! rely on 0·v = 0. Both go wrong only by making an output or a sum ∞ or NaN. When one is, the tile is computed again with care,
-//! which gives the same where inputs are to blame. In between f16, whose probabilities overflow at 2¹⁶ times the
-//! reference's, tries once more in haste but looks at each block's scores first.
+//! rely on 0·v = 0. Both go wrong only by making an output or a sum ∞ or NaN. When one is, the tile is computed again
+//! with care, which gives the same where inputs are to blame. In between f16, whose probabilities overflow at 2¹⁶ times
+//! the reference's, tries once more in haste but looks at each block's scores first.
 
 mod copy;
 mod element;
