@@ -34,7 +34,7 @@ mod guard;
 mod work;
 
 use cuda_std::cp_async::{commit_group, wait_group};
-use cuda_std::math::fma;
+use cuda_std::math::{exp2, fma};
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
 use cuda_std::warp::{any, lane_id};
 
@@ -43,6 +43,7 @@ use crate::config::mma::MmaTile;
 use crate::layout::swizzle::row_bytes;
 use crate::tile::opaque;
 use crate::tile::schedule::{Tile, TileList};
+use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::tile::softmax::RowState;
 use element::Element;
@@ -230,13 +231,8 @@ unsafe fn forward_tile<
                 if !in_range {
                     let transform = transform();
                     work.finish_scores(&mut acc_s, &transform, n_block, lane, view.masked);
-                    for i in 0..ROWS {
-                        // SAFETY: all lanes run the same loop.
-                        let root = unsafe { rows[i].follow(&acc_s[i], &transform) };
-                        for o in &mut acc_o[i] {
-                            *o = *o * root * root;
-                        }
-                    }
+                    // SAFETY: the warp is converged.
+                    unsafe { follow(&mut rows, &mut acc_o, &acc_s, &transform) };
                     settled = in_haste && !careful;
                     if E::LARGEST_EXPONENT.is_some() {
                         // A maximum over part of a block may be far below the next, for which f16 has no room.
@@ -291,4 +287,42 @@ unsafe fn forward_tile<
         careful = checked || E::LARGEST_EXPONENT.is_none();
         checked = true;
     }
+}
+
+/// Moves the rows' references to the largest scores so far, and with them what was accumulated.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+unsafe fn follow<const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
+    rows: &mut [Row; ROWS],
+    acc_o: &mut [[f32; O_COLS]; ROWS],
+    acc_s: &[[f32; S_COLS]; ROWS],
+    transform: &ScoreTransform,
+) {
+    let mut bits = [0.0; ROWS];
+    let mut outlived = false;
+    for i in 0..ROWS {
+        // SAFETY: forwarded to the caller.
+        bits[i] = unsafe { rows[i].follow(&acc_s[i], transform) };
+        outlived |= rows[i].outlives(bits[i]);
+    }
+    let mut rescale = |bits: &[f32; ROWS]| {
+        for i in 0..ROWS {
+            let factor = exp2(bits[i]);
+            rows[i].scale(factor);
+            for o in &mut acc_o[i] {
+                *o *= factor;
+            }
+        }
+    };
+    // SAFETY: as above.
+    if unsafe { any(outlived) } {
+        // By the square root of the factor twice, as the factor is too small.
+        for bits in &mut bits {
+            *bits *= 0.5;
+        }
+        rescale(&bits);
+    }
+    rescale(&bits);
 }

@@ -22,6 +22,8 @@ use super::score::ScoreTransform;
 /// Reference of a row that has seen no key. Finite, so that it gives the −∞ of hidden keys the probability 0; no score in
 /// bits is less.
 const NOTHING_SEEN: f32 = f32::MIN;
+/// Exponent of f32's smallest normal number; `exp2` of less is 0.
+const SMALLEST_EXPONENT: f32 = (f32::MIN_EXP - 1) as f32;
 
 /// State of one row, shared by `LANES` consecutive lanes that each hold some of its columns.
 #[derive(Clone, Copy)]
@@ -56,19 +58,16 @@ impl<const LANES: u32> RowState<LANES> {
         transform: &ScoreTransform,
     ) -> f32 {
         // SAFETY: forwarded to the caller.
-        let rescale = exp2(unsafe { self.lead(scores, transform) });
-        self.row_sum *= rescale;
+        let rescale = exp2(unsafe { self.follow(scores, transform) });
+        self.scale(rescale);
         for score in scores {
             self.accumulate(score, transform);
         }
         rescale
     }
 
-    /// Moves the reference to the largest score so far, and returns the square root of the factor by which to rescale
-    /// what was accumulated under the old one.
-    ///
-    /// That may be anything up to f32's largest number, where [`RowState::accumulate`] kept the reference; times a factor
-    /// below f32's smallest, it may still be a part of the result. Its root is far from there.
+    /// Moves the reference to the largest score so far. Returns the bits, 0 or less, by which what was accumulated under
+    /// the old one has to follow: multiplied by 2^bits, the sum by [`RowState::scale`].
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.
@@ -79,28 +78,25 @@ impl<const LANES: u32> RowState<LANES> {
         transform: &ScoreTransform,
     ) -> f32 {
         // SAFETY: forwarded to the caller.
-        let root = exp2(0.5 * unsafe { self.lead(scores, transform) });
-        self.row_sum = self.row_sum * root * root;
-        root
-    }
-
-    /// Moves the reference to the largest of the block's scores, if it is above it; returns the bits it moved down.
-    ///
-    /// # Safety
-    /// All 32 lanes must reach the same call.
-    #[inline(always)]
-    unsafe fn lead<const COLS: usize>(
-        &mut self,
-        scores: &[f32; COLS],
-        transform: &ScoreTransform,
-    ) -> f32 {
-        // SAFETY: forwarded to the caller.
         let block_max = unsafe { reduce_max::<LANES>(largest(scores)) };
         let block_max = fma(block_max, transform.scale_log2, transform.shift);
         let reference = max(self.reference, block_max);
-        let moved = self.reference - reference;
+        let bits = self.reference - reference;
         self.reference = reference;
-        moved
+        bits
+    }
+
+    /// Whether 2^bits is 0 in f32, but this lane's part of the sum times 2^bits need not be. [`RowState::accumulate`]
+    /// may leave sums up to f32's largest number.
+    #[inline(always)]
+    pub fn outlives(&self, bits: f32) -> bool {
+        bits < SMALLEST_EXPONENT && self.row_sum >= 1.0
+    }
+
+    /// Multiplies the sum by `factor`.
+    #[inline(always)]
+    pub fn scale(&mut self, factor: f32) {
+        self.row_sum *= factor;
     }
 
     /// Takes in one score and turns it into a probability under the reference as it is.

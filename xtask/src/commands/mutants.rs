@@ -52,8 +52,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rescale: a factor below f32's normal numbers counts as 0",
         file: "kernels-gpu/src/mma/mod.rs",
-        original: "*o = *o * root * root;",
-        broken: "*o *= if root < 1e-19 { 0.0 } else { root * root };",
+        original: "any(outlived)",
+        broken: "any(outlived && false)",
     },
     Mutant {
         name: "mask: one hidden key is seen",
