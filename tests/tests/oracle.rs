@@ -222,3 +222,22 @@ fn plain_attention_is_the_yardstick_of_quality() {
     // f32 inside: better than rounding scores and probabilities to bf16, worse than no error at all.
     assert!(quality > 0.05 && quality <= 1.0, "{quality}");
 }
+
+/// A key that weighs nothing may carry its ∞ into the output or not; it says nothing of how exact the rest is.
+#[test]
+fn an_allowed_infinity_stays_out_of_quality() {
+    let mut case = plain(DType::Bf16, Lengths::one(1, 2), 8)
+        .build()
+        .expect("small");
+    case.q.fill(|| 10.0);
+    for dim in 0..8 {
+        case.k.set(0, 0, 0, dim, 1.0);
+        case.k.set(0, 0, 1, dim, -10.0);
+        case.v.set(0, 0, 1, dim, f32::INFINITY);
+    }
+    let (mut o, lse) = run(&case);
+    o.fill(|| f32::INFINITY);
+    let verdict = verdict(&case, &(o, lse));
+    assert!(verdict.passed(), "{verdict}");
+    assert_eq!(verdict.max_error, 0.0);
+}

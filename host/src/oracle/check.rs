@@ -241,8 +241,11 @@ fn check_head(
             if !exact.may_not_be_finite[dim] || got.is_finite() {
                 verdict.o = verdict.o.larger(worst(got, exact.o[dim], allowed, dim));
             }
-            let error = |value: f64| (value - exact.o[dim]).abs();
-            // `f64::max` drops NaN: values without a distance stay out of the quality figure.
+            // Values without a finite distance, which the bound judges alone, stay out of the quality figure.
+            let error = |value: f64| match (value - exact.o[dim]).abs() {
+                distance if distance.is_finite() => distance,
+                _ => 0.0,
+            };
             verdict.max_error = verdict.max_error.max(error(got));
             let naive_error = error(f64::from(naive));
             verdict.max_naive_error = verdict.max_naive_error.max(naive_error);
