@@ -37,7 +37,9 @@ pub fn run() -> anyhow::Result<()> {
         pack_binary(&sh, &binary, &dist.join("tests").join(name))?;
     }
     copy_folder(&paths::root().join("examples"), &dist.join("examples"))?;
-    sh.copy_file("bench/side_by_side.py", dist.join("bench"))?;
+    for script in ["side_by_side.py", "packed_and_grouped.py"] {
+        sh.copy_file(Path::new("bench").join(script), dist.join("bench"))?;
+    }
 
     let script = dist.join("run-tests");
     fs::write(&script, RUN_TESTS)?;
