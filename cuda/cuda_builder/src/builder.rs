@@ -1,6 +1,8 @@
 //! The builder: from a crate's folder to a folder of PTX.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use crate::manifest::write_if_changed;
 use crate::ptx::finish::{LaunchBounds, finish, launch_bounds};
@@ -60,43 +62,62 @@ impl CudaBuilder {
         std::fs::create_dir_all(&output).map_err(Error::io(&output))?;
 
         let compiler = Compiler::find_or_install(&crate_dir)?;
-        let mut kernels = Vec::new();
-        for arch in &self.archs {
-            let path = cargo::compile(&compiler, &crate_dir, arch, &target_dir)?;
-            let raw = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-            let bounds = launch_bounds(&raw)?;
-            for (entry, ptx) in split(&finish(&raw)?)? {
-                let Some((_, bounds)) = bounds.iter().find(|(name, _)| *name == entry) else {
-                    return Err(Error::Ptx(format!(
-                        "kernel {entry} has no #[launch_bounds]"
-                    )));
-                };
-                let LaunchBounds {
-                    threads,
-                    min_blocks,
-                    cluster,
-                } = *bounds;
-                let file = PathBuf::from(format!("{entry}.ptx"));
-                write_if_changed(&output.join(&file), &ptx)?;
-                let (arch, resources) = (arch.clone(), Vec::new());
-                kernels.push(Kernel {
-                    entry,
-                    arch,
-                    threads,
-                    min_blocks,
-                    cluster,
-                    dynamic_shared_bytes: None,
-                    ptx: file,
-                    resources,
-                });
-            }
-        }
-        for kernel in &mut kernels {
-            kernel.ptx = output.join(&kernel.ptx);
-        }
+        let compile = |arch| kernels(&compiler, &crate_dir, arch, &target_dir, &output);
+        let compile = &compile;
+        // Side by side, as each keeps one core busy for most of a minute.
+        let of_archs: Result<Vec<_>, Error> = thread::scope(|scope| {
+            let compiling: Vec<_> = self
+                .archs
+                .iter()
+                .map(|arch| scope.spawn(move || compile(arch)))
+                .collect();
+            compiling
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
+        });
         Ok(Build {
             compiler: compiler.version,
-            kernels,
+            kernels: of_archs?.concat(),
         })
     }
+}
+
+/// Compiles the crate for `arch`, and writes a module a kernel to `output`.
+fn kernels(
+    compiler: &Compiler,
+    crate_dir: &Path,
+    arch: &str,
+    target_dir: &Path,
+    output: &Path,
+) -> Result<Vec<Kernel>, Error> {
+    let path = cargo::compile(compiler, crate_dir, arch, target_dir)?;
+    let raw = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let bounds = launch_bounds(&raw)?;
+    let modules = split(&finish(&raw)?)?;
+    let kernel = |(entry, text): (String, String)| {
+        let Some((_, bounds)) = bounds.iter().find(|(name, _)| *name == entry) else {
+            return Err(Error::Ptx(format!(
+                "kernel {entry} has no #[launch_bounds]"
+            )));
+        };
+        let LaunchBounds {
+            threads,
+            min_blocks,
+            cluster,
+        } = *bounds;
+        let ptx = output.join(format!("{entry}.ptx"));
+        write_if_changed(&ptx, &text)?;
+        Ok(Kernel {
+            entry,
+            arch: arch.to_owned(),
+            threads,
+            min_blocks,
+            cluster,
+            dynamic_shared_bytes: None,
+            ptx,
+            resources: Vec::new(),
+        })
+    };
+    modules.into_iter().map(kernel).collect()
 }
