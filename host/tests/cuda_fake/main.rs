@@ -99,7 +99,7 @@ fn devices_share_context_and_kernels_and_give_everything_back() {
     let mut second = CudaDevice::new(0).unwrap();
     launch(&mut first, &NOTHING).unwrap();
     launch(&mut second, &NOTHING).unwrap();
-    first.prepare("nothing", NOTHING_PTX).unwrap();
+    launch(&mut first, &NOTHING).unwrap();
     let log = fake.take_log();
     assert_eq!(
         log.iter()
@@ -234,25 +234,34 @@ fn a_launch_the_host_can_judge_is_refused_or_skipped_there() {
 fn a_kernel_that_does_not_compile_says_why() {
     let Some(_fake) = fake() else { return };
     let mut device = CudaDevice::new(0).unwrap();
-    let bad = device.prepare("bad", BAD_PTX).unwrap_err();
+    let mut compile = |name, ptx| {
+        let none = KernelLaunch {
+            name,
+            ptx,
+            grid: 0,
+            ..NOTHING
+        };
+        launch(&mut device, &none)
+    };
+    let bad = compile("bad", BAD_PTX).unwrap_err();
     assert_eq!(
         bad.to_string(),
         "Fake H1: compiling kernel bad failed: CUDA_ERROR_INVALID_PTX (218): ptxas application ptx input, \
          line 7; fatal   : unknown instruction 'bad_instruction'; a device and driver that run it are needed"
     );
-    let new = device.prepare("new", ".version 99.0").unwrap_err();
+    let new = compile("new", ".version 99.0").unwrap_err();
     let code = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)";
     assert!(new.to_string().contains(code), "{new}");
-    let absent = device.prepare("absent", NOTHING_PTX).unwrap_err();
+    let absent = compile("absent", NOTHING_PTX).unwrap_err();
     assert!(
         absent
             .to_string()
             .contains("compiling kernel absent failed: CUDA_ERROR_NOT_FOUND (500)")
     );
-    let nul = device.prepare("nul", "\0").unwrap_err();
+    let nul = compile("nul", "\0").unwrap_err();
     assert!(nul.to_string().contains("its PTX contains a NUL byte"));
     // A failure is not remembered: the same name with good text works.
-    device.prepare("nothing", NOTHING_PTX).unwrap();
+    compile("nothing", NOTHING_PTX).unwrap();
 }
 
 #[test]

@@ -203,7 +203,9 @@ fn a_launch_does_not_wait() {
         return;
     };
     let busy = Duration::from_millis(200);
-    device.prepare("wait", ptx::WAIT).unwrap();
+    // The first launch compiles.
+    wait(&mut device, Duration::ZERO);
+    device.synchronize().unwrap();
     let started = Instant::now();
     let ((), milliseconds) = device
         .time(|device| {
@@ -296,7 +298,18 @@ fn a_kernel_that_does_not_compile_says_why() {
     let Some((mut device, _turn)) = device() else {
         return;
     };
-    let error = device.prepare("bad", ptx::BAD).unwrap_err().to_string();
+    let bad = KernelLaunch {
+        name: "bad",
+        ptx: ptx::BAD,
+        grid: 0,
+        block: 1,
+        shared_bytes: 0,
+        params: &[],
+    };
+    // SAFETY: no block is launched.
+    let error = unsafe { device.launch_kernel(&bad) }
+        .unwrap_err()
+        .to_string();
     say(&error);
     assert!(
         error.contains("compiling kernel bad failed: CUDA_ERROR_INVALID_PTX (218)"),

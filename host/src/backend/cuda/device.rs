@@ -76,17 +76,9 @@ impl CudaDevice {
         self.queue.stream()
     }
 
-    /// Compiles a kernel, if no device of this GPU has yet, without launching it.
-    ///
-    /// # Errors
-    /// [`Error::Device`] with what the driver's compiler said.
-    pub fn prepare(&mut self, name: &str, ptx: &str) -> Result<(), Error> {
-        self.kernel(name, ptx).map(drop)
-    }
-
     /// Queues a kernel and returns without waiting for it.
     ///
-    /// The first launch of a kernel on a GPU compiles it; later ones allocate nothing.
+    /// The first launch of a kernel on a GPU compiles it, be it of no blocks; later ones allocate nothing.
     ///
     /// # Errors
     /// [`Error::Device`] if the kernel does not compile or the driver refuses the launch. A fault while
@@ -96,7 +88,8 @@ impl CudaDevice {
     /// `params` has one entry a parameter of the kernel, each of that parameter's size. Until the queued
     /// work is done, whatever the kernel reads or writes through them must be live memory of this device
     /// that nobody writes, or accesses, meanwhile. `grid`, `block` and `shared_bytes` are what
-    /// the kernel was written for.
+    /// the kernel was written for. All devices of a GPU share its kernels by name: whoever launches
+    /// `name`, this library with one of its own included, must mean the kernel of this `ptx`.
     pub unsafe fn launch_kernel(&mut self, launch: &KernelLaunch<'_>) -> Result<(), Error> {
         let kernel = self.kernel(launch.name, launch.ptx)?;
         let _entered = self.queue.enter()?;
