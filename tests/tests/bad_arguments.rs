@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ferroflash_tests::command::{ferroflash, ferroflash_in, outcome};
+use ferroflash_tests::files::Tensor;
 use ferroflash_tests::folder::{Folder, tensors};
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
@@ -44,6 +45,19 @@ fn windows() {
     let rest = "2 keys after the query contradict --mask causal; 0, or leave one of them out";
     let arguments = ["--mask", "causal", "--window-right", "2"];
     refused_arguments(&arguments, "--window-right", rest);
+}
+
+/// They would silently change nothing.
+#[test]
+fn slopes_that_nobody_asked_for() {
+    let mut tensors = tensors();
+    tensors.push(Tensor::of_f32s("alibi_slopes", &[0.5; 4], &[4]));
+    let (argument, rest) = Folder::with(&tensors).refused(&[]);
+    let expected = "the file has slopes, and --alibi is not given; --alibi to add their biases, or a file without them";
+    assert_eq!(
+        (argument.as_str(), rest.as_str()),
+        ("alibi_slopes", expected)
+    );
 }
 
 #[test]
@@ -166,7 +180,7 @@ fn a_write_that_fails_midway() {
 
 #[test]
 fn command_lines() {
-    let cases: [(&[&str], &str, &str); 12] = [
+    let cases: [(&[&str], &str, &str); 16] = [
         (
             &[],
             "command",
@@ -195,7 +209,12 @@ fn command_lines() {
         (
             &["verify", "--cases", "many"],
             "--cases",
-            "`many` is not valid; a whole number, 0 or more",
+            "`many` is not valid; a whole number, 1 or more",
+        ),
+        (
+            &["verify", "--cases", "0"],
+            "--cases",
+            "`0` is not valid; a whole number, 1 or more",
         ),
         (
             &["verify", "--seed", "1", "--seed", "2"],
@@ -227,6 +246,27 @@ fn command_lines() {
             &["bench", "--varlen", "64", "--batch", "2"],
             "--varlen",
             "cannot be used with --batch; leave one of them out",
+        ),
+        (
+            &["bench", "--sweep", "x", "--json"],
+            "--sweep",
+            "cannot be used with --json; leave one of them out",
+        ),
+        (
+            &["roofline", "--results", "bench/results"],
+            "--svg",
+            "missing; this command needs --svg",
+        ),
+        (
+            &[
+                "roofline",
+                "--svg",
+                "/nowhere/x.svg",
+                "--results",
+                "/nowhere",
+            ],
+            "--results",
+            "/nowhere: there is no such folder; a folder with files of bench/side_by_side.py --json",
         ),
     ];
     for (arguments, argument, rest) in cases {

@@ -237,7 +237,9 @@ fn packed_sequences_are_independent() {
         let expected: Vec<f32> = (0..4).flat_map(|head| of_head(&f32s(&lse), head)).collect();
         assert_eq!(one_lse, expected);
     }
-    // Without the flag the slopes in the file are not used.
+    // The slopes matter.
+    packed.pop();
+    files::write(&file("in"), &packed);
     attend(&file("in"), &file("plain"), &options[..4]).succeeded();
     assert_ne!(files::read(&file("plain"), "lse").bytes, lse.bytes);
 }
@@ -426,8 +428,28 @@ fn bench_refuses_to_time_a_wrong_kernel() {
 
 #[test]
 fn bench_refuses_a_problem_without_work() {
-    let outcome = run("bench --batch 0 --heads 1 --seq-q 4 --seq-kv 4 --head-dim 8 --backend cpu");
-    assert_eq!(outcome.failed(2).0, "shape");
+    for (problem, argument, allowed) in [
+        (
+            "--batch 0 --seq-q 4 --seq-kv 4",
+            "--batch",
+            "there is nothing to compute; 1 or more",
+        ),
+        (
+            "--batch 2 --seq-q 0 --seq-kv 4 --varlen-seed 1",
+            "--seq-q",
+            "there is nothing to compute; 1 or more",
+        ),
+        (
+            "--varlen 0,0:7",
+            "--varlen",
+            "there is nothing to compute; a sequence with 1 query or more among them",
+        ),
+    ] {
+        for command in ["bench", "sim-report"] {
+            let outcome = run(&format!("{command} {problem} --heads 1 --head-dim 8"));
+            assert_eq!(outcome.failed(2), (argument, allowed));
+        }
+    }
 }
 
 #[test]

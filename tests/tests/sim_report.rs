@@ -74,11 +74,29 @@ fn what_cannot_be_reported_is_refused() {
             "sim-report --batch 1 --heads 1 --head-dim 8".to_owned(),
             "--seq-q",
         ),
+        (
+            "sim-report --heads 1 --head-dim 8 --tokens 8".to_owned(),
+            "--tokens",
+        ),
+        (format!("{PROBLEM} --seqs 8"), "--seqs"),
+        (format!("{PROBLEM} --peers x.json"), "--peers"),
         (format!("{PROBLEM} --schedule-seed x"), "--schedule-seed"),
         (format!("{PROBLEM} --head-dim 0"), "--head-dim"),
     ] {
         let outcome = ferroflash(arguments.split(' '));
         let (named, rest) = outcome.failed(2);
         assert_eq!(named, argument, "{rest}");
+    }
+    let help = ferroflash(["sim-report", "--help"]);
+    let help = help.succeeded();
+    for hidden in [
+        "--backend",
+        "--pass",
+        "--sweep",
+        "--seqs",
+        "--tokens",
+        "--peers",
+    ] {
+        assert!(!help.contains(hidden), "{hidden}");
     }
 }

@@ -256,6 +256,20 @@ fn bad_arguments_are_refused_by_name() {
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
     }
+    // What only a sweep has is not left unused without one, whatever else is missing.
+    for (argument, others) in [
+        ("--tokens 128", ""),
+        ("--tokens 128", "--seq-q 8"),
+        ("--seqs 512", "--batch 1"),
+        ("--seqs 512", "--batch 1 --seq-q 8 --seq-kv 8"),
+        ("--peers x.json", "--varlen 8"),
+    ] {
+        let command = format!("bench --heads 2 --head-dim 64 {argument} {others}");
+        let outcome = ferroflash(command.split_whitespace());
+        let (name, _) = argument.split_once(' ').expect("with a value");
+        let rest = "only a sweep has it; with --sweep FOLDER, or leave it out";
+        assert_eq!(outcome.failed(2), (name, rest), "{command}");
+    }
     assert!(
         !Path::new(&x).join("sweep.json").exists(),
         "nothing was measured"

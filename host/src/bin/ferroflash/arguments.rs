@@ -1,6 +1,7 @@
 //! Arguments that several subcommands take.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -35,6 +36,11 @@ fn number<T: FromStr>(text: &str, allowed: &str) -> Result<T, Refusal> {
 /// A count: 0 or more.
 pub fn count(text: &str) -> Result<usize, Refusal> {
     number(text, "a whole number, 0 or more")
+}
+
+/// A count that 0 makes no sense for.
+pub fn positive(text: &str) -> Result<usize, Refusal> {
+    number::<NonZeroUsize>(text, "a whole number, 1 or more").map(NonZeroUsize::get)
 }
 
 /// A small count.

@@ -26,7 +26,8 @@ pub struct Args {
     layout: LayoutName,
     #[command(flatten)]
     forward: ForwardArgs,
-    /// Add linear biases, by the f32 tensor alibi_slopes of the file, [heads_q] or [batch, heads_q]
+    /// Add linear biases, by the f32 tensor alibi_slopes of the file, [heads_q] or [batch, heads_q]; a file with such a
+    /// tensor needs this
     #[arg(long)]
     alibi: bool,
     /// Convert q, k and v to this dtype first; o is converted back [default: the file's]

@@ -29,10 +29,10 @@ pub struct Args {
     #[arg(long, value_name = "HK", value_parser = arguments::count, allow_hyphen_values = true)]
     heads_kv: Option<usize>,
     /// Query rows
-    #[arg(long, value_name = "SQ", required_unless_present_any = ["sweep", "varlen"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SQ", required_unless_present_any = ["varlen", "sweep", "tokens", "seqs", "peers"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_q: Option<usize>,
     /// Keys
-    #[arg(long, value_name = "SK", required_unless_present_any = ["sweep", "varlen"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SK", required_unless_present_any = ["varlen", "sweep", "tokens", "seqs", "peers"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_kv: Option<usize>,
     /// Packed sequences of these lengths: N, or Q:K for other queries than keys
     #[arg(long, value_name = "N,…", conflicts_with = "sweep", value_delimiter = ',', value_parser = arguments::lengths, allow_hyphen_values = true)]
@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = BackendName::Auto)]
     backend: BackendName,
     /// Print one line of JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sweep")]
     json: bool,
     #[command(flatten)]
     sweep: bench_sweep::SweepArgs,
@@ -80,8 +80,9 @@ enum Pass {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    args.sweep.refuse_without_sweep()?;
+    args.refuse_no_queries()?;
     if let Some(lengths) = args.lengths() {
-        args.sweep.refuse_without_sweep()?;
         return backends::run(args.backend, bench(args, &lengths)?);
     }
     let square = |&seq: &usize| bench(args, &args.dense(seq, seq));
@@ -97,6 +98,27 @@ impl Args {
             seq_q,
             seq_kv,
         }
+    }
+
+    /// Refuses a problem without output. Of the sizes it takes, those that no problem may have are refused when it is
+    /// made.
+    fn refuse_no_queries(&self) -> Result<(), Failure> {
+        let varlen = self.varlen.as_deref();
+        for (argument, is_empty, allowed) in [
+            ("--batch", self.batch == Some(0), "1 or more"),
+            ("--seq-q", self.seq_q == Some(0), "1 or more"),
+            (
+                "--varlen",
+                varlen.is_some_and(|all| all.iter().all(|&(seq_q, _)| seq_q == 0)),
+                "a sequence with 1 query or more among them",
+            ),
+        ] {
+            if is_empty {
+                let wrong = "there is nothing to compute";
+                return Err(Failure::refused(argument, wrong, allowed));
+            }
+        }
+        Ok(())
     }
 
     /// The sequences of the one problem to time; `None` for a sweep.
@@ -118,10 +140,15 @@ pub fn simulated(args: &Args) -> Result<Bench, Failure> {
         let wrong = "only the simulator counts";
         return Err(Failure::refused("--backend", wrong, "sim, or leave it out"));
     }
-    let lengths = args.lengths().ok_or_else(|| {
+    let one_problem = |argument| {
         let wrong = "a report is of one problem";
-        Failure::refused("--sweep", wrong, "--seq-q and --seq-kv, or --varlen")
-    })?;
+        Failure::refused(argument, wrong, "--seq-q and --seq-kv, or --varlen")
+    };
+    if let Some(argument) = args.sweep.given() {
+        return Err(one_problem(argument));
+    }
+    args.refuse_no_queries()?;
+    let lengths = args.lengths().expect("clap asks for them");
     bench(args, &lengths)
 }
 
@@ -251,14 +278,6 @@ impl Bench {
     pub fn measure<B: Backend>(&self, backend: &mut B) -> Result<Report, Failure> {
         let problem = self.problem()?;
         let kernel = backend.kernel_name(&problem)?;
-        if problem.o().is_empty() {
-            return Err(Failure::refused(
-                "shape",
-                "there is nothing to compute",
-                "batch and seq-q of 1 or more",
-            ));
-        }
-
         // Whether the device holds the problem at all is better known before making its inputs.
         backend.memory().alloc(problem.bytes() as usize)?;
 

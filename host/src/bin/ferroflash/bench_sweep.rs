@@ -19,9 +19,8 @@ pub struct SweepArgs {
     /// where what was measured before is not measured again
     #[arg(long, value_name = "FOLDER")]
     sweep: Option<PathBuf>,
-    /// Sequence lengths of a sweep
-    #[arg(long, value_name = "N,…", default_value = "512,1024,2048,4096,8192,16384", value_delimiter = ',', value_parser = arguments::count, allow_hyphen_values = true)]
-    seqs: Vec<usize>,
+    #[arg(long, help = seqs_help(), value_name = "N,…", value_delimiter = ',', value_parser = arguments::count, allow_hyphen_values = true)]
+    seqs: Option<Vec<usize>>,
     /// Instead of --batch: at each length as many sequences as make this many queries, 1 at least
     #[arg(long, value_name = "N", conflicts_with = "batch", value_parser = arguments::count, allow_hyphen_values = true)]
     tokens: Option<usize>,
@@ -30,27 +29,42 @@ pub struct SweepArgs {
     peers: Option<PathBuf>,
 }
 
+/// Sequence lengths of a sweep that is given none.
+const SEQS: [usize; 6] = [512, 1024, 2048, 4096, 8192, 16384];
+
+/// No default of clap's, which could not be told from a value that was given.
+fn seqs_help() -> String {
+    let seqs = SEQS.map(|seq| seq.to_string()).join(",");
+    format!("Sequence lengths of a sweep [default: {seqs}]")
+}
+
 impl SweepArgs {
     pub fn seqs(&self) -> &[usize] {
-        &self.seqs
+        self.seqs.as_deref().unwrap_or(&SEQS)
     }
 
-    /// Refuses, beside a single problem, what only a sweep has. clap's `requires` gives way to the conflict of the two.
-    pub fn refuse_without_sweep(&self) -> Result<(), Failure> {
-        for (argument, given) in [
+    /// The first argument given that only a sweep has.
+    pub fn given(&self) -> Option<&'static str> {
+        let arguments = [
+            ("--sweep", self.sweep.is_some()),
+            ("--seqs", self.seqs.is_some()),
             ("--tokens", self.tokens.is_some()),
             ("--peers", self.peers.is_some()),
-        ] {
-            if given {
-                let allowed = "with --sweep, or leave it out";
-                return Err(Failure::refused(
-                    argument,
-                    "not of a single problem",
-                    allowed,
-                ));
-            }
+        ];
+        let given = arguments.into_iter().find(|(_, is_given)| *is_given);
+        given.map(|(argument, _)| argument)
+    }
+
+    /// Refuses what only a sweep has where there is none. clap's `requires` gives way to the conflict with --seq-q.
+    pub fn refuse_without_sweep(&self) -> Result<(), Failure> {
+        match (&self.sweep, self.given()) {
+            (None, Some(argument)) => Err(Failure::refused(
+                argument,
+                "only a sweep has it",
+                "with --sweep FOLDER, or leave it out",
+            )),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Sequences of length `seq` under --tokens.
@@ -65,7 +79,7 @@ impl SweepArgs {
             .sweep
             .as_deref()
             .expect("clap asks for it where no length is given");
-        if self.seqs.contains(&0) {
+        if self.seqs().contains(&0) {
             return Err(Failure::refused("--seqs", "0 rows", "1 or more each"));
         }
         if self.tokens == Some(0) {

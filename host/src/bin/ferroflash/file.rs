@@ -25,7 +25,8 @@ pub struct Inputs {
 const CU_SEQLENS: [&str; 2] = ["cu_seqlens_q", "cu_seqlens_kv"];
 const SLOPES: &str = "alibi_slopes";
 
-/// The tensors q, k and v of a file, its cu_seqlens if it has any, and its slopes if they are wanted.
+/// The tensors q, k and v of a file, its cu_seqlens if it has any, and its slopes, which it has
+/// if and only if they are wanted.
 pub fn read(path: &Path, layout: Layout, with_slopes: bool) -> Result<Inputs, Failure> {
     let input = |wrong: String, allowed: &str| {
         Failure::refused("INPUT", format!("{}: {wrong}", path.display()), allowed)
@@ -36,6 +37,11 @@ pub fn read(path: &Path, layout: Layout, with_slopes: bool) -> Result<Inputs, Fa
         let wrong = format!("it is not a whole safetensors file ({error})");
         input(wrong, "a safetensors file with the tensors q, k and v")
     })?;
+    if !with_slopes && file.tensor(SLOPES).is_ok() {
+        let wrong = "the file has slopes, and --alibi is not given";
+        let allowed = "--alibi to add their biases, or a file without them";
+        return Err(Failure::refused(SLOPES, wrong, allowed));
+    }
     let is_packed = CU_SEQLENS.iter().any(|name| file.tensor(name).is_ok());
     let operand = |name| operand(&file, name, layout, is_packed);
     Ok(Inputs {

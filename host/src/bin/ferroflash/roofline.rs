@@ -1,7 +1,7 @@
 //! `ferroflash roofline`: what limits attention on a GPU.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
 use ferroflash::learn::cost::{Pass, Workload};
@@ -40,9 +40,9 @@ pub struct Args {
     /// Draw the roof to this file, with what was measured on such a GPU
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Folder of measurements for the picture
-    #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
-    results: PathBuf,
+    /// Folder of measurements for the picture [default: bench/results, if there is one]
+    #[arg(long, value_name = "FOLDER", requires = "svg")]
+    results: Option<PathBuf>,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
@@ -135,8 +135,16 @@ fn measure() -> Result<(GpuSpec, Measured), Failure> {
     Ok((measured.spec(&cuda), measured))
 }
 
+/// Where measurements are looked for if no folder is named: there is one in this project's own.
+const RESULTS: &str = "bench/results";
+
 pub fn run(args: &Args) -> Result<(), Failure> {
     let works = works(args)?;
+    if let Some(folder) = args.results.as_deref().filter(|folder| !folder.is_dir()) {
+        let wrong = format!("{}: there is no such folder", folder.display());
+        let allowed = "a folder with files of bench/side_by_side.py --json";
+        return Err(Failure::refused("--results", wrong, allowed));
+    }
     let (gpu, measured) = device(&args.device)?;
     let dtype = DType::from(args.dtype);
     let mut rows = Vec::new();
@@ -144,13 +152,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         rows.extend(roofline::rows(work, &gpu)?);
     }
     if let Some(path) = &args.svg {
-        let points = results::read(&args.results, &gpu, dtype);
+        let folder = args.results.as_deref().unwrap_or(Path::new(RESULTS));
+        let points = results::read(folder, &gpu, dtype);
         if points.is_empty() {
-            eprintln!(
-                "no measurements on a GPU like {} in {}: the picture has none",
-                gpu.name,
-                args.results.display()
-            );
+            let folder = folder.display();
+            let name = &gpu.name;
+            eprintln!("no measurements on a GPU like {name} in {folder}: the picture has none");
         }
         let svg = roofline_plot::draw(&gpu, dtype, &rows, &points);
         picture::write(path, &svg)?;

@@ -20,6 +20,8 @@ use crate::table::Table;
     mut_arg("pass", |arg| arg.hide(true)),
     mut_arg("sweep", |arg| arg.hide(true)),
     mut_arg("seqs", |arg| arg.hide(true)),
+    mut_arg("tokens", |arg| arg.hide(true)),
+    mut_arg("peers", |arg| arg.hide(true)),
 )]
 #[group(skip)]
 pub struct Args {

@@ -18,7 +18,7 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Problems to try
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::positive, allow_hyphen_values = true)]
     cases: usize,
     /// Seed of the problems
     #[arg(long, value_name = "S", default_value_t = 0, value_parser = arguments::seed, allow_hyphen_values = true)]
