@@ -6,18 +6,20 @@ use crate::{Backend, DType, Error, ForwardOptions, Memory, Operands, Problem, Te
 
 /// What [`forward`] computes.
 pub struct Output<M: Memory> {
-    /// `[batch, heads_q, seq_q, head_dim_v]`, in q's dtype. Rows that see no key are 0.
+    /// `[batch, heads_q, seq_q, head_dim_v]` in any layout, in q's dtype; of packed sequences
+    /// `[1, heads_q, total_q, head_dim_v]`. Rows that see no key are 0.
     pub o: Tensor<M>,
-    /// Log-sum-exp of each row's scores, in nats: f32 `[batch, heads_q, seq_q, 1]`, contiguous; of packed
-    /// sequences `[1, heads_q, total_q, 1]`. Rows that see no key hold −∞.
+    /// Log-sum-exp of each row's scores, in nats: contiguous f32 `[batch, heads_q, seq_q]`, of packed sequences
+    /// `[heads_q, total_q]`. As every [`Tensor`] has four axes, its shape is `[batch, heads_q, seq_q, 1]` or
+    /// `[1, heads_q, total_q, 1]`. Rows that see no key hold −∞.
     pub lse: Tensor<M>,
 }
 
 /// Exact attention: `o = softmax(q · kᵀ · softmax_scale) · v` over the keys the mask leaves visible.
 ///
 /// Allocates o and lse, queues the work and returns without waiting for it; reading the result waits.
-/// The first call with an [`AlibiSlopes`](crate::AlibiSlopes) or [`CuSeqlens`](crate::CuSeqlens) also
-/// copies that to the device.
+/// What the first call of a kernel, or with an [`AlibiSlopes`](crate::AlibiSlopes) or
+/// [`CuSeqlens`](crate::CuSeqlens), does beside that and waits for is listed at [`Backend::forward_raw`].
 ///
 /// # Errors
 /// [`Error::Argument`] naming the operand or option that is refused, [`Error::OutOfMemory`] or

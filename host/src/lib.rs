@@ -1,7 +1,7 @@
 //! Exact fused attention (FlashAttention) with GPU kernels written in Rust.
 //!
 //! For each head, `o = softmax(q · kᵀ · softmax_scale) · v` over the keys that the mask leaves
-//! visible, and `lse`, the log-sum-exp of each row's scores. No score matrix is ever stored.
+//! visible, and `lse`, the log-sum-exp of each row's scores. No score matrix is ever stored. [`Output`] says the shapes.
 //!
 //! ```
 //! use ferroflash::{Backend, Cpu, ForwardOptions, HostTensor, Layout, Mask, Shape, forward};
@@ -53,7 +53,7 @@
 //!     .mask(Mask::Causal)
 //!     .cu_seqlens(CuSeqlens::from_lengths([(3, 3), (5, 5)])?)
 //!     .alibi(AlibiSlopes::geometric(2));
-//! let out = forward(&mut cpu, &x, &x, &x, &options)?; // o is [8, 2, 4], lse [2, 8]
+//! let out = forward(&mut cpu, &x, &x, &x, &options)?; // o is of x's shape
 //! # assert_eq!(out.o.download(cpu.memory())?.get(0, 1, 7, 3), 0.5);
 //! # Ok(())
 //! # }
@@ -99,3 +99,8 @@ pub use problem::{MAX_HEAD_DIM, Operands, Problem, SEQ_LIMIT, Sequence};
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;
 pub use variant::{Capabilities, Variant};
+
+/// Compiles and runs what README.md shows.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -45,13 +45,24 @@ pub trait Backend {
     /// As [`kernel_name`](Self::kernel_name).
     fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error>;
 
-    /// Queues `problem` on operands given by address, without waiting for it and without
-    /// allocating device memory.
+    /// Queues `problem` on operands given by address and returns; [`Cpu`](crate::Cpu) and [`Sim`](crate::Sim) do the
+    /// work first.
     ///
-    /// Slopes and cu_seqlens for which `operands` has no address are the exception: the first call with them
-    /// copies them to the device, which allocates and waits, and later ones use that copy. So is the list of tiles that
-    /// a Hopper kernel takes instead of cu_seqlens: the first call with a [`CuSeqlens`](crate::CuSeqlens), and with
-    /// another mask or head_dim, makes one.
+    /// On a GPU a call neither waits nor allocates device memory, with these exceptions, each the first time only:
+    ///
+    /// * A kernel that nothing in the process has launched on this GPU yet is compiled, which takes the driver hundreds
+    ///   of milliseconds and device memory for its code.
+    /// * The first launch of a Hopper kernel, and the first after one that failed, allocates the 4-byte tile counter,
+    ///   writes it and waits for that.
+    /// * Slopes, and cu_seqlens of kernels that read them (`simt`, `mma`), for which `operands` has no address are copied
+    ///   to the device: allocated, written, waited for. The copy is known by the value in the problem and its clones
+    ///   ([`AlibiSlopes`](crate::AlibiSlopes), [`CuSeqlens`](crate::CuSeqlens)) and kept while one of them lives.
+    /// * A Hopper kernel takes a list of tiles in place of cu_seqlens, whatever `operands` has. It is made on the host,
+    ///   copied and kept likewise: one for each `CuSeqlens`, mask, head_dim, head_dim_v, number of query heads to a head
+    ///   of k and v, and slopes or none. Some of these share one.
+    ///
+    /// Whatever is made in one of the last two ways first frees what was made for values that live no more. On a GPU
+    /// without memory pools, allocating and freeing wait for the device.
     ///
     /// # Errors
     /// [`Error::Argument`] if no variant, or not the forced one, can run it here;
@@ -91,5 +102,17 @@ pub trait Backend {
     /// not be accessed by anyone else, and those of q, k and v must not be written. Addresses must
     /// be aligned to their element's size. Where `operands` has addresses of slopes and cu_seqlens, the
     /// problem's own values must lie there.
+    ///
+    /// A call may be captured into a CUDA graph from the stream of a [`CudaDevice`](crate::CudaDevice) only if all of
+    /// these hold; "done" above then means that the graph is not launched again:
+    ///
+    /// * The same problem has been run by this backend before, outside a capture, on operands of the same alignment to
+    ///   16 bytes and with the same addresses left out, and no launch of the backend has failed since: nothing of the
+    ///   list above is left to be done, as none of it can be captured.
+    /// * The graph never runs at the same time as itself, as another graph captured from this backend or as another
+    ///   launch of it: they draw tiles from one counter, and would each leave some to the other.
+    /// * This backend, and the problem's `CuSeqlens` and `AlibiSlopes`, live as long as the graph, which reads what was
+    ///   made for them; and the graph is not launched again once a launch of the backend has failed, which frees the
+    ///   counter.
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error>;
 }
