@@ -142,7 +142,8 @@ pub fn simulated(args: &Args) -> Result<Bench, Failure> {
     }
     let one_problem = |argument| {
         let wrong = "a report is of one problem";
-        Failure::refused(argument, wrong, "--seq-q and --seq-kv, or --varlen")
+        let allowed = "--seq-q and --seq-kv, or --varlen, and not this";
+        Failure::refused(argument, wrong, allowed)
     };
     if let Some(argument) = args.sweep.given() {
         return Err(one_problem(argument));
