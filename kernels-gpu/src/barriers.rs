@@ -99,10 +99,9 @@ impl Turns {
     /// One warpgroup hands the turn over, the next one waits for it.
     const TURN_THREADS: u32 = 2 * WARPGROUP;
 
-    /// # Safety
-    /// Called by all threads of consumer warpgroup `warpgroup`, once.
+    /// The turns of warpgroup `warpgroup` among `consumers`.
     #[inline(always)]
-    pub unsafe fn new(warpgroup: u32, consumers: u32) -> Self {
+    pub fn new(warpgroup: u32, consumers: u32) -> Self {
         Self {
             warpgroup,
             consumers,
