@@ -83,9 +83,8 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             );
             step += 1;
         }
-        tma::fence_shared();
-        // This also gathers the warpgroup.
-        if warp::any(turns.any(poisoned)) {
+        if warp::any(poisoned) {
+            warp::sync_warp();
             let repair = Repair {
                 launch,
                 tile,
@@ -97,9 +96,9 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 lse: closed.lse,
             };
             repair.run::<K::Element>();
-            tma::fence_shared();
-            turns.gather();
         }
+        tma::fence_shared();
+        turns.gather();
         let packing = launch.packing();
         let own_rows = packing.rows(sequence.seq_q).saturating_sub(row_begin);
         if tile.varlen && own_rows < WARPGROUP_ROWS {
