@@ -96,6 +96,8 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 lse: closed.lse,
             };
             repair.run::<K::Element>();
+            // Without it ptxas spills in some instances.
+            warp::sync_warp();
         }
         tma::fence_shared();
         turns.gather();
