@@ -68,7 +68,9 @@ def main():
     worst = min(compared, key=lambda row: row["ratio"])
     print(f"lowest ratio {worst['ratio']:.3f}: {worst['name']}, {worst['mask']}")
     if a.json:
-        head = dict(device=rows[0]["report"]["device"], date=str(datetime.date.today()), command=" ".join(sys.argv))
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        device, date = rows[0]["report"]["device"], str(datetime.date.today())
+        head = dict(device=device, date=date, commit=commit, command=" ".join(sys.argv))
         with open(a.json, "w") as file:
             json.dump(dict(head, rows=rows), file, indent=1)
 

@@ -165,20 +165,19 @@ fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
 /// Orders kernels that can run a problem: the least padding first; of two for the same head_dim the one made for this
 /// many rows.
 fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool, Reverse<u32>) {
-    let (head_dim_v, shortest_seq_q) = instance
+    let (head_dim_v, shortest_run) = instance
         .wgmma
-        .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_seq_q));
+        .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_run));
     let too_short = instance.wgmma.is_some_and(|tile| {
         // Rows of a head, or of the heads that share its tiles.
         let rows = |heads: u32| problem.seq_q() * heads as usize;
-        tile.shortest_seq_q > 0
-            && rows(packing(problem, tile).heads()) < tile.shortest_seq_q as usize
+        tile.shortest_run > 0 && rows(packing(problem, tile).heads()) < tile.shortest_run as usize
     });
     (
         instance.head_dim,
         head_dim_v,
         too_short,
-        Reverse(shortest_seq_q),
+        Reverse(shortest_run),
     )
 }
 

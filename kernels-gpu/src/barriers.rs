@@ -94,15 +94,12 @@ impl Turns {
     const GEMM_TURN: u32 = 1;
     /// `GROUP + w`: the four warps of warpgroup `w` are together.
     const GROUP: u32 = Self::GEMM_TURN + MAX_CONSUMERS;
-    /// `VERDICT + w`: what the four warps found, combined.
-    const VERDICT: u32 = Self::GROUP + MAX_CONSUMERS;
     /// One warpgroup hands the turn over, the next one waits for it.
     const TURN_THREADS: u32 = 2 * WARPGROUP;
 
-    /// # Safety
-    /// Called by all threads of consumer warpgroup `warpgroup`, once.
+    /// The turns of warpgroup `warpgroup` among `consumers`.
     #[inline(always)]
-    pub unsafe fn new(warpgroup: u32, consumers: u32) -> Self {
+    pub fn new(warpgroup: u32, consumers: u32) -> Self {
         Self {
             warpgroup,
             consumers,
@@ -154,15 +151,5 @@ impl Turns {
     pub unsafe fn gather(&self) {
         // SAFETY: forwarded to the caller.
         unsafe { named_barrier::sync(Self::GROUP + self.warpgroup, WARPGROUP) }
-    }
-
-    /// Whether `found` holds in any thread of this warpgroup.
-    ///
-    /// # Safety
-    /// All of its threads reach the same call.
-    #[inline(always)]
-    pub unsafe fn any(&self, found: bool) -> bool {
-        // SAFETY: forwarded to the caller.
-        unsafe { named_barrier::any(Self::VERDICT + self.warpgroup, WARPGROUP, found) }
     }
 }

@@ -13,7 +13,7 @@ use ptx_sim::{LineStatistics, Statistics};
 /// Three blocks of keys, the last partial; two blocks of queries, or as many as the kernel is preferred for; two query
 /// heads on one of k and v, where that is cheap; short and empty sequences beside it in packed ones.
 fn case_for(instance: &Instance, number: usize) -> CaseSpec {
-    let shortest = instance.wgmma.map_or(0, |tile| tile.shortest_seq_q);
+    let shortest = instance.wgmma.map_or(0, |tile| tile.shortest_run);
     let rows = instance.block_m * instance.cluster;
     let head_dim_v = instance
         .wgmma

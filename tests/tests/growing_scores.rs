@@ -8,6 +8,7 @@
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
 use ferroflash::cases::{Case, CaseSpec, Lengths};
+use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu, DType, Mask};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;
@@ -164,4 +165,67 @@ fn overflowing_sums_sim() {
 #[test]
 fn overflowing_sums_cuda() {
     with_every_head_dim("overflowing sums", overflowing_sums);
+}
+
+/// Keys of each of three levels of large scores: two equal ones, and a lower one that kernels may begin with.
+const LEVEL_KEYS: usize = 128;
+
+/// Scores so large that f32 has no room for a bit beside them: differences of equal ones are still 0.
+fn large_references<B: Backend>(backend: &mut B) {
+    for (root, nats) in [(4096.0, 20.0), (8192.0, 64.0)] {
+        for lowest in [0, 2] {
+            let spec = CaseSpec {
+                scale_factor: Some(1.0),
+                ..plain(DType::Bf16, Lengths::one(16, 3 * LEVEL_KEYS), 64)
+            };
+            let mut case = spec.build().expect("small");
+            case.options.softmax_scale = Some(1.0);
+            case.q.fill(|| 0.0);
+            case.k.fill(|| 0.0);
+            for row in 0..16 {
+                case.q.set(0, 0, row, 0, root);
+                case.q.set(0, 0, row, 1, 1.0);
+            }
+            let mut value = 1.0;
+            for level in 0..3 {
+                for key in level * LEVEL_KEYS..(level + 1) * LEVEL_KEYS {
+                    case.k.set(0, 0, key, 0, root);
+                    case.k
+                        .set(0, 0, key, 1, if level == lowest { 0.0 } else { nats });
+                    for dim in 0..64 {
+                        case.v.set(0, 0, key, dim, value);
+                    }
+                }
+                value += if level == lowest { 0.0 } else { 2.0 };
+            }
+            let problem = case.problem().expect("valid");
+            for variant in eligible(&problem, &backend.capabilities()) {
+                case.options.force = Some(variant);
+                let (o, _) = case.run(backend).expect("it runs");
+                // Half of what each of the upper levels holds.
+                let got = o.get(0, 0, 0, 0);
+                assert_eq!(
+                    got, 2.0,
+                    "{variant}: {root}², {nats} nats, level {lowest} the lowest"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn large_references_cpu() {
+    large_references(&mut Cpu::new());
+}
+
+#[test]
+fn large_references_sim() {
+    large_references(&mut Sim::new());
+}
+
+#[test]
+fn large_references_cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("large references") {
+        large_references(&mut gpu);
+    }
 }

@@ -51,7 +51,7 @@ fn tiny(instance: &Instance) -> Vec<(usize, usize)> {
 
 /// Query rows from which the kernel is preferred.
 fn shortest(instance: &Instance) -> usize {
-    instance.wgmma.map_or(0, |tile| tile.shortest_seq_q) as usize
+    instance.wgmma.map_or(0, |tile| tile.shortest_run) as usize
 }
 
 fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) -> CaseSpec {

@@ -8,8 +8,6 @@ unsafe extern "unadjusted" {
     fn barrier_sync(id: u32, threads: u32);
     #[link_name = "llvm.nvvm.barrier.cta.arrive.aligned.count"]
     fn barrier_arrive(id: u32, threads: u32);
-    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.count"]
-    fn barrier_red_or(id: u32, threads: u32, predicate: bool) -> bool;
 }
 
 /// Arrives at barrier `id` and waits for it (`barrier.cta.sync.aligned`).
@@ -30,15 +28,4 @@ pub unsafe fn sync(id: u32, threads: u32) {
 pub unsafe fn arrive(id: u32, threads: u32) {
     // SAFETY: forwarded to the caller.
     unsafe { barrier_arrive(id, threads) }
-}
-
-/// Waits at barrier `id`, and tells whether `predicate` holds in any of its threads
-/// (`barrier.cta.red.or.aligned`).
-///
-/// # Safety
-/// As [`sync`]; the barrier is never used with [`sync`] or [`arrive`] at the same time.
-#[inline(always)]
-pub unsafe fn any(id: u32, threads: u32, predicate: bool) -> bool {
-    // SAFETY: forwarded to the caller.
-    unsafe { barrier_red_or(id, threads, predicate) }
 }

@@ -3,7 +3,7 @@ use std::sync::{Arc, Weak};
 
 use crate::{Error, Memory};
 
-/// What device memory holds of small host arrays that problems share, each made once and kept while the array lives: a
+/// What device memory holds of small host arrays that problems share, each made once and kept while the array lives and not too many came after: a
 /// copy, or what is worked out from it. `K` says which.
 ///
 /// An array is known by its place, not by its values: comparing it costs nothing at a launch, and a place
@@ -11,6 +11,9 @@ use crate::{Error, Memory};
 pub(super) struct Uploads<T, K, B> {
     made: Vec<(Weak<[T]>, K, B)>,
 }
+
+/// Entries that are kept at most; the oldest goes first.
+const CAPACITY: usize = 128;
 
 impl<T, K, B> Default for Uploads<T, K, B> {
     fn default() -> Self {
@@ -38,6 +41,9 @@ impl<T, K: PartialEq, B> Uploads<T, K, B> {
             None => {
                 // A dropped buffer is freed behind the launches that read it.
                 self.made.retain(|(known, ..)| known.strong_count() > 0);
+                if self.made.len() == CAPACITY {
+                    self.made.remove(0);
+                }
                 let bytes = bytes();
                 let mut buffer = memory.alloc(bytes.len())?;
                 memory.write(&mut buffer, &bytes)?;
@@ -87,6 +93,10 @@ mod tests {
         let second: Arc<[i32]> = [1, 2].into();
         assert_ne!(address(memory, &mut uploads, &second, 0), copy);
         assert_eq!(uploads.count(), 3);
+        for key in 2..2 * CAPACITY as u32 {
+            address(memory, &mut uploads, &first, key);
+        }
+        assert_eq!(uploads.count(), CAPACITY);
         drop((first, clone, second));
         let third: Arc<[i32]> = [3].into();
         address(memory, &mut uploads, &third, 0);

@@ -8,6 +8,10 @@ pub const TILE_ALIGN: u32 = 1024;
 pub const WARPGROUP: u32 = 128;
 /// Rows of Q and O one warpgroup owns: the M of `wgmma`.
 pub const WARPGROUP_ROWS: u32 = 64;
+/// Rows of those that each of its warps owns.
+pub const WARP_ROWS: u32 = WARPGROUP_ROWS / 4;
+/// Bytes of an element of q, k, v and o.
+pub const ELEMENT_BYTES: u32 = 2;
 /// Columns of a panel: the 128 bytes that the swizzle spans, in 16-bit elements.
 pub const PANEL_COLS: u32 = 64;
 pub const PANEL_ROW_BYTES: u32 = 128;
@@ -51,8 +55,9 @@ pub struct WgmmaTile {
     pub staging: Staging,
     /// Takes varlen launches, and only those.
     pub varlen: bool,
-    /// Of two rows for the same head_dim, the one to prefer is the one with the larger value up to seq_q.
-    pub shortest_seq_q: u32,
+    /// Of two kernels for the same head_dim, the one to prefer is the one with the larger value up to the rows that share
+    /// K and V: seq_q, times the heads that share a tile.
+    pub shortest_run: u32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch gives,
     /// 168 · 384 or 128 · 512.
     pub producer_registers: u32,
@@ -217,7 +222,7 @@ pub const HD64: WgmmaTile = WgmmaTile {
     ping_pong: true,
     staging: Staging::Own,
     varlen: false,
-    shortest_seq_q: 0,
+    shortest_run: 0,
     producer_registers: 32,
     consumer_registers: 160,
 };
@@ -243,14 +248,14 @@ pub const HD128: WgmmaTile = WgmmaTile {
     ping_pong: true,
     staging: Staging::Own,
     varlen: false,
-    shortest_seq_q: LONG,
+    shortest_run: LONG,
     producer_registers: 40,
     consumer_registers: 232,
 };
 /// head_dim ≤ 128 without clusters, for short sequences: a cluster's blocks wait for each other.
 pub const HD128_SINGLE: WgmmaTile = WgmmaTile {
     cluster: 1,
-    shortest_seq_q: 0,
+    shortest_run: 0,
     ..HD128
 };
 /// head_dim ≤ 192 with head_dim_v ≤ 128 (DeepSeek's 192/128).
@@ -279,7 +284,7 @@ pub const HD256: WgmmaTile = WgmmaTile {
 /// head_dim ≤ 256 without clusters, for short sequences: as 128.
 pub const HD256_SINGLE: WgmmaTile = WgmmaTile {
     cluster: 1,
-    shortest_seq_q: 0,
+    shortest_run: 0,
     ..HD256
 };
 

@@ -15,7 +15,7 @@
 //! | `k_empty[stage]`, `v_empty[stage]` | the consumers of all blocks of the cluster have read it |
 //! | `work_full[slot]`, `work_empty[slot]` | the next tile is announced, has been read |
 //! | `GEMM_TURN` (named) | a warpgroup may issue its GEMMs: the others' softmax is hidden under them |
-//! | `GROUP`, `VERDICT` (named) | the four warps of a warpgroup are together, know whether one has a non-finite output |
+//! | `GROUP` (named) | the four warps of a warpgroup are together |
 //!
 //! ```text
 //! shared memory   Q      [stage][consumer][panel][64 rows][128 bytes]   128-byte swizzle throughout

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::gqa::Packing;
 use crate::abi::{Band, ForwardParams, PackedRows};
+use crate::config::wgmma::ELEMENT_BYTES;
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
 const L2_BYTES: u64 = 32 << 20;
@@ -118,7 +119,7 @@ impl Schedule {
     /// For a GPU with room for `resident` blocks at once, in clusters of `cluster`.
     pub fn on_gpu(self, resident: u32, cluster: u32) -> Self {
         Self {
-            clusters: (resident / cluster).min(self.last + 1),
+            clusters: (resident / cluster).clamp(1, self.last + 1),
             ..self
         }
     }
@@ -277,7 +278,7 @@ fn uneven(params: &ForwardParams) -> bool {
 
 /// Bytes of a row of K and of V.
 fn row_bytes(params: &ForwardParams) -> u32 {
-    (params.head_dim + params.head_dim_v) * 2
+    (params.head_dim + params.head_dim_v) * ELEMENT_BYTES
 }
 
 /// Bytes of `rows` rows of a head of K and V.

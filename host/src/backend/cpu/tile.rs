@@ -20,6 +20,9 @@ const BLOCK_N: usize = 16 * MICRO_ROWS;
 /// Columns come in multiples of this, the longest vector of any processor in f32 lanes.
 const COLUMN_STEP: usize = 16;
 
+/// Factor of V where Σ p v left f32 before it was normalised: room for any number of keys.
+const SCALED_DOWN: f32 = 1.0 / (1u64 << 63) as f32;
+
 /// The tiles of a task; none grows with the sequence length.
 pub(super) struct Scratch {
     /// `softmax_scale · Qᵀ`, `[head_dim][columns]`.
@@ -32,6 +35,8 @@ pub(super) struct Scratch {
     s: Vec<f32>,
     /// `[head_dim_v, padded][columns]`.
     acc_o: Vec<f32>,
+    /// Multiplies V: [`SCALED_DOWN`], or 1.
+    v_factor: f32,
     /// Keys that each column sees are `first_key[column]..end_key[column]`.
     first_key: Vec<u32>,
     end_key: Vec<u32>,
@@ -56,6 +61,7 @@ impl Scratch {
             v: vec![0.0; BLOCK_N * padded_v],
             s: vec![0.0; BLOCK_N * BLOCK_M],
             acc_o: vec![0.0; padded_v * BLOCK_M],
+            v_factor: 1.0,
             first_key: vec![0; BLOCK_M],
             end_key: vec![0; BLOCK_M],
             slope: vec![0.0; BLOCK_M],
@@ -89,12 +95,40 @@ impl Task<'_> {
         // SAFETY: the rows are the task's own, inside q.
         unsafe { self.load_q(scratch) };
         self.find_keys(scratch);
-        Arch::new().dispatch(AllTiles {
-            task: self,
-            scratch,
-        });
+        self.compute(scratch, 1.0);
+        if scratch.acc_o.iter().any(|o| !o.is_finite()) {
+            self.repeat_scaled_down(scratch);
+        }
         // SAFETY: the rows are the task's own, inside o and lse.
         unsafe { self.store(scratch) };
+    }
+
+    /// Leaves the normalised output of `v_factor · V`, divided by it, in `acc_o`.
+    fn compute(&self, scratch: &mut Scratch, v_factor: f32) {
+        scratch.v_factor = v_factor;
+        Arch::new().dispatch(AllTiles {
+            task: self,
+            scratch: &mut *scratch,
+        });
+        let columns = self.columns();
+        for row in scratch.acc_o.chunks_exact_mut(columns) {
+            for (o, &sum) in row.iter_mut().zip(&scratch.state.row_sum) {
+                // A sum of 0 means that no key is visible, or that all scores are −∞.
+                *o = if sum == 0.0 { 0.0 } else { *o / sum / v_factor };
+            }
+        }
+    }
+
+    /// Works out again what is not finite, from smaller values. What is so rightly stays so.
+    #[cold]
+    fn repeat_scaled_down(&self, scratch: &mut Scratch) {
+        let first = scratch.acc_o.clone();
+        self.compute(scratch, SCALED_DOWN);
+        for (o, first) in scratch.acc_o.iter_mut().zip(first) {
+            if first.is_finite() {
+                *o = first;
+            }
+        }
     }
 
     /// Tile width: whole vectors.
@@ -159,9 +193,7 @@ impl Task<'_> {
             let sum = scratch.state.row_sum[column];
             let row = &mut scratch.row[..shape.dim];
             for (dim, o) in row.iter_mut().enumerate() {
-                let value = scratch.acc_o[dim * columns + column];
-                // A sum of 0 means that no key is visible, or that all scores are −∞.
-                *o = if sum == 0.0 { 0.0 } else { value / sum };
+                *o = scratch.acc_o[dim * columns + column];
             }
             let (batch, first) = (self.sequence.batch, self.sequence.q_rows.start);
             let o = Matrix::new(self.problem.o(), self.operands.o, batch, head, first);
@@ -291,6 +323,11 @@ impl AllTiles<'_> {
             unsafe {
                 self.task.k.read_row(j, k_row);
                 self.task.v.read_row(j, &mut v_row[..head_dim_v]);
+            }
+            if self.scratch.v_factor != 1.0 {
+                for value in &mut v_row[..head_dim_v] {
+                    *value *= self.scratch.v_factor;
+                }
             }
         }
     }

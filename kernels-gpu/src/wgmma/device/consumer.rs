@@ -62,8 +62,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         ..
     } = *launch;
     let lanes = Lanes::new();
-    // SAFETY: the whole warpgroup is here.
-    let turns = unsafe { Turns::new(warpgroup, tile.consumers) };
+    let turns = Turns::new(warpgroup, tile.consumers);
     let mut consumer = Consumer::<K, S, P, O> {
         launch,
         scale_log2: params.softmax_scale * LOG2_E,

@@ -12,10 +12,10 @@ use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
 use super::policy::Policy;
 use super::repair::Repair;
 use super::softmax::{ROWS, Rows};
-use crate::abi::Band;
 use crate::barriers::Turns;
-use crate::config::wgmma::{PANEL_COLS, Staging, WARPGROUP, WARPGROUP_ROWS, WgmmaTile};
-
+use crate::config::wgmma::{
+    ELEMENT_BYTES, PANEL_COLS, Staging, WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WgmmaTile,
+};
 use crate::pipeline::Ring;
 use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
@@ -23,10 +23,6 @@ use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
 
 const F32_BYTES: u64 = size_of::<f32>() as u64;
-/// Rows of a warp.
-const WARP_ROWS: u32 = 16;
-/// Bytes of an element of O.
-const ELEMENT_BYTES: u32 = 2;
 
 /// Writes the warpgroup's rows of `o` and `lse`, its part of tile `place`; rows past the sequence are left
 /// out, by TMA and by predicates.
@@ -53,9 +49,9 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     let lanes = lanes.anew();
     let row_begin = opaque(row_begin(launch, tile, place, warpgroup));
     let over_v = matches!(tile.staging, Staging::OverV);
+    let turns = Turns::new(warpgroup, tile.consumers);
     // SAFETY: the stage is private to the warpgroup and free after the waits and the barrier.
     unsafe {
-        let turns = Turns::new(warpgroup, tile.consumers);
         let closed = rows.close();
         if over_v {
             pass_over(v, warpgroup, lanes, tile);
@@ -87,10 +83,8 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             );
             step += 1;
         }
-        tma::fence_shared();
-        turns.gather();
-        let may_hide = params.band != Band::FULL || tile.varlen;
-        if may_hide && warp::any(turns.any(poisoned)) {
+        if warp::any(poisoned) {
+            warp::sync_warp();
             let repair = Repair {
                 launch,
                 tile,
@@ -102,9 +96,11 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 lse: closed.lse,
             };
             repair.run::<K::Element>();
-            tma::fence_shared();
-            turns.gather();
+            // Without it ptxas spills in some instances.
+            warp::sync_warp();
         }
+        tma::fence_shared();
+        turns.gather();
         let packing = launch.packing();
         let own_rows = packing.rows(sequence.seq_q).saturating_sub(row_begin);
         if tile.varlen && own_rows < WARPGROUP_ROWS {

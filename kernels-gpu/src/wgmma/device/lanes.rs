@@ -3,7 +3,7 @@
 use cuda_std::thread::thread_idx_x;
 use cuda_std::warp::WARP_SIZE;
 
-use crate::config::wgmma::{PANEL_ROW_BYTES, WARPGROUP};
+use crate::config::wgmma::{PANEL_ROW_BYTES, WARP_ROWS, WARPGROUP};
 use crate::tile::opaque;
 
 /// A consumer thread's place in its warpgroup.
@@ -45,7 +45,7 @@ impl Lanes {
     /// First of the thread's two rows.
     #[inline(always)]
     pub fn row(&self) -> u32 {
-        self.warp * 16 + self.lane / 4
+        self.warp * WARP_ROWS + self.lane / 4
     }
 
     /// First of the thread's columns in every eight.
@@ -61,8 +61,8 @@ impl Lanes {
     /// the order of an A fragment's registers.
     #[inline(always)]
     pub fn matrix_row(&self, chunk: u32) -> u32 {
-        let row = self.warp * 16 + self.lane % 16;
-        swizzled(row, chunk + self.lane / 16)
+        let row = self.warp * WARP_ROWS + self.lane % WARP_ROWS;
+        swizzled(row, chunk + self.lane / WARP_ROWS)
     }
 }
 

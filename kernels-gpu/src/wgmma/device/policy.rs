@@ -46,8 +46,8 @@ pub trait Query<const S: usize>: Copy {
     unsafe fn fragment(&self, step: u32, base: u32, lanes: Lanes) -> [u32; 4];
 }
 
-/// Columns that four 8 × 8 matrices cover, two of them side by side.
-const STEP: u32 = 16;
+/// Rows, and columns, that four 8 × 8 matrices cover, two of them side by side.
+pub(super) const STEP: u32 = 16;
 
 /// Loads the A fragment of a warp's rows for 16 columns of the warpgroup's Q at `q_smem`.
 ///

@@ -1,9 +1,10 @@
-//! Keeping ∞ and NaN in V away from rows that do not see them.
+//! Keeping ∞ and NaN out of elements of O that are finite, or of another sign.
 //!
-//! A hidden key's probability is 0, and 0 · ∞ poisons the row all the same. That shows as a non-finite output, which
-//! is rare enough for a slow cure: before a warp's staged rows leave, every non-finite element is worked out again
-//! from global memory, over the visible keys alone, by the whole warp. Elements that are rightly
-//! non-finite would cost as much, so columns of V that hold one where all rows see it are left as they are.
+//! A hidden key's probability is 0, and 0 · ∞ poisons the row all the same; and Σ p v may leave f32 before it is
+//! normalised. Both show as a non-finite output, which is rare enough for a slow cure: before a warp's staged rows
+//! leave, every non-finite element is worked out again from global memory, over the visible keys alone and with
+//! normalised probabilities, by the whole warp. Elements that are rightly so would cost as much, so those that what
+//! all rows see in their column of V explains are left as they are, and so are rows whose scores are not finite.
 
 use core::f32::consts::LOG2_E;
 
@@ -13,21 +14,18 @@ use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
 use cuda_std::{global, shared};
 
 use super::Launch;
-use super::lanes::{CHUNK_ELEMS, Lanes, swizzled};
+use super::lanes::{CHUNK_ELEMS, Lanes, ROW_STEP, swizzled};
 use super::softmax::PerRow;
-use crate::config::wgmma::{PANEL_COLS, WgmmaTile};
+use crate::config::wgmma::{ELEMENT_BYTES, PANEL_COLS, WARP_ROWS, WgmmaTile};
 use crate::tile::block_range::visible_keys;
 use crate::tile::opaque;
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 
-/// Rows of a warp.
-const ROWS: u32 = 16;
 /// Most pairs of columns a lane looks after: `lane + 32 i`, one in each panel.
 const PAIRS: usize = 4;
-const PAIR_BYTES: u32 = 4;
-const ELEMENT_BYTES: u32 = 2;
+const PAIR_BYTES: u32 = 2 * ELEMENT_BYTES;
 
 /// Keys looked at together, so that many loads are in flight.
 const KEYS: usize = 4;
@@ -55,19 +53,19 @@ impl Repair<'_> {
     #[inline(always)]
     pub unsafe fn run<E: Half>(&self) {
         let rows = self.launch.packing().rows(self.sequence.seq_q);
-        let rows = rows.saturating_sub(self.row_begin).min(ROWS);
+        let rows = rows.saturating_sub(self.row_begin).min(WARP_ROWS);
         // SAFETY: forwarded to the caller; only existing rows and columns are read.
         unsafe {
-            let mut all_suspects = 0;
+            let mut staged = Columns::NONE;
             let mut row = 0;
             while row < opaque(rows) {
-                all_suspects |= self.suspects::<E>(row);
+                staged = staged.or(self.staged_columns::<E>(row));
                 row += 1;
             }
-            let settled = self.seen_by_all::<E>(rows, all_suspects);
+            let seen = self.seen_by_all::<E>(rows, staged);
             let mut row = 0;
             while row < opaque(rows) {
-                let suspects = self.suspects::<E>(row) & !settled;
+                let suspects = self.staged_columns::<E>(row).unexplained_by(seen);
                 if any(suspects != 0) {
                     self.repair_row::<E>(row, suspects);
                 }
@@ -76,48 +74,65 @@ impl Repair<'_> {
         }
     }
 
-    /// The lane's columns of a row that are not finite: two bits a pair.
+    /// The lane's columns of a staged row, if there is such a row and its scores are finite.
     #[inline(always)]
-    unsafe fn suspects<E: Half>(&self, row: u32) -> u32 {
-        let mut suspects = 0;
+    unsafe fn staged_columns<E: Half>(&self, row: u32) -> Columns {
+        let mut columns = Columns::NONE;
         let row_of_tile = self.row_begin + row;
-        if !self.launch.has_row(self.place, self.sequence, row_of_tile) {
-            return suspects;
+        // SAFETY: forwarded to the caller.
+        let is_finite = unsafe { self.lse(row) }.is_finite();
+        if !is_finite || !self.launch.has_row(self.place, self.sequence, row_of_tile) {
+            return columns;
         }
         for i in 0..self.tile.panels_v() as usize {
             if self.has_pair(i) {
                 // SAFETY: inside the staged row.
                 let pair = unsafe { shared::load_bits(self.staged(row, i)) };
-                suspects |= in_mask(special::<E>(pair), i);
+                columns = columns.or(Columns::of::<E>(pair, i));
             }
         }
-        suspects
+        columns
     }
 
-    /// The lane's columns in which V holds a non-finite number that every row of the warp sees, until those `wanted`
-    /// are found.
+    /// A row's log-sum-exp.
+    ///
+    /// # Safety
+    /// All lanes reach the same call.
     #[inline(always)]
-    unsafe fn seen_by_all<E: Half>(&self, rows: u32, wanted: u32) -> u32 {
+    unsafe fn lse(&self, row: u32) -> f32 {
+        // A row's state is its quad's.
+        let lse = if row < ROW_STEP {
+            self.lse[0]
+        } else {
+            self.lse[1]
+        };
+        // SAFETY: forwarded to the caller.
+        unsafe { broadcast(lse, row % ROW_STEP * 4) }
+    }
+
+    /// The lane's columns of the keys that every row of the warp sees, until those explain the `staged` ones.
+    #[inline(always)]
+    unsafe fn seen_by_all<E: Half>(&self, rows: u32, staged: Columns) -> Columns {
         let Sequence { band, seq_kv, .. } = *self.sequence;
         let query = |row| self.launch.packing().query(self.row_begin + row) as i32;
         let (_, last) = visible_keys(query(0), band, seq_kv);
         let (first, _) = visible_keys(query(rows - 1), band, seq_kv);
-        let mut found = 0;
+        let mut seen = Columns::NONE;
         let mut key = first;
         // SAFETY: all lanes run the same loop.
-        while key <= last && unsafe { any(wanted & !found != 0) } {
+        while key <= last && unsafe { any(staged.unexplained_by(seen) != 0) } {
             for ahead in 0..KEYS as i32 {
                 let key = (key + ahead).min(last) as u32;
                 for i in 0..self.tile.panels_v() as usize {
                     if self.has_pair(i) {
                         // SAFETY: the key and the columns exist.
-                        found |= in_mask(special::<E>(unsafe { self.v_pair(key, i) }), i);
+                        seen = seen.or(Columns::of::<E>(unsafe { self.v_pair(key, i) }, i));
                     }
                 }
             }
             key += KEYS as i32;
         }
-        found
+        seen
     }
 
     /// Works out the pairs of one row that hold a suspect.
@@ -135,9 +150,7 @@ impl Repair<'_> {
         // SAFETY: forwarded to the caller; all lanes run the same loops.
         unsafe {
             let transform = ScoreTransform::new(self.launch.params, self.place.batch, head, 0.0);
-            // A row's state is its quad's.
-            let lse = if row < 8 { self.lse[0] } else { self.lse[1] };
-            let lse = broadcast(lse, row % 8 * 4);
+            let lse = self.lse(row);
             let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];
             let mut key = first;
@@ -226,7 +239,7 @@ impl Repair<'_> {
     #[inline(always)]
     fn staged(&self, row: u32, i: usize) -> u32 {
         let col = self.col(i);
-        let row = self.lanes.warp * ROWS + row;
+        let row = self.lanes.warp * WARP_ROWS + row;
         let panel = col / PANEL_COLS * self.tile.row_panel_bytes();
         let in_panel = col % PANEL_COLS;
         let in_chunk = in_panel % CHUNK_ELEMS / 2 * PAIR_BYTES;
@@ -255,12 +268,54 @@ fn element(head: u64, seq_stride: i64, row: u32, col: u32) -> u64 {
 /// Both columns of a pair.
 const BOTH: u32 = 0b11;
 
-/// Which numbers of a pair are ∞ or NaN: bit 0 for the low one, bit 1 for the high one.
-#[inline(always)]
-fn special<E: Half>(pair: u32) -> u32 {
-    let is_special = |number: u32| u32::from(number & E::INFINITY == E::INFINITY);
-    is_special(pair) | is_special(pair >> 16) << 1
+/// Which of the lane's columns hold a number that is not finite: two bits a pair, the low one's and the high one's.
+#[derive(Clone, Copy)]
+struct Columns {
+    nan: u32,
+    plus: u32,
+    minus: u32,
 }
+
+impl Columns {
+    const NONE: Self = Self {
+        nan: 0,
+        plus: 0,
+        minus: 0,
+    };
+
+    /// Those of a pair, the lane's number `i`.
+    #[inline(always)]
+    fn of<E: Half>(pair: u32, i: usize) -> Self {
+        let mask = |is: fn(u32, u32) -> bool| {
+            let bit = |number: u32| u32::from(is(number & 0xffff, E::INFINITY));
+            in_mask(bit(pair) | bit(pair >> 16) << 1, i)
+        };
+        Self {
+            nan: mask(|number, infinity| number & !SIGN > infinity),
+            plus: mask(|number, infinity| number == infinity),
+            minus: mask(|number, infinity| number == infinity | SIGN),
+        }
+    }
+
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        Self {
+            nan: self.nan | other.nan,
+            plus: self.plus | other.plus,
+            minus: self.minus | other.minus,
+        }
+    }
+
+    /// Those columns of an output that need not be what they are, if `seen` is all that is known of its V.
+    #[inline(always)]
+    fn unexplained_by(self, seen: Self) -> u32 {
+        let nan = seen.nan | seen.plus & seen.minus;
+        self.nan & !nan | self.plus & !seen.plus | self.minus & !seen.minus
+    }
+}
+
+/// The sign of a 16-bit number.
+const SIGN: u32 = 0x8000;
 
 /// Where a mask of columns keeps those of pair `i`.
 #[inline(always)]

@@ -8,11 +8,9 @@ use cuda_std::ldmatrix;
 use cuda_std::mma_sync::MmaSync;
 
 use super::lanes::{Lanes, swizzled};
-use super::policy::Query;
+use super::policy::{Query, STEP};
 use crate::config::wgmma::{PANEL_COLS, WgmmaTile};
 
-/// Elements of k, and keys, that one `ldmatrix` of four matrices covers.
-const STEP: u32 = 16;
 /// Accumulator registers of that many keys.
 const REGISTERS: usize = 8;
 /// Rows of a matrix.

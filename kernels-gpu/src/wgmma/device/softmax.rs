@@ -137,6 +137,12 @@ impl Rows {
         factor
     }
 
+    /// Whether a reference is so far from 0 that [`Self::lower`] would round it by more than 2⁻¹² bits.
+    #[inline(always)]
+    pub fn are_far(&self) -> bool {
+        self.reference[0].abs() >= FAR || self.reference[1].abs() >= FAR
+    }
+
     /// Closes the rows. A row that saw no key gets output 0 and lse −∞.
     ///
     /// # Safety
@@ -160,6 +166,7 @@ impl Rows {
     }
 }
 
+const FAR: f32 = 4096.0;
 const EXPONENT_SHIFT: u32 = f32::MANTISSA_DIGITS - 1;
 const EXPONENT_BIAS: u32 = f32::MAX_EXP as u32 - 1;
 

@@ -88,13 +88,14 @@ where
     }
 
     /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
-    /// have outgrown f32, by the online softmax.
+    /// have outgrown f32 or its references are too large to be moved exactly, by the online softmax.
     #[inline(always)]
     unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
-            let factor = if warp::any(!(sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM)) {
+            let in_range = sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM;
+            let factor = if warp::any(!in_range || self.rows.are_far()) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
                 let k_smem = k_smem.address(self.launch.smem);
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
