@@ -72,8 +72,10 @@ impl<D: Device> Gpu<D> {
     ) -> Result<(&'static Instance, Option<HopperPlan>), Error> {
         let here = self.capabilities();
         let chosen = choose(problem, &here)?;
-        // Looked for only where the chosen one cannot reach the operands.
-        let others = in_order(problem, &here).filter(|_| problem.force().is_none());
+        // Looked for only where the chosen one, their first, cannot reach the operands.
+        let others = in_order(problem, &here)
+            .skip(1)
+            .filter(|_| problem.force().is_none());
         let mut refusal = String::new();
         for choice in std::iter::once(chosen).chain(others) {
             let instance = kernel_of(choice);
