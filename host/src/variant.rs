@@ -104,7 +104,7 @@ pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<Stri
 }
 
 /// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits. Of two that waste as
-/// little the first in the table that runs here: a smaller tile follows the one it stands in for where shared memory is
+/// little, the first in the table that can run: a smaller tile follows the one it stands in for where shared memory is
 /// short.
 ///
 /// # Errors

@@ -51,8 +51,8 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// From now on runs no kernel that needs more than `bytes` of shared memory a block: what a GPU runs that has no
-    /// more. `u32::MAX` lifts the limit.
+    /// From now on runs no kernel that needs more than `bytes` of shared memory a block, as on a GPU that has no more.
+    /// `u32::MAX` lifts the limit.
     pub fn limit_shared_bytes(&mut self, bytes: u32) {
         self.most_shared_bytes = bytes;
     }
