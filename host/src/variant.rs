@@ -103,7 +103,9 @@ pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<Stri
     })
 }
 
-/// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits.
+/// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits. Of two that waste as
+/// little, the first in the table that can run: a smaller tile follows the one it stands in for where shared memory is
+/// short.
 ///
 /// # Errors
 /// Why there is none.

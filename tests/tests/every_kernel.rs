@@ -87,6 +87,8 @@ fn every_kernel(schedule: u64, shift: usize) {
     sim.memory().take_statistics();
     let mut ran = BTreeSet::new();
     for (number, instance) in INSTANCES.iter().enumerate() {
+        // A tile for little shared memory is not chosen where a larger one fits.
+        sim.limit_shared_bytes(instance.shared_bytes);
         let spec = case_for(instance, number + shift);
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(instance.family));

@@ -90,6 +90,8 @@ fn every_kernel<D: Device>(
         D::FAMILIES.contains(&instance.family) && instance.wgmma.is_none_or(|tile| tile.varlen)
     };
     for (number, instance) in INSTANCES.iter().filter(takes_packed).enumerate() {
+        // A tile for little shared memory is not chosen where a larger one fits.
+        gpu.limit_shared_bytes(instance.shared_bytes);
         let spec = case_for(instance, number + shift, lengths(instance));
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(instance.family));

@@ -3,18 +3,28 @@
 use std::cell::RefCell;
 
 use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::{Device, Gpu};
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
-use ferroflash::{Backend, Cpu};
+use ferroflash::{Backend, Cpu, DType};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::strategy;
+use kernels_gpu::config::{SM86_SHARED_BYTES, simt};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 /// Runs `cases` random cases on `backend`.
 fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
+    let dtypes = dtypes_of(&backend).expect("the backend runs something");
+    let anywhere = || strategy::case(&dtypes, limits);
+    let strategy = prop_oneof![anywhere(), anywhere().prop_map(CaseSpec::reachable_by_tma)];
+    agrees_on(backend, cases, &strategy);
+}
+
+/// Runs `cases` of the cases of `strategy` on `backend`.
+fn agrees_on<B: Backend>(backend: B, cases: u32, strategy: &impl Strategy<Value = CaseSpec>) {
     let config = Config {
         cases,
         // The binary also runs where there is no source tree to keep seeds in; a failure prints
@@ -23,13 +33,9 @@ fn backend_agrees<B: Backend>(backend: B, limits: Limits, cases: u32) {
         max_global_rejects: 1 << 20,
         ..Config::default()
     };
-    let dtypes = dtypes_of(&backend).expect("the backend runs something");
-
-    let anywhere = || strategy::case(&dtypes, limits);
-    let strategy = prop_oneof![anywhere(), anywhere().prop_map(CaseSpec::reachable_by_tma)];
     let backend = RefCell::new(backend);
     let outcome =
-        TestRunner::new(config).run(&strategy, |spec| agrees(&mut *backend.borrow_mut(), &spec));
+        TestRunner::new(config).run(strategy, |spec| agrees(&mut *backend.borrow_mut(), &spec));
     if let Err(failure) = outcome {
         panic!("{}: {failure}", backend.borrow().name());
     }
@@ -84,6 +90,28 @@ fn sim_interleaved() {
 #[test]
 fn sim_interleaved_otherwise() {
     sim_agrees(SCHEDULES[2]);
+}
+
+/// The fp32 tiles of GPUs that have less shared memory, and of no others, on `backend`.
+fn small_tiles_agree<D: Device>(mut backend: Gpu<D>, limits: Limits, cases: u32) {
+    backend.limit_shared_bytes(SM86_SHARED_BYTES);
+    let strategy = strategy::case(&[DType::F32], limits).prop_filter("a tile all have", |spec| {
+        spec.head_dim.max(spec.head_dim_v) > simt::HD64.head_dim
+    });
+    agrees_on(backend, cases, &strategy);
+}
+
+#[test]
+fn sim_of_little_shared_memory() {
+    let sim = Sim::on(SimDevice::with_schedule(SCHEDULES[1]));
+    small_tiles_agree(sim, Limits::SIMULATED, SIMULATED_CASES);
+}
+
+#[test]
+fn cuda_of_little_shared_memory() {
+    if let Some(gpu) = gpu_or_not_run("properties of the small fp32 tiles") {
+        small_tiles_agree(gpu, LIMITS, 300);
+    }
 }
 
 #[test]

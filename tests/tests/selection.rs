@@ -2,8 +2,8 @@
 
 use ferroflash::variant::{GpuCapabilities, eligible, find_instance, preferred, select, why_not};
 use ferroflash::{
-    Backend, Capabilities, Cpu, CuSeqlens, DType, Error, ForwardOptions, Layout, Problem, Shape,
-    Sim, TensorSpec, Variant,
+    Backend, Capabilities, Cpu, CuSeqlens, DType, Error, ForwardOptions, Layout, MAX_HEAD_DIM,
+    Problem, Shape, Sim, TensorSpec, Variant,
 };
 use kernels_gpu::instances::Family;
 
@@ -17,6 +17,18 @@ const TURING: Capabilities = Capabilities::Gpu(GpuCapabilities {
     shared_bytes: 64 << 10,
     families: &Family::ALL,
 });
+
+/// Compute capabilities since Ampere, and the shared memory of a block there (CUDA C++ Programming Guide, "Technical
+/// Specifications").
+const SINCE_AMPERE: [((u32, u32), u32); 7] = [
+    ((8, 0), 163 << 10),
+    ((8, 6), 99 << 10),
+    ((8, 7), 163 << 10),
+    ((8, 9), 99 << 10),
+    ((9, 0), 227 << 10),
+    ((10, 0), 227 << 10),
+    ((12, 0), 99 << 10),
+];
 
 fn problem(dtype: DType, head_dim: usize, force: Option<Variant>) -> Problem {
     let shape = Shape {
@@ -71,6 +83,58 @@ fn the_preferred_variant_is_the_first_eligible_one() {
             assert_eq!(select(&plain, &here).ok(), preferred(&plain, &here));
         }
         assert_eq!(preferred(&plain, &TURING), None);
+    }
+}
+
+#[test]
+fn every_gpu_since_ampere_runs_every_head_dim() {
+    for ((compute_capability, shared_bytes), dtype) in SINCE_AMPERE
+        .into_iter()
+        .flat_map(|gpu| DType::ALL.map(|dtype| (gpu, dtype)))
+    {
+        let gpu = GpuCapabilities {
+            compute_capability,
+            shared_bytes,
+            families: &Family::ALL,
+        };
+        let (family, tiles) = match dtype {
+            DType::F32 => (Family::Simt, &[64, 128, 256][..]),
+            DType::F16 | DType::Bf16 => (Family::Mma, &[32, 64, 96, 128, 192, 256][..]),
+        };
+        for head_dim in 1..=MAX_HEAD_DIM {
+            let what = format!("{} head_dim {head_dim} on {gpu:?}", dtype.name());
+            let plain = problem(dtype, head_dim, None);
+            let instance = find_instance(family, &plain, &gpu);
+            let instance = instance.unwrap_or_else(|reason| panic!("{what}: {reason}"));
+            assert!(instance.shared_bytes <= shared_bytes, "{what}");
+            // Nothing is padded further where shared memory is short.
+            let padded = tiles.iter().find(|&&tile| tile as usize >= head_dim);
+            assert_eq!(Some(&instance.head_dim), padded, "{what}");
+            let variants = eligible(&plain, &Capabilities::Gpu(gpu));
+            assert!(variants.contains(&Variant::Kernels(family)), "{what}");
+        }
+    }
+}
+
+#[test]
+fn the_larger_tile_runs_where_it_fits() {
+    for (compute_capability, shared_bytes) in SINCE_AMPERE {
+        let gpu = GpuCapabilities {
+            compute_capability,
+            shared_bytes,
+            families: &Family::ALL,
+        };
+        let suffix = if shared_bytes > 99 << 10 {
+            ""
+        } else {
+            "_small"
+        };
+        for head_dim in [128, 256] {
+            let plain = problem(DType::F32, head_dim, None);
+            let instance = find_instance(Family::Simt, &plain, &gpu).expect("eligible");
+            let expected = format!("fa_fwd_simt_f32_hd{head_dim}{suffix}");
+            assert_eq!(instance.name, expected, "{gpu:?}");
+        }
     }
 }
 

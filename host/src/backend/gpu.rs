@@ -21,6 +21,8 @@ use crate::{Backend, Capabilities, Error, Operands, Problem, modules};
 /// of one head; nothing else is allocated beside what the caller asks for.
 pub struct Gpu<D: Device> {
     device: D,
+    /// Kernels that need more shared memory a block are not run.
+    most_shared_bytes: u32,
     /// 0 between launches.
     tile_counter: Option<D::Buffer>,
     tensor_maps: TensorMaps,
@@ -41,11 +43,18 @@ impl<D: Device> Gpu<D> {
     pub fn on(device: D) -> Self {
         Self {
             device,
+            most_shared_bytes: u32::MAX,
             tile_counter: None,
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
         }
+    }
+
+    /// From now on runs no kernel that needs more than `bytes` of shared memory a block, as on a GPU that has no more.
+    /// `u32::MAX` lifts the limit.
+    pub fn limit_shared_bytes(&mut self, bytes: u32) {
+        self.most_shared_bytes = bytes;
     }
 
     /// The device.
@@ -164,12 +173,12 @@ impl<D: Device> Gpu<D> {
         Ok(schedule.expect(NUMBERED))
     }
 
-    /// What the device can run.
+    /// What the device can run, within the limit that was set.
     pub fn gpu_capabilities(&self) -> GpuCapabilities {
         let info = self.device.info();
         GpuCapabilities {
             compute_capability: info.compute_capability,
-            shared_bytes: info.shared_bytes,
+            shared_bytes: info.shared_bytes.min(self.most_shared_bytes),
             families: D::FAMILIES,
         }
     }

@@ -1,11 +1,8 @@
 //! Tile shapes of the `mma.sync` kernels.
 
+use super::SM86_SHARED_BYTES;
 use crate::layout::fragment::{TILE_K, TILE_M};
 use crate::layout::swizzle::{row_bytes, row_pieces};
-
-/// Shared memory a block may use on the tightest GPU that runs sm_80 PTX, sm_86 and sm_89 (CUDA C++ Programming
-/// Guide, "Technical Specifications").
-const SHARED_BYTES: u32 = 99 * 1024;
 
 /// Tile shape of one `mma.sync` forward kernel ([`crate::instances`]).
 ///
@@ -178,7 +175,7 @@ const _: () = {
     let mut i = 0;
     while i < TILES.len() {
         let tile = TILES[i];
-        assert!(tile.shared_bytes() <= SHARED_BYTES);
+        assert!(tile.shared_bytes() <= SM86_SHARED_BYTES);
         assert!(
             (tile.block_m() + 1) * row_pieces(tile.head_dim) * size_of::<u32>()
                 <= tile.stage_bytes() as usize,

@@ -1,6 +1,6 @@
 //! Tile shapes of the fp32 kernels.
 
-use super::SM80_SHARED_BYTES;
+use super::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
 
 /// Tile shape of one fp32 forward kernel ([`crate::instances`]).
 ///
@@ -14,6 +14,8 @@ pub struct SimtTile {
     pub threads: u32,
     /// Query rows a thread holds.
     pub thread_rows: usize,
+    /// Head dimensions of K in one pipeline stage.
+    pub k_chunk: usize,
     /// Blocks that fit an SM at once; bounds the registers of a thread.
     pub min_blocks: u32,
 }
@@ -26,14 +28,9 @@ impl SimtTile {
     /// Score columns a thread holds. With eight rows, 64 FMAs pay for 16 16-byte shared loads a 4-wide
     /// step, which is under what the load unit can serve.
     pub const SCORE_COLS: usize = 8;
-    /// Head dimensions of K in one pipeline stage.
-    pub const K_CHUNK: usize = 32;
-    /// Elements of V in one pipeline stage: as large as a chunk of K.
-    const V_CHUNK_ELEMS: usize = Self::BLOCK_N * Self::K_CHUNK;
     /// Pipeline stages: one being computed on, one being filled.
     pub const STAGES: usize = 2;
-    /// Appended to a row of Q and K so that rows start four banks apart and 16-byte loads of eight
-    /// consecutive rows touch every bank once.
+    /// Appended to a row of Q and K so that 16-byte loads of eight consecutive rows touch every bank once.
     pub const ROW_PAD: usize = 4;
     /// Appended to a row of P: two rows written at once by a warp then fall in different halves of the banks.
     pub const P_PAD: usize = 16;
@@ -43,9 +40,9 @@ impl SimtTile {
         self.threads as usize / Self::LANES_PER_ROW * self.thread_rows
     }
 
-    /// Rows of V in one pipeline stage.
+    /// Rows of V in one pipeline stage: as many elements as a chunk of K.
     pub const fn v_chunk(&self) -> usize {
-        Self::V_CHUNK_ELEMS / self.head_dim
+        Self::BLOCK_N * self.k_chunk / self.head_dim
     }
 
     /// Elements of the Q tile in shared memory, padding included.
@@ -60,7 +57,7 @@ impl SimtTile {
 
     /// Elements of one pipeline stage: a chunk of K with its padding, the larger of the two.
     pub const fn stage_elems(&self) -> usize {
-        Self::BLOCK_N * (Self::K_CHUNK + Self::ROW_PAD)
+        Self::BLOCK_N * (self.k_chunk + Self::ROW_PAD)
     }
 
     /// Dynamic shared memory of a launch.
@@ -75,6 +72,7 @@ pub const HD64: SimtTile = SimtTile {
     head_dim: 64,
     threads: 128,
     thread_rows: 8,
+    k_chunk: 32,
     min_blocks: 2,
 };
 /// head_dim ≤ 128. Two blocks fit an SM.
@@ -82,27 +80,50 @@ pub const HD128: SimtTile = SimtTile {
     head_dim: 128,
     threads: 128,
     thread_rows: 8,
+    k_chunk: 32,
     min_blocks: 2,
+};
+/// [`HD128`] for [`SM86_SHARED_BYTES`], where one block fits an SM: it has as many warps as two blocks of the other. With
+/// half the stage all 64 rows stay, and with them how often K and V are read.
+pub const HD128_SMALL: SimtTile = SimtTile {
+    head_dim: 128,
+    threads: 256,
+    thread_rows: 4,
+    k_chunk: 16,
+    min_blocks: 1,
 };
 /// head_dim ≤ 256. Four rows a thread, as the output tile alone takes 16 registers a row.
 pub const HD256: SimtTile = SimtTile {
     head_dim: 256,
     threads: 256,
     thread_rows: 4,
+    k_chunk: 32,
+    min_blocks: 1,
+};
+/// [`HD256`] for [`SM86_SHARED_BYTES`]: with half the stage 48 rows fit, with a whole one 32. Four warps of six rows a
+/// thread: 14 shared loads for 192 FMAs of a 4-wide step of S = Q Kᵀ, where eight warps of three take 22. By count, not by
+/// measurement.
+pub const HD256_SMALL: SimtTile = SimtTile {
+    head_dim: 256,
+    threads: 128,
+    thread_rows: 6,
+    k_chunk: 16,
     min_blocks: 1,
 };
 
 const _: () = {
-    let tiles = [HD64, HD128, HD256];
+    let tiles = [HD64, HD128, HD128_SMALL, HD256, HD256_SMALL];
     let mut i = 0;
     while i < tiles.len() {
         let tile = tiles[i];
         assert!(tile.shared_bytes() <= SM80_SHARED_BYTES);
         assert!(tile.stage_elems() >= tile.v_chunk() * tile.head_dim);
         assert!(
-            tile.head_dim <= tile.threads as usize,
-            "a copy step covers at least one row"
+            (4 * tile.threads as usize).is_multiple_of(tile.head_dim),
+            "a copy step covers whole rows"
         );
         i += 1;
     }
+    assert!(HD128_SMALL.shared_bytes() <= SM86_SHARED_BYTES);
+    assert!(HD256_SMALL.shared_bytes() <= SM86_SHARED_BYTES);
 };

@@ -12,6 +12,7 @@ mod wgmma;
 pub use ladder::LADDER;
 pub use probe::PROBES;
 
+use crate::config::SM86_SHARED_BYTES;
 use crate::config::wgmma::WgmmaTile;
 use crate::dtype::DType;
 
@@ -93,7 +94,8 @@ pub struct Instance {
 const FAMILIES: [&[Instance]; Family::ALL.len()] =
     [simt::INSTANCES, mma::INSTANCES, wgmma::INSTANCES];
 
-/// Every kernel that problems are given to, family by family.
+/// Every kernel that problems are given to, family by family; of two that differ in nothing a problem asks for, the
+/// preferred one first.
 pub const INSTANCES: &[Instance] = &{
     let mut all = [FAMILIES[0][0]; count()];
     let (mut family, mut next) = (0, 0);
@@ -108,6 +110,36 @@ pub const INSTANCES: &[Instance] = &{
     }
     all
 };
+
+const _: () = {
+    let mut i = 0;
+    while i < INSTANCES.len() {
+        let is_portable = matches!(INSTANCES[i].arch, Arch::Sm80);
+        assert!(
+            !is_portable || fits_everywhere(&INSTANCES[i]),
+            "a kernel for every GPU has a tile that fits the smallest shared memory among them"
+        );
+        i += 1;
+    }
+};
+
+/// Whether a kernel like `wanted` fits every GPU that runs sm_80 PTX.
+const fn fits_everywhere(wanted: &Instance) -> bool {
+    let mut i = 0;
+    while i < INSTANCES.len() {
+        let row = &INSTANCES[i];
+        if matches!(row.arch, Arch::Sm80)
+            && row.family as u8 == wanted.family as u8
+            && row.dtype as u8 == wanted.dtype as u8
+            && row.head_dim == wanted.head_dim
+            && row.shared_bytes <= SM86_SHARED_BYTES
+        {
+            return true;
+        }
+        i += 1;
+    }
+    false
+}
 
 const fn count() -> usize {
     let (mut family, mut total) = (0, 0);

@@ -40,6 +40,7 @@ macro_rules! instances {
                         { TILE.threads },
                         { TILE.thread_rows },
                         { TILE.head_dim / SimtTile::LANES_PER_ROW },
+                        { TILE.k_chunk },
                     >(&params)
                 }
             }
@@ -52,5 +53,7 @@ macro_rules! instances {
 instances! {
     fa_fwd_simt_f32_hd64 = simt::HD64;
     fa_fwd_simt_f32_hd128 = simt::HD128;
+    fa_fwd_simt_f32_hd128_small = simt::HD128_SMALL;
     fa_fwd_simt_f32_hd256 = simt::HD256;
+    fa_fwd_simt_f32_hd256_small = simt::HD256_SMALL;
 }

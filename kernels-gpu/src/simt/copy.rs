@@ -36,7 +36,7 @@ impl Source {
         let dim = dim_begin + col;
         let valid_dims = self.dims.saturating_sub(dim).min(VECTOR);
 
-        let mut row = thread / pieces_per_row;
+        let mut row = first_row(thread, pieces_per_row);
         let mut destination = shared + (row * row_elems + col) * F32_BYTES;
         let mut source = self
             .address
@@ -69,5 +69,22 @@ impl Source {
             destination += rows_per_step * row_elems * F32_BYTES;
             source = source.wrapping_add_signed(rows_per_step as i64 * self.row_bytes);
         }
+    }
+}
+
+/// Pieces that the banks take at once.
+const PIECES_AT_ONCE: u32 = 8;
+
+/// The first row that `thread` copies a piece of, the same for all that share the row.
+///
+/// Where two rows are written at once, of four pieces each and 20 elements apart, they are four rows apart and fall in
+/// different halves of the banks; neighbours would overlap.
+#[inline(always)]
+fn first_row(thread: u32, pieces_per_row: u32) -> u32 {
+    let index = thread / pieces_per_row;
+    if pieces_per_row == PIECES_AT_ONCE / 2 {
+        index & !7 | (index & 1) << 2 | index >> 1 & 3
+    } else {
+        index
     }
 }

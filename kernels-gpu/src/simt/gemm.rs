@@ -17,7 +17,12 @@ const STEP: usize = 4;
 /// # Safety
 /// Q and the chunk of K are in shared memory and visible to this thread.
 #[inline(always)]
-pub unsafe fn qk<const THREADS: u32, const ROWS: usize, const HEAD_DIM: usize>(
+pub unsafe fn qk<
+    const THREADS: u32,
+    const ROWS: usize,
+    const HEAD_DIM: usize,
+    const K_CHUNK: usize,
+>(
     acc_s: &mut Scores<ROWS>,
     q_smem: u32,
     k_smem: u32,
@@ -25,10 +30,10 @@ pub unsafe fn qk<const THREADS: u32, const ROWS: usize, const HEAD_DIM: usize>(
     dims: u32,
 ) {
     let q_row_bytes = (HEAD_DIM + SimtTile::ROW_PAD) as u32 * F32_BYTES;
-    let k_row_bytes = (SimtTile::K_CHUNK + SimtTile::ROW_PAD) as u32 * F32_BYTES;
+    let k_row_bytes = (K_CHUNK + SimtTile::ROW_PAD) as u32 * F32_BYTES;
     let mut q_address = q_smem + place.row(0) * q_row_bytes;
     let mut k_address = k_smem + place.lane * k_row_bytes;
-    let mut steps = opaque(dims.min(SimtTile::K_CHUNK as u32).div_ceil(STEP as u32));
+    let mut steps = opaque(dims.min(K_CHUNK as u32).div_ceil(STEP as u32));
     while steps > 0 {
         let mut q_frag = [[0.0; STEP]; ROWS];
         for i in 0..ROWS {

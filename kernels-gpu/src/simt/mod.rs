@@ -6,13 +6,13 @@
 //! | half-warp | owns `thread_rows` rows; lane `x` holds score columns `x + 16j` and a few output columns |
 //! | every thread | copies its share of the next chunk with `cp.async` while computing on the current one |
 //!
-//! K and V arrive in chunks of equal size through one two-stage pipeline: `K_CHUNK` head dimensions of the
+//! K and V arrive in chunks of equal size through one two-stage pipeline: `k_chunk` head dimensions of the
 //! whole key block while S = Q Kᵀ builds up, then `v_chunk` rows of V while O += P V does.
 //!
 //! ```text
 //! shared memory   q_smem  [block_m][head_dim + pad]
 //!                 p_smem  [block_m][block_n + pad]      rows are private to a half-warp
-//!                 stage 0, stage 1                      K [block_n][K_CHUNK + pad]  or  V [v_chunk][head_dim]
+//!                 stage 0, stage 1                      K [block_n][k_chunk + pad]  or  V [v_chunk][head_dim]
 //! ```
 
 mod copy;
@@ -94,6 +94,7 @@ pub unsafe fn forward<
     const THREADS: u32,
     const ROWS: usize,
     const O_COLS: usize,
+    const K_CHUNK: usize,
 >(
     params: &ForwardParams,
 ) {
@@ -107,7 +108,7 @@ pub unsafe fn forward<
         }
         // SAFETY: forwarded to the caller; the loop bound is the same for the whole block.
         unsafe {
-            forward_tile::<HEAD_DIM, THREADS, ROWS, O_COLS>(params, tiles.get(index));
+            forward_tile::<HEAD_DIM, THREADS, ROWS, O_COLS, K_CHUNK>(params, tiles.get(index));
             // The next tile overwrites shared memory that others may still read.
             sync_threads();
         }
@@ -125,6 +126,7 @@ unsafe fn forward_tile<
     const THREADS: u32,
     const ROWS: usize,
     const O_COLS: usize,
+    const K_CHUNK: usize,
 >(
     params: &ForwardParams,
     tile: Tile,
@@ -133,6 +135,7 @@ unsafe fn forward_tile<
         head_dim: HEAD_DIM,
         threads: THREADS,
         thread_rows: ROWS,
+        k_chunk: K_CHUNK,
         min_blocks: 1,
     };
     let place = Place::<THREADS>::new(thread_idx_x());
@@ -160,16 +163,16 @@ unsafe fn forward_tile<
     let stage_bytes = config.stage_elems() as u32 * F32_BYTES;
 
     let head_kv = head_kv(params, tile.head);
-    let k_chunks = params.head_dim.div_ceil(SimtTile::K_CHUNK as u32);
+    let k_chunks = params.head_dim.div_ceil(K_CHUNK as u32);
     let v_chunk = config.v_chunk() as u32;
     let load_k = |stage: u32, key_begin: u32, chunk: u32| {
         let sequence = sequence();
         let address = sequence.kv_address(&params.k, head_kv, F32_BYTES);
         let k_gmem = Source::new(&params.k, address, sequence.seq_kv, params.head_dim);
-        let dim_begin = chunk * SimtTile::K_CHUNK as u32;
+        let dim_begin = chunk * K_CHUNK as u32;
         // SAFETY: the stage holds a chunk of K; nobody reads it until the next barrier.
         unsafe {
-            k_gmem.copy::<THREADS, { SimtTile::K_CHUNK }, { SimtTile::ROW_PAD }>(
+            k_gmem.copy::<THREADS, K_CHUNK, { SimtTile::ROW_PAD }>(
                 stages + stage * stage_bytes,
                 key_begin,
                 BLOCK_N as u32,
@@ -229,10 +232,10 @@ unsafe fn forward_tile<
             } else {
                 load_v(stage ^ 1, key_begin, 0);
             }
-            let dim_begin = chunk * SimtTile::K_CHUNK as u32;
+            let dim_begin = chunk * K_CHUNK as u32;
             // SAFETY: Q and this chunk are in shared memory.
             unsafe {
-                qk::<THREADS, ROWS, HEAD_DIM>(
+                qk::<THREADS, ROWS, HEAD_DIM, K_CHUNK>(
                     &mut acc_s,
                     q_smem + dim_begin * F32_BYTES,
                     stages + stage * stage_bytes,
