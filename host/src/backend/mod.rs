@@ -56,10 +56,11 @@ pub trait Backend {
     ///   writes it and waits for that.
     /// * Slopes, and cu_seqlens of kernels that read them (`simt`, `mma`), for which `operands` has no address are copied
     ///   to the device: allocated, written, waited for. The copy is known by the value in the problem and its clones
-    ///   ([`AlibiSlopes`](crate::AlibiSlopes), [`CuSeqlens`](crate::CuSeqlens)) and kept while one of them lives.
+    ///   ([`AlibiSlopes`](crate::AlibiSlopes), [`CuSeqlens`](crate::CuSeqlens)) and kept while one of them lives, at most
+    ///   128 of slopes and 128 of cu_seqlens, of which the oldest go first.
     /// * A Hopper kernel takes a list of tiles in place of cu_seqlens, whatever `operands` has. It is made on the host,
-    ///   copied and kept likewise: one for each `CuSeqlens`, mask, head_dim, head_dim_v, number of query heads to a head
-    ///   of k and v, and slopes or none. Some of these share one.
+    ///   copied and kept likewise, among those of cu_seqlens: one for each `CuSeqlens`, mask, head_dim, head_dim_v, number
+    ///   of query heads to a head of k and v, and slopes or none. Some of these share one.
     ///
     /// Whatever is made in one of the last two ways first frees what was made for values that live no more. On a GPU
     /// without memory pools, allocating and freeing wait for the device.
@@ -112,7 +113,7 @@ pub trait Backend {
     /// * The graph never runs at the same time as itself, as another graph captured from this backend or as another
     ///   launch of it: they draw tiles from one counter, and would each leave some to the other.
     /// * This backend, and the problem's `CuSeqlens` and `AlibiSlopes`, live as long as the graph, which reads what was
-    ///   made for them; and the graph is not launched again once a launch of the backend has failed, which frees the
-    ///   counter.
+    ///   made for them, and fewer than 128 of each kind are made after them; and the graph is not launched again once a
+    ///   launch of the backend has failed, which frees the counter.
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error>;
 }

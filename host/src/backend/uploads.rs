@@ -3,8 +3,8 @@ use std::sync::{Arc, Weak};
 
 use crate::{Error, Memory};
 
-/// What device memory holds of small host arrays that problems share, each made once and kept while the array lives and not too many came after: a
-/// copy, or what is worked out from it. `K` says which.
+/// What device memory holds of small host arrays that problems share, a copy or what is worked out from it; `K` says
+/// which. Each is made once, and kept while the array lives and fewer than [`CAPACITY`] came after it.
 ///
 /// An array is known by its place, not by its values: comparing it costs nothing at a launch, and a place
 /// is not used again while it is remembered here.
