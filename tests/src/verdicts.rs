@@ -1,9 +1,9 @@
 //! Results against the oracle.
 
-use ferroflash::Backend;
 use ferroflash::cases::Case;
 use ferroflash::oracle::Rows;
 use ferroflash::variant::eligible;
+use ferroflash::{Backend, HostTensor, Variant};
 
 /// Runs `case` by every variant that can on `backend`, and holds all rows to the oracle.
 ///
@@ -11,11 +11,26 @@ use ferroflash::variant::eligible;
 /// Naming the variant and `what`, if one is wrong.
 #[track_caller]
 pub fn every_variant_is_right<B: Backend>(backend: &mut B, case: &mut Case, what: &str) {
+    with_every_variant(backend, case, |variant, case, (o, lse)| {
+        let verdict = case.check(o, lse, Rows::All).expect("checked");
+        assert!(verdict.passed(), "{variant}: {what}: {verdict}");
+    });
+}
+
+/// Runs `case` by every variant that can on `backend`, and shows `look` each result, o and lse.
+///
+/// # Panics
+/// If one cannot be run.
+#[track_caller]
+pub fn with_every_variant<B: Backend>(
+    backend: &mut B,
+    case: &mut Case,
+    mut look: impl FnMut(Variant, &Case, &(HostTensor, HostTensor)),
+) {
     let problem = case.problem().expect("valid");
     for variant in eligible(&problem, &backend.capabilities()) {
         case.options.force = Some(variant);
-        let (o, lse) = case.run(backend).expect("it runs");
-        let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-        assert!(verdict.passed(), "{variant}: {what}: {verdict}");
+        let result = case.run(backend).expect("it runs");
+        look(variant, case, &result);
     }
 }

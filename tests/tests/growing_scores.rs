@@ -8,11 +8,10 @@
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
 use ferroflash::cases::{Case, CaseSpec, Lengths};
-use ferroflash::variant::eligible;
 use ferroflash::{Backend, Cpu, DType, Mask};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;
-use ferroflash_tests::verdicts::every_variant_is_right;
+use ferroflash_tests::verdicts::{every_variant_is_right, with_every_variant};
 
 /// Keys whose scores stay small: more than a block of any kernel.
 const SMALL_KEYS: usize = 256;
@@ -174,10 +173,7 @@ const LEVEL_KEYS: usize = 128;
 fn large_references<B: Backend>(backend: &mut B) {
     for (root, nats) in [(4096.0, 20.0), (8192.0, 64.0)] {
         for lowest in [0, 2] {
-            let spec = CaseSpec {
-                scale_factor: Some(1.0),
-                ..plain(DType::Bf16, Lengths::one(16, 3 * LEVEL_KEYS), 64)
-            };
+            let spec = plain(DType::Bf16, Lengths::one(16, 3 * LEVEL_KEYS), 64);
             let mut case = spec.build().expect("small");
             case.options.softmax_scale = Some(1.0);
             case.q.fill(|| 0.0);
@@ -198,17 +194,14 @@ fn large_references<B: Backend>(backend: &mut B) {
                 }
                 value += if level == lowest { 0.0 } else { 2.0 };
             }
-            let problem = case.problem().expect("valid");
-            for variant in eligible(&problem, &backend.capabilities()) {
-                case.options.force = Some(variant);
-                let (o, _) = case.run(backend).expect("it runs");
+            with_every_variant(backend, &mut case, |variant, _, (o, _)| {
                 // Half of what each of the upper levels holds.
-                let got = o.get(0, 0, 0, 0);
                 assert_eq!(
-                    got, 2.0,
+                    o.get(0, 0, 0, 0),
+                    2.0,
                     "{variant}: {root}², {nats} nats, level {lowest} the lowest"
                 );
-            }
+            });
         }
     }
 }

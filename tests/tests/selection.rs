@@ -7,28 +7,28 @@ use ferroflash::{
 };
 use kernels_gpu::instances::Family;
 
-const HOPPER: Capabilities = Capabilities::Gpu(GpuCapabilities {
-    compute_capability: (9, 0),
-    shared_bytes: 227 << 10,
-    families: &Family::ALL,
-});
-const TURING: Capabilities = Capabilities::Gpu(GpuCapabilities {
-    compute_capability: (7, 5),
-    shared_bytes: 64 << 10,
-    families: &Family::ALL,
-});
+const HOPPER: Capabilities = Capabilities::Gpu(gpu((9, 0), 227 << 10));
+const TURING: Capabilities = Capabilities::Gpu(gpu((7, 5), 64 << 10));
 
 /// Compute capabilities since Ampere, and the shared memory of a block there (CUDA C++ Programming Guide, "Technical
 /// Specifications").
-const SINCE_AMPERE: [((u32, u32), u32); 7] = [
-    ((8, 0), 163 << 10),
-    ((8, 6), 99 << 10),
-    ((8, 7), 163 << 10),
-    ((8, 9), 99 << 10),
-    ((9, 0), 227 << 10),
-    ((10, 0), 227 << 10),
-    ((12, 0), 99 << 10),
+const SINCE_AMPERE: [GpuCapabilities; 7] = [
+    gpu((8, 0), 163 << 10),
+    gpu((8, 6), 99 << 10),
+    gpu((8, 7), 163 << 10),
+    gpu((8, 9), 99 << 10),
+    gpu((9, 0), 227 << 10),
+    gpu((10, 0), 227 << 10),
+    gpu((12, 0), 99 << 10),
 ];
+
+const fn gpu(compute_capability: (u32, u32), shared_bytes: u32) -> GpuCapabilities {
+    GpuCapabilities {
+        compute_capability,
+        shared_bytes,
+        families: &Family::ALL,
+    }
+}
 
 fn problem(dtype: DType, head_dim: usize, force: Option<Variant>) -> Problem {
     let shape = Shape {
@@ -88,15 +88,10 @@ fn the_preferred_variant_is_the_first_eligible_one() {
 
 #[test]
 fn every_gpu_since_ampere_runs_every_head_dim() {
-    for ((compute_capability, shared_bytes), dtype) in SINCE_AMPERE
+    for (gpu, dtype) in SINCE_AMPERE
         .into_iter()
         .flat_map(|gpu| DType::ALL.map(|dtype| (gpu, dtype)))
     {
-        let gpu = GpuCapabilities {
-            compute_capability,
-            shared_bytes,
-            families: &Family::ALL,
-        };
         let (family, tiles) = match dtype {
             DType::F32 => (Family::Simt, &[64, 128, 256][..]),
             DType::F16 | DType::Bf16 => (Family::Mma, &[32, 64, 96, 128, 192, 256][..]),
@@ -106,7 +101,7 @@ fn every_gpu_since_ampere_runs_every_head_dim() {
             let plain = problem(dtype, head_dim, None);
             let instance = find_instance(family, &plain, &gpu);
             let instance = instance.unwrap_or_else(|reason| panic!("{what}: {reason}"));
-            assert!(instance.shared_bytes <= shared_bytes, "{what}");
+            assert!(instance.shared_bytes <= gpu.shared_bytes, "{what}");
             // Nothing is padded further where shared memory is short.
             let padded = tiles.iter().find(|&&tile| tile as usize >= head_dim);
             assert_eq!(Some(&instance.head_dim), padded, "{what}");
@@ -118,13 +113,8 @@ fn every_gpu_since_ampere_runs_every_head_dim() {
 
 #[test]
 fn the_larger_tile_runs_where_it_fits() {
-    for (compute_capability, shared_bytes) in SINCE_AMPERE {
-        let gpu = GpuCapabilities {
-            compute_capability,
-            shared_bytes,
-            families: &Family::ALL,
-        };
-        let suffix = if shared_bytes > 99 << 10 {
+    for gpu in SINCE_AMPERE {
+        let suffix = if gpu.shared_bytes > 99 << 10 {
             ""
         } else {
             "_small"

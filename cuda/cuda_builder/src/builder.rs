@@ -65,7 +65,7 @@ impl CudaBuilder {
         let compile = |arch| kernels(&compiler, &crate_dir, arch, &target_dir, &output);
         let compile = &compile;
         // Side by side, as each keeps one core busy for most of a minute.
-        let of_archs: Result<Vec<_>, Error> = thread::scope(|scope| {
+        let of_archs = thread::scope(|scope| {
             let compiling: Vec<_> = self
                 .archs
                 .iter()
@@ -74,11 +74,11 @@ impl CudaBuilder {
             compiling
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
-                .collect()
-        });
+                .collect::<Result<Vec<_>, Error>>()
+        })?;
         Ok(Build {
             compiler: compiler.version,
-            kernels: of_archs?.concat(),
+            kernels: of_archs.concat(),
         })
     }
 }

@@ -4,6 +4,9 @@
 
 use core::arch::asm;
 
+/// The sign bit of a 16-bit element.
+pub const SIGN: u32 = 0x8000;
+
 /// A 16-bit element type of a matrix.
 pub trait Half: Copy {
     /// Bits of +∞; larger magnitudes are NaN.

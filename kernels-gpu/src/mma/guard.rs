@@ -6,6 +6,7 @@
 //!
 //! A *note* is a word for the eight columns of a piece, four bits a column: [`PLUS`], [`MINUS`], [`NAN`].
 
+use cuda_std::half::SIGN;
 use cuda_std::shared;
 use cuda_std::thread::thread_idx_x;
 
@@ -22,8 +23,6 @@ const MINUS: u32 = 2;
 const NAN: u32 = 4;
 /// Bits of a note for each column.
 const COLUMN_BITS: u32 = 4;
-
-const SIGN: u32 = 0x8000;
 
 /// The notes of a tile: one word for each row and piece, then a row of words for keys that all rows see.
 #[derive(Clone, Copy)]

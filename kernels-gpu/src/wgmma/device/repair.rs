@@ -8,7 +8,7 @@
 
 use core::f32::consts::LOG2_E;
 
-use cuda_std::half::Half;
+use cuda_std::half::{Half, SIGN};
 use cuda_std::math::{exp2, fma};
 use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
 use cuda_std::{global, shared};
@@ -313,9 +313,6 @@ impl Columns {
         self.nan & !nan | self.plus & !seen.plus | self.minus & !seen.minus
     }
 }
-
-/// The sign of a 16-bit number.
-const SIGN: u32 = 0x8000;
 
 /// Where a mask of columns keeps those of pair `i`.
 #[inline(always)]

@@ -166,6 +166,7 @@ impl Rows {
     }
 }
 
+/// Up to here, and the bits that are added to it, f32 has steps of at most 2⁻¹¹.
 const FAR: f32 = 4096.0;
 const EXPONENT_SHIFT: u32 = f32::MANTISSA_DIGITS - 1;
 const EXPONENT_BIAS: u32 = f32::MAX_EXP as u32 - 1;
