@@ -122,7 +122,7 @@ pub fn find_instance(
     let of_dtype = INSTANCES
         .iter()
         .filter(|instance| instance.family == family && instance.dtype == dtype)
-        .filter(|instance| instance.wgmma.is_none_or(takes_packing));
+        .filter(|instance| instance.wgmma().is_none_or(takes_packing));
     if of_dtype.clone().next().is_none() {
         return Err(format!("it has no {} kernel", dtype.name()));
     }
@@ -156,7 +156,7 @@ pub fn find_instance(
 
 /// Why the shape or the strides of `problem` keep `instance` from running it, wherever its operands lie.
 fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
-    let tile = instance.wgmma?;
+    let tile = instance.wgmma()?;
     if problem.is_empty() {
         return None;
     }
@@ -168,9 +168,9 @@ fn shape_unfit(instance: &Instance, problem: &Problem) -> Option<String> {
 /// many rows.
 fn waste(instance: &Instance, problem: &Problem) -> (u32, u32, bool, Reverse<u32>) {
     let (head_dim_v, shortest_run) = instance
-        .wgmma
+        .wgmma()
         .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_run));
-    let too_short = instance.wgmma.is_some_and(|tile| {
+    let too_short = instance.wgmma().is_some_and(|tile| {
         // Rows of a head, or of the heads that share its tiles.
         let rows = |heads: u32| problem.seq_q() * heads as usize;
         tile.shortest_run > 0 && rows(packing(problem, tile).heads()) < tile.shortest_run as usize

@@ -13,10 +13,10 @@ use ptx_sim::{LineStatistics, Statistics};
 /// Three blocks of keys, the last partial; two blocks of queries, or as many as the kernel is preferred for; two query
 /// heads on one of k and v, where that is cheap; short and empty sequences beside it in packed ones.
 fn case_for(instance: &Instance, number: usize) -> CaseSpec {
-    let shortest = instance.wgmma.map_or(0, |tile| tile.shortest_run);
+    let shortest = instance.wgmma().map_or(0, |tile| tile.shortest_run);
     let rows = instance.block_m * instance.cluster;
     let head_dim_v = instance
-        .wgmma
+        .wgmma()
         .map_or(instance.head_dim, |tile| tile.head_dim_v);
     let seq_q = (rows + 5).max(shortest) as usize;
     let seq_kv = (2 * instance.block_n + 9) as usize;
@@ -30,7 +30,7 @@ fn case_for(instance: &Instance, number: usize) -> CaseSpec {
     ];
     CaseSpec {
         dtype: instance.dtype,
-        lengths: match instance.wgmma {
+        lengths: match instance.wgmma() {
             Some(tile) if tile.varlen => {
                 Lengths::Varlen(vec![(3, 17), (seq_q, seq_kv), (0, 5), (9, 0)])
             }

@@ -51,12 +51,12 @@ fn tiny(instance: &Instance) -> Vec<(usize, usize)> {
 
 /// Query rows from which the kernel is preferred.
 fn shortest(instance: &Instance) -> usize {
-    instance.wgmma.map_or(0, |tile| tile.shortest_run) as usize
+    instance.wgmma().map_or(0, |tile| tile.shortest_run) as usize
 }
 
 fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) -> CaseSpec {
     let head_dim_v = instance
-        .wgmma
+        .wgmma()
         .map_or(instance.head_dim, |tile| tile.head_dim_v);
     CaseSpec {
         dtype: instance.dtype,
@@ -87,7 +87,7 @@ fn every_kernel<D: Device>(
 ) {
     let mut ran = BTreeSet::new();
     let takes_packed = |instance: &&Instance| {
-        D::FAMILIES.contains(&instance.family) && instance.wgmma.is_none_or(|tile| tile.varlen)
+        D::FAMILIES.contains(&instance.family) && instance.wgmma().is_none_or(|tile| tile.varlen)
     };
     for (number, instance) in INSTANCES.iter().filter(takes_packed).enumerate() {
         // A tile for little shared memory is not chosen where a larger one fits.

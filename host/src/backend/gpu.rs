@@ -1,5 +1,5 @@
 use bytemuck::cast_slice;
-use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::abi::{AttentionParams, ForwardParams};
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::Instance;
 use kernels_gpu::tile::schedule::TileList;
@@ -88,7 +88,7 @@ impl<D: Device> Gpu<D> {
         let mut refusal = String::new();
         for choice in std::iter::once(chosen).chain(others) {
             let instance = kernel_of(choice);
-            let Some(tile) = instance.wgmma else {
+            let Some(tile) = instance.wgmma() else {
                 return Ok((instance, None));
             };
             match HopperPlan::new(problem, params, tile) {
@@ -137,7 +137,7 @@ impl<D: Device> Gpu<D> {
             operands.alibi_slopes = Some(device.address(copy));
         }
         // Hopper's kernels have lists of tiles instead.
-        let is_read = kernel.wgmma.is_none();
+        let is_read = kernel.wgmma().is_none();
         if let (Some(packed), None, true) = (problem.cu_seqlens(), operands.cu_seqlens, is_read) {
             let values = packed.values();
             let bytes = || cast_slice(values).into();
@@ -153,7 +153,7 @@ impl<D: Device> Gpu<D> {
     fn schedule(
         &mut self,
         problem: &Problem,
-        params: &ForwardParams,
+        params: &AttentionParams,
         tile: &WgmmaTile,
         packing: Packing,
     ) -> Result<Schedule, Error> {
@@ -208,7 +208,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error> {
-        let tile = self.instance(problem)?.wgmma;
+        let tile = self.instance(problem)?.wgmma();
         Ok(tile.map_or(1, |tile| packing(problem, tile).heads()))
     }
 
@@ -220,10 +220,10 @@ impl<D: Device> Backend for Gpu<D> {
         let (kernel, plan) = self.instance_for(problem, &problem.forward_params(operands))?;
         let params = problem.forward_params(&self.complete(problem, operands, kernel)?);
         let ptx = modules::ptx(kernel.name).expect("every instance has a module");
-        match (plan, kernel.wgmma) {
+        match (plan, kernel.wgmma()) {
             (Some(plan), Some(tile)) => {
                 let counter = self.tile_counter()?;
-                let schedule = self.schedule(problem, &params, tile, plan.packing)?;
+                let schedule = self.schedule(problem, &params.attention, tile, plan.packing)?;
                 let (device, maps) = (&self.device, &mut self.tensor_maps);
                 let images =
                     plan.images(device, maps, kernel.dtype, tile, params, schedule, counter)?;
@@ -243,8 +243,13 @@ impl<D: Device> Backend for Gpu<D> {
                 launched
             }
             _ => {
-                let tiles =
-                    TileList::new(params.batch, params.heads_q, params.seq_q, kernel.block_m);
+                let AttentionParams {
+                    batch,
+                    heads_q,
+                    seq_q,
+                    ..
+                } = params.attention;
+                let tiles = TileList::new(batch, heads_q, seq_q, kernel.block_m);
                 let launch = Launch {
                     kernel,
                     ptx,

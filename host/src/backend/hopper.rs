@@ -25,7 +25,8 @@ impl HopperPlan {
         params: &ForwardParams,
         tile: &WgmmaTile,
     ) -> Result<Self, String> {
-        if params.head_dim > tile.head_dim || params.head_dim_v > tile.head_dim_v {
+        let attention = &params.attention;
+        if attention.head_dim > tile.head_dim || attention.head_dim_v > tile.head_dim_v {
             return Err(format!(
                 "it holds a head_dim of {} and a head_dim_v of {} at most",
                 tile.head_dim, tile.head_dim_v
@@ -33,18 +34,16 @@ impl HopperPlan {
         }
         let packing = packing(problem, tile);
         let is_countable = if tile.varlen {
-            can_number_listed(params, packing, tile.cluster_m())
+            can_number_listed(attention, packing, tile.cluster_m())
         } else {
-            Schedule::new(params, packing, tile.cluster_m()).is_some()
+            Schedule::new(attention, packing, tile.cluster_m()).is_some()
         };
         if !is_countable {
             return Err("it has no tile, or more than it can count".to_owned());
         }
-        let rows_kv = problem.k().shape.seq as u32;
-        let maps =
-            ForwardMaps::new(params, rows_kv, tile, packing).map_err(|(operand, reason)| {
-                format!("TMA cannot reach {operand}: {}", words(reason))
-            })?;
+        let maps = ForwardMaps::new(params, tile, packing).map_err(|(operand, reason)| {
+            format!("TMA cannot reach {operand}: {}", words(reason))
+        })?;
         Ok(Self { packing, maps })
     }
 

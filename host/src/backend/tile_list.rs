@@ -1,6 +1,6 @@
 use std::cmp::Reverse;
 
-use kernels_gpu::abi::{Band, ForwardParams, PackedRows};
+use kernels_gpu::abi::{AttentionParams, Band, PackedRows};
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::tile::block_range::BlockRange;
 use kernels_gpu::wgmma::gqa::Packing;
@@ -33,12 +33,12 @@ struct Listed {
 
 impl ListShape {
     /// Of varlen `params`, for a kernel of shape `tile`.
-    pub fn new(params: &ForwardParams, tile: &WgmmaTile, packing: Packing) -> Self {
+    pub fn new(params: &AttentionParams, tile: &WgmmaTile, packing: Packing) -> Self {
         Self {
             cluster_m: tile.cluster_m(),
             packing,
             block_n: tile.block_n,
-            band: params.band,
+            band: params.mask.band,
             order: Order::of(params),
         }
     }
@@ -136,6 +136,7 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
+    use kernels_gpu::abi::{Corner, LengthsParams, MaskParams};
     use std::collections::BTreeMap;
 
     use bytemuck::Zeroable;
@@ -162,20 +163,24 @@ mod tests {
             CuSeqlens::from_lengths(self.lengths.iter().copied()).unwrap()
         }
 
-        fn params(&self) -> ForwardParams {
+        fn params(&self) -> AttentionParams {
             let packed = self.packed();
             let (seq_q, seq_kv) = (packed.longest_q(), packed.longest_kv());
-            ForwardParams {
+            AttentionParams {
                 batch: packed.batch() as u32,
                 heads_q: self.heads_kv * self.group,
                 heads_kv: self.heads_kv,
                 seq_q: seq_q as u32,
                 seq_kv: seq_kv as u32,
-                total_q: packed.total_q() as u32,
+                lengths: LengthsParams {
+                    total_q: packed.total_q() as u32,
+                    total_kv: packed.total_kv() as u32,
+                    ..LengthsParams::zeroed()
+                },
                 head_dim: self.tile.head_dim,
                 head_dim_v: self.tile.head_dim_v,
-                band: self.mask.unaligned_band(seq_q, seq_kv),
-                ..ForwardParams::zeroed()
+                mask: MaskParams::new(self.mask.unaligned_band(seq_q, seq_kv), Corner::BottomRight),
+                ..AttentionParams::zeroed()
             }
         }
 

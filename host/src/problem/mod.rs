@@ -1,7 +1,11 @@
 mod check;
 mod sequence;
 
-use kernels_gpu::abi::{Band, ForwardParams, TensorArg};
+use bytemuck::Zeroable;
+use kernels_gpu::abi::{
+    AttentionParams, Band, Corner, DeviceAddress, ForwardParams, LengthsParams, MaskParams,
+    Positive, ScoreParams, TensorArg,
+};
 
 use check::{check_dims, check_options, check_output, check_packing, check_sizes};
 pub use sequence::Sequence;
@@ -198,42 +202,51 @@ impl Problem {
     /// Without addresses of slopes and cu_seqlens among the operands, those parameters are 0.
     pub fn forward_params(&self, operands: &Operands) -> ForwardParams {
         let (seq_q, seq_kv) = (self.seq_q(), self.seq_kv());
-        let (band, total_q, cu_seqlens) = match &self.cu_seqlens {
+        let address = |of: Option<u64>| of.and_then(DeviceAddress::new);
+        let cu_seqlens = |index: usize| address(operands.cu_seqlens.map(|both| both[index]));
+        let (mask, lengths) = match &self.cu_seqlens {
             Some(packed) => (
-                self.mask.unaligned_band(seq_q, seq_kv),
-                packed.total_q() as u32,
-                operands.cu_seqlens.unwrap_or_default(),
+                MaskParams::new(self.mask.unaligned_band(seq_q, seq_kv), Corner::BottomRight),
+                LengthsParams {
+                    total_q: packed.total_q() as u32,
+                    total_kv: packed.total_kv() as u32,
+                    cu_seqlens_q: cu_seqlens(0),
+                    cu_seqlens_kv: cu_seqlens(1),
+                    seqused_kv: None,
+                },
             ),
-            None => (self.mask.band(seq_q, seq_kv), 0, [0; 2]),
+            None => (
+                MaskParams::new(self.mask.band(seq_q, seq_kv), Corner::TopLeft),
+                LengthsParams::zeroed(),
+            ),
         };
-        let (alibi_slopes, alibi_batch_stride) = match &self.alibi {
-            Some(slopes) => (
-                operands.alibi_slopes.unwrap_or_default(),
-                slopes.batch_stride() as u64,
-            ),
-            None => (0, 0),
+        let score = ScoreParams {
+            softmax_scale: self.softmax_scale,
+            softcap: self.softcap.and_then(Positive::new),
+            alibi_slopes: address(operands.alibi_slopes).filter(|_| self.alibi.is_some()),
+            alibi_batch_stride: self
+                .alibi
+                .as_ref()
+                .map_or(0, |slopes| slopes.batch_stride()) as u64,
         };
         ForwardParams {
-            q: tensor_arg(operands.q, self.q.strides),
-            k: tensor_arg(operands.k, self.k.strides),
-            v: tensor_arg(operands.v, self.v.strides),
+            attention: AttentionParams {
+                q: tensor_arg(operands.q, self.q.strides),
+                k: tensor_arg(operands.k, self.k.strides),
+                v: tensor_arg(operands.v, self.v.strides),
+                batch: self.batch() as u32,
+                heads_q: self.q.shape.heads as u32,
+                heads_kv: self.k.shape.heads as u32,
+                seq_q: seq_q as u32,
+                seq_kv: seq_kv as u32,
+                head_dim: self.q.shape.dim as u32,
+                head_dim_v: self.v.shape.dim as u32,
+                mask,
+                score,
+                lengths,
+            },
             o: tensor_arg(operands.o, self.o.strides),
             lse: operands.lse,
-            batch: self.batch() as u32,
-            heads_q: self.q.shape.heads as u32,
-            heads_kv: self.k.shape.heads as u32,
-            seq_q: seq_q as u32,
-            seq_kv: seq_kv as u32,
-            head_dim: self.q.shape.dim as u32,
-            head_dim_v: self.v.shape.dim as u32,
-            softmax_scale: self.softmax_scale,
-            softcap: self.softcap.unwrap_or(0.0),
-            band,
-            total_q,
-            alibi_slopes,
-            alibi_batch_stride,
-            cu_seqlens_q: cu_seqlens[0],
-            cu_seqlens_kv: cu_seqlens[1],
         }
     }
 }
@@ -279,12 +292,18 @@ mod tests {
             ..Operands::default()
         };
         let params = problem.forward_params(&operands);
-        assert_eq!((params.q.address, params.o.address, params.lse), (1, 4, 5));
-        assert_eq!((params.heads_q, params.heads_kv), (6, 3));
-        assert_eq!((params.head_dim, params.head_dim_v), (4, 8));
-        assert_eq!((params.softmax_scale, params.softcap), (0.5, 30.0));
-        assert_eq!(params.band.upper, 2);
-        assert_eq!(params.k.seq_stride, 12);
+        let attention = &params.attention;
+        let addresses = (attention.q.address, params.o.address, params.lse);
+        assert_eq!(addresses, (1, 4, 5));
+        assert_eq!((attention.heads_q, attention.heads_kv), (6, 3));
+        assert_eq!((attention.head_dim, attention.head_dim_v), (4, 8));
+        let score = &attention.score;
+        assert_eq!(
+            (score.softmax_scale, score.softcap),
+            (0.5, Positive::new(30.0))
+        );
+        assert_eq!(attention.mask.band.upper, 2);
+        assert_eq!(attention.k.seq_stride, 12);
         // Rows see 3, 4, 5, 6 and 7 keys, in each of two batch entries.
         assert_eq!(problem.visible_pairs(), 50);
         assert_eq!(problem.flops(), 2.0 * 6.0 * 50.0 * 12.0);
@@ -314,9 +333,21 @@ mod tests {
             ..Operands::default()
         };
         let params = problem.forward_params(&operands);
-        assert_eq!((params.batch, params.seq_q, params.seq_kv), (3, 7, 5));
-        assert_eq!((params.total_q, params.band.upper), (9, 0));
-        assert_eq!((params.cu_seqlens_q, params.cu_seqlens_kv), (7, 8));
-        assert_eq!((params.alibi_slopes, params.alibi_batch_stride), (6, 6));
+        let AttentionParams {
+            batch,
+            seq_q,
+            seq_kv,
+            mask,
+            score,
+            lengths,
+            ..
+        } = params.attention;
+        assert_eq!((batch, seq_q, seq_kv), (3, 7, 5));
+        assert_eq!((lengths.total_q, lengths.total_kv), (9, 9));
+        assert_eq!((mask.band.upper, mask.corner()), (0, Corner::BottomRight));
+        let cu_seqlens = (lengths.cu_seqlens_q, lengths.cu_seqlens_kv);
+        assert_eq!(cu_seqlens, (DeviceAddress::new(7), DeviceAddress::new(8)));
+        assert_eq!(score.alibi_slopes, DeviceAddress::new(6));
+        assert_eq!(score.alibi_batch_stride, 6);
     }
 }

@@ -1,6 +1,6 @@
 //! The ladder's kernels: in a table of their own, so that no problem is ever given to them.
 
-use super::{Arch, Family, Instance};
+use super::{Arch, Family, Instance, Operation, TileConfig};
 use crate::config::ladder::{
     COLUMN_SHARED_BYTES, FA1_BLOCK_M, FA1_BLOCK_N, FA1_SHARED_BYTES, HEAD_DIM, THREADS,
 };
@@ -34,7 +34,8 @@ macro_rules! instances {
                 block_m: $block_m,
                 block_n: $block_n,
                 cluster: 1,
-                wgmma: None,
+                operation: Operation::Insight,
+                config: TileConfig::Fixed,
                 threads: THREADS,
                 shared_bytes: $shared_bytes,
             }

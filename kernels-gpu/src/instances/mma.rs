@@ -1,11 +1,11 @@
 //! The `mma.sync` kernels.
 
-use super::{Arch, Family, Instance};
+use super::{Arch, Family, Instance, Operation, TileConfig};
 use crate::config::mma::{self, MmaTile};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-const fn instance(name: &'static str, dtype: DType, tile: &MmaTile) -> Instance {
+const fn instance(name: &'static str, dtype: DType, tile: &'static MmaTile) -> Instance {
     Instance {
         name,
         family: Family::Mma,
@@ -17,7 +17,8 @@ const fn instance(name: &'static str, dtype: DType, tile: &MmaTile) -> Instance 
         threads: tile.threads(),
         cluster: 1,
         shared_bytes: tile.shared_bytes(),
-        wgmma: None,
+        operation: Operation::Forward,
+        config: TileConfig::Mma(tile),
     }
 }
 

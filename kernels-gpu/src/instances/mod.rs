@@ -13,6 +13,8 @@ pub use ladder::LADDER;
 pub use probe::PROBES;
 
 use crate::config::SM86_SHARED_BYTES;
+use crate::config::mma::MmaTile;
+use crate::config::simt::SimtTile;
 use crate::config::wgmma::WgmmaTile;
 use crate::dtype::DType;
 
@@ -86,8 +88,39 @@ pub struct Instance {
     pub cluster: u32,
     /// Dynamic shared memory of a launch.
     pub shared_bytes: u32,
-    /// For kernels that take tensor maps, the tile that determines them.
-    pub wgmma: Option<&'static WgmmaTile>,
+    /// What it computes.
+    pub operation: Operation,
+    /// Its tile shape.
+    pub config: TileConfig,
+}
+
+impl Instance {
+    /// The tile shape of a Hopper kernel; `None` of any other.
+    pub const fn wgmma(&self) -> Option<&'static WgmmaTile> {
+        match self.config {
+            TileConfig::Wgmma(tile) => Some(tile),
+            _ => None,
+        }
+    }
+}
+
+/// What a kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// o and lse of q, k and v.
+    Forward,
+    /// Something to learn or measure from; problems are never given to it.
+    Insight,
+}
+
+/// The tile shape of a kernel, by family.
+#[derive(Clone, Copy, Debug)]
+pub enum TileConfig {
+    Simt(&'static SimtTile),
+    Mma(&'static MmaTile),
+    Wgmma(&'static WgmmaTile),
+    /// None that a host computes with.
+    Fixed,
 }
 
 /// The rows of every family.

@@ -1,6 +1,6 @@
 //! The probes: in a table of their own, so that no problem is ever given to them.
 
-use super::{Arch, Family, Instance};
+use super::{Arch, Family, Instance, Operation, TileConfig};
 use crate::config::probe as shape;
 use crate::dtype::DType;
 
@@ -35,7 +35,8 @@ macro_rules! instances {
                 block_m: $m,
                 block_n: $n,
                 cluster: 1,
-                wgmma: None,
+                operation: Operation::Insight,
+                config: TileConfig::Fixed,
                 threads: shape::THREADS,
                 shared_bytes: $shared_bytes,
             }

@@ -1,11 +1,11 @@
 //! The fp32 kernels.
 
-use super::{Arch, Family, Instance};
+use super::{Arch, Family, Instance, Operation, TileConfig};
 use crate::config::simt::{self, SimtTile};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-const fn instance(name: &'static str, tile: &SimtTile) -> Instance {
+const fn instance(name: &'static str, tile: &'static SimtTile) -> Instance {
     Instance {
         name,
         family: Family::Simt,
@@ -17,7 +17,8 @@ const fn instance(name: &'static str, tile: &SimtTile) -> Instance {
         threads: tile.threads,
         cluster: 1,
         shared_bytes: tile.shared_bytes(),
-        wgmma: None,
+        operation: Operation::Forward,
+        config: TileConfig::Simt(tile),
     }
 }
 

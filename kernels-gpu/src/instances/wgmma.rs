@@ -1,6 +1,6 @@
 //! The Hopper kernels.
 
-use super::{Arch, Family, Instance};
+use super::{Arch, Family, Instance, Operation, TileConfig};
 use crate::config::wgmma::{self, WgmmaTile};
 use crate::dtype::DType;
 
@@ -17,7 +17,8 @@ const fn instance(name: &'static str, dtype: DType, tile: &'static WgmmaTile) ->
         threads: tile.threads(),
         cluster: tile.cluster,
         shared_bytes: tile.shared_bytes(),
-        wgmma: Some(tile),
+        operation: Operation::Forward,
+        config: TileConfig::Wgmma(tile),
     }
 }
 

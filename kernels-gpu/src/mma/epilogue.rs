@@ -82,7 +82,7 @@ impl Destination<'_> {
     unsafe fn write_rows<E: Element>(&self, row_count: u32, config: MmaTile) {
         let o = &self.params.o;
         let head_dim = config.head_dim;
-        let dims = self.params.head_dim_v;
+        let dims = self.params.attention.head_dim_v;
         let row_bytes = o.seq_stride * ELEM_BYTES as i64;
         let address = self
             .sequence

@@ -38,7 +38,7 @@ use cuda_std::math::{exp2, fma};
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
 use cuda_std::warp::{any, lane_id};
 
-use crate::abi::ForwardParams;
+use crate::abi::{AttentionParams, ForwardParams};
 use crate::config::mma::MmaTile;
 use crate::layout::swizzle::row_bytes;
 use crate::tile::opaque;
@@ -86,12 +86,12 @@ pub unsafe fn forward<
     };
     let mut round = 0;
     loop {
-        let ForwardParams {
+        let AttentionParams {
             batch,
             heads_q,
             seq_q,
             ..
-        } = anew(params);
+        } = anew(params).attention;
         let tiles = TileList::new(batch, heads_q, seq_q, config.block_m() as u32);
         let index = opaque(block_idx_x()) as u64 + round as u64 * grid_dim_x() as u64;
         if index >= tiles.count {

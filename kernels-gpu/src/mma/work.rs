@@ -73,7 +73,7 @@ impl<'a> Work<'a> {
     #[inline(always)]
     pub unsafe fn new(params: &'a ForwardParams, config: MmaTile, tile: Tile) -> Self {
         let (block_m, block_n) = (config.block_m() as u32, config.block_n as u32);
-        let launch = anew(params);
+        let launch = anew(params).attention;
         // SAFETY: forwarded to the caller.
         let sequence = unsafe { Sequence::new(&launch, tile.batch) };
         let m_begin = tile.m_block * block_m;
@@ -174,8 +174,13 @@ impl<'a> Work<'a> {
         let config = self.config;
         let TileInfo { tile, sequence, .. } = self.info();
         let params = self.params();
-        let address = sequence.q_address(&params.q, tile.head, ELEM_BYTES);
-        let q_gmem = Source::new(&params.q, address, sequence.seq_q, params.head_dim);
+        let address = sequence.q_address(&params.attention.q, tile.head, ELEM_BYTES);
+        let q_gmem = Source::new(
+            &params.attention.q,
+            address,
+            sequence.seq_q,
+            params.attention.head_dim,
+        );
         let block_m = config.block_m() as u32;
         let plain = q_gmem.has_plain_rows(config);
         // SAFETY: forwarded to the caller; the tile has room.
@@ -194,8 +199,18 @@ impl<'a> Work<'a> {
         let params = self.params();
         let (seq_kv, key_begin) = (sequence.seq_kv, self.key_begin(n_block));
         let block_n = config.block_n as u32;
-        let k_gmem = Source::new(&params.k, k.address, seq_kv, params.head_dim);
-        let v_gmem = Source::new(&params.v, v.address, seq_kv, params.head_dim_v);
+        let k_gmem = Source::new(
+            &params.attention.k,
+            k.address,
+            seq_kv,
+            params.attention.head_dim,
+        );
+        let v_gmem = Source::new(
+            &params.attention.v,
+            v.address,
+            seq_kv,
+            params.attention.head_dim_v,
+        );
         let k_smem = self.k_smem(stage);
         let v_smem = k_smem + config.operand_bytes();
         // SAFETY: forwarded to the caller; the stage has room.
@@ -222,7 +237,7 @@ impl<'a> Work<'a> {
         // SAFETY: forwarded to the caller, and to the one of `new`.
         unsafe {
             let (batch, head) = (uniform(batch), uniform(head));
-            ScoreTransform::new(&self.params(), batch, head, E::SHIFT)
+            ScoreTransform::new(&self.params().attention, batch, head, E::SHIFT)
         }
     }
 

@@ -44,13 +44,13 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
             for step in 0..RUN {
                 run[step] = acc_o[i][j * RUN + step] * norm;
             }
-            if vectors && col + RUN as u32 <= params.head_dim_v {
+            if vectors && col + RUN as u32 <= params.attention.head_dim_v {
                 // SAFETY: the four columns exist and are aligned.
                 unsafe { global::store4(row_address + (col * F32_BYTES) as u64, run) };
             } else {
                 for step in 0..RUN {
                     let dim = col + step as u32;
-                    if dim < params.head_dim_v {
+                    if dim < params.attention.head_dim_v {
                         let offset = dim as i64 * o.dim_stride * F32_BYTES as i64;
                         // SAFETY: the column exists.
                         unsafe {

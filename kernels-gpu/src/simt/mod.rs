@@ -98,8 +98,9 @@ pub unsafe fn forward<
 >(
     params: &ForwardParams,
 ) {
+    let attention = &params.attention;
     let block_m = Place::<THREADS>::groups() * ROWS as u32;
-    let tiles = TileList::new(params.batch, params.heads_q, params.seq_q, block_m);
+    let tiles = TileList::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
     let mut round = 0u64;
     loop {
         let index = opaque(block_idx_x()) as u64 + round * grid_dim_x() as u64;
@@ -138,13 +139,14 @@ unsafe fn forward_tile<
         k_chunk: K_CHUNK,
         min_blocks: 1,
     };
+    let attention = &params.attention;
     let place = Place::<THREADS>::new(thread_idx_x());
     let block_m = config.block_m() as u32;
     let m_begin = tile.m_block * block_m;
     // What is cheap to work out is worked out where it is needed (hence `opaque`), as registers are what the main
     // loop is short of.
     // SAFETY: forwarded to the caller.
-    let sequence = || unsafe { Sequence::new(params, opaque(tile.batch)) };
+    let sequence = || unsafe { Sequence::new(attention, opaque(tile.batch)) };
     let Sequence {
         seq_q,
         seq_kv,
@@ -162,13 +164,13 @@ unsafe fn forward_tile<
     let stages = p_smem + config.p_elems() as u32 * F32_BYTES;
     let stage_bytes = config.stage_elems() as u32 * F32_BYTES;
 
-    let head_kv = head_kv(params, tile.head);
-    let k_chunks = params.head_dim.div_ceil(K_CHUNK as u32);
+    let head_kv = head_kv(attention, tile.head);
+    let k_chunks = attention.head_dim.div_ceil(K_CHUNK as u32);
     let v_chunk = config.v_chunk() as u32;
     let load_k = |stage: u32, key_begin: u32, chunk: u32| {
         let sequence = sequence();
-        let address = sequence.kv_address(&params.k, head_kv, F32_BYTES);
-        let k_gmem = Source::new(&params.k, address, sequence.seq_kv, params.head_dim);
+        let address = sequence.kv_address(&attention.k, head_kv, F32_BYTES);
+        let k_gmem = Source::new(&attention.k, address, sequence.seq_kv, attention.head_dim);
         let dim_begin = chunk * K_CHUNK as u32;
         // SAFETY: the stage holds a chunk of K; nobody reads it until the next barrier.
         unsafe {
@@ -183,8 +185,8 @@ unsafe fn forward_tile<
     };
     let load_v = |stage: u32, key_begin: u32, chunk: u32| {
         let sequence = sequence();
-        let address = sequence.kv_address(&params.v, head_kv, F32_BYTES);
-        let v_gmem = Source::new(&params.v, address, sequence.seq_kv, params.head_dim_v);
+        let address = sequence.kv_address(&attention.v, head_kv, F32_BYTES);
+        let v_gmem = Source::new(&attention.v, address, sequence.seq_kv, attention.head_dim_v);
         // SAFETY: as above, for a chunk of V.
         unsafe {
             v_gmem.copy::<THREADS, HEAD_DIM, 0>(
@@ -198,14 +200,15 @@ unsafe fn forward_tile<
     };
 
     // SAFETY: forwarded to the caller.
-    let transform = || unsafe { ScoreTransform::new(params, opaque(tile.batch), tile.head, SHIFT) };
+    let transform =
+        || unsafe { ScoreTransform::new(attention, opaque(tile.batch), tile.head, SHIFT) };
     let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];
     let mut stage = 0;
 
     if blocks.begin < blocks.end {
-        let address = sequence().q_address(&params.q, tile.head, F32_BYTES);
-        let q_gmem = Source::new(&params.q, address, seq_q, params.head_dim);
+        let address = sequence().q_address(&attention.q, tile.head, F32_BYTES);
+        let q_gmem = Source::new(&attention.q, address, seq_q, attention.head_dim);
         // SAFETY: q_smem holds the tile.
         unsafe {
             q_gmem.copy::<THREADS, HEAD_DIM, { SimtTile::ROW_PAD }>(q_smem, m_begin, block_m, 0);
@@ -240,7 +243,7 @@ unsafe fn forward_tile<
                     q_smem + dim_begin * F32_BYTES,
                     stages + stage * stage_bytes,
                     place,
-                    params.head_dim - dim_begin,
+                    attention.head_dim - dim_begin,
                 );
             }
             stage ^= 1;

@@ -5,7 +5,7 @@ use core::f32::consts::LOG2_E;
 use cuda_std::global;
 use cuda_std::math::{fma, tanh};
 
-use crate::abi::ForwardParams;
+use crate::abi::{AttentionParams, Positive};
 
 /// Scores in the units the softmax works in.
 ///
@@ -32,26 +32,26 @@ impl ScoreTransform {
     /// # Safety
     /// `params` describes live allocations; `batch` and `head` are in range.
     #[inline(always)]
-    pub unsafe fn new(params: &ForwardParams, batch: u32, head: u32, shift: f32) -> Self {
-        let slope = if params.alibi_slopes == 0 {
-            0.0
-        } else {
-            let index = batch as u64 * params.alibi_batch_stride + head as u64;
-            let address = params.alibi_slopes + index * size_of::<f32>() as u64;
-            // SAFETY: there is a slope for every head.
-            f32::from_bits(unsafe { global::load_u32(address) })
+    pub unsafe fn new(params: &AttentionParams, batch: u32, head: u32, shift: f32) -> Self {
+        let score = &params.score;
+        let slope = match score.alibi_slopes {
+            None => 0.0,
+            Some(slopes) => {
+                let index = batch as u64 * score.alibi_batch_stride + head as u64;
+                let address = slopes.get() + index * size_of::<f32>() as u64;
+                // SAFETY: there is a slope for every head.
+                f32::from_bits(unsafe { global::load_u32(address) })
+            }
         };
-        let softcap = params.softcap;
+        let softcap = score.softcap.map_or(0.0, Positive::get);
+        let softmax_scale = score.softmax_scale;
         let (factor, scale) = if softcap > 0.0 {
-            (params.softmax_scale / softcap, 1.0)
-        } else if slope != 0.0 || params.softmax_scale == 0.0 {
+            (softmax_scale / softcap, 1.0)
+        } else if slope != 0.0 || softmax_scale == 0.0 {
             // A scale of 0 must not meet the −∞ of hidden keys.
-            (params.softmax_scale, 1.0)
+            (softmax_scale, 1.0)
         } else {
-            (
-                1.0f32.copysign(params.softmax_scale),
-                params.softmax_scale.abs(),
-            )
+            (1.0f32.copysign(softmax_scale), softmax_scale.abs())
         };
         Self {
             factor,

@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 
-use crate::abi::{Band, ForwardParams, PackedRows, TensorArg};
+use crate::abi::{AttentionParams, Band, DeviceAddress, ForwardParams, PackedRows, TensorArg};
 use crate::tile::opaque;
 
 /// One batch entry of a launch, dense or varlen.
@@ -24,14 +24,14 @@ impl Sequence {
     /// # Safety
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
-    pub unsafe fn new(params: &ForwardParams, batch: u32) -> Self {
-        if params.total_q == 0 {
+    pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
+        if !params.lengths.is_packed() {
             return Self::dense(params, batch);
         }
         // SAFETY: both arrays have batch + 1 elements.
         let rows = unsafe {
-            let (q_begin, seq_q) = extent(params.cu_seqlens_q, batch);
-            let (kv_begin, seq_kv) = extent(params.cu_seqlens_kv, batch);
+            let (q_begin, seq_q) = extent(params.lengths.cu_seqlens_q, batch);
+            let (kv_begin, seq_kv) = extent(params.lengths.cu_seqlens_kv, batch);
             PackedRows {
                 q_begin,
                 seq_q,
@@ -44,7 +44,7 @@ impl Sequence {
 
     /// A batch entry of a varlen launch.
     #[inline(always)]
-    pub fn packed(params: &ForwardParams, rows: PackedRows) -> Self {
+    pub fn packed(params: &AttentionParams, rows: PackedRows) -> Self {
         let PackedRows {
             q_begin,
             seq_q,
@@ -53,8 +53,8 @@ impl Sequence {
         } = rows;
         // Hidden, or kernels that come here at every tile would keep in registers which sides are open.
         let band = Band {
-            lower: opaque(params.band.lower as u32) as i32,
-            upper: opaque(params.band.upper as u32) as i32,
+            lower: opaque(params.mask.band.lower as u32) as i32,
+            upper: opaque(params.mask.band.upper as u32) as i32,
         };
         Self {
             batch: 0,
@@ -68,14 +68,14 @@ impl Sequence {
 
     /// A batch entry of a dense launch.
     #[inline(always)]
-    pub fn dense(params: &ForwardParams, batch: u32) -> Self {
+    pub fn dense(params: &AttentionParams, batch: u32) -> Self {
         Self {
             batch,
             q_begin: 0,
             kv_begin: 0,
             seq_q: params.seq_q,
             seq_kv: params.seq_kv,
-            band: params.band,
+            band: params.mask.band,
         }
     }
 
@@ -103,23 +103,25 @@ impl Sequence {
 
     /// Address of row 0 of `head` of lse.
     #[inline(always)]
-    pub fn lse_address(&self, params: &ForwardParams, head: u32) -> u64 {
-        let row = if params.total_q == 0 {
+    pub fn lse_address(&self, forward: &ForwardParams, head: u32) -> u64 {
+        let params = &forward.attention;
+        let row = if !params.lengths.is_packed() {
             (self.batch as u64 * params.heads_q as u64 + head as u64) * params.seq_q as u64
         } else {
-            head as u64 * params.total_q as u64 + self.q_begin as u64
+            head as u64 * params.lengths.total_q as u64 + self.q_begin as u64
         };
-        params.lse + row * size_of::<f32>() as u64
+        forward.lse + row * size_of::<f32>() as u64
     }
 }
 
 /// First element and number of elements of part `index` of a running sum of lengths.
 ///
 /// # Safety
-/// The array at `address` has `index + 2` elements.
+/// The array `sums` is there and has `index + 2` elements.
 #[inline(always)]
-unsafe fn extent(address: u64, index: u32) -> (u32, u32) {
-    let element = address + index as u64 * size_of::<u32>() as u64;
+unsafe fn extent(sums: Option<DeviceAddress>, index: u32) -> (u32, u32) {
+    let sums = sums.map_or(0, DeviceAddress::get);
+    let element = sums + index as u64 * size_of::<u32>() as u64;
     // SAFETY: forwarded to the caller.
     unsafe {
         let begin = global::load_u32(element);
@@ -130,7 +132,7 @@ unsafe fn extent(address: u64, index: u32) -> (u32, u32) {
 
 /// Head of k and v that query head `head` attends to.
 #[inline(always)]
-pub fn head_kv(params: &ForwardParams, head: u32) -> u32 {
+pub fn head_kv(params: &AttentionParams, head: u32) -> u32 {
     // SAFETY: heads_kv divides heads_q, so neither is zero where there is a tile. Without this a division carries a
     // panic branch.
     unsafe { core::hint::assert_unchecked(params.heads_kv != 0) };

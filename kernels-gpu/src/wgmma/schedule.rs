@@ -7,7 +7,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::gqa::Packing;
-use crate::abi::{Band, ForwardParams, PackedRows};
+use crate::abi::{AttentionParams, Band, PackedRows};
 use crate::config::wgmma::ELEMENT_BYTES;
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
@@ -59,7 +59,7 @@ pub struct Schedule {
 impl Schedule {
     /// The tiles of dense `params` for clusters of `cluster_m` rows; `None` if there are none, or too many to number
     /// with 31 bits.
-    pub fn new(params: &ForwardParams, packing: Packing, cluster_m: u32) -> Option<Self> {
+    pub fn new(params: &AttentionParams, packing: Packing, cluster_m: u32) -> Option<Self> {
         let rows = params.seq_q.checked_mul(packing.heads())?;
         let super_blocks = rows.div_ceil(cluster_m);
         let packs = params.heads_kv.checked_mul(packing.packs())?;
@@ -88,7 +88,7 @@ impl Schedule {
     /// The tiles of varlen `params`, whose list in [`Order::of`] has `entries` entries at device address `list`; `None`
     /// as for [`Schedule::new`].
     pub fn listed(
-        params: &ForwardParams,
+        params: &AttentionParams,
         packing: Packing,
         total_kv: u32,
         list: u64,
@@ -229,7 +229,7 @@ pub enum Order {
 
 impl Order {
     /// The order for varlen `params`.
-    pub fn of(params: &ForwardParams) -> Self {
+    pub fn of(params: &AttentionParams) -> Self {
         if uneven(params) {
             Self::ByLength {
                 row_bytes: row_bytes(params),
@@ -251,8 +251,8 @@ impl Order {
 }
 
 /// Whether any list of tiles of varlen `params` can be numbered with 31 bits.
-pub fn can_number_listed(params: &ForwardParams, packing: Packing, cluster_m: u32) -> bool {
-    let rows = u64::from(params.total_q) * u64::from(packing.heads());
+pub fn can_number_listed(params: &AttentionParams, packing: Packing, cluster_m: u32) -> bool {
+    let rows = u64::from(params.lengths.total_q) * u64::from(packing.heads());
     // All tiles but the last of each sequence are whole.
     let most = rows / u64::from(cluster_m) + u64::from(params.batch);
     let packs = params.heads_kv.checked_mul(packing.packs());
@@ -272,17 +272,17 @@ fn last(super_blocks: u32, sequences: u32) -> Option<u32> {
 }
 
 /// Whether tiles of one head differ much in length: a border on the right but none near on the left.
-fn uneven(params: &ForwardParams) -> bool {
-    params.band.upper < Band::OPEN && -(params.band.lower as i64) >= params.seq_q as i64
+fn uneven(params: &AttentionParams) -> bool {
+    params.mask.band.upper < Band::OPEN && -(params.mask.band.lower as i64) >= params.seq_q as i64
 }
 
 /// Bytes of a row of K and of V.
-fn row_bytes(params: &ForwardParams) -> u32 {
+fn row_bytes(params: &AttentionParams) -> u32 {
     (params.head_dim + params.head_dim_v) * ELEMENT_BYTES
 }
 
 /// Bytes of `rows` rows of a head of K and V.
-fn head_bytes(params: &ForwardParams, rows: u32) -> u64 {
+fn head_bytes(params: &AttentionParams, rows: u32) -> u64 {
     rows as u64 * row_bytes(params) as u64
 }
 
@@ -304,10 +304,11 @@ fn divide(dividend: u32, divisor: u32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{Corner, MaskParams};
     use bytemuck::Zeroable;
 
-    fn params(batch: u32, heads: [u32; 2], seq: u32, band: Band) -> ForwardParams {
-        ForwardParams {
+    fn params(batch: u32, heads: [u32; 2], seq: u32, band: Band) -> AttentionParams {
+        AttentionParams {
             batch,
             heads_q: heads[0],
             heads_kv: heads[1],
@@ -315,12 +316,12 @@ mod tests {
             seq_kv: seq,
             head_dim: 128,
             head_dim_v: 128,
-            band,
-            ..ForwardParams::zeroed()
+            mask: MaskParams::new(band, Corner::TopLeft),
+            ..AttentionParams::zeroed()
         }
     }
 
-    fn unpacked(params: &ForwardParams, cluster_m: u32) -> Option<Schedule> {
+    fn unpacked(params: &AttentionParams, cluster_m: u32) -> Option<Schedule> {
         let group = params.heads_q / params.heads_kv;
         Schedule::new(params, Packing::none(group), cluster_m)
     }

@@ -75,16 +75,16 @@ pub struct ForwardMaps {
 }
 
 impl ForwardMaps {
-    /// The maps for `params` and a kernel of this tile shape. `total_kv` is the number of rows of all sequences of k
-    /// and v together, and is read for varlen tiles only.
+    /// The maps for `forward` and a kernel of this tile shape.
     pub fn new(
-        params: &ForwardParams,
-        total_kv: u32,
+        forward: &ForwardParams,
         tile: &WgmmaTile,
         packing: Packing,
     ) -> Result<Self, Refusal> {
-        let (batch, seq_q, seq_kv) = if tile.varlen {
-            (1, params.total_q, total_kv)
+        let params = &forward.attention;
+        let lengths = &params.lengths;
+        let (batch, seq_q, seq_kv) = if lengths.is_packed() {
+            (1, lengths.total_q, lengths.total_kv)
         } else {
             (params.batch, params.seq_q, params.seq_kv)
         };
@@ -114,7 +114,7 @@ impl ForwardMaps {
             q: rows("q", &params.q, d)?,
             k: keys("k", &params.k, d)?,
             v: keys("v", &params.v, d_v)?,
-            o: rows("o", &params.o, d_v)?,
+            o: rows("o", &forward.o, d_v)?,
         })
     }
 }
@@ -181,6 +181,7 @@ fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::AttentionParams;
     use crate::config::wgmma::HD128_SINGLE;
     use bytemuck::Zeroable;
 
@@ -212,11 +213,10 @@ mod tests {
 
     #[test]
     fn a_box_holds_a_pack() {
-        let params = ForwardParams {
+        let attention = AttentionParams {
             q: ARG,
             k: ARG,
             v: ARG,
-            o: ARG,
             batch: 3,
             heads_q: 10,
             heads_kv: 2,
@@ -224,9 +224,14 @@ mod tests {
             seq_kv: 1000,
             head_dim: 96,
             head_dim_v: 96,
-            ..ForwardParams::zeroed()
+            ..AttentionParams::zeroed()
         };
-        let maps = |packing| ForwardMaps::new(&params, 0, &HD128_SINGLE, packing).unwrap();
+        let params = ForwardParams {
+            attention,
+            o: ARG,
+            lse: 0,
+        };
+        let maps = |packing| ForwardMaps::new(&params, &HD128_SINGLE, packing).unwrap();
         let packed = maps(Packing::fewest_tiles(5, [7].into_iter(), 128));
         for map in [packed.q, packed.o] {
             assert_eq!(map.rank, 5);

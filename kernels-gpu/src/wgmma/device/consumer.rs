@@ -65,7 +65,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
     let turns = Turns::new(warpgroup, tile.consumers);
     let mut consumer = Consumer::<K, S, P, O> {
         launch,
-        scale_log2: params.softmax_scale * LOG2_E,
+        scale_log2: params.attention.score.softmax_scale * LOG2_E,
         lanes,
         turns,
         k: Ring::consumer(barriers.k_full, barriers.k_empty, tile.k_stages),
@@ -88,7 +88,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
         }
         while inbox.wait() {
             let place = inbox.tile();
-            let sequence = inbox.sequence(params, place);
+            let sequence = inbox.sequence(&params.attention, place);
             let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
             consumer.skip(ranges.cluster.end - ranges.block.end, false);
             consumer.skip(ranges.block.end - ranges.own.end, tile.ping_pong);
@@ -98,8 +98,8 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
             consumer.attend(&query, ranges.own, &q, &inbox);
             let place = inbox.tile();
             // Worked out again rather than kept.
-            let sequence = inbox.sequence(params, place);
-            if params.band.lower > -Band::OPEN {
+            let sequence = inbox.sequence(&params.attention, place);
+            if params.attention.mask.band.lower > -Band::OPEN {
                 // Without a border on the left all ranges begin with block 0.
                 let ranges = Ranges::new(launch, tile, &sequence, place, warpgroup);
                 consumer.skip(ranges.own.begin - ranges.block.begin, tile.ping_pong);

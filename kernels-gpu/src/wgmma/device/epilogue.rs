@@ -204,7 +204,7 @@ unsafe fn store_rows(
         let mut panel = 0;
         while panel < tile.panels_v() {
             let col = panel * PANEL_COLS + chunk * CHUNK_ELEMS;
-            if exists && col < params.head_dim_v {
+            if exists && col < params.attention.head_dim_v {
                 let from = o_smem + panel * tile.row_panel_bytes() + swizzled(row, chunk);
                 // SAFETY: the chunk is staged, and exists in global memory, as head_dim_v is a multiple of it.
                 unsafe {

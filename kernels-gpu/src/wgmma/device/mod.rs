@@ -91,7 +91,7 @@ pub unsafe fn forward<
     let tile = &K::TILE;
     // SAFETY: forwarded to the caller. What is known here is not asked, and kept in predicates, at every tile.
     unsafe {
-        assert_unchecked((params.total_q != 0) == tile.varlen);
+        assert_unchecked(params.attention.lengths.is_packed() == tile.varlen);
         assert_unchecked(schedule.packing.is_possible());
     }
     let smem = shared::dynamic_base();

@@ -50,7 +50,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     // SAFETY: forwarded to the caller. Loads go to stages the consumers have emptied.
     unsafe {
         while inbox.wait_alone() {
-            let (place, sequence) = inbox.take_alone(params);
+            let (place, sequence) = inbox.take_alone(&params.attention);
             let blocks = cluster_range(&sequence, tile, place, launch.packing());
             let last = blocks.end - 1;
             if tile.q_in_registers || tile.q_stages > 1 {

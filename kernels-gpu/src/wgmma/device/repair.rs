@@ -149,7 +149,8 @@ impl Repair<'_> {
         let (first, last) = visible_keys(query as i32, band, seq_kv);
         // SAFETY: forwarded to the caller; all lanes run the same loops.
         unsafe {
-            let transform = ScoreTransform::new(self.launch.params, self.place.batch, head, 0.0);
+            let transform =
+                ScoreTransform::new(&self.launch.params.attention, self.place.batch, head, 0.0);
             let lse = self.lse(row);
             let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];
@@ -190,13 +191,17 @@ impl Repair<'_> {
     #[inline(always)]
     unsafe fn query(&self, head: u32, query: u32) -> [u32; PAIRS] {
         let params = self.launch.params;
-        let q = self.sequence.q_address(&params.q, head, ELEMENT_BYTES);
+        let q = self
+            .sequence
+            .q_address(&params.attention.q, head, ELEMENT_BYTES);
         let mut pairs = [0; PAIRS];
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
-            if col < params.head_dim {
+            if col < params.attention.head_dim {
                 // SAFETY: forwarded to the caller: the row and the columns exist.
-                pairs[i] = unsafe { global::load_u32(element(q, params.q.seq_stride, query, col)) };
+                pairs[i] = unsafe {
+                    global::load_u32(element(q, params.attention.q.seq_stride, query, col))
+                };
             }
         }
         pairs
@@ -210,13 +215,15 @@ impl Repair<'_> {
         } = self;
         let params = self.launch.params;
         // Worked out for each key rather than kept.
-        let k = sequence.kv_address(&params.k, opaque(place.head_kv), ELEMENT_BYTES);
+        let k = sequence.kv_address(&params.attention.k, opaque(place.head_kv), ELEMENT_BYTES);
         let mut dot = 0.0;
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
-            if col < params.head_dim {
+            if col < params.attention.head_dim {
                 // SAFETY: forwarded to the caller: the row and the columns exist.
-                let k = unsafe { global::load_u32(element(k, params.k.seq_stride, key, col)) };
+                let k = unsafe {
+                    global::load_u32(element(k, params.attention.k.seq_stride, key, col))
+                };
                 let (q, k) = (E::unpack(query[i]), E::unpack(k));
                 dot = fma(q[0], k[0], fma(q[1], k[1], dot));
             }
@@ -232,7 +239,7 @@ impl Repair<'_> {
 
     #[inline(always)]
     fn has_pair(&self, i: usize) -> bool {
-        self.col(i) < self.launch.params.head_dim_v
+        self.col(i) < self.launch.params.attention.head_dim_v
     }
 
     /// Shared address of the lane's pair `i` of a staged row.
@@ -249,7 +256,7 @@ impl Repair<'_> {
     /// The lane's pair `i` of a row of V.
     #[inline(always)]
     unsafe fn v_pair(&self, key: u32, i: usize) -> u32 {
-        let v = &self.launch.params.v;
+        let v = &self.launch.params.attention.v;
         let head = self
             .sequence
             .kv_address(v, self.place.head_kv, ELEMENT_BYTES);

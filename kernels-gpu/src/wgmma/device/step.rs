@@ -139,7 +139,7 @@ where
             if right || left || !plain {
                 // What only such blocks need is worked out here rather than kept.
                 let place = inbox.tile();
-                let sequence = inbox.sequence(self.launch.params, place);
+                let sequence = inbox.sequence(&self.launch.params.attention, place);
                 let warpgroup = opaque(thread_idx_x()) / WARPGROUP - 1;
                 let row = row_begin(self.launch, &Self::TILE, place, warpgroup) + self.lanes.row();
                 if !plain {
@@ -175,7 +175,8 @@ where
         // Slopes come with packs of one head, so there is one slope, and a row is a query.
         let head = self.launch.query_head(place, 0);
         // SAFETY: forwarded to the caller; the tile's batch entry and head exist.
-        let transform = unsafe { ScoreTransform::new(self.launch.params, place.batch, head, 0.0) };
+        let transform =
+            unsafe { ScoreTransform::new(&self.launch.params.attention, place.batch, head, 0.0) };
         let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
         let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
         let scores = core::array::from_mut(&mut self.acc_s);
@@ -190,8 +191,8 @@ where
     /// Whether scores enter the softmax as they are, up to a positive factor.
     #[inline(always)]
     pub(super) fn plain(&self) -> bool {
-        let params = self.launch.params;
-        params.softcap <= 0.0 && params.softmax_scale > 0.0 && params.alibi_slopes == 0
+        let score = &self.launch.params.attention.score;
+        score.softcap.is_none() && score.softmax_scale > 0.0 && score.alibi_slopes.is_none()
     }
 
     /// Rounds the probabilities to the left operand of P V.

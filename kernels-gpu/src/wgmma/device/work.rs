@@ -8,7 +8,7 @@ use core::mem::offset_of;
 use cuda_std::warp::uniform;
 use cuda_std::{cluster, global, mbarrier, shared};
 
-use crate::abi::ForwardParams;
+use crate::abi::AttentionParams;
 use crate::barriers::Barriers;
 use crate::config::wgmma::{WORK_PART_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
@@ -109,7 +109,7 @@ impl<'a> Inbox<'a> {
     /// # Safety
     /// As [`Self::tile`], which gave `place`.
     #[inline(always)]
-    pub unsafe fn sequence(&self, params: &ForwardParams, place: Tile) -> Sequence {
+    pub unsafe fn sequence(&self, params: &AttentionParams, place: Tile) -> Sequence {
         if !self.tile.varlen {
             return Sequence::dense(params, place.batch);
         }
@@ -136,7 +136,7 @@ impl<'a> Inbox<'a> {
     /// # Safety
     /// The producer thread calls it after [`Self::wait_alone`], which has returned true.
     #[inline(always)]
-    pub unsafe fn take_alone(&self, params: &ForwardParams) -> (Tile, Sequence) {
+    pub unsafe fn take_alone(&self, params: &AttentionParams) -> (Tile, Sequence) {
         // SAFETY: forwarded to the caller; the slot is full.
         unsafe {
             let [super_block, head, batch, above_head_kv] = self.read(0);

@@ -1,0 +1,45 @@
+//! Where the sequences of a launch lie among the rows of its operands.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::tensor::DeviceAddress;
+
+/// How long the sequences of a launch are, beside the `seq_q` and `seq_kv` that none exceeds.
+///
+/// The arrays lie in device memory. The host may not know what they hold, so kernels clamp what they read: no value in
+/// them makes a kernel leave its operands.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct LengthsParams {
+    /// Rows of q, and of o, of all sequences together, where they are packed; 0 otherwise.
+    pub total_q: u32,
+    /// As `total_q`, of k and v.
+    pub total_kv: u32,
+    /// i32 `[batch + 1]`: sequence `b` has the rows `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]` of q, o and lse, which are
+    /// packed along their rows. `None` where each sequence is a batch entry of its operands.
+    pub cu_seqlens_q: Option<DeviceAddress>,
+    /// As `cu_seqlens_q`, of k and v.
+    pub cu_seqlens_kv: Option<DeviceAddress>,
+    /// i32 `[batch]`: how many of a sequence's rows of k and v are used, from the first on. `None`: all.
+    pub seqused_kv: Option<DeviceAddress>,
+}
+
+impl LengthsParams {
+    /// Whether sequences follow one another along the rows of the operands (varlen), which then have no batch axis.
+    #[inline(always)]
+    pub const fn is_packed(&self) -> bool {
+        self.total_q != 0
+    }
+}
+
+/// Where a sequence of a varlen launch lies among the packed rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct PackedRows {
+    /// First row of q, o and lse.
+    pub q_begin: u32,
+    pub seq_q: u32,
+    /// First row of k and v.
+    pub kv_begin: u32,
+    pub seq_kv: u32,
+}

@@ -1,0 +1,43 @@
+//! What host and kernel exchange at a launch: parameter structs passed by value, byte for byte.
+//!
+//! Operations share [`AttentionParams`] and add their own. The offsets are pinned by a test in this file: both sides are
+//! compiled by different compilers. `Pod` vouches that there is no padding, so a struct's bytes are its image. What may
+//! be absent is an `Option` whose `None` is zero.
+
+mod attention;
+mod forward;
+mod lengths;
+mod mask;
+mod score;
+mod tensor;
+
+pub use attention::AttentionParams;
+pub use forward::ForwardParams;
+pub use lengths::{LengthsParams, PackedRows};
+pub use mask::{Band, Corner, MaskParams};
+pub use score::{Positive, ScoreParams};
+pub use tensor::{DeviceAddress, TensorArg};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::{offset_of, size_of};
+
+    #[test]
+    fn offsets_are_pinned() {
+        assert_eq!(size_of::<TensorArg>(), 40);
+        assert_eq!(offset_of!(AttentionParams, q), 0);
+        assert_eq!(offset_of!(AttentionParams, batch), 120);
+        assert_eq!(offset_of!(AttentionParams, head_dim_v), 144);
+        assert_eq!(offset_of!(AttentionParams, mask), 148);
+        assert_eq!(offset_of!(AttentionParams, score), 160);
+        assert_eq!(offset_of!(ScoreParams, softcap), 4);
+        assert_eq!(offset_of!(ScoreParams, alibi_slopes), 8);
+        assert_eq!(offset_of!(AttentionParams, lengths), 184);
+        assert_eq!(offset_of!(LengthsParams, cu_seqlens_q), 8);
+        assert_eq!(offset_of!(LengthsParams, seqused_kv), 24);
+        assert_eq!(offset_of!(ForwardParams, o), 216);
+        assert_eq!(offset_of!(ForwardParams, lse), 256);
+        assert_eq!(size_of::<ForwardParams>(), 264);
+    }
+}
