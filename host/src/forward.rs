@@ -1,8 +1,7 @@
 use std::sync::Arc;
 
 use crate::spec::{Layout, Shape, TensorSpec};
-use crate::variant::select;
-use crate::{Backend, DType, Error, ForwardOptions, Memory, Operands, Problem, Tensor};
+use crate::{Backend, DType, Error, ForwardOptions, Memory, Operands, Plan, Problem, Tensor};
 
 /// What [`forward`] computes.
 pub struct Output<M: Memory> {
@@ -19,11 +18,11 @@ pub struct Output<M: Memory> {
 ///
 /// Allocates o and lse, queues the work and returns without waiting for it; reading the result waits.
 /// What the first call of a kernel, or with an [`AlibiSlopes`](crate::AlibiSlopes) or
-/// [`CuSeqlens`](crate::CuSeqlens), does beside that and waits for is listed at [`Backend::forward_raw`].
+/// [`CuSeqlens`](crate::CuSeqlens), does beside that and waits for is listed at [`Backend::launch`].
 ///
 /// # Errors
-/// [`Error::Argument`] naming the operand or option that is refused, [`Error::OutOfMemory`] or
-/// [`Error::Device`].
+/// [`Error::Argument`] naming the operand or option that is refused (lengths and slopes that only the device has are given
+/// by address: [`Backend::launch`]), [`Error::OutOfMemory`] or [`Error::Device`].
 pub fn forward<B: Backend>(
     backend: &mut B,
     q: &Tensor<B::Memory>,
@@ -32,14 +31,68 @@ pub fn forward<B: Backend>(
     options: &ForwardOptions,
 ) -> Result<Output<B::Memory>, Error> {
     let problem = Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), options)?;
-    // Before anything is allocated.
-    select(&problem, &backend.capabilities())?;
+    // Before anything is allocated. Buffers are new, so only q, k and v may lie where some kernels cannot read.
     let memory = backend.memory();
-    let mut output = Output {
-        o: allocate(memory, *problem.o())?,
-        lse: allocate(memory, lse_spec(&problem.o().shape)?)?,
+    let inputs = Operands {
+        q: q.address(memory),
+        k: k.address(memory),
+        v: v.address(memory),
+        ..Operands::default()
     };
-    forward_into(backend, q, k, v, &mut output, options)?;
+    let plan = Plan::for_operands(&problem, &backend.capabilities(), &inputs)?;
+    run_into_new(backend, &plan, &inputs)
+}
+
+/// [`forward`] by a plan that was made before ([`Backend::plan`]), which spares checking the problem and choosing a kernel.
+///
+/// # Errors
+/// [`Error::Argument`] naming an operand that is not of the plan's problem or not at an address it was made for, or the
+/// plan if it is for another kind of backend; [`Error::OutOfMemory`] or [`Error::Device`].
+pub fn forward_planned<B: Backend>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+) -> Result<Output<B::Memory>, Error> {
+    let problem = plan.problem();
+    for (argument, tensor, planned) in [
+        ("q", q, problem.q()),
+        ("k", k, problem.k()),
+        ("v", v, problem.v()),
+    ] {
+        if tensor.spec() != planned {
+            let wrong = format!("it is {:?}", tensor.spec());
+            return Err(Error::argument(
+                argument,
+                wrong,
+                format!("{planned:?}, as planned"),
+            ));
+        }
+    }
+    let memory = backend.memory();
+    let inputs = Operands {
+        q: q.address(memory),
+        k: k.address(memory),
+        v: v.address(memory),
+        ..Operands::default()
+    };
+    run_into_new(backend, plan, &inputs)
+}
+
+/// Launches `plan` on `inputs`, the addresses of tensors of its problem, and new outputs.
+fn run_into_new<B: Backend>(
+    backend: &mut B,
+    plan: &Plan,
+    inputs: &Operands,
+) -> Result<Output<B::Memory>, Error> {
+    let o = plan.problem().o();
+    let memory = backend.memory();
+    let output = Output {
+        o: allocate(memory, *o)?,
+        lse: allocate(memory, lse_spec(&o.shape)?)?,
+    };
+    run(backend, plan, inputs, &output)?;
     Ok(output)
 }
 
@@ -81,14 +134,30 @@ pub fn forward_into<B: Backend>(
         k: k.address(memory),
         v: v.address(memory),
         o: output.o.address(memory),
-        lse: output.lse.address(memory),
         ..Operands::default()
+    };
+    let plan = Plan::for_operands(&problem, &backend.capabilities(), &operands)?;
+    run(backend, &plan, &operands, output)
+}
+
+/// Launches `plan` on `inputs`, the addresses of tensors, and `output`, which nobody else has.
+fn run<B: Backend>(
+    backend: &mut B,
+    plan: &Plan,
+    inputs: &Operands,
+    output: &Output<B::Memory>,
+) -> Result<(), Error> {
+    let memory = backend.memory();
+    let operands = Operands {
+        o: output.o.address(memory),
+        lse: output.lse.address(memory),
+        ..*inputs
     };
     // SAFETY: a `Tensor` reaches only into its own buffer, which is live, and `Memory` frees it only
     // behind the work queued here. o and lse are the only views of their buffers and borrowed
-    // mutably; later accesses queue up behind this one. q, k and v are only read. Buffers are aligned
+    // mutably, or just made; later accesses queue up behind this one. q, k and v are only read. Buffers are aligned
     // to 16 bytes, and origins count elements.
-    unsafe { backend.forward_raw(&problem, &operands) }
+    unsafe { backend.launch(plan, &operands) }
 }
 
 /// lse is contiguous f32 `[batch, heads_q, seq_q, 1]`.
@@ -135,6 +204,29 @@ mod tests {
         forward_into(&mut cpu, &x, &x, &x, &mut output, &options).unwrap();
         let o = output.o.download(cpu.memory()).unwrap();
         assert_eq!(o.to_f32(Layout::Bshd), expected);
+    }
+
+    #[test]
+    fn a_plan_takes_the_tensors_it_was_made_for() {
+        let mut cpu = Cpu::new();
+        let values = [1.0, 2.0, 3.0, 4.0];
+        let x = HostTensor::from_f32(&values, SHAPE, Layout::Bshd).unwrap();
+        let x = x.upload(cpu.memory()).unwrap();
+        let options = ForwardOptions::new();
+        let problem =
+            Problem::with_dense_output(*x.spec(), *x.spec(), *x.spec(), &options).unwrap();
+        let plan = cpu.plan(&problem).unwrap();
+        let planned = forward_planned(&mut cpu, &plan, &x, &x, &x).unwrap();
+        let planned = planned.o.download(cpu.memory()).unwrap();
+        let o = forward(&mut cpu, &x, &x, &x, &options).unwrap().o;
+        let expected = o.download(cpu.memory()).unwrap();
+        assert_eq!(planned.to_f32(Layout::Bshd), expected.to_f32(Layout::Bshd));
+
+        let shape = Shape { dim: 1, ..SHAPE };
+        let y = HostTensor::from_f32(&[1.0; 2], shape, Layout::Bshd).unwrap();
+        let y = y.upload(cpu.memory()).unwrap();
+        let refused = forward_planned(&mut cpu, &plan, &x, &y, &x);
+        assert!(matches!(refused, Err(Error::Argument { argument, .. }) if argument == "k"));
     }
 
     #[test]

@@ -60,45 +60,40 @@
 //! ```
 //!
 //! Tensors have any i64 strides, so slices, transposes and broadcasts need no copy. Engines that own
-//! their buffers pass addresses to [`Backend::forward_raw`] instead.
+//! their buffers and streams make a [`Plan`] once and launch it with addresses ([`Backend::launch`]).
 
-mod alibi;
 pub mod backend;
 pub mod cases;
-mod cu_seqlens;
 mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
 #[cfg(feature = "cli")]
 pub mod learn;
-mod mask;
 mod memory;
 mod modules;
-mod options;
 pub mod oracle;
+pub mod plan;
 mod problem;
 mod spec;
 mod tensor;
-pub mod variant;
 
-pub use alibi::AlibiSlopes;
 pub use backend::cpu::Cpu;
 pub use backend::cuda::{Cuda, CudaDevice};
 pub use backend::sim::Sim;
 pub use backend::{Backend, Gpu};
-pub use cu_seqlens::CuSeqlens;
 pub use error::Error;
-pub use forward::{Output, forward, forward_into};
+pub use forward::{Output, forward, forward_into, forward_planned};
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
-pub use mask::Mask;
 pub use memory::Memory;
-pub use options::ForwardOptions;
-pub use problem::{MAX_HEAD_DIM, Operands, Problem, SEQ_LIMIT, Sequence};
+pub use plan::{Capabilities, GpuCapabilities, Operands, Plan};
+pub use problem::{
+    AlibiSlopes, CuSeqlens, DeviceLengths, ForwardOptions, KnownArrays, Lengths, MAX_HEAD_DIM,
+    Mask, Problem, SEQ_LIMIT, Sequence, Variant,
+};
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;
-pub use variant::{Capabilities, Variant};
 
 /// Compiles and runs what README.md shows.
 #[cfg(doctest)]

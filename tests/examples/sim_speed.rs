@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut cells = Vec::new();
         for checks in [Checks::NONE, Checks::ALL] {
             let mut sim = Sim::on(SimDevice::new().checks(checks));
-            name = sim.kernel_name(&case.problem()?)?;
+            name = sim.plan(&case.problem()?)?.kernel_name();
             // Parses the kernel.
             case.run(&mut sim)?;
             let mut best = f64::INFINITY;

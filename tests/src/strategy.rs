@@ -88,7 +88,19 @@ fn mask(limit: u32) -> impl Strategy<Value = Mask> {
         proptest::option::of(length)
     };
     let window = (side(), side()).prop_map(|(left, right)| Mask::Window { left, right });
-    prop_oneof![Just(Mask::None), Just(Mask::Causal), window]
+    let edge = || {
+        let distance = prop_oneof![Just(0), -40..40i32, -(limit as i32)..=limit as i32];
+        proptest::option::of(distance)
+    };
+    let band = (edge(), edge()).prop_map(|(lower, upper)| Mask::Band { lower, upper });
+    let causal_top_left = Just(Mask::CAUSAL_TOP_LEFT);
+    prop_oneof![
+        Just(Mask::None),
+        Just(Mask::Causal),
+        window,
+        causal_top_left,
+        band
+    ]
 }
 
 fn scale_factor() -> impl Strategy<Value = Option<f32>> {

@@ -2,7 +2,7 @@
 
 use ferroflash::cases::Case;
 use ferroflash::oracle::Rows;
-use ferroflash::variant::eligible;
+use ferroflash::plan::eligible;
 use ferroflash::{Backend, HostTensor, Variant};
 
 /// Runs `case` by every variant that can on `backend`, and holds all rows to the oracle.

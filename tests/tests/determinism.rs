@@ -1,7 +1,7 @@
 //! The same inputs give the same bits, every time.
 
 use ferroflash::cases::{AlibiSpec, CaseSpec, Lengths, dtypes_of};
-use ferroflash::variant::eligible;
+use ferroflash::plan::eligible;
 use ferroflash::{Backend, Cpu, HostTensor, Mask, forward};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;

@@ -93,7 +93,7 @@ fn every_kernel(schedule: u64, shift: usize) {
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(instance.family));
         let problem = case.problem().expect("valid");
-        let name = sim.kernel_name(&problem).expect("eligible");
+        let name = sim.plan(&problem).expect("eligible").kernel_name();
         assert_eq!(name, instance.name, "{spec} is for another kernel");
         let run = case.run(&mut sim);
         let (o, lse) = run.unwrap_or_else(|error| panic!("{name}: {spec}: {error}"));

@@ -125,7 +125,7 @@ fn packed_launches<D: Device>(gpu: &mut Gpu<D>, shift: usize) {
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(Family::Wgmma));
         let problem = case.problem().expect("valid");
-        let heads = gpu.heads_per_tile(&problem).expect("TMA reaches it");
+        let heads = gpu.plan(&problem).expect("TMA reaches it").heads_per_tile();
         packed += u32::from(heads > 1);
         let what = format!("{spec}, {heads} heads a tile");
         let run = case.run(gpu);
@@ -171,8 +171,8 @@ fn random_cases_pack() {
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(Family::Wgmma));
         let problem = case.problem().expect("valid");
-        if let Ok(heads) = sim.heads_per_tile(&problem) {
-            cases[usize::from(heads > 1)] += 1;
+        if let Ok(plan) = sim.plan(&problem) {
+            cases[usize::from(plan.heads_per_tile() > 1)] += 1;
         }
     }
     let [unpacked, packed] = cases;
@@ -211,9 +211,7 @@ fn rows_without_a_head_are_not_repaired() {
     let mut case = spec.build().expect("small");
     case.v.set(0, 0, 4, 7, f32::NAN);
     let mut sim = Sim::new();
-    assert_eq!(
-        sim.heads_per_tile(&case.problem().expect("valid")).ok(),
-        Some(4)
-    );
+    let plan = sim.plan(&case.problem().expect("valid")).expect("eligible");
+    assert_eq!(plan.heads_per_tile(), 4);
     every_variant_is_right(&mut sim, &mut case, &spec.to_string());
 }

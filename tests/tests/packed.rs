@@ -96,10 +96,11 @@ fn every_kernel<D: Device>(
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Kernels(instance.family));
         let problem = case.problem().expect("valid");
-        let Ok(name) = gpu.kernel_name(&problem) else {
+        let Ok(plan) = gpu.plan(&problem) else {
             // Of another architecture than a real GPU's.
             continue;
         };
+        let name = plan.kernel_name();
         assert_eq!(name, instance.name, "{spec} is for another kernel");
         let run = case.run(gpu);
         let (o, lse) = run.unwrap_or_else(|error| panic!("{name}: {spec}: {error}"));

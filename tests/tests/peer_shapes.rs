@@ -2,7 +2,7 @@
 
 use ferroflash::cases::{Case, Lengths, dtypes_of, normal};
 use ferroflash::oracle::Rows;
-use ferroflash::variant::eligible;
+use ferroflash::plan::eligible;
 use ferroflash::{AlibiSlopes, Backend, Cpu, DType, ForwardOptions, Layout, Mask, Shape};
 use ferroflash_tests::gpu::gpu_or_not_run;
 

@@ -6,7 +6,7 @@ use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::Rows;
-use ferroflash::variant::eligible;
+use ferroflash::plan::eligible;
 use ferroflash::{Backend, Cpu, DType};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::schedules::SCHEDULES;

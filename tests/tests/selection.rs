@@ -1,9 +1,9 @@
 //! Which variants are eligible, which is preferred, and what forcing one does.
 
-use ferroflash::variant::{GpuCapabilities, eligible, find_instance, preferred, select, why_not};
+use ferroflash::plan::{GpuCapabilities, eligible, find_instance, preferred, why_not};
 use ferroflash::{
     Backend, Capabilities, Cpu, CuSeqlens, DType, Error, ForwardOptions, Layout, MAX_HEAD_DIM,
-    Problem, Shape, Sim, TensorSpec, Variant,
+    Plan, Problem, Shape, Sim, TensorSpec, Variant,
 };
 use kernels_gpu::instances::Family;
 
@@ -26,6 +26,7 @@ const fn gpu(compute_capability: (u32, u32), shared_bytes: u32) -> GpuCapabiliti
     GpuCapabilities {
         compute_capability,
         shared_bytes,
+        multiprocessors: 132,
         families: &Family::ALL,
     }
 }
@@ -46,8 +47,13 @@ fn variant(name: &str) -> Variant {
     name.parse().expect("a variant")
 }
 
+/// The variant that a plan is for, if there is one.
+fn planned(problem: &Problem, here: &Capabilities) -> Option<Variant> {
+    Plan::new(problem, here).ok().map(|plan| plan.variant())
+}
+
 fn refusal(problem: &Problem, here: &Capabilities) -> (String, String, String) {
-    match select(problem, here) {
+    match Plan::new(problem, here) {
         Err(Error::Argument {
             argument,
             wrong,
@@ -80,7 +86,7 @@ fn the_preferred_variant_is_the_first_eligible_one() {
                 preferred(&plain, &here),
                 eligible(&plain, &here).first().copied()
             );
-            assert_eq!(select(&plain, &here).ok(), preferred(&plain, &here));
+            assert_eq!(planned(&plain, &here), preferred(&plain, &here));
         }
         assert_eq!(preferred(&plain, &TURING), None);
     }
@@ -131,7 +137,7 @@ fn the_larger_tile_runs_where_it_fits() {
 #[test]
 fn a_forced_variant_runs_or_says_why_not() {
     let forced = problem(DType::F32, 64, Some(variant("simt")));
-    assert_eq!(select(&forced, &HOPPER).ok(), Some(variant("simt")));
+    assert_eq!(planned(&forced, &HOPPER), Some(variant("simt")));
     let (argument, wrong, allowed) = refusal(&forced, &Capabilities::Cpu);
     assert_eq!(argument, "force");
     assert_eq!(
@@ -225,7 +231,7 @@ fn packed_sequences_go_to_kernels_that_take_them() {
     let preferred = preferred(&packed(DType::Bf16, 128, None), &HOPPER);
     assert_eq!(preferred, Some(variant("wgmma")));
     let forced = packed(DType::F32, 64, Some(variant("simt")));
-    assert_eq!(select(&forced, &HOPPER).ok(), Some(variant("simt")));
+    assert_eq!(planned(&forced, &HOPPER), Some(variant("simt")));
     assert_eq!(
         eligible(&packed(DType::F32, 64, None), &Capabilities::Cpu),
         [variant("tiled")]
@@ -244,12 +250,13 @@ fn every_name_parses_back() {
 fn a_backend_tells_what_it_runs() {
     let name = |dtype| {
         Cpu::new()
-            .kernel_name(&problem(dtype, 64, None))
+            .plan(&problem(dtype, 64, None))
             .expect("eligible")
+            .kernel_name()
     };
     assert_eq!(name(DType::F16), "fa_fwd_cpu_f16_tiled");
     let forced = problem(DType::F32, 64, Some(variant("simt")));
-    assert!(Cpu::new().kernel_name(&forced).is_err());
+    assert!(Cpu::new().plan(&forced).is_err());
 }
 
 /// A problem of 16 query heads and one of k and v, head_dim 128.
@@ -283,6 +290,10 @@ fn heads_that_share_tiles_count_as_rows() {
         [single, clusters, single, clusters]
     );
     let sim = Sim::new();
-    let heads = |seq_q| sim.heads_per_tile(&grouped(seq_q)).expect("eligible");
+    let heads = |seq_q| {
+        sim.plan(&grouped(seq_q))
+            .expect("eligible")
+            .heads_per_tile()
+    };
     assert_eq!([1, 300, 512, 1024].map(heads), [16, 16, 1, 1]);
 }

@@ -1,30 +1,28 @@
-use bytemuck::cast_slice;
+use bytemuck::{bytes_of, cast_slice};
 use kernels_gpu::abi::{AttentionParams, ForwardParams};
-use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::Instance;
-use kernels_gpu::tile::schedule::TileList;
-use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
 
 use super::device::{Device, DeviceInfo, Launch};
-use super::hopper::{HopperPlan, packing};
 use super::tensor_maps::TensorMaps;
-use super::tile_list::ListShape;
 use super::uploads::Uploads;
-use crate::variant::{Choice, GpuCapabilities, choose, in_order};
-use crate::{Backend, Capabilities, Error, Operands, Problem, modules};
+use super::workspace::Workspace;
+use crate::plan::params::{Arrays, bind_forward};
+use crate::plan::tile_list::ListShape;
+use crate::plan::{HopperForward, Step, StepParams, TileOrder};
+use crate::{
+    Backend, Capabilities, Error, GpuCapabilities, Lengths, Operands, Plan, Problem, modules,
+};
 
 /// Runs problems with the embedded kernels on a [`Device`].
 ///
-/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles. It copies slopes and
-/// cu_seqlens to the device for which it is given no address, and lists of tiles for Hopper's kernels, 32 bytes a tile
-/// of one head; nothing else is allocated beside what the caller asks for.
+/// Where a launch is given no workspace of its own it has one on the device, and copies slopes and cu_seqlens there for
+/// which it is given no address; nothing else is allocated beside what the caller asks for.
 pub struct Gpu<D: Device> {
     device: D,
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
-    /// 0 between launches.
-    tile_counter: Option<D::Buffer>,
+    workspace: Workspace<D::Buffer>,
     tensor_maps: TensorMaps,
     slopes: Uploads<f32, (), D::Buffer>,
     cu_seqlens: Uploads<i32, OfCuSeqlens, D::Buffer>,
@@ -44,7 +42,7 @@ impl<D: Device> Gpu<D> {
         Self {
             device,
             most_shared_bytes: u32::MAX,
-            tile_counter: None,
+            workspace: Workspace::default(),
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
@@ -67,110 +65,59 @@ impl<D: Device> Gpu<D> {
         self.device.info()
     }
 
-    /// The kernel that will run `problem` on aligned operands.
-    fn instance(&self, problem: &Problem) -> Result<&'static Instance, Error> {
-        Ok(kernel_of(choose(problem, &self.capabilities())?))
-    }
-
-    /// The kernel that runs `problem` on operands at the addresses of `params`: the first eligible one that can reach
-    /// them.
-    fn instance_for(
-        &self,
-        problem: &Problem,
-        params: &ForwardParams,
-    ) -> Result<(&'static Instance, Option<HopperPlan>), Error> {
-        let here = self.capabilities();
-        let chosen = choose(problem, &here)?;
-        // Looked for only where the chosen one, their first, cannot reach the operands.
-        let others = in_order(problem, &here)
-            .skip(1)
-            .filter(|_| problem.force().is_none());
-        let mut refusal = String::new();
-        for choice in std::iter::once(chosen).chain(others) {
-            let instance = kernel_of(choice);
-            let Some(tile) = instance.wgmma() else {
-                return Ok((instance, None));
-            };
-            match HopperPlan::new(problem, params, tile) {
-                Ok(plan) => return Ok((instance, Some(plan))),
-                Err(reason) => refusal = reason,
-            }
-        }
-        Err(Error::argument(
-            "force",
-            format!(
-                "variant {} cannot run this problem here: {refusal}",
-                chosen.variant
-            ),
-            "operands at addresses that are multiples of 16, or another variant",
-        ))
-    }
-
-    /// Address of the tile counter.
-    fn tile_counter(&mut self) -> Result<u64, Error> {
-        if self.tile_counter.is_none() {
-            let mut counter = self.device.alloc(size_of::<u32>())?;
-            self.device.write(&mut counter, &0u32.to_ne_bytes())?;
-            self.tile_counter = Some(counter);
-        }
-        let counter = self.tile_counter.as_ref().expect("it was made above");
-        Ok(self.device.address(counter))
-    }
-
-    /// `operands` with every address `kernel` needs for `problem`: those left out are of this backend's own copies.
-    fn complete(
-        &mut self,
-        problem: &Problem,
-        operands: &Operands,
-        kernel: &Instance,
-    ) -> Result<Operands, Error> {
+    /// The addresses of a launch's small arrays: those given, and those of this backend's own copies.
+    fn arrays(&mut self, problem: &Problem, operands: &Operands) -> Result<Arrays, Error> {
         let Self {
             device,
             slopes,
             cu_seqlens,
             ..
         } = self;
-        let mut operands = *operands;
-        if let (Some(alibi), None) = (problem.alibi(), operands.alibi_slopes) {
-            let values = alibi.values();
+        let mut arrays = Arrays {
+            cu_seqlens: operands.cu_seqlens,
+            seqused_kv: operands.seqused_kv,
+            alibi_slopes: operands.alibi_slopes,
+        };
+        let host_slopes = problem.alibi().and_then(|slopes| slopes.values());
+        if let (Some(values), None) = (host_slopes, arrays.alibi_slopes) {
             let copy = slopes.get(device, values, (), || cast_slice(values).into())?;
-            operands.alibi_slopes = Some(device.address(copy));
+            arrays.alibi_slopes = Some(device.address(copy));
         }
-        // Hopper's kernels have lists of tiles instead.
-        let is_read = kernel.wgmma().is_none();
-        if let (Some(packed), None, true) = (problem.cu_seqlens(), operands.cu_seqlens, is_read) {
+        if let (Lengths::Packed(packed), None) = (problem.lengths(), arrays.cu_seqlens) {
             let values = packed.values();
             let bytes = || cast_slice(values).into();
             let copy = cu_seqlens.get(device, values, OfCuSeqlens::Copy, bytes)?;
             let q = device.address(copy);
-            let kv = q + size_of_val(packed.q()) as u64;
-            operands.cu_seqlens = Some([q, kv]);
+            arrays.cu_seqlens = Some([q, q + size_of_val(packed.q()) as u64]);
         }
-        Ok(operands)
+        Ok(arrays)
     }
 
-    /// The tiles of a launch of a kernel of shape `tile`, which can number them in packs of `packing`.
-    fn schedule(
+    /// The tiles of a launch that takes them from a list of shape `shape`.
+    fn listed(
         &mut self,
         problem: &Problem,
         params: &AttentionParams,
-        tile: &WgmmaTile,
-        packing: Packing,
+        hopper: &HopperForward,
+        shape: ListShape,
     ) -> Result<Schedule, Error> {
-        const NUMBERED: &str = "a plan was made";
-        let Some(packed) = problem.cu_seqlens() else {
-            let schedule = Schedule::new(params, packing, tile.cluster_m());
-            return Ok(schedule.expect(NUMBERED));
+        let Lengths::Packed(packed) = problem.lengths() else {
+            unreachable!("listed tiles are of packed sequences");
         };
-        let shape = ListShape::new(params, tile, packing);
         let bytes = || cast_slice(&shape.list(packed)).to_vec().into();
         let kind = OfCuSeqlens::Tiles(shape);
         let device = &mut self.device;
         let list = self.cu_seqlens.get(device, packed.values(), kind, bytes)?;
         let entries = (device.size_bytes(list) / size_of::<ListedTile>()) as u32;
         let total_kv = packed.total_kv() as u32;
-        let schedule = Schedule::listed(params, packing, total_kv, device.address(list), entries);
-        Ok(schedule.expect(NUMBERED))
+        let schedule = Schedule::listed(
+            params,
+            hopper.packing,
+            total_kv,
+            device.address(list),
+            entries,
+        );
+        Ok(schedule.expect("a plan was made"))
     }
 
     /// What the device can run, within the limit that was set.
@@ -179,6 +126,7 @@ impl<D: Device> Gpu<D> {
         GpuCapabilities {
             compute_capability: info.compute_capability,
             shared_bytes: info.shared_bytes.min(self.most_shared_bytes),
+            multiprocessors: info.multiprocessors,
             families: D::FAMILIES,
         }
     }
@@ -203,70 +151,121 @@ impl<D: Device> Backend for Gpu<D> {
         Capabilities::Gpu(self.gpu_capabilities())
     }
 
-    fn kernel_name(&self, problem: &Problem) -> Result<String, Error> {
-        Ok(self.instance(problem)?.name.to_owned())
-    }
-
-    fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error> {
-        let tile = self.instance(problem)?.wgmma();
-        Ok(tile.map_or(1, |tile| packing(problem, tile).heads()))
-    }
-
-    unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {
-        if problem.is_empty() {
-            // There is nothing to compute, but a forced variant must still be one that could.
-            return self.instance(problem).map(|_| ());
-        }
-        let (kernel, plan) = self.instance_for(problem, &problem.forward_params(operands))?;
-        let params = problem.forward_params(&self.complete(problem, operands, kernel)?);
-        let ptx = modules::ptx(kernel.name).expect("every instance has a module");
-        match (plan, kernel.wgmma()) {
-            (Some(plan), Some(tile)) => {
-                let counter = self.tile_counter()?;
-                let schedule = self.schedule(problem, &params.attention, tile, plan.packing)?;
-                let (device, maps) = (&self.device, &mut self.tensor_maps);
-                let images =
-                    plan.images(device, maps, kernel.dtype, tile, params, schedule, counter)?;
-                let launch = Launch {
-                    kernel,
-                    ptx,
-                    grid: images.grid,
-                    params: &images.params(),
-                };
-                // SAFETY: as below; the maps were encoded from the same addresses and strides, and the counter
-                // is used by this stream alone.
-                let launched = unsafe { self.device.launch(&launch) };
-                if launched.is_err() {
-                    // It may have stopped in the middle, with tiles drawn.
-                    self.tile_counter = None;
-                }
-                launched
+    unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
+        plan.check(&self.capabilities(), operands)?;
+        let arrays = self.arrays(plan.problem(), operands)?;
+        let workspace = match operands.workspace {
+            None if plan.workspace_bytes() > 0 => self
+                .workspace
+                .address(&mut self.device, plan.workspace_bytes())?,
+            given => given.unwrap_or_default(),
+        };
+        for step in plan.steps() {
+            // SAFETY: forwarded to the caller, who vouches for the operands and for a workspace that is given; the
+            // backend's own is used by this stream alone.
+            let launched = unsafe { self.step(plan.problem(), step, operands, &arrays, workspace) };
+            if launched.is_err() {
+                // It may have stopped in the middle, with tiles drawn.
+                self.workspace.give_up();
             }
-            _ => {
-                let AttentionParams {
-                    batch,
-                    heads_q,
-                    seq_q,
-                    ..
-                } = params.attention;
-                let tiles = TileList::new(batch, heads_q, seq_q, kernel.block_m);
-                let launch = Launch {
-                    kernel,
-                    ptx,
-                    grid: tiles.grid(),
-                    params: &[bytemuck::bytes_of(&params)],
-                };
-                // SAFETY: these are the parameters of every other forward kernel; the kernel reads and writes
-                // what the problem's shapes and strides reach, which the caller vouches for.
-                unsafe { self.device.launch(&launch) }
-            }
+            launched?;
         }
+        Ok(())
     }
 }
 
-/// The kernel behind a choice that was made for a GPU.
-fn kernel_of(choice: Choice) -> &'static Instance {
-    choice.kernel.expect("only kernels are eligible on a GPU")
+impl<D: Device> Gpu<D> {
+    /// Queues one step of a plan.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`].
+    unsafe fn step(
+        &mut self,
+        problem: &Problem,
+        step: &Step,
+        operands: &Operands,
+        arrays: &Arrays,
+        workspace: u64,
+    ) -> Result<(), Error> {
+        match &step.params {
+            StepParams::Forward(params) => {
+                let mut params = *params;
+                bind_forward(&mut params, operands, arrays);
+                // SAFETY: these are the kernel's parameters; it reads and writes what the problem's shapes and strides
+                // reach, which the caller vouches for.
+                unsafe { self.queue(step.kernel, step.grid, &[bytes_of(&params)]) }
+            }
+            StepParams::HopperForward(params, hopper) => {
+                let mut params = *params;
+                bind_forward(&mut params, operands, arrays);
+                // SAFETY: forwarded to the caller.
+                unsafe { self.hopper_forward(problem, step, &params, hopper, operands, workspace) }
+            }
+        }
+    }
+
+    /// Queues a forward kernel of the family `wgmma`.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`].
+    unsafe fn hopper_forward(
+        &mut self,
+        problem: &Problem,
+        step: &Step,
+        params: &ForwardParams,
+        hopper: &HopperForward,
+        operands: &Operands,
+        workspace: u64,
+    ) -> Result<(), Error> {
+        let (schedule, grid) = match hopper.order {
+            TileOrder::Counted(schedule) => (schedule, step.grid),
+            TileOrder::Listed(shape) => {
+                let schedule = self.listed(problem, &params.attention, hopper, shape)?;
+                let multiprocessors = self.device.info().multiprocessors;
+                let schedule = schedule.on_gpu(multiprocessors, step.kernel.cluster);
+                (schedule, schedule.clusters * step.kernel.cluster)
+            }
+        };
+        let specs = hopper.maps(operands);
+        let (device, encoded) = (&self.device, &mut self.tensor_maps);
+        let mut map = |spec| encoded.get(device, step.kernel.dtype, spec);
+        let (q, k, v, o) = (
+            map(&specs.q)?,
+            map(&specs.k)?,
+            map(&specs.v)?,
+            map(&specs.o)?,
+        );
+        let params = [
+            bytes_of(params),
+            bytes_of(&q),
+            bytes_of(&k),
+            bytes_of(&v),
+            bytes_of(&o),
+            bytes_of(&schedule),
+            bytes_of(&workspace),
+        ];
+        // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and the counter,
+        // with which the workspace begins, is used by no launch that may run at the same time.
+        unsafe { self.queue(step.kernel, grid, &params) }
+    }
+
+    /// # Safety
+    /// As for [`Device::launch`].
+    unsafe fn queue(
+        &mut self,
+        kernel: &'static Instance,
+        grid: u32,
+        params: &[&[u8]],
+    ) -> Result<(), Error> {
+        let launch = Launch {
+            kernel,
+            ptx: modules::ptx(kernel.name).expect("every instance has a module"),
+            grid,
+            params,
+        };
+        // SAFETY: forwarded to the caller.
+        unsafe { self.device.launch(&launch) }
+    }
 }
 
 #[cfg(test)]
@@ -300,9 +299,9 @@ mod tests {
             case.run(&mut sim).unwrap();
             sim.cu_seqlens.count()
         };
-        assert_eq!([run(&case), run(&case)], [1, 1]);
-        case.options.mask = Mask::None;
         assert_eq!([run(&case), run(&case)], [2, 2]);
+        case.options.mask = Mask::None;
+        assert_eq!([run(&case), run(&case)], [3, 3]);
         // Other kernels read the values.
         case.options.force = Some(Variant::Kernels(Family::Mma));
         assert_eq!([run(&case), run(&case)], [3, 3]);

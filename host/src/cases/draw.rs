@@ -8,7 +8,7 @@ use super::arrangement::Arrangement;
 use super::kind::InputKind;
 use super::lengths::Lengths;
 use super::spec::{AlibiSpec, CaseSpec};
-use crate::variant::preferred;
+use crate::plan::preferred;
 use crate::{
     Backend, DType, Error, ForwardOptions, Layout, MAX_HEAD_DIM, Mask, Problem, Shape, TensorSpec,
 };
@@ -225,10 +225,15 @@ fn draw_mask(rng: &mut impl RngExt, limit: u32) -> Mask {
         _ => Some(rng.random_range(0..limit)),
     };
     let (left, right) = (side(), side());
-    match rng.random_range(0..3) {
-        0 => Mask::None,
-        1 => Mask::Causal,
-        _ => Mask::Window { left, right },
+    match rng.random_range(0..6) {
+        0 | 1 => Mask::None,
+        2 | 3 => Mask::Causal,
+        4 => Mask::Window { left, right },
+        _ => {
+            let lower = left.map(|left| -(left as i32));
+            let upper = right.map(|right| right as i32);
+            Mask::Band { lower, upper }
+        }
     }
 }
 
@@ -258,7 +263,9 @@ mod tests {
     fn heads_per_tile(sim: &Sim, spec: &CaseSpec) -> Option<u32> {
         let mut case = spec.build().unwrap();
         case.options.force = Some(crate::Variant::Kernels(Family::Wgmma));
-        sim.heads_per_tile(&case.problem().unwrap()).ok()
+        sim.plan(&case.problem().unwrap())
+            .ok()
+            .map(|plan| plan.heads_per_tile())
     }
 
     #[test]

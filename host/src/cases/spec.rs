@@ -187,13 +187,8 @@ impl fmt::Display for CaseSpec {
             f,
             "{dtype} {lengths} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v}"
         )?;
-        match self.mask {
-            Mask::None => {}
-            Mask::Causal => f.write_str(" causal")?,
-            Mask::Window { left, right } => {
-                let side = |side: Option<u32>| side.map_or("∞".to_owned(), |n| n.to_string());
-                write!(f, " window {}:{}", side(left), side(right))?;
-            }
+        if self.mask != Mask::None {
+            write!(f, " {}", self.mask)?;
         }
         if let Some(factor) = self.scale_factor {
             write!(f, " scale ×{factor}")?;

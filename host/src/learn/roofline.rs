@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::cost::{self, Algorithm, Cost, Pass, Tiles, Workload};
 use super::gpu_spec::GpuSpec;
-use crate::variant::{GpuCapabilities, instance_unfit};
+use crate::plan::{GpuCapabilities, instance_unfit};
 use crate::{DType, Error};
 
 /// What limits a computation.
@@ -78,6 +78,8 @@ pub fn tiles(gpu: &GpuSpec, work: &Workload) -> Result<Tiles, Error> {
         compute_capability: gpu.compute_capability,
         shared_bytes: u32::try_from(gpu.shared_bytes).unwrap_or(u32::MAX),
         families: &Family::ALL,
+        // Which kernels can run does not depend on it.
+        multiprocessors: 1,
     };
     let mut candidates: Vec<_> = INSTANCES
         .iter()

@@ -74,6 +74,7 @@ impl<'a> Rules<'a> {
 
     /// Whether key `j` is visible to query `i`, by the definition of [`Mask`].
     fn sees(&self, i: usize, j: usize) -> bool {
+        let distance = j as i64 - i as i64;
         let (j, center) = (j as i64, self.center(i));
         match self.problem.mask() {
             Mask::None => true,
@@ -81,6 +82,10 @@ impl<'a> Rules<'a> {
             Mask::Window { left, right } => {
                 left.is_none_or(|left| j >= center - i64::from(left))
                     && right.is_none_or(|right| j <= center + i64::from(right))
+            }
+            Mask::Band { lower, upper } => {
+                lower.is_none_or(|lower| distance >= i64::from(lower))
+                    && upper.is_none_or(|upper| distance <= i64::from(upper))
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What a problem's operands and options must satisfy.
 
-use super::{MAX_HEAD_DIM, SEQ_LIMIT};
+use super::{CuSeqlens, DeviceLengths, ForwardOptions, MAX_HEAD_DIM, SEQ_LIMIT};
+use crate::Error;
 use crate::spec::TensorSpec;
-use crate::{CuSeqlens, Error, ForwardOptions};
 
 /// Refuses `argument` unless its `what` equals that of another operand.
 fn check_equal<T: PartialEq + std::fmt::Display>(
@@ -96,14 +96,7 @@ pub(super) fn check_packing(
     q: &TensorSpec,
     k: &TensorSpec,
 ) -> Result<(), Error> {
-    // k, v and o have q's batch.
-    if q.shape.batch != 1 {
-        return Err(Error::argument(
-            "q",
-            format!("batch is {} beside cu_seqlens", q.shape.batch),
-            "1: packed sequences follow each other along seq",
-        ));
-    }
+    check_is_packed(q)?;
     for (argument, sums, total, of, rows) in [
         (
             "cu_seqlens_q",
@@ -129,6 +122,26 @@ pub(super) fn check_packing(
         }
     }
     Ok(())
+}
+
+/// Refuses operands that cannot be packed as `lengths` say.
+pub(super) fn check_device_lengths(lengths: &DeviceLengths, q: &TensorSpec) -> Result<(), Error> {
+    if lengths.is_packed() {
+        check_is_packed(q)?;
+    }
+    Ok(())
+}
+
+/// Refuses operands with more than one batch entry; k, v and o have q's batch.
+fn check_is_packed(q: &TensorSpec) -> Result<(), Error> {
+    if q.shape.batch == 1 {
+        return Ok(());
+    }
+    Err(Error::argument(
+        "q",
+        format!("batch is {} beside cu_seqlens", q.shape.batch),
+        "1: packed sequences follow each other along seq",
+    ))
 }
 
 pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
@@ -226,13 +239,13 @@ mod tests {
             }
         };
         assert_eq!(
-            refused(|_, o| o.cu_seqlens = Some(lengths(&[(5, 7)]))),
+            refused(|_, o| o.lengths = lengths(&[(5, 7)]).into()),
             message("q", "batch is 2 beside cu_seqlens")
         );
         let refused = |at: &[(usize, usize)]| {
             refused(|s, o| {
                 packed(s);
-                o.cu_seqlens = Some(lengths(at));
+                o.lengths = lengths(at).into();
             })
         };
         assert_eq!(
@@ -262,7 +275,7 @@ mod tests {
                 for spec in s {
                     spec.shape.batch = 1;
                 }
-                o.cu_seqlens = CuSeqlens::from_lengths([(3, 3), (2, 4)]).ok();
+                o.lengths = CuSeqlens::from_lengths([(3, 3), (2, 4)]).unwrap().into();
                 o.alibi = AlibiSlopes::per_batch(&[0.5; 6], 6).ok();
             }),
             message("alibi_slopes", "it has slopes of 1 batch entries")

@@ -1,17 +1,32 @@
+//! One attention problem: operands by shape and stride, what is computed of them, and how long its sequences are.
+//!
+//! Knows nothing of what runs it, of kernels or of addresses.
+
+mod alibi;
 mod check;
+mod cu_seqlens;
+mod lengths;
+mod mask;
+mod options;
 mod sequence;
+mod variant;
 
-use bytemuck::Zeroable;
-use kernels_gpu::abi::{
-    AttentionParams, Band, Corner, DeviceAddress, ForwardParams, LengthsParams, MaskParams,
-    Positive, ScoreParams, TensorArg,
-};
-
-use check::{check_dims, check_options, check_output, check_packing, check_sizes};
+pub use alibi::AlibiSlopes;
+pub use cu_seqlens::CuSeqlens;
+pub use lengths::{DeviceLengths, KnownArrays, Lengths};
+pub use mask::Mask;
+pub use options::ForwardOptions;
 pub use sequence::Sequence;
+pub use variant::Variant;
 
-use crate::spec::{Shape, Strides, TensorSpec};
-use crate::{AlibiSlopes, CuSeqlens, Error, ForwardOptions, Mask, Variant};
+use kernels_gpu::abi::Band;
+
+use crate::Error;
+use crate::spec::{Shape, TensorSpec};
+use check::{
+    check_device_lengths, check_dims, check_options, check_output, check_packing, check_sizes,
+};
+use lengths::KnownLengths;
 
 /// Largest head_dim and head_dim_v.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -19,47 +34,41 @@ pub const MAX_HEAD_DIM: usize = 256;
 /// Sequence lengths are below this, so that `j - i` and its bounds fit an i32.
 pub const SEQ_LIMIT: usize = Band::OPEN as usize;
 
-/// One checked forward problem: the operands' shapes and strides, and what to compute.
+/// One checked problem: the operands' shapes and strides, and what to compute.
 ///
 /// A value of this type is valid on every backend; only whether a kernel exists for it is left to
-/// find out. It says nothing about where the operands lie: see [`Operands`].
+/// find out. It says nothing about where the operands lie: see [`Operands`](crate::Operands).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    q: TensorSpec,
-    k: TensorSpec,
-    v: TensorSpec,
-    o: TensorSpec,
-    mask: Mask,
-    softmax_scale: f32,
-    softcap: Option<f32>,
-    alibi: Option<AlibiSlopes>,
-    cu_seqlens: Option<CuSeqlens>,
+    attention: Attention,
+    operation: Operation,
     force: Option<Variant>,
 }
 
-/// Addresses of a problem's operands, in the memory of the backend that runs it.
-///
-/// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand
-/// without elements is never read, whatever its address. Shapes are those of a dense problem; packed
-/// operands have batch 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Operands {
-    /// q, `[batch, heads_q, seq_q, head_dim]`.
-    pub q: u64,
-    /// k, `[batch, heads_kv, seq_kv, head_dim]`.
-    pub k: u64,
-    /// v, `[batch, heads_kv, seq_kv, head_dim_v]`.
-    pub v: u64,
-    /// o, `[batch, heads_q, seq_q, head_dim_v]`; written.
-    pub o: u64,
-    /// lse, f32 `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`, contiguous, in nats; written.
-    pub lse: u64,
-    /// The values of the problem's [`AlibiSlopes`] in the backend's memory, f32. `None`: the backend uses a
-    /// copy of its own, made at the first call with them.
-    pub alibi_slopes: Option<u64>,
-    /// [`CuSeqlens::q`] and [`CuSeqlens::kv`] in the backend's memory, i32 `[batch + 1]` each. `None`: as for
-    /// the slopes. Not read by Hopper's kernels, which take a list of tiles that the backend makes.
-    pub cu_seqlens: Option<[u64; 2]>,
+/// The inputs of attention and what is computed of them, whatever the operation.
+#[derive(Clone, Debug, PartialEq)]
+struct Attention {
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    score: Score,
+    mask: Mask,
+    lengths: Lengths,
+}
+
+/// How `q · k` becomes a score, in this order.
+#[derive(Clone, Debug, PartialEq)]
+struct Score {
+    softmax_scale: f32,
+    softcap: Option<f32>,
+    alibi: Option<AlibiSlopes>,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+enum Operation {
+    /// o and lse.
+    Forward { o: TensorSpec },
 }
 
 impl Problem {
@@ -81,26 +90,32 @@ impl Problem {
             spec.reach(name)?;
         }
         check_options(options)?;
-        if let Some(packed) = &options.cu_seqlens {
-            check_packing(packed, &q, &k)?;
+        match &options.lengths {
+            Lengths::Dense | Lengths::Known(_) => {}
+            Lengths::Packed(packed) => check_packing(packed, &q, &k)?,
+            Lengths::OnDevice(lengths) => check_device_lengths(lengths, &q)?,
         }
         let softmax_scale = options
             .softmax_scale
             .unwrap_or_else(|| (1.0 / (q.shape.dim as f64).sqrt()) as f32);
         let problem = Self {
-            q,
-            k,
-            v,
-            o,
-            mask: options.mask,
-            softmax_scale,
-            softcap: options.softcap,
-            alibi: options.alibi.clone(),
-            cu_seqlens: options.cu_seqlens.clone(),
+            attention: Attention {
+                q,
+                k,
+                v,
+                score: Score {
+                    softmax_scale,
+                    softcap: options.softcap,
+                    alibi: options.alibi.clone(),
+                },
+                mask: options.mask,
+                lengths: options.lengths.clone(),
+            },
+            operation: Operation::Forward { o },
             force: options.force,
         };
-        if let Some(slopes) = &problem.alibi {
-            slopes.check_shape(&problem)?;
+        if let Some(slopes) = problem.alibi() {
+            slopes.check_shape(q.shape.heads, problem.batch())?;
         }
         Ok(problem)
     }
@@ -125,47 +140,49 @@ impl Problem {
 
     /// Shape, strides and dtype of q, `[batch, heads_q, seq_q, head_dim]`.
     pub fn q(&self) -> &TensorSpec {
-        &self.q
+        &self.attention.q
     }
 
     /// Shape, strides and dtype of k, `[batch, heads_kv, seq_kv, head_dim]`.
     pub fn k(&self) -> &TensorSpec {
-        &self.k
+        &self.attention.k
     }
 
     /// Shape, strides and dtype of v, `[batch, heads_kv, seq_kv, head_dim_v]`.
     pub fn v(&self) -> &TensorSpec {
-        &self.v
+        &self.attention.v
     }
 
     /// Shape, strides and dtype of o, `[batch, heads_q, seq_q, head_dim_v]`.
     pub fn o(&self) -> &TensorSpec {
-        &self.o
+        match &self.operation {
+            Operation::Forward { o } => o,
+        }
     }
 
     /// Which keys each query sees.
     pub fn mask(&self) -> Mask {
-        self.mask
+        self.attention.mask
     }
 
     /// Multiplies `q · k`.
     pub fn softmax_scale(&self) -> f32 {
-        self.softmax_scale
+        self.attention.score.softmax_scale
     }
 
     /// Scores become `softcap · tanh(score / softcap)`.
     pub fn softcap(&self) -> Option<f32> {
-        self.softcap
+        self.attention.score.softcap
     }
 
     /// Biases that grow with distance.
     pub fn alibi(&self) -> Option<&AlibiSlopes> {
-        self.alibi.as_ref()
+        self.attention.score.alibi.as_ref()
     }
 
-    /// Where packed sequences lie, in a varlen problem.
-    pub fn cu_seqlens(&self) -> Option<&CuSeqlens> {
-        self.cu_seqlens.as_ref()
+    /// How long the sequences are, and whether they are packed.
+    pub fn lengths(&self) -> &Lengths {
+        &self.attention.lengths
     }
 
     /// The variant that must run this problem, if the caller chose one.
@@ -175,89 +192,49 @@ impl Problem {
 
     /// Query heads that share one head of k and v.
     pub fn group(&self) -> usize {
-        self.q.shape.heads / self.k.shape.heads
+        self.q().shape.heads / self.k().shape.heads
     }
 
     /// Floating-point operations of the two matrix products over visible pairs,
     /// `2 · pairs · (head_dim + head_dim_v)` a head.
+    ///
+    /// # Panics
+    /// If only the device knows the lengths.
     pub fn flops(&self) -> f64 {
-        let heads = self.q.shape.heads as f64;
-        let dims = (self.q.shape.dim + self.v.shape.dim) as f64;
+        let heads = self.q().shape.heads as f64;
+        let dims = (self.q().shape.dim + self.v().shape.dim) as f64;
         2.0 * heads * self.visible_pairs() as f64 * dims
     }
 
     /// Bytes of q, k and v read once and of o and lse written once.
     pub fn bytes(&self) -> f64 {
-        let operands = [&self.q, &self.k, &self.v, &self.o];
+        let operands = [self.q(), self.k(), self.v(), self.o()];
         let elements = operands.map(|spec| {
             let [batch, heads, seq, dim] = spec.axes().map(|(size, _)| size as f64);
             batch * heads * seq * dim * spec.dtype.bytes() as f64
         });
-        let rows = self.q.shape.batch * self.q.shape.heads * self.q.shape.seq;
+        let rows = self.q().shape.batch * self.q().shape.heads * self.q().shape.seq;
         elements.iter().sum::<f64>() + (rows * size_of::<f32>()) as f64
     }
 
-    /// What every forward kernel is launched with.
+    /// The same problem with what its arrays in the backend's memory hold: the host then knows its sequences and slopes
+    /// as kernels see them.
     ///
-    /// Without addresses of slopes and cu_seqlens among the operands, those parameters are 0.
-    pub fn forward_params(&self, operands: &Operands) -> ForwardParams {
-        let (seq_q, seq_kv) = (self.seq_q(), self.seq_kv());
-        let address = |of: Option<u64>| of.and_then(DeviceAddress::new);
-        let cu_seqlens = |index: usize| address(operands.cu_seqlens.map(|both| both[index]));
-        let (mask, lengths) = match &self.cu_seqlens {
-            Some(packed) => (
-                MaskParams::new(self.mask.unaligned_band(seq_q, seq_kv), Corner::BottomRight),
-                LengthsParams {
-                    total_q: packed.total_q() as u32,
-                    total_kv: packed.total_kv() as u32,
-                    cu_seqlens_q: cu_seqlens(0),
-                    cu_seqlens_kv: cu_seqlens(1),
-                    seqused_kv: None,
-                },
-            ),
-            None => (
-                MaskParams::new(self.mask.band(seq_q, seq_kv), Corner::TopLeft),
-                LengthsParams::zeroed(),
-            ),
-        };
-        let score = ScoreParams {
-            softmax_scale: self.softmax_scale,
-            softcap: self.softcap.and_then(Positive::new),
-            alibi_slopes: address(operands.alibi_slopes).filter(|_| self.alibi.is_some()),
-            alibi_batch_stride: self
-                .alibi
-                .as_ref()
-                .map_or(0, |slopes| slopes.batch_stride()) as u64,
-        };
-        ForwardParams {
-            attention: AttentionParams {
-                q: tensor_arg(operands.q, self.q.strides),
-                k: tensor_arg(operands.k, self.k.strides),
-                v: tensor_arg(operands.v, self.v.strides),
-                batch: self.batch() as u32,
-                heads_q: self.q.shape.heads as u32,
-                heads_kv: self.k.shape.heads as u32,
-                seq_q: seq_q as u32,
-                seq_kv: seq_kv as u32,
-                head_dim: self.q.shape.dim as u32,
-                head_dim_v: self.v.shape.dim as u32,
-                mask,
-                score,
-                lengths,
-            },
-            o: tensor_arg(operands.o, self.o.strides),
-            lse: operands.lse,
+    /// # Panics
+    /// If an array is shorter than it has to be.
+    pub fn with_known_arrays(&self, arrays: &KnownArrays<'_>) -> Self {
+        let mut known = self.clone();
+        let batch = self.batch();
+        if let Lengths::OnDevice(lengths) = self.lengths() {
+            let rows = [self.q().shape.seq, self.k().shape.seq];
+            known.attention.lengths =
+                Lengths::Known(KnownLengths::new(lengths, arrays, batch, rows));
         }
-    }
-}
-
-fn tensor_arg(address: u64, strides: Strides) -> TensorArg {
-    TensorArg {
-        address,
-        batch_stride: strides.batch,
-        head_stride: strides.head,
-        seq_stride: strides.seq,
-        dim_stride: strides.dim,
+        if let Some(slopes) = self.alibi().filter(|slopes| slopes.values().is_none()) {
+            let values = &arrays.alibi_slopes[..slopes.count(batch)];
+            known.attention.score.alibi = Some(slopes.with_values(values));
+        }
+        known
     }
 }
 
@@ -278,47 +255,26 @@ mod tests {
     }
 
     #[test]
-    fn launch_parameters_carry_the_problem() {
-        let options = ForwardOptions::new().mask(Mask::Causal).softcap(30.0);
+    fn visible_pairs_and_flops_follow_from_the_mask() {
+        let options = ForwardOptions::new().mask(Mask::Causal);
         let specs = [spec(6, 5, 4), spec(3, 7, 4), spec(3, 7, 8), spec(6, 5, 8)];
         let [q, k, v, o] = specs;
         let problem = Problem::new(q, k, v, o, &options).unwrap();
-        let operands = Operands {
-            q: 1,
-            k: 2,
-            v: 3,
-            o: 4,
-            lse: 5,
-            ..Operands::default()
-        };
-        let params = problem.forward_params(&operands);
-        let attention = &params.attention;
-        let addresses = (attention.q.address, params.o.address, params.lse);
-        assert_eq!(addresses, (1, 4, 5));
-        assert_eq!((attention.heads_q, attention.heads_kv), (6, 3));
-        assert_eq!((attention.head_dim, attention.head_dim_v), (4, 8));
-        let score = &attention.score;
-        assert_eq!(
-            (score.softmax_scale, score.softcap),
-            (0.5, Positive::new(30.0))
-        );
-        assert_eq!(attention.mask.band.upper, 2);
-        assert_eq!(attention.k.seq_stride, 12);
         // Rows see 3, 4, 5, 6 and 7 keys, in each of two batch entries.
         assert_eq!(problem.visible_pairs(), 50);
         assert_eq!(problem.flops(), 2.0 * 6.0 * 50.0 * 12.0);
     }
 
+    fn packed(total: usize, heads: usize) -> TensorSpec {
+        let shape = Shape::packed(total, heads, 4);
+        TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).unwrap()
+    }
+
     #[test]
-    fn launch_parameters_carry_packed_sequences_and_slopes() {
-        let packed = |total, heads| {
-            let shape = Shape::packed(total, heads, 4);
-            TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).unwrap()
-        };
+    fn packed_sequences_are_problems_of_their_own() {
         let options = ForwardOptions::new()
             .mask(Mask::Causal)
-            .cu_seqlens(CuSeqlens::from_lengths([(2, 5), (0, 1), (7, 3)]).unwrap())
-            .alibi(AlibiSlopes::per_batch(&[0.5; 18], 6).unwrap());
+            .cu_seqlens(CuSeqlens::from_lengths([(2, 5), (0, 1), (7, 3)]).unwrap());
         let (q, kv) = (packed(9, 6), packed(9, 3));
         let problem = Problem::new(q, kv, kv, q, &options).unwrap();
         assert_eq!(problem.batch(), 3);
@@ -327,27 +283,49 @@ mod tests {
         assert_eq!(last.band.upper, -4);
         // Rows see 4 and 5 keys, then none, then 1, 2 and 3.
         assert_eq!(problem.visible_pairs(), 9 + 6);
-        let operands = Operands {
-            alibi_slopes: Some(6),
-            cu_seqlens: Some([7, 8]),
-            ..Operands::default()
-        };
-        let params = problem.forward_params(&operands);
-        let AttentionParams {
-            batch,
-            seq_q,
-            seq_kv,
-            mask,
-            score,
-            lengths,
-            ..
-        } = params.attention;
-        assert_eq!((batch, seq_q, seq_kv), (3, 7, 5));
-        assert_eq!((lengths.total_q, lengths.total_kv), (9, 9));
-        assert_eq!((mask.band.upper, mask.corner()), (0, Corner::BottomRight));
-        let cu_seqlens = (lengths.cu_seqlens_q, lengths.cu_seqlens_kv);
-        assert_eq!(cu_seqlens, (DeviceAddress::new(7), DeviceAddress::new(8)));
-        assert_eq!(score.alibi_slopes, DeviceAddress::new(6));
-        assert_eq!(score.alibi_batch_stride, 6);
+    }
+
+    #[test]
+    fn known_arrays_make_the_problem_that_kernels_see() {
+        let lengths = DeviceLengths::cu_seqlens(3, 7, 5).unwrap();
+        let options = ForwardOptions::new()
+            .mask(Mask::Causal)
+            .alibi(AlibiSlopes::on_device(6, true))
+            .lengths(lengths);
+        let (q, kv) = (packed(9, 6), packed(9, 3));
+        let problem = Problem::new(q, kv, kv, q, &options).unwrap();
+        assert_eq!(
+            (problem.batch(), problem.seq_q(), problem.seq_kv()),
+            (3, 7, 5)
+        );
+        let slopes: Vec<f32> = (0..18).map(|slope| slope as f32).collect();
+        let known = problem.with_known_arrays(&KnownArrays {
+            cu_seqlens: [&[0, 2, 2, 9], &[0, 5, 6, 9]],
+            alibi_slopes: &slopes,
+            ..KnownArrays::default()
+        });
+        assert_eq!(known.visible_pairs(), 9 + 6);
+        assert_eq!(known.sequence(2).q_rows, 2..9);
+        assert_eq!(known.alibi().unwrap().get(2, 5), 17.0);
+    }
+
+    #[test]
+    fn a_cache_filled_in_part_is_aligned_to_what_is_used() {
+        let options = ForwardOptions::new()
+            .mask(Mask::Causal)
+            .lengths(DeviceLengths::seqused_kv());
+        let (q, kv) = (spec(6, 2, 4), spec(3, 7, 4));
+        let problem = Problem::new(q, kv, kv, q, &options).unwrap();
+        let known = problem.with_known_arrays(&KnownArrays {
+            seqused_kv: &[3, 1],
+            ..KnownArrays::default()
+        });
+        let second = known.sequence(1);
+        assert_eq!(
+            (second.batch, second.kv_rows, second.band.upper),
+            (1, 0..1, -1)
+        );
+        // Rows see 2 and 3 keys, then none and 1.
+        assert_eq!(known.visible_pairs(), 5 + 1);
     }
 }

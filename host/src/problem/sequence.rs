@@ -2,12 +2,13 @@ use std::ops::Range;
 
 use kernels_gpu::abi::Band;
 
-use super::Problem;
+use super::lengths::Extent;
+use super::{Lengths, Problem};
 
 /// Where the rows of one batch entry are, and what its queries see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// Index along the operands' batch axis: 0 in a varlen problem.
+    /// Index along the operands' batch axis: 0 where sequences are packed.
     pub batch: usize,
     /// Its rows of q, o and lse.
     pub q_rows: Range<usize>,
@@ -43,44 +44,71 @@ impl Sequence {
 impl Problem {
     /// Batch entries: sequences, packed or not.
     pub fn batch(&self) -> usize {
-        match &self.cu_seqlens {
-            Some(packed) => packed.batch(),
-            None => self.q.shape.batch,
+        match self.lengths() {
+            Lengths::Dense => self.q().shape.batch,
+            Lengths::Packed(packed) => packed.batch(),
+            Lengths::OnDevice(lengths) => lengths
+                .packed_bounds()
+                .map_or(self.q().shape.batch, |[batch, ..]| batch),
+            Lengths::Known(known) => known.batch(),
         }
     }
 
-    /// Query rows of the longest sequence.
+    /// Query rows of the longest sequence, or as many as none exceeds.
     pub fn seq_q(&self) -> usize {
-        match &self.cu_seqlens {
-            Some(packed) => packed.longest_q(),
-            None => self.q.shape.seq,
+        self.longest()[0]
+    }
+
+    /// Keys of the longest sequence, or as many as none exceeds.
+    pub fn seq_kv(&self) -> usize {
+        self.longest()[1]
+    }
+
+    fn longest(&self) -> [usize; 2] {
+        let rows = [self.q().shape.seq, self.k().shape.seq];
+        match self.lengths() {
+            Lengths::Dense => rows,
+            Lengths::Packed(packed) => [packed.longest_q(), packed.longest_kv()],
+            Lengths::OnDevice(lengths) => match lengths.packed_bounds() {
+                // A promise beyond the operands promises nothing.
+                Some([_, q, kv]) => [q.min(rows[0]), kv.min(rows[1])],
+                None => rows,
+            },
+            Lengths::Known(known) => known.longest(),
         }
     }
 
-    /// Keys of the longest sequence.
-    pub fn seq_kv(&self) -> usize {
-        match &self.cu_seqlens {
-            Some(packed) => packed.longest_kv(),
-            None => self.k.shape.seq,
+    /// Whether sequences are packed along the rows of the operands (varlen).
+    pub fn is_packed(&self) -> bool {
+        match self.lengths() {
+            Lengths::Dense => false,
+            Lengths::Packed(_) => true,
+            Lengths::OnDevice(lengths) => lengths.is_packed(),
+            Lengths::Known(known) => known.is_packed(),
         }
     }
 
     /// Batch entry number `index`.
     ///
     /// # Panics
-    /// If `index` is not below [`batch`](Self::batch).
+    /// If `index` is not below [`batch`](Self::batch), or only the device knows the lengths.
     pub fn sequence(&self, index: usize) -> Sequence {
         assert!(index < self.batch());
-        let (batch, q_rows, kv_rows) = match &self.cu_seqlens {
-            Some(packed) => {
+        let (q_rows, kv_rows) = match self.lengths() {
+            Lengths::Dense => (0..self.q().shape.seq, 0..self.k().shape.seq),
+            Lengths::Packed(packed) => {
                 let rows = |sums: &[i32]| sums[index] as usize..sums[index + 1] as usize;
-                (0, rows(packed.q()), rows(packed.kv()))
+                (rows(packed.q()), rows(packed.kv()))
             }
-            None => (index, 0..self.q.shape.seq, 0..self.k.shape.seq),
+            Lengths::OnDevice(_) => panic!("only the device knows the lengths"),
+            Lengths::Known(known) => {
+                let Extent { q_rows, kv_rows } = known.sequence(index);
+                (q_rows, kv_rows)
+            }
         };
         Sequence {
-            batch,
-            band: self.mask.band(q_rows.len(), kv_rows.len()),
+            batch: if self.is_packed() { 0 } else { index },
+            band: self.mask().band(q_rows.len(), kv_rows.len()),
             q_rows,
             kv_rows,
         }
@@ -92,17 +120,20 @@ impl Problem {
     }
 
     /// Visible (query, key) pairs of one head of every batch entry.
+    ///
+    /// # Panics
+    /// If only the device knows the lengths.
     pub fn visible_pairs(&self) -> u64 {
-        match &self.cu_seqlens {
-            Some(_) => self.sequences().map(|s| s.visible_pairs()).sum(),
+        match self.lengths() {
             // All alike.
-            None if self.batch() == 0 => 0,
-            None => self.batch() as u64 * self.sequence(0).visible_pairs(),
+            Lengths::Dense if self.batch() == 0 => 0,
+            Lengths::Dense => self.batch() as u64 * self.sequence(0).visible_pairs(),
+            _ => self.sequences().map(|s| s.visible_pairs()).sum(),
         }
     }
 
     /// Whether anything is to be computed at all.
     pub fn is_empty(&self) -> bool {
-        self.batch() == 0 || self.q.shape.heads == 0 || self.seq_q() == 0
+        self.batch() == 0 || self.q().shape.heads == 0 || self.seq_q() == 0
     }
 }

@@ -406,6 +406,7 @@ fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
         lse: address,
         alibi_slopes: Some(address),
         cu_seqlens: Some([address; 2]),
+        ..Operands::default()
     };
     calls();
     // SAFETY: the fake does not run this kernel.

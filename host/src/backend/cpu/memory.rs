@@ -21,7 +21,7 @@ pub struct CpuBuffer {
 }
 
 // SAFETY: a buffer owns its memory; writing through it takes `&mut`, or the promises of
-// `Backend::forward_raw`.
+// `Backend::launch`.
 unsafe impl Send for CpuBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for CpuBuffer {}

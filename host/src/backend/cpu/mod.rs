@@ -3,30 +3,34 @@
 //! | file | what it does |
 //! |---|---|
 //! | `memory` | buffers on the heap, time marks from the clock |
-//! | `plan` | cuts a problem into tasks of at most `BLOCK_M` query rows, one per thread at a time |
+//! | `arrays` | reads lengths and slopes that only the caller has |
+//! | `pool` | the threads, also in a forked child |
+//! | `tasks` | cuts a problem into tasks of at most `BLOCK_M` query rows, one per thread at a time |
 //! | `tile` | one task: load Q, loop over K/V tiles {QKᵀ, mask, softmax, PV}, write o and lse |
 //! | `softmax` | the running maximum and sum of each row |
 //! | `math` | exp and tanh |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |
 //! | `pack` | moves strided operands of any dtype to and from f32 tiles |
 
+mod arrays;
 mod gemm;
 mod math;
 mod memory;
 mod pack;
-mod plan;
+mod pool;
 mod softmax;
+mod tasks;
 mod tile;
 
 pub use memory::{CpuBuffer, CpuMemory};
 
-use crate::{Backend, Capabilities, Error, Operands, Problem};
+use crate::{Backend, Capabilities, Error, Operands, Plan};
 
 /// Runs problems on the host's own cores.
 ///
 /// Takes every valid problem in every dtype, computes in f32 and uses the widest vectors the
-/// processor has. Work runs on rayon's current thread pool, before
-/// [`forward_raw`](Backend::forward_raw) returns.
+/// processor has. Work is done before [`launch`](Backend::launch) returns, on the rayon pool that the calling thread
+/// belongs to, else on a pool that all these backends share, which a forked child makes anew.
 #[derive(Debug, Default)]
 pub struct Cpu {
     memory: CpuMemory,
@@ -47,7 +51,7 @@ impl Backend for Cpu {
     }
 
     fn device_name(&self) -> String {
-        format!("CPU, {} threads", rayon::current_num_threads())
+        format!("CPU, {} threads", pool::install(rayon::current_num_threads))
     }
 
     fn memory(&mut self) -> &mut CpuMemory {
@@ -58,19 +62,12 @@ impl Backend for Cpu {
         Capabilities::Cpu
     }
 
-    fn kernel_name(&self, problem: &Problem) -> Result<String, Error> {
-        let variant = crate::variant::select(problem, &self.capabilities())?;
-        Ok(format!("fa_fwd_cpu_{}_{variant}", problem.q().dtype.name()))
-    }
-
-    fn heads_per_tile(&self, problem: &Problem) -> Result<u32, Error> {
-        self.kernel_name(problem).map(|_| 1)
-    }
-
-    unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {
-        crate::variant::select(problem, &self.capabilities())?;
-        // SAFETY: the caller's promise is the one `plan::run` asks for.
-        unsafe { plan::run(problem, operands) };
+    unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
+        plan.check(&self.capabilities(), operands)?;
+        // SAFETY: the caller's promise is the one `known` asks for.
+        let problem = unsafe { arrays::known(plan.problem(), operands) };
+        // SAFETY: the caller's promise is the one `tasks::run` asks for.
+        pool::install(|| unsafe { tasks::run(&problem, operands) });
         Ok(())
     }
 }

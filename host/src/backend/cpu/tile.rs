@@ -89,7 +89,7 @@ pub(super) struct Task<'a> {
 
 impl Task<'_> {
     /// # Safety
-    /// As for [`Backend::forward_raw`](crate::Backend::forward_raw), and nobody else may run a task
+    /// As for [`Backend::launch`](crate::Backend::launch), and nobody else may run a task
     /// on these rows at the same time.
     pub unsafe fn run(&self, scratch: &mut Scratch) {
         // SAFETY: the rows are the task's own, inside q.

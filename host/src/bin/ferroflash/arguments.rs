@@ -161,6 +161,8 @@ pub enum MaskName {
     None,
     /// Keys up to the query's own position, aligned to the last key
     Causal,
+    /// Keys up to the query's own number, as PyTorch's is_causal
+    CausalTopLeft,
 }
 
 /// What to compute.
@@ -200,6 +202,14 @@ impl ForwardArgs {
                 left,
                 right: Some(0),
             },
+            (MaskName::CausalTopLeft, None, None) => Mask::CAUSAL_TOP_LEFT,
+            (MaskName::CausalTopLeft, ..) => {
+                return Err(Failure::refused(
+                    "--mask",
+                    "causal-top-left beside a window, which is aligned to the last key",
+                    "causal, or no window",
+                ));
+            }
             (MaskName::Causal, _, Some(right)) => {
                 return Err(Failure::refused(
                     "--window-right",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use ferroflash::{
-    Backend, DType, ForwardOptions, HostTensor, Layout, Problem, TensorSpec, forward,
+    Backend, DType, ForwardOptions, HostTensor, Layout, Plan, Problem, TensorSpec, forward_planned,
 };
 
 use crate::arguments::{BackendName, DTypeName, ForwardArgs, LayoutName};
@@ -49,12 +49,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = options.cu_seqlens(cu_seqlens).alibi(slopes);
     // The inputs are checked as they are, before any conversion hides that they differ.
     let [q, k, v] = inputs.each_ref().map(|tensor| *tensor.spec());
-    Problem::with_dense_output(q, k, v, &options)?;
+    let problem = Problem::with_dense_output(q, k, v, &options)?;
     let output = file::Output::create(&args.output)?;
     let attend = Attend {
         inputs,
         dtype: args.dtype.map(DType::from),
         layout,
+        problem,
         options,
         output,
     };
@@ -66,27 +67,17 @@ struct Attend {
     /// What to convert the inputs to.
     dtype: Option<DType>,
     layout: Layout,
+    /// Of the inputs as they are.
+    problem: Problem,
     options: ForwardOptions,
     output: file::Output,
-}
-
-/// The problem of `inputs` in `dtype`.
-fn problem(
-    inputs: &[HostTensor; 3],
-    dtype: DType,
-    options: &ForwardOptions,
-) -> Result<Problem, ferroflash::Error> {
-    let [q, k, v] = inputs.each_ref().map(|tensor| TensorSpec {
-        dtype,
-        ..*tensor.spec()
-    });
-    Problem::with_dense_output(q, k, v, options)
 }
 
 impl Work for Attend {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
         let file_dtype = self.inputs[0].spec().dtype;
-        let dtype = self.computed_in(backend, self.dtype.unwrap_or(file_dtype))?;
+        let plan = self.plan(backend, self.dtype.unwrap_or(file_dtype))?;
+        let dtype = plan.problem().q().dtype;
         let spinner = progress::spinner("attend");
         let mut inputs = self.inputs;
         for input in &mut inputs {
@@ -94,13 +85,12 @@ impl Work for Attend {
                 *input = input.convert(dtype, self.layout)?;
             }
         }
-        let problem = problem(&inputs, dtype, &self.options)?;
-        let kernel = backends::kernel_in_words(backend, &problem)?;
+        let kernel = backends::in_words(&plan.kernel_name(), plan.heads_per_tile());
         let [q, k, v] = &inputs;
 
         let memory = backend.memory();
         let (q, k, v) = (q.upload(memory)?, k.upload(memory)?, v.upload(memory)?);
-        let result = forward(backend, &q, &k, &v, &self.options)?;
+        let result = forward_planned(backend, &plan, &q, &k, &v)?;
         let memory = backend.memory();
         let mut o = result.o.download(memory)?;
         let lse = result.lse.download(memory)?;
@@ -108,7 +98,7 @@ impl Work for Attend {
             o = o.convert(file_dtype, self.layout)?;
         }
         // Packed tensors have no batch axis in a file.
-        let axes = usize::from(self.options.cu_seqlens.is_some())..;
+        let axes = usize::from(plan.problem().is_packed())..;
         let o_dims = self.layout.dims(o.spec().shape)[axes.clone()].to_vec();
         let lse_dims = Layout::Bhsd.dims(lse.spec().shape)[..3][axes].to_vec();
         let layout = match self.layout {
@@ -125,16 +115,25 @@ impl Work for Attend {
 }
 
 impl Attend {
-    /// `wanted`, or f32 where no kernel takes `wanted`: widening loses nothing.
-    fn computed_in<B: Backend>(&self, backend: &B, wanted: DType) -> Result<DType, Failure> {
-        let selected = |dtype| {
-            let problem = problem(&self.inputs, dtype, &self.options)?;
-            backend.kernel_name(&problem)
-        };
-        match selected(wanted) {
-            Ok(_) => Ok(wanted),
-            Err(_) if selected(DType::F32).is_ok() => Ok(DType::F32),
-            Err(error) => Err(error.into()),
+    /// How the problem runs in `wanted`, or in f32 where no kernel takes `wanted`: widening loses nothing.
+    fn plan<B: Backend>(&self, backend: &B, wanted: DType) -> Result<Plan, Failure> {
+        match self.plan_in(backend, wanted) {
+            Ok(plan) => Ok(plan),
+            Err(error) => self.plan_in(backend, DType::F32).map_err(|_| error.into()),
         }
+    }
+
+    fn plan_in<B: Backend>(&self, backend: &B, dtype: DType) -> Result<Plan, ferroflash::Error> {
+        let file_dtype = self.problem.q().dtype;
+        if dtype == file_dtype {
+            return backend.plan(&self.problem);
+        }
+        // What a conversion gives.
+        let [q, k, v] = self
+            .inputs
+            .each_ref()
+            .map(|tensor| TensorSpec::contiguous(dtype, tensor.spec().shape, self.layout));
+        let problem = Problem::with_dense_output(q?, k?, v?, &self.options)?;
+        backend.plan(&problem)
     }
 }

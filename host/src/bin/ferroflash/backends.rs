@@ -2,7 +2,7 @@
 
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
 use ferroflash::backend::sim::Sim;
-use ferroflash::{Backend, Cpu, Error, Problem};
+use ferroflash::{Backend, Cpu, Error};
 
 use crate::arguments::BackendName;
 use crate::failure::Failure;
@@ -26,13 +26,7 @@ pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
     }
 }
 
-/// What will run `problem`: the kernel, and how many query heads share its tiles where several do.
-pub fn kernel_in_words<B: Backend>(backend: &B, problem: &Problem) -> Result<String, Error> {
-    let kernel = backend.kernel_name(problem)?;
-    Ok(in_words(&kernel, backend.heads_per_tile(problem)?))
-}
-
-/// [`kernel_in_words`] from its parts.
+/// What runs a problem: the kernel, and how many query heads share its tiles where several do.
 pub fn in_words(kernel: &str, heads_per_tile: u32) -> String {
     match heads_per_tile {
         1 => kernel.to_owned(),

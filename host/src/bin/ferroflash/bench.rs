@@ -278,7 +278,8 @@ impl Bench {
     /// Checks the result, then times it.
     pub fn measure<B: Backend>(&self, backend: &mut B) -> Result<Report, Failure> {
         let problem = self.problem()?;
-        let kernel = backend.kernel_name(&problem)?;
+        let plan = backend.plan(&problem)?;
+        let kernel = plan.kernel_name();
         // Whether the device holds the problem at all is better known before making its inputs.
         backend.memory().alloc(problem.bytes() as usize)?;
 
@@ -306,7 +307,7 @@ impl Bench {
         };
         let times = time(backend, &mut run)?;
         spinner.finish_and_clear();
-        let ran = (kernel, backend.heads_per_tile(&problem)?);
+        let ran = (kernel, plan.heads_per_tile());
         Ok(self.report(ran, backend.device_name(), &problem, &times))
     }
 

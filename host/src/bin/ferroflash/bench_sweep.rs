@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ferroflash::learn::results::SideBySide;
-use ferroflash::{Backend, Layout, Mask, Variant, variant};
+use ferroflash::{Backend, Layout, Mask, Variant, plan};
 
 use crate::arguments;
 use crate::backends::Work;
@@ -117,7 +117,7 @@ impl Work for Sweep {
         let here = backend.capabilities();
         let mut tasks: Vec<(Bench, Variant)> = Vec::new();
         for bench in &self.benches {
-            for variant in variant::eligible(&bench.problem()?, &here) {
+            for variant in plan::eligible(&bench.problem()?, &here) {
                 if bench.options.force.is_none_or(|forced| forced == variant) {
                     tasks.push((with(bench, variant), variant));
                 }
@@ -193,14 +193,8 @@ impl Sweep {
 /// The options and inputs of a bench that are not the usual ones.
 fn option_words(bench: &Bench) -> Vec<String> {
     let options = &bench.options;
-    let side = |keys: Option<u32>| keys.map_or("all".to_owned(), |keys| keys.to_string());
-    let mask = match options.mask {
-        Mask::None => None,
-        Mask::Causal => Some("causal".to_owned()),
-        Mask::Window { left, right } => Some(format!("window {} to {}", side(left), side(right))),
-    };
     let words = [
-        mask,
+        (options.mask != Mask::None).then(|| options.mask.to_string()),
         options.softmax_scale.map(|scale| format!("scale {scale}")),
         options.softcap.map(|softcap| format!("softcap {softcap}")),
         options.alibi.as_ref().map(|_| "ALiBi".to_owned()),

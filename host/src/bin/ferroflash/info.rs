@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
 use ferroflash::backend::sim::Sim;
 use ferroflash::backend::{Device, DeviceInfo};
-use ferroflash::variant::{GpuCapabilities, instance_unfit};
+use ferroflash::plan::{GpuCapabilities, instance_unfit};
 use ferroflash::{Backend, Cpu, Error, Gpu};
 use kernels_gpu::instances::{INSTANCES, Instance};
 

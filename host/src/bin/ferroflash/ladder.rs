@@ -119,7 +119,8 @@ fn cpu(args: &Args) -> Result<(), Failure> {
     let mut head = Head::random(args.seq, args.head_dim, args.seed)?;
     head.mask = match args.mask {
         MaskName::None => Mask::None,
-        MaskName::Causal => Mask::Causal,
+        // As many queries as keys: the corners are one.
+        MaskName::Causal | MaskName::CausalTopLeft => Mask::Causal,
     };
     if let Some(probability) = args.dropout {
         head.dropout = Some(Dropout::new(f64::from(probability), args.seed)?);

@@ -64,7 +64,7 @@ struct Line<'a> {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let bench = bench::simulated(&args.bench)?;
     let mut sim = Sim::on(SimDevice::with_schedule(args.schedule_seed));
-    sim.kernel_name(&bench.problem()?)?;
+    sim.plan(&bench.problem()?)?;
     sim.memory().take_statistics();
     let case = bench.case()?;
     let (o, lse) = case.run(&mut sim)?;

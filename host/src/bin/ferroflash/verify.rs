@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ferroflash::Backend;
 use ferroflash::cases::{CaseSpec, Limits, dtypes_of};
 use ferroflash::oracle::{Rows, Verdict};
-use ferroflash::variant::eligible;
+use ferroflash::plan::eligible;
 use rand::SeedableRng;
 use rand::seq::IndexedRandom;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -64,7 +64,8 @@ impl Work for Verify {
             // Every variant that can run the case, not only the preferred one.
             for variant in eligible(&case.problem()?, &backend.capabilities()) {
                 case.options.force = Some(variant);
-                let kernel = backends::kernel_in_words(backend, &case.problem()?)?;
+                let plan = backend.plan(&case.problem()?)?;
+                let kernel = backends::in_words(&plan.kernel_name(), plan.heads_per_tile());
                 let (o, lse) = case.run(backend)?;
                 let verdict = case.check(&o, &lse, Rows::All)?;
                 bar.suspend(|| print_row(&mut out, number, &spec, &kernel, &verdict))?;

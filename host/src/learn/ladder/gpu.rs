@@ -11,7 +11,7 @@ use crate::backend::{Counts, Device, Launch};
 use crate::learn::cost::{self, Algorithm, Cost, Pass, Tiles, Workload};
 use crate::learn::timing::sorted_ms;
 use crate::oracle::{self, Inputs, Rows};
-use crate::variant::{find_instance, why_not};
+use crate::plan::{find_instance, why_not};
 use crate::{
     Backend, DType, Error, ForwardOptions, Gpu, HostTensor, Layout, Problem, Shape, Tensor,
     Variant, cases, forward, forward_into, modules,

@@ -17,7 +17,7 @@ pub use unit::Unit;
 use super::gpu_spec::GpuSpec;
 use super::timing::sorted_ms;
 use crate::backend::{Device, Launch};
-use crate::variant::{GpuCapabilities, instance_unfit};
+use crate::plan::{GpuCapabilities, instance_unfit};
 use crate::{Backend, Error, Gpu, Tensor, modules};
 
 /// How hard to try.

@@ -1,25 +1,36 @@
-//! What a launch of a Hopper kernel takes beside the parameters of every forward kernel.
+//! How a Hopper kernel runs a problem: which query heads share tiles, what TMA is told, and the order of tiles.
 
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
-use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::gqa::Packing;
 use kernels_gpu::wgmma::schedule::{Schedule, can_number_listed};
-use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
+use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible};
 
-use super::device::Device;
-use super::tensor_maps::TensorMaps;
-use crate::{Error, Problem};
+use super::operands::{Operands, TMA_ALIGN_BYTES, WORKSPACE_ALIGN_BYTES};
+use super::tile_list::ListShape;
+use crate::{Lengths, Problem};
 
-/// What TMA is told, for one problem on operands at known addresses whose tiles can be numbered.
-pub(crate) struct HopperPlan {
+/// What a launch of a Hopper kernel takes beside the parameters of every forward kernel, but for addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HopperForward {
     /// How query heads share tiles.
     pub packing: Packing,
+    /// What TMA is told, of operands at address 0.
     maps: ForwardMaps,
+    pub order: TileOrder,
 }
 
-impl HopperPlan {
-    /// Why a kernel of shape `tile` cannot run `problem`, launched with `params`, or how it does.
+/// The order of a launch's tiles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TileOrder {
+    /// By arithmetic alone.
+    Counted(Schedule),
+    /// By a list of the tiles that have rows.
+    Listed(ListShape),
+}
+
+impl HopperForward {
+    /// How a kernel of shape `tile` runs `problem`, launched with `params`, or why it cannot.
     pub fn new(
         problem: &Problem,
         params: &ForwardParams,
@@ -33,47 +44,54 @@ impl HopperPlan {
             ));
         }
         let packing = packing(problem, tile);
-        let is_countable = if tile.varlen {
+        let order = if tile.varlen {
             can_number_listed(attention, packing, tile.cluster_m())
+                .then(|| TileOrder::Listed(ListShape::new(attention, tile, packing)))
         } else {
-            Schedule::new(attention, packing, tile.cluster_m()).is_some()
+            Schedule::new(attention, packing, tile.cluster_m()).map(TileOrder::Counted)
         };
-        if !is_countable {
-            return Err("it has no tile, or more than it can count".to_owned());
-        }
+        let order = order.ok_or("it has no tile, or more than it can count")?;
         let maps = ForwardMaps::new(params, tile, packing).map_err(|(operand, reason)| {
             format!("TMA cannot reach {operand}: {}", words(reason))
         })?;
-        Ok(Self { packing, maps })
+        Ok(Self {
+            packing,
+            maps,
+            order,
+        })
     }
 
-    /// The launch on `device` of the tiles that `schedule` orders: its grid, and every parameter's image in the
-    /// kernel's order. `encoded` are the maps of launches before.
-    #[expect(clippy::too_many_arguments, reason = "what a launch takes, once")]
-    pub fn images<D: Device>(
-        &self,
-        device: &D,
-        encoded: &mut TensorMaps,
-        dtype: DType,
-        tile: &WgmmaTile,
-        params: ForwardParams,
-        schedule: Schedule,
-        counter: u64,
-    ) -> Result<HopperImages, Error> {
-        let ForwardMaps { q, k, v, o } = &self.maps;
-        let schedule = schedule.on_gpu(device.info().multiprocessors, tile.cluster);
-        let mut map = |spec| encoded.get(device, dtype, spec);
-        Ok(HopperImages {
-            grid: schedule.clusters * tile.cluster,
-            params,
-            maps: [map(q)?, map(k)?, map(v)?, map(o)?],
-            schedule,
-            counter,
-        })
+    /// Device memory of a launch, in bytes: the counter that clusters draw tiles from, and what aligns it.
+    pub const WORKSPACE_BYTES: usize = WORKSPACE_ALIGN_BYTES as usize;
+
+    /// For a GPU with room for `resident` blocks at once, in clusters of `cluster`.
+    pub fn on_gpu(mut self, resident: u32, cluster: u32) -> Self {
+        if let TileOrder::Counted(schedule) = &mut self.order {
+            *schedule = schedule.on_gpu(resident, cluster);
+        }
+        self
+    }
+
+    /// Clusters of a launch.
+    pub fn clusters(&self) -> u32 {
+        match &self.order {
+            TileOrder::Counted(schedule) => schedule.clusters,
+            TileOrder::Listed(_) => 0,
+        }
+    }
+
+    /// What TMA is told of `operands`.
+    pub fn maps(&self, operands: &Operands) -> ForwardMaps {
+        let mut maps = self.maps;
+        maps.q.address = operands.q;
+        maps.k.address = operands.k;
+        maps.v.address = operands.v;
+        maps.o.address = operands.o;
+        maps
     }
 }
 
-/// Sequences of a varlen problem that are looked at to choose its packing, about: a launch must not wait for more.
+/// Sequences that are looked at to choose the packing of a problem, about: a launch must not wait for more.
 const SAMPLED_SEQUENCES: usize = 64;
 
 /// How query heads share the tiles of a kernel of shape `tile` that runs `problem`.
@@ -85,48 +103,30 @@ pub(crate) fn packing(problem: &Problem, tile: &WgmmaTile) -> Packing {
     if group == 1 || too_long || problem.alibi().is_some() {
         return Packing::none(group);
     }
-    match problem.cu_seqlens() {
-        None => {
-            let length = std::iter::once(problem.seq_q() as u32);
-            Packing::fewest_tiles(group, length, tile.cluster_m())
-        }
-        Some(packed) => {
+    let of_one = |length: usize| {
+        let length = std::iter::once(length as u32);
+        Packing::fewest_tiles(group, length, tile.cluster_m())
+    };
+    match problem.lengths() {
+        Lengths::Packed(packed) => {
             let lengths = packed.q().windows(2).map(|ends| (ends[1] - ends[0]) as u32);
             let every = packed.batch().div_ceil(SAMPLED_SEQUENCES).max(1);
             Packing::fewest_tiles(group, lengths.step_by(every), tile.cluster_m())
         }
-    }
-}
-
-/// The parameters of a launch, by value.
-pub(crate) struct HopperImages {
-    pub grid: u32,
-    params: ForwardParams,
-    maps: [TensorMap; 4],
-    schedule: Schedule,
-    counter: u64,
-}
-
-impl HopperImages {
-    /// The image of each parameter.
-    pub fn params(&self) -> [&[u8]; 7] {
-        use bytemuck::bytes_of;
-        let [q, k, v, o] = &self.maps;
-        [
-            bytes_of(&self.params),
-            bytes_of(q),
-            bytes_of(k),
-            bytes_of(v),
-            bytes_of(o),
-            bytes_of(&self.schedule),
-            bytes_of(&self.counter),
-        ]
+        // Of lengths that the host does not know, the mean.
+        _ if problem.is_packed() => {
+            let mean = problem.q().shape.seq.div_ceil(problem.batch().max(1));
+            of_one(mean.min(problem.seq_q()))
+        }
+        _ => of_one(problem.seq_q()),
     }
 }
 
 fn words(reason: Inexpressible) -> String {
     match reason {
-        Inexpressible::Address(address) => format!("address {address:#x} is not a multiple of 16"),
+        Inexpressible::Address(address) => {
+            format!("address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}")
+        }
         Inexpressible::DimStride(stride) => format!("its head_dim stride is {stride}, not 1"),
         Inexpressible::Stride(stride) => {
             format!("a stride of {stride} elements is not a positive multiple of 16 bytes")
@@ -141,7 +141,9 @@ mod tests {
     use kernels_gpu::config::wgmma::HD128;
 
     use super::*;
-    use crate::{AlibiSlopes, CuSeqlens, ForwardOptions, Layout, Shape, TensorSpec};
+    use crate::{
+        AlibiSlopes, CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Shape, TensorSpec,
+    };
 
     const HEADS: usize = 16;
     const HEADS_KV: usize = 2;
@@ -192,5 +194,18 @@ mod tests {
         assert_eq!(packed_heads_per_tile([256; 50]), 1);
         assert_eq!(packed_heads_per_tile([100; 1000]), 2);
         assert_eq!(packed_heads_per_tile([]), 1);
+    }
+
+    /// The device's lengths are taken for alike.
+    #[test]
+    fn sequences_of_unknown_length_share_tiles_by_their_mean() {
+        let options = |batch, longest| {
+            let lengths = DeviceLengths::cu_seqlens(batch, longest, 4096).unwrap();
+            ForwardOptions::new().lengths(lengths)
+        };
+        assert_eq!(heads_per_tile(64, &options(64, 512)), 8);
+        assert_eq!(heads_per_tile(64 * 256, &options(64, 512)), 1);
+        assert_eq!(heads_per_tile(64 * 256, &options(64, 1)), 8);
+        assert_eq!(heads_per_tile(64, &options(0, 512)), 4);
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::problem::SEQ_LIMIT;
+use super::SEQ_LIMIT;
 use crate::{Error, Shape};
 
 /// Where sequences of different lengths lie that are packed one after the other (varlen).
@@ -10,12 +10,10 @@ use crate::{Error, Shape};
 /// `kv()[b]..kv()[b + 1]` of k and v. lse is `[heads_q, total_q]`. A length may be 0. Each sequence
 /// attends to itself alone, and masks and ALiBi are aligned to its own bottom-right corner.
 ///
-/// The values are kept on the host, where they are checked once; no launch can then reach outside its
-/// operands. Clones share them, and a GPU backend copies them to the device at the first launch that
-/// needs them and reuses the copy for as long as a clone lives: make one value for all layers of a step.
-/// That first copy allocates and waits; engines that have the arrays on the device already give their
-/// addresses in [`Operands`](crate::Operands) instead. On Hopper, where the order of work is planned from the lengths,
-/// the plan takes the copy's place.
+/// The values are kept on the host, where they are checked once. Clones share them, and a GPU backend copies them to the
+/// device at the first launch that needs them and reuses the copy for as long as a clone lives: make one value for all
+/// layers of a step. That first copy allocates and waits; engines that have the arrays on the device already say so by
+/// [`DeviceLengths`](crate::DeviceLengths).
 ///
 /// ```
 /// use ferroflash::CuSeqlens;

@@ -6,13 +6,13 @@ use super::pack::Matrix;
 use super::tile::{BLOCK_M, Scratch, Task};
 use crate::{Operands, Problem, Sequence};
 
-/// Runs `problem` on rayon's current thread pool.
+/// Runs `problem`, whose lengths and slopes the host knows, on rayon's current thread pool.
 ///
 /// The query rows of all heads that share one head of K and V are queued one after the other, and a
 /// task takes up to [`BLOCK_M`] of them: short queries of many heads then fill a tile, as in decode.
 ///
 /// # Safety
-/// As for [`Backend::forward_raw`](crate::Backend::forward_raw).
+/// As for [`Backend::launch`](crate::Backend::launch).
 pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
     let heads_kv = problem.k().shape.heads;
     let sequences: Vec<Sequence> = problem.sequences().collect();

@@ -1,4 +1,5 @@
-use crate::{AlibiSlopes, CuSeqlens, Layout, Mask, Variant};
+use super::{AlibiSlopes, CuSeqlens, Lengths, Mask, Variant};
+use crate::Layout;
 
 /// What to compute beside the tensors themselves.
 ///
@@ -18,8 +19,8 @@ pub struct ForwardOptions {
     pub softcap: Option<f32>,
     /// Biases that grow with distance, added to scores after softmax_scale and softcap.
     pub alibi: Option<AlibiSlopes>,
-    /// Packed sequences of different lengths; q, k, v and o then have batch 1 and all rows along seq.
-    pub cu_seqlens: Option<CuSeqlens>,
+    /// How long the sequences are, and whether they are packed.
+    pub lengths: Lengths,
     /// Axis order of the output tensor in memory.
     pub o_layout: Layout,
     /// Runs this kernel variant instead of the preferred one.
@@ -56,9 +57,15 @@ impl ForwardOptions {
         self
     }
 
-    /// Sets [`cu_seqlens`](Self::cu_seqlens).
-    pub fn cu_seqlens(mut self, cu_seqlens: impl Into<Option<CuSeqlens>>) -> Self {
-        self.cu_seqlens = cu_seqlens.into();
+    /// Sets [`lengths`](Self::lengths) to those of packed sequences, or to [`Lengths::Dense`].
+    pub fn cu_seqlens(self, cu_seqlens: impl Into<Option<CuSeqlens>>) -> Self {
+        let cu_seqlens = cu_seqlens.into();
+        self.lengths(cu_seqlens.map_or(Lengths::Dense, Lengths::Packed))
+    }
+
+    /// Sets [`lengths`](Self::lengths).
+    pub fn lengths(mut self, lengths: impl Into<Lengths>) -> Self {
+        self.lengths = lengths.into();
         self
     }
 

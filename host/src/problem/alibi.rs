@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use crate::problem::SEQ_LIMIT;
-use crate::{Error, Problem};
+use super::SEQ_LIMIT;
+use crate::Error;
 
 /// Slopes of linear biases (ALiBi, Press et al. 2022, <https://arxiv.org/abs/2108.12409>).
 ///
@@ -11,12 +11,12 @@ use crate::{Error, Problem};
 /// and neither scales nor caps it, as in FlashAttention-2; lse includes it. Under a causal mask
 /// FlashAttention-2 adds `slope · j` instead, which differs by a constant of each row: o is the same.
 ///
-/// The values are kept on the host, where they are checked once. As with
-/// [`CuSeqlens`](crate::CuSeqlens), clones share them and one copy on the device.
+/// Values kept on the host are checked once. As with [`CuSeqlens`](crate::CuSeqlens), clones share them and one copy on
+/// the device. Values that lie on the device already ([`on_device`](Self::on_device)) are never read by the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlibiSlopes {
-    /// One row of `heads`, or one a batch entry.
-    values: Arc<[f32]>,
+    /// One row of `heads`, or one a batch entry; `None` if only the device has them.
+    values: Option<Arc<[f32]>>,
     heads: usize,
     is_batched: bool,
 }
@@ -33,7 +33,7 @@ impl AlibiSlopes {
     pub fn per_head(slopes: &[f32]) -> Result<Self, Error> {
         check(slopes)?;
         Ok(Self {
-            values: slopes.into(),
+            values: Some(slopes.into()),
             heads: slopes.len(),
             is_batched: false,
         })
@@ -53,7 +53,7 @@ impl AlibiSlopes {
             ));
         }
         Ok(Self {
-            values: slopes.into(),
+            values: Some(slopes.into()),
             heads,
             is_batched: true,
         })
@@ -64,19 +64,45 @@ impl AlibiSlopes {
     pub fn geometric(heads: usize) -> Self {
         let slope = |head: usize| (-8.0 * (head + 1) as f64 / heads as f64).exp2() as f32;
         Self {
-            values: (0..heads).map(slope).collect(),
+            values: Some((0..heads).map(slope).collect()),
             heads,
             is_batched: false,
+        }
+    }
+
+    /// Slopes in the backend's memory, f32 `[heads_q]`, or `[batch, heads_q]` if `is_batched`: their address is given with
+    /// each launch ([`Operands::alibi_slopes`](crate::Operands::alibi_slopes)).
+    ///
+    /// Nobody checks them: a slope that is not finite, or so large that a bias is not, gives NaN in its head's rows.
+    pub fn on_device(heads: usize, is_batched: bool) -> Self {
+        Self {
+            values: None,
+            heads,
+            is_batched,
         }
     }
 
     /// The slope of one query head of one batch entry.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is none, or only the device has it.
     pub fn get(&self, batch: usize, head: usize) -> f32 {
         assert!(head < self.heads);
-        self.values[batch * self.batch_stride() + head]
+        let values = self.values.as_ref().expect("the host has the slopes");
+        values[batch * self.batch_stride() + head]
+    }
+
+    /// The same slopes with the values that lie on the device, unchecked.
+    pub(super) fn with_values(&self, values: &[f32]) -> Self {
+        Self {
+            values: Some(values.into()),
+            ..*self
+        }
+    }
+
+    /// How many slopes there are for `batch` batch entries.
+    pub(crate) fn count(&self, batch: usize) -> usize {
+        self.heads * if self.is_batched { batch } else { 1 }
     }
 
     /// Slopes between those of two batch entries: 0 if all share one row.
@@ -84,23 +110,24 @@ impl AlibiSlopes {
         if self.is_batched { self.heads } else { 0 }
     }
 
-    /// What a device copy holds.
-    pub(crate) fn values(&self) -> &Arc<[f32]> {
-        &self.values
+    /// What a device copy holds; `None` if only the device has the values.
+    pub(crate) fn values(&self) -> Option<&Arc<[f32]>> {
+        self.values.as_ref()
     }
 
-    /// Refuses slopes that are not of `problem`'s heads and batch entries.
-    pub(crate) fn check_shape(&self, problem: &Problem) -> Result<(), Error> {
+    /// Refuses slopes that are not of `heads` query heads and `batch` batch entries.
+    pub(super) fn check_shape(&self, heads: usize, batch: usize) -> Result<(), Error> {
         let refused = |wrong, allowed| Err(Error::argument("alibi_slopes", wrong, allowed));
-        let (heads, batch) = (problem.q().shape.heads, problem.batch());
         if self.heads != heads {
             let wrong = format!("it has {} slopes a batch entry", self.heads);
             return refused(wrong, format!("{heads}, the heads_q of q"));
         }
-        let rows = self.values.len() / heads;
-        if self.is_batched && rows != batch {
-            let wrong = format!("it has slopes of {rows} batch entries");
-            return refused(wrong, format!("{batch}, the batch"));
+        if let Some(values) = self.values.as_ref().filter(|_| self.is_batched) {
+            let rows = values.len() / heads;
+            if rows != batch {
+                let wrong = format!("it has slopes of {rows} batch entries");
+                return refused(wrong, format!("{batch}, the batch"));
+            }
         }
         Ok(())
     }

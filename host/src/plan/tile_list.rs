@@ -11,7 +11,7 @@ use crate::CuSeqlens;
 /// What the list of a varlen launch's tiles depends on beside the lengths of its sequences: launches that agree
 /// in it share a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ListShape {
+pub(crate) struct ListShape {
     /// Rows of a tile.
     cluster_m: u32,
     packing: Packing,
@@ -179,7 +179,10 @@ mod tests {
                 },
                 head_dim: self.tile.head_dim,
                 head_dim_v: self.tile.head_dim_v,
-                mask: MaskParams::new(self.mask.unaligned_band(seq_q, seq_kv), Corner::BottomRight),
+                mask: MaskParams::new(
+                    self.mask.of_each_sequence(seq_q, seq_kv).band,
+                    Corner::BottomRight,
+                ),
                 ..AttentionParams::zeroed()
             }
         }

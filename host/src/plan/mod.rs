@@ -1,0 +1,211 @@
+//! What is known of a launch before its addresses are: the choice of kernels, their grids and parameters, the workspace.
+//!
+//! A [`Plan`] is made once from a [`Problem`] and what a backend can run ([`Capabilities`]), and then launched with
+//! addresses ([`Operands`]), as often as one likes. Knows nothing of backends.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
+//! | `hopper` | what Hopper's kernels need: packed GQA, tensor maps, the order of tiles |
+//! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
+//! | `operands` | the addresses, and which of them cannot be |
+//! | `capabilities` | what a backend can run |
+
+mod capabilities;
+mod hopper;
+mod operands;
+pub(crate) mod params;
+mod select;
+pub(crate) mod tile_list;
+
+use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::instances::Instance;
+use kernels_gpu::tile::schedule::TileList;
+
+pub use capabilities::{Capabilities, GpuCapabilities};
+pub(crate) use hopper::{HopperForward, TileOrder};
+pub use operands::{Operands, WORKSPACE_ALIGN_BYTES};
+pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
+
+use crate::{Error, Problem, Variant};
+use select::{How, Kernel, Question, choose};
+
+/// How one problem is run on one kind of device: the kernels, in order, with everything but addresses.
+///
+/// Made by [`Backend::plan`](crate::Backend::plan) and run by [`Backend::launch`](crate::Backend::launch), any number of
+/// times, on any backend of the same kind: one GPU model's plans run on each GPU of that model.
+///
+/// ```
+/// use ferroflash::{Backend, Cpu, ForwardOptions, Layout, Problem, Shape, TensorSpec};
+/// use ferroflash::DType;
+///
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// let shape = Shape { batch: 1, heads: 2, seq: 5, dim: 8 };
+/// let spec = TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)?;
+/// let problem = Problem::new(spec, spec, spec, spec, &ForwardOptions::new())?;
+/// let plan = Cpu::new().plan(&problem)?;
+/// assert_eq!((plan.kernel_name().as_str(), plan.workspace_bytes()), ("fa_fwd_cpu_f32_tiled", 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    problem: Problem,
+    /// Where it can run.
+    made_for: Capabilities,
+    variant: Variant,
+    /// The kernel that the others are there for; none on the CPU.
+    kernel: Option<&'static Instance>,
+    /// In order; none on the CPU, or where there is nothing to compute.
+    steps: Vec<Step>,
+    workspace_bytes: usize,
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub kernel: &'static Instance,
+    /// Blocks.
+    pub grid: u32,
+    pub params: StepParams,
+}
+
+/// What a step's kernel is launched with, without addresses.
+#[derive(Clone, Debug)]
+pub(crate) enum StepParams {
+    /// The parameters of every forward kernel.
+    Forward(ForwardParams),
+    /// Those, and what Hopper's kernels take beside them.
+    HopperForward(ForwardParams, HopperForward),
+}
+
+impl Plan {
+    /// How `problem` is run by a backend of `here`, on operands at addresses that are multiples of 16 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no variant, or not the forced one, can run it.
+    pub fn new(problem: &Problem, here: &Capabilities) -> Result<Self, Error> {
+        Self::make(problem, here, &Question::new(problem, here, None))
+    }
+
+    /// How `problem` is run by a backend of `here`, on operands at addresses like those of `operands`: where one is not
+    /// a multiple of 16 bytes, by a kernel that takes any.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no variant, or not the forced one, can run it.
+    pub fn for_operands(
+        problem: &Problem,
+        here: &Capabilities,
+        operands: &Operands,
+    ) -> Result<Self, Error> {
+        let misaligned = operands.misaligned_for_tma();
+        Self::make(problem, here, &Question::new(problem, here, misaligned))
+    }
+
+    fn make(problem: &Problem, here: &Capabilities, asked: &Question<'_>) -> Result<Self, Error> {
+        let choice = choose(asked)?;
+        let mut steps = Vec::new();
+        let mut workspace_bytes = 0;
+        if let (Some(Kernel { instance, how }), Capabilities::Gpu(gpu)) = (choice.kernel, here) {
+            let params = *asked.params();
+            let attention = &params.attention;
+            let step = match how {
+                How::NotAtAll => None,
+                How::Plain => {
+                    let (batch, heads) = (attention.batch, attention.heads_q);
+                    let tiles = TileList::new(batch, heads, attention.seq_q, instance.block_m);
+                    Some((tiles.grid(), StepParams::Forward(params)))
+                }
+                How::Hopper(hopper) => {
+                    workspace_bytes = HopperForward::WORKSPACE_BYTES;
+                    let hopper = hopper.on_gpu(gpu.multiprocessors, instance.cluster);
+                    let grid = hopper.clusters() * instance.cluster;
+                    Some((grid, StepParams::HopperForward(params, hopper)))
+                }
+            };
+            steps.extend(step.map(|(grid, params)| Step {
+                kernel: instance,
+                grid,
+                params,
+            }));
+        }
+        Ok(Self {
+            problem: problem.clone(),
+            made_for: *here,
+            variant: choice.variant,
+            kernel: choice.kernel.map(|kernel| kernel.instance),
+            steps,
+            workspace_bytes,
+        })
+    }
+
+    /// What is run.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// What kind of backend it is for.
+    pub fn made_for(&self) -> &Capabilities {
+        &self.made_for
+    }
+
+    /// How it is run.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Name of the kernel that does the work.
+    pub fn kernel_name(&self) -> String {
+        match self.kernel {
+            Some(kernel) => kernel.name.to_owned(),
+            None => format!(
+                "fa_fwd_cpu_{}_{}",
+                self.problem.q().dtype.name(),
+                self.variant
+            ),
+        }
+    }
+
+    /// Query heads of a group whose rows share a tile of that kernel (packed GQA), the next power of two; 1 where each
+    /// head has tiles of its own.
+    pub fn heads_per_tile(&self) -> u32 {
+        let packed = self.steps.iter().find_map(|step| match &step.params {
+            StepParams::HopperForward(_, hopper) => Some(hopper.packing.heads()),
+            StepParams::Forward(_) => None,
+        });
+        packed.unwrap_or(1)
+    }
+
+    /// Bytes that a launch needs at [`Operands::workspace`], if the backend is not to use its own; 0 if it needs none.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Refuses to be launched by a backend of `here` on `operands`, if it cannot be.
+    pub(crate) fn check(&self, here: &Capabilities, operands: &Operands) -> Result<(), Error> {
+        if self.made_for != *here {
+            let wrong = format!("it was made for {:?}", self.made_for);
+            return Err(Error::argument(
+                "plan",
+                wrong,
+                format!("one made for {here:?}"),
+            ));
+        }
+        if self.problem.is_empty() {
+            return Ok(());
+        }
+        operands.check(&self.problem)?;
+        let is_hopper = |step: &Step| matches!(step.params, StepParams::HopperForward(..));
+        match operands
+            .misaligned_for_tma()
+            .filter(|_| self.steps.iter().any(is_hopper))
+        {
+            None => Ok(()),
+            Some(misaligned) => Err(misaligned.refuse(self)),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Where a problem's operands lie.
+
+use super::Plan;
+use crate::{Error, Lengths, Problem};
+
+/// Addresses of a problem's operands, in the memory of the backend that runs it.
+///
+/// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand
+/// without elements is never read, whatever its address. Shapes are those of a dense problem; packed
+/// operands have batch 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Operands {
+    /// q, `[batch, heads_q, seq_q, head_dim]`.
+    pub q: u64,
+    /// k, `[batch, heads_kv, seq_kv, head_dim]`.
+    pub k: u64,
+    /// v, `[batch, heads_kv, seq_kv, head_dim_v]`.
+    pub v: u64,
+    /// o, `[batch, heads_q, seq_q, head_dim_v]`; written.
+    pub o: u64,
+    /// lse, f32 `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`, contiguous, in nats; written.
+    pub lse: u64,
+    /// The values of the problem's [`AlibiSlopes`](crate::AlibiSlopes), f32. `None`: the backend uses a copy of those
+    /// that the host knows, made at the first call with them.
+    pub alibi_slopes: Option<u64>,
+    /// Running sums of the lengths of q, and of k and v, i32 `[batch + 1]` each. `None`: the backend uses a copy of
+    /// those that the host knows, made at the first call with them.
+    pub cu_seqlens: Option<[u64; 2]>,
+    /// Rows of k and v of each sequence that are used, i32 `[batch]`.
+    pub seqused_kv: Option<u64>,
+    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory at a multiple of [`WORKSPACE_ALIGN_BYTES`],
+    /// zeroed before it is first used; every launch that succeeds leaves it fit for the next, of any plan that needs no
+    /// more. Two launches that may run at the same time must not share one. `None`: the backend has its own.
+    pub workspace: Option<u64>,
+}
+
+/// Alignment of a workspace.
+pub const WORKSPACE_ALIGN_BYTES: u64 = 16;
+
+/// Alignment that the tensor copy engine of a Hopper GPU wants of q, k, v and o.
+pub(crate) const TMA_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
+
+/// Bytes of a slope and of a length.
+const WORD_BYTES: u64 = 4;
+
+/// An operand whose address TMA cannot take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Misaligned {
+    pub operand: &'static str,
+    pub address: u64,
+}
+
+impl Misaligned {
+    /// Refuses to launch `plan`.
+    pub(super) fn refuse(&self, plan: &Plan) -> Error {
+        let Self { operand, address } = *self;
+        let kernel = plan.kernel_name();
+        let wrong = format!(
+            "address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}, which {kernel} needs"
+        );
+        let allowed = "another address, or a plan made for these operands (Plan::for_operands)";
+        Error::argument(operand, wrong, allowed)
+    }
+}
+
+impl Operands {
+    /// The operand that keeps TMA from reaching them all, if one does.
+    pub(crate) fn misaligned_for_tma(&self) -> Option<Misaligned> {
+        self.tensors()
+            .into_iter()
+            .find(|(_, address)| !address.is_multiple_of(TMA_ALIGN_BYTES))
+            .map(|(operand, address)| Misaligned { operand, address })
+    }
+
+    fn tensors(&self) -> [(&'static str, u64); 4] {
+        [("q", self.q), ("k", self.k), ("v", self.v), ("o", self.o)]
+    }
+
+    /// Refuses addresses that cannot be those of `problem`'s operands.
+    pub(crate) fn check(&self, problem: &Problem) -> Result<(), Error> {
+        let elements = [problem.q(), problem.k(), problem.v(), problem.o()];
+        for ((name, address), spec) in self.tensors().into_iter().zip(elements) {
+            if !spec.is_empty() {
+                check_address(name, address, spec.dtype.bytes() as u64)?;
+            }
+        }
+        check_address("lse", self.lse, WORD_BYTES)?;
+        self.check_arrays(problem)
+    }
+
+    /// Refuses small arrays that are missing, or cannot be where they are said to be.
+    fn check_arrays(&self, problem: &Problem) -> Result<(), Error> {
+        if let Some(address) = self.workspace {
+            check_address("workspace", address, WORKSPACE_ALIGN_BYTES)?;
+        }
+        let cu_seqlens = |index: usize| self.cu_seqlens.map(|both| both[index]);
+        let is_packed = problem.is_packed();
+        let on_device = match problem.lengths() {
+            Lengths::OnDevice(lengths) => Some(lengths),
+            _ => None,
+        };
+        let packed_there = on_device.is_some_and(|lengths| lengths.is_packed());
+        let used_there = on_device.is_some_and(|lengths| lengths.has_seqused_kv());
+        let slopes_there = problem
+            .alibi()
+            .is_some_and(|slopes| slopes.values().is_none());
+        for (name, address, is_read, is_needed) in [
+            ("cu_seqlens_q", cu_seqlens(0), is_packed, packed_there),
+            ("cu_seqlens_kv", cu_seqlens(1), is_packed, packed_there),
+            ("seqused_kv", self.seqused_kv, used_there, used_there),
+            (
+                "alibi_slopes",
+                self.alibi_slopes,
+                problem.alibi().is_some(),
+                slopes_there,
+            ),
+        ] {
+            match address {
+                Some(address) if is_read => check_address(name, address, WORD_BYTES)?,
+                None if is_needed => {
+                    let wrong = "no address is given, and only the device has the values";
+                    return Err(Error::argument(
+                        name,
+                        wrong,
+                        "its address among the operands",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_address(argument: &'static str, address: u64, align: u64) -> Result<(), Error> {
+    let wrong = match address {
+        0 => "its address is null".to_owned(),
+        _ if !address.is_multiple_of(align) => {
+            format!("address {address:#x} is not a multiple of {align}")
+        }
+        _ => return Ok(()),
+    };
+    let allowed = format!("the address of live memory, a multiple of {align}");
+    Err(Error::argument(argument, wrong, allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        AlibiSlopes, CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Shape, TensorSpec,
+    };
+
+    fn refusal(
+        options: &ForwardOptions,
+        edit: impl FnOnce(&mut Operands),
+    ) -> Option<(String, String)> {
+        let shape = Shape::packed(9, 2, 8);
+        let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap();
+        let problem = Problem::new(spec, spec, spec, spec, options).unwrap();
+        let mut operands = Operands {
+            q: 2,
+            k: 4,
+            v: 6,
+            o: 8,
+            lse: 4,
+            ..Operands::default()
+        };
+        edit(&mut operands);
+        match operands.check(&problem) {
+            Ok(()) => None,
+            Err(Error::Argument {
+                argument, wrong, ..
+            }) => Some((argument.into_owned(), wrong)),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn impossible_addresses_are_named() {
+        let options = ForwardOptions::new();
+        let refused = |edit: fn(&mut Operands)| refusal(&options, edit);
+        let message = |argument: &str, wrong: &str| Some((argument.to_owned(), wrong.to_owned()));
+        assert_eq!(refused(|_| {}), None);
+        assert_eq!(refused(|at| at.q = 0), message("q", "its address is null"));
+        let odd = "address 0x7 is not a multiple of 2";
+        assert_eq!(refused(|at| at.v = 7), message("v", odd));
+        let odd = "address 0x6 is not a multiple of 4";
+        assert_eq!(refused(|at| at.lse = 6), message("lse", odd));
+        let null = "its address is null";
+        assert_eq!(
+            refused(|at| at.workspace = Some(0)),
+            message("workspace", null)
+        );
+        let odd = "address 0x8 is not a multiple of 16";
+        assert_eq!(
+            refused(|at| at.workspace = Some(8)),
+            message("workspace", odd)
+        );
+    }
+
+    #[test]
+    fn arrays_that_only_the_device_has_need_an_address() {
+        let missing = "no address is given, and only the device has the values";
+        let missing = |argument: &str| Some((argument.to_owned(), missing.to_owned()));
+        let lengths = DeviceLengths::cu_seqlens(2, 9, 9).unwrap();
+        let packed = ForwardOptions::new().lengths(lengths);
+        assert_eq!(refusal(&packed, |_| {}), missing("cu_seqlens_q"));
+        assert_eq!(refusal(&packed, |at| at.cu_seqlens = Some([4, 8])), None);
+        let null = refusal(&packed, |at| at.cu_seqlens = Some([4, 0]));
+        assert_eq!(null.unwrap().0, "cu_seqlens_kv");
+        let used = ForwardOptions::new().lengths(DeviceLengths::seqused_kv());
+        assert_eq!(refusal(&used, |_| {}), missing("seqused_kv"));
+        let slopes = ForwardOptions::new().alibi(AlibiSlopes::on_device(2, false));
+        assert_eq!(refusal(&slopes, |_| {}), missing("alibi_slopes"));
+        // What the host knows may be left out.
+        let known = CuSeqlens::from_lengths([(4, 4), (5, 5)]).unwrap();
+        let known = ForwardOptions::new()
+            .cu_seqlens(known)
+            .alibi(AlibiSlopes::geometric(2));
+        assert_eq!(refusal(&known, |_| {}), None);
+    }
+}

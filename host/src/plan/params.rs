@@ -1,0 +1,202 @@
+//! The parameters of a launch: all that follows from the problem, and then the addresses.
+
+use bytemuck::Zeroable;
+use kernels_gpu::abi::{
+    AttentionParams, DeviceAddress, ForwardParams, LengthsParams, Positive, ScoreParams, TensorArg,
+};
+
+use super::Operands;
+use crate::spec::TensorSpec;
+use crate::{Lengths, Problem};
+
+/// What every forward kernel is launched with for `problem`, without addresses.
+pub(crate) fn forward_params(problem: &Problem) -> ForwardParams {
+    ForwardParams {
+        attention: attention_params(problem),
+        o: tensor_arg(problem.o()),
+        lse: 0,
+    }
+}
+
+/// What every kernel is launched with for `problem`, without addresses.
+fn attention_params(problem: &Problem) -> AttentionParams {
+    let (q, k, v) = (problem.q(), problem.k(), problem.v());
+    let (seq_q, seq_kv) = (problem.seq_q(), problem.seq_kv());
+    let mask = match problem.lengths() {
+        Lengths::Dense => problem.mask().of_all(seq_q, seq_kv),
+        _ => problem.mask().of_each_sequence(seq_q, seq_kv),
+    };
+    let lengths = match problem.is_packed() {
+        true => LengthsParams {
+            total_q: q.shape.seq as u32,
+            total_kv: k.shape.seq as u32,
+            ..LengthsParams::zeroed()
+        },
+        false => LengthsParams::zeroed(),
+    };
+    let score = ScoreParams {
+        softmax_scale: problem.softmax_scale(),
+        softcap: problem.softcap().and_then(Positive::new),
+        alibi_slopes: None,
+        alibi_batch_stride: problem.alibi().map_or(0, |slopes| slopes.batch_stride()) as u64,
+    };
+    AttentionParams {
+        q: tensor_arg(q),
+        k: tensor_arg(k),
+        v: tensor_arg(v),
+        batch: problem.batch() as u32,
+        heads_q: q.shape.heads as u32,
+        heads_kv: k.shape.heads as u32,
+        seq_q: seq_q as u32,
+        seq_kv: seq_kv as u32,
+        head_dim: q.shape.dim as u32,
+        head_dim_v: v.shape.dim as u32,
+        mask,
+        score,
+        lengths,
+    }
+}
+
+fn tensor_arg(spec: &TensorSpec) -> TensorArg {
+    let strides = spec.strides;
+    TensorArg {
+        address: 0,
+        batch_stride: strides.batch,
+        head_stride: strides.head,
+        seq_stride: strides.seq,
+        dim_stride: strides.dim,
+    }
+}
+
+/// Addresses of small arrays, those of the backend's own copies included.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrays {
+    pub cu_seqlens: Option<[u64; 2]>,
+    pub seqused_kv: Option<u64>,
+    pub alibi_slopes: Option<u64>,
+}
+
+impl Arrays {
+    /// Puts the addresses into `lengths`.
+    pub fn bind_lengths(&self, lengths: &mut LengthsParams) {
+        let cu_seqlens = |index: usize| address(self.cu_seqlens.map(|both| both[index]));
+        lengths.cu_seqlens_q = cu_seqlens(0);
+        lengths.cu_seqlens_kv = cu_seqlens(1);
+        lengths.seqused_kv = address(self.seqused_kv);
+    }
+}
+
+/// Puts the addresses into `params`.
+pub(crate) fn bind_forward(params: &mut ForwardParams, operands: &Operands, arrays: &Arrays) {
+    let ForwardParams { attention, o, lse } = params;
+    attention.q.address = operands.q;
+    attention.k.address = operands.k;
+    attention.v.address = operands.v;
+    o.address = operands.o;
+    *lse = operands.lse;
+    arrays.bind_lengths(&mut attention.lengths);
+    attention.score.alibi_slopes = address(arrays.alibi_slopes);
+}
+
+fn address(of: Option<u64>) -> Option<DeviceAddress> {
+    of.and_then(DeviceAddress::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels_gpu::abi::Corner;
+
+    use super::*;
+    use crate::{
+        AlibiSlopes, CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Mask, Shape,
+    };
+
+    const OPERANDS: Operands = Operands {
+        q: 1,
+        k: 2,
+        v: 3,
+        o: 4,
+        lse: 5,
+        alibi_slopes: None,
+        cu_seqlens: None,
+        seqused_kv: None,
+        workspace: None,
+    };
+
+    fn bound(problem: &Problem, arrays: &Arrays) -> ForwardParams {
+        let mut params = forward_params(problem);
+        bind_forward(&mut params, &OPERANDS, arrays);
+        params
+    }
+
+    fn spec(shape: Shape) -> TensorSpec {
+        TensorSpec::contiguous(DType::F32, shape, Layout::Bshd).unwrap()
+    }
+
+    #[test]
+    fn parameters_carry_the_problem() {
+        let shape = |heads, seq, dim| Shape {
+            batch: 2,
+            heads,
+            seq,
+            dim,
+        };
+        let options = ForwardOptions::new().mask(Mask::Causal).softcap(30.0);
+        let (q, k) = (spec(shape(6, 5, 4)), spec(shape(3, 7, 4)));
+        let (v, o) = (spec(shape(3, 7, 8)), spec(shape(6, 5, 8)));
+        let problem = Problem::new(q, k, v, o, &options).unwrap();
+        let params = bound(&problem, &Arrays::default());
+        let attention = &params.attention;
+        let addresses = (attention.q.address, params.o.address, params.lse);
+        assert_eq!(addresses, (1, 4, 5));
+        assert_eq!((attention.heads_q, attention.heads_kv), (6, 3));
+        assert_eq!((attention.head_dim, attention.head_dim_v), (4, 8));
+        let score = &attention.score;
+        let expected = (0.5, Positive::new(30.0));
+        assert_eq!((score.softmax_scale, score.softcap), expected);
+        assert_eq!(attention.mask.band.upper, 2);
+        assert_eq!(attention.mask.corner(), Corner::TopLeft);
+        assert_eq!(attention.k.seq_stride, 12);
+        assert_eq!(attention.lengths, LengthsParams::zeroed());
+    }
+
+    #[test]
+    fn parameters_carry_packed_sequences_and_slopes() {
+        let packed = CuSeqlens::from_lengths([(2, 5), (0, 1), (7, 3)]).unwrap();
+        let on_device = DeviceLengths::cu_seqlens(3, 7, 5).unwrap();
+        for lengths in [Lengths::from(packed), Lengths::from(on_device)] {
+            let options = ForwardOptions::new()
+                .mask(Mask::Causal)
+                .lengths(lengths)
+                .alibi(AlibiSlopes::on_device(6, true));
+            let (q, kv) = (spec(Shape::packed(9, 6, 4)), spec(Shape::packed(9, 3, 4)));
+            let problem = Problem::new(q, kv, kv, q, &options).unwrap();
+            let arrays = Arrays {
+                alibi_slopes: Some(6),
+                cu_seqlens: Some([7, 8]),
+                seqused_kv: Some(9),
+            };
+            let AttentionParams {
+                batch,
+                seq_q,
+                seq_kv,
+                mask,
+                score,
+                lengths,
+                ..
+            } = bound(&problem, &arrays).attention;
+            assert_eq!((batch, seq_q, seq_kv), (3, 7, 5));
+            assert_eq!((mask.band.upper, mask.corner()), (0, Corner::BottomRight));
+            let expected = LengthsParams {
+                total_q: 9,
+                total_kv: 9,
+                cu_seqlens_q: DeviceAddress::new(7),
+                cu_seqlens_kv: DeviceAddress::new(8),
+                seqused_kv: DeviceAddress::new(9),
+            };
+            assert_eq!(lengths, expected);
+            assert_eq!(score.alibi_slopes, DeviceAddress::new(6));
+            assert_eq!(score.alibi_batch_stride, 6);
+        }
+    }
+}
