@@ -141,7 +141,7 @@ impl Work for Sweep {
                 seq: q.seq,
                 kernel: report.kernel,
                 ms_sustained: report.ms_sustained,
-                ms_burst: Some(report.ms_burst),
+                ms_burst: report.ms_burst,
                 clock_mhz: report.clock_mhz,
                 watts: report.watts,
                 tflops: report.tflops,

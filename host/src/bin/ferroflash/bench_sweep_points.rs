@@ -23,10 +23,9 @@ pub struct Point {
     pub seq: usize,
     /// Our kernel, or the peer.
     pub kernel: String,
-    /// This and what follows is as of [`Report`](crate::bench_report::Report); what a peer's file or a device does not
-    /// tell is left out.
+    /// This and what follows is as of [`Report`](crate::bench_report::Report).
     pub ms_sustained: f64,
-    pub ms_burst: Option<f64>,
+    pub ms_burst: f64,
     pub clock_mhz: Option<f64>,
     pub watts: Option<f64>,
     pub tflops: f64,
@@ -134,7 +133,7 @@ impl Points {
                 point.batch.to_string(),
                 point.seq.to_string(),
                 point.ms_sustained.to_string(),
-                number(point.ms_burst).unwrap_or_default(),
+                point.ms_burst.to_string(),
                 number(point.clock_mhz).unwrap_or_default(),
                 number(point.watts).unwrap_or_default(),
                 point.tflops.to_string(),
