@@ -44,7 +44,7 @@ enum Command {
     Attend(attend::Args),
     /// Compare a backend with an f64 oracle on random and planted problems
     Verify(verify::Args),
-    /// Time one problem, after checking its result: sustained, which rates are of, and in bursts
+    /// Time one problem, after checking its result: sustained without a pause, which rates are of, and in bursts
     Bench(bench::Args),
     /// Show devices, driver, and which embedded kernels can run here
     Info(info::Args),
