@@ -32,13 +32,7 @@ pub fn forward<B: Backend>(
 ) -> Result<Output<B::Memory>, Error> {
     let problem = Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), options)?;
     // Before anything is allocated. Buffers are new, so only q, k and v may lie where some kernels cannot read.
-    let memory = backend.memory();
-    let inputs = Operands {
-        q: q.address(memory),
-        k: k.address(memory),
-        v: v.address(memory),
-        ..Operands::default()
-    };
+    let inputs = inputs(backend.memory(), q, k, v);
     let plan = Plan::for_operands(&problem, &backend.capabilities(), &inputs)?;
     run_into_new(backend, &plan, &inputs)
 }
@@ -55,29 +49,89 @@ pub fn forward_planned<B: Backend>(
     k: &Tensor<B::Memory>,
     v: &Tensor<B::Memory>,
 ) -> Result<Output<B::Memory>, Error> {
+    let inputs = planned_inputs(backend, plan, q, k, v)?;
+    run_into_new(backend, plan, &inputs)
+}
+
+/// [`forward_into`] by a plan that was made before, as [`forward_planned`].
+///
+/// # Errors
+/// Those of [`forward_planned`], and [`Error::Argument`] if o or lse is not of the plan's problem, or shares its buffer
+/// with another tensor.
+pub fn forward_planned_into<B: Backend>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+    output: &mut Output<B::Memory>,
+) -> Result<(), Error> {
+    let inputs = planned_inputs(backend, plan, q, k, v)?;
+    check_planned("o", &output.o, plan.problem().o())?;
+    check_output(output)?;
+    run(backend, plan, &inputs, output)
+}
+
+/// The addresses of a plan's inputs, if these tensors are what it was made for.
+fn planned_inputs<B: Backend>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+) -> Result<Operands, Error> {
     let problem = plan.problem();
-    for (argument, tensor, planned) in [
-        ("q", q, problem.q()),
-        ("k", k, problem.k()),
-        ("v", v, problem.v()),
-    ] {
-        if tensor.spec() != planned {
-            let wrong = format!("it is {:?}", tensor.spec());
-            return Err(Error::argument(
-                argument,
-                wrong,
-                format!("{planned:?}, as planned"),
-            ));
-        }
+    check_planned("q", q, problem.q())?;
+    check_planned("k", k, problem.k())?;
+    check_planned("v", v, problem.v())?;
+    Ok(inputs(backend.memory(), q, k, v))
+}
+
+fn check_planned<M: Memory>(
+    argument: &'static str,
+    tensor: &Tensor<M>,
+    planned: &TensorSpec,
+) -> Result<(), Error> {
+    if tensor.spec() == planned {
+        return Ok(());
     }
-    let memory = backend.memory();
-    let inputs = Operands {
+    let wrong = format!("it is {:?}", tensor.spec());
+    Err(Error::argument(
+        argument,
+        wrong,
+        format!("{planned:?}, as planned"),
+    ))
+}
+
+/// The addresses of q, k and v.
+fn inputs<M: Memory>(memory: &M, q: &Tensor<M>, k: &Tensor<M>, v: &Tensor<M>) -> Operands {
+    Operands {
         q: q.address(memory),
         k: k.address(memory),
         v: v.address(memory),
         ..Operands::default()
-    };
-    run_into_new(backend, plan, &inputs)
+    }
+}
+
+/// Refuses tensors that cannot be written, and an lse that does not fit o.
+fn check_output<M: Memory>(output: &mut Output<M>) -> Result<(), Error> {
+    if *output.lse.spec() != lse_spec(&output.o.spec().shape)? {
+        return Err(Error::argument(
+            "lse",
+            format!("it is {:?}", output.lse.spec()),
+            "a contiguous f32 tensor of [batch, heads_q, seq_q, 1]",
+        ));
+    }
+    for (argument, tensor) in [("o", &mut output.o), ("lse", &mut output.lse)] {
+        if !tensor.owns_buffer() {
+            return Err(Error::argument(
+                argument,
+                "its buffer has other views",
+                "a buffer that no other tensor shares, for it is written",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Launches `plan` on `inputs`, the addresses of tensors of its problem, and new outputs.
@@ -112,29 +166,11 @@ pub fn forward_into<B: Backend>(
     options: &ForwardOptions,
 ) -> Result<(), Error> {
     let problem = Problem::new(*q.spec(), *k.spec(), *v.spec(), *output.o.spec(), options)?;
-    if *output.lse.spec() != lse_spec(&problem.o().shape)? {
-        return Err(Error::argument(
-            "lse",
-            format!("it is {:?}", output.lse.spec()),
-            "a contiguous f32 tensor of [batch, heads_q, seq_q, 1]",
-        ));
-    }
-    for (argument, tensor) in [("o", &mut output.o), ("lse", &mut output.lse)] {
-        if !tensor.owns_buffer() {
-            return Err(Error::argument(
-                argument,
-                "its buffer has other views",
-                "a buffer that no other tensor shares, for it is written",
-            ));
-        }
-    }
+    check_output(output)?;
     let memory = backend.memory();
     let operands = Operands {
-        q: q.address(memory),
-        k: k.address(memory),
-        v: v.address(memory),
         o: output.o.address(memory),
-        ..Operands::default()
+        ..inputs(memory, q, k, v)
     };
     let plan = Plan::for_operands(&problem, &backend.capabilities(), &operands)?;
     run(backend, &plan, &operands, output)

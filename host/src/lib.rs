@@ -83,7 +83,7 @@ pub use backend::cuda::{Cuda, CudaDevice};
 pub use backend::sim::Sim;
 pub use backend::{Backend, Gpu};
 pub use error::Error;
-pub use forward::{Output, forward, forward_into, forward_planned};
+pub use forward::{Output, forward, forward_into, forward_planned, forward_planned_into};
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
 pub use memory::Memory;

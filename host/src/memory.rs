@@ -15,6 +15,10 @@ pub unsafe trait Memory {
     /// A point in the queue.
     type Mark;
 
+    /// Whether a launch returns before its work is done, so that many can be queued before any is waited for. Where it
+    /// is `false`, the work of a call is done when the call returns.
+    const IS_QUEUED: bool;
+
     /// Allocates without initialising. `bytes` may be 0.
     ///
     /// # Errors

@@ -147,7 +147,7 @@ fn a_sequence_that_ends_one_key_off_is_caught() {
             let case = case.build().expect("small");
             let mut faulty = case.clone();
             let lengths = [(300, kv[0]), (20, 0), (200, kv[1])];
-            faulty.options.cu_seqlens = CuSeqlens::from_lengths(lengths).ok();
+            faulty.options.lengths = CuSeqlens::from_lengths(lengths).expect("short").into();
             is_caught(&case, &faulty);
         }
     }

@@ -111,11 +111,12 @@ fn a_killed_sweep_is_resumed() {
 
 /// A file as `bench/side_by_side.py --json` writes it: two sizes in 64 tokens of 16 components.
 fn side_by_side() -> Value {
+    let times = |ms: f64| json!({"ms_sustained": ms, "ms_burst": ms / 2.0, "clock_mhz": 1600.0, "watts": null});
     let row = |d, seq, causal, what, cudnn: f64| {
-        json!({"d": d, "seq": seq, "causal": causal, "what": what, "ours": 1.5,
-               "peers": {"cudnn": cudnn}, "ratio": 1.0})
+        json!({"what": what, "d": d, "seq": seq, "causal": causal, "batch": 64 / seq, "heads": 16 / d, "dtype": "f32",
+               "ours": times(1.5), "old": null, "peers": {"cudnn": times(cudnn)}, "ratios": {}})
     };
-    json!({"device": "NVIDIA H200", "dtype": "f32", "tokens": 64, "hidden": 16, "rows": [
+    json!({"device": "NVIDIA H200", "dtype": "f32", "rows": [
         row(8, 16, true, "fwd", 0.5),
         row(8, 32, true, "fwd", 0.25),
         // None of these is of the sweep.
@@ -140,19 +141,18 @@ fn peers_have_lines_of_their_own() {
         .filter(|point| point["variant"] == "peer")
         .collect();
     assert_eq!((points.len(), peers.len()), (4, 2));
-    for (peer, (batch, seq, tflops)) in peers.iter().zip([(4, 16, 0.5), (2, 32, 0.25)]) {
+    for (peer, (batch, seq, ms)) in peers.iter().zip([(4, 16, 0.5), (2, 32, 0.25)]) {
         assert_eq!(peer["kernel"], "cudnn");
         assert_eq!(peer["device"], "NVIDIA H200");
         assert_eq!((&peer["batch"], &peer["seq"]), (&json!(batch), &json!(seq)));
-        // The time the script measured, by its count of half the pairs …
-        let flops = 4.0 * f64::from(batch * 2 * seq * seq * 8) / 2.0;
-        let ms = peer["ms_median"].as_f64().unwrap();
-        assert!((ms * tflops * 1e9 / flops - 1.0).abs() < 1e-12);
-        // … and the rate by ours, of pairs that are visible.
-        let visible = f64::from(seq + 1) / f64::from(seq);
-        let ours = peer["tflops"].as_f64().unwrap();
-        assert!((ours / (tflops * visible) - 1.0).abs() < 1e-12);
-        assert!(peer["runs"].is_null());
+        assert_eq!(peer["ms_sustained"], ms);
+        assert_eq!(peer["ms_burst"], ms / 2.0);
+        assert_eq!(peer["clock_mhz"], 1600.0);
+        assert!(peer["watts"].is_null());
+        // Of the pairs that are visible.
+        let flops = 4.0 * f64::from(batch * 2 * 8 * seq * (seq + 1)) / 2.0;
+        let tflops = peer["tflops"].as_f64().unwrap();
+        assert!((tflops * ms * 1e9 / flops - 1.0).abs() < 1e-12);
     }
     assert_eq!(rows(&folder), 4);
     let texts = texts(&folder);
@@ -169,8 +169,7 @@ fn peers_have_lines_of_their_own() {
     let of_32 = kept
         .iter()
         .find(|point| point["variant"] == "peer" && point["seq"] == 32);
-    let tflops = of_32.expect("it is kept")["tflops"].as_f64().unwrap();
-    assert!((tflops / (0.75 * 33.0 / 32.0) - 1.0).abs() < 1e-12);
+    assert_eq!(of_32.expect("it is kept")["ms_sustained"], 0.75);
 }
 
 #[test]
@@ -186,7 +185,7 @@ fn bad_arguments_are_refused_by_name() {
     let no_json = file("no.json", "[1, 2");
     let list = file("list.json", "[]");
     let no_rate = file("rate.json", &good.replace("0.25", "-1.0"));
-    let no_size = file("size.json", &good.replace("\"tokens\":64", "\"tokens\":0"));
+    let no_size = file("size.json", &good.replace("\"batch\":2", "\"batch\":0"));
     let swept = dir.path().join("swept");
     fs::create_dir(&swept).expect("it can be made");
     fs::write(swept.join("sweep.json"), "{").expect("it can be written");

@@ -23,6 +23,8 @@ driver_symbols! {
 
         /// One attribute of a device; `attribute` is a `CUdevice_attribute`.
         fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
+        /// Where a device is plugged in, `domain:bus:device.function`, in at most `bytes` bytes with the null at its end.
+        fn cuDeviceGetPCIBusId(text: *mut c_char, bytes: c_int, device: CUdevice);
         /// The context current to the calling thread, or null.
         fn cuCtxGetCurrent(context: *mut CUcontext);
         /// Makes a context current, keeping the thread's previous one beneath it.
@@ -138,7 +140,7 @@ driver_symbols! {
         cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
         cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute cuDeviceGetLuid
         cuDeviceGetMemPool cuDeviceGetName cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAttribute
-        cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
+        cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
         cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState
         cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain
         cuDevicePrimaryCtxSetFlags_v2 cuDeviceSetGraphMemAttribute cuDeviceSetMemPool

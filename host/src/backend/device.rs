@@ -80,4 +80,7 @@ pub struct DeviceInfo {
     pub memory_bytes: Option<u64>,
     /// What runs it: a driver and its version, or the simulator.
     pub driver: String,
+    /// Where the device is plugged in, `domain:bus:device.function` in hexadecimal, as `nvidia-smi` and NVML name it
+    /// too. `None` where no hardware is, or its driver does not tell.
+    pub pci_bus_id: Option<String>,
 }

@@ -143,6 +143,10 @@ impl<D: Device> Backend for Gpu<D> {
         self.device.info().name.clone()
     }
 
+    fn pci_bus_id(&self) -> Option<&str> {
+        self.device.info().pci_bus_id.as_deref()
+    }
+
     fn memory(&mut self) -> &mut D {
         &mut self.device
     }

@@ -25,6 +25,12 @@ pub trait Backend {
     /// The device in words, for reports.
     fn device_name(&self) -> String;
 
+    /// Where the device is plugged in, as [`DeviceInfo::pci_bus_id`] of a GPU; `None` where no hardware but the host's
+    /// computes.
+    fn pci_bus_id(&self) -> Option<&str> {
+        None
+    }
+
     /// The memory this backend computes in.
     fn memory(&mut self) -> &mut Self::Memory;
 

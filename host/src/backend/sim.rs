@@ -98,6 +98,7 @@ impl SimDevice {
                 multiprocessors: MULTIPROCESSORS,
                 memory_bytes: None,
                 driver: "ptx-sim".to_owned(),
+                pci_bus_id: None,
             },
         }
     }
@@ -164,6 +165,8 @@ fn failure(operation: impl Into<String>, error: impl fmt::Display) -> Error {
 unsafe impl Memory for SimDevice {
     type Buffer = SimBuffer;
     type Mark = Instant;
+
+    const IS_QUEUED: bool = false;
 
     fn alloc(&mut self, bytes: usize) -> Result<SimBuffer, Error> {
         let address = self

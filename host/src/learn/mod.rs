@@ -13,7 +13,7 @@ pub mod results;
 pub mod roofline;
 pub mod roofline_plot;
 pub mod sweep_plot;
-mod timing;
+pub mod timing;
 
 use plotters::style::RGBColor;
 

@@ -26,37 +26,38 @@ pub struct Point {
 pub struct SideBySide {
     /// The GPU's name, as its driver has it.
     pub device: String,
-    dtype: Option<String>,
-    /// Queries of all sequences together: the batch is as many sequences of a length as make that many, 1 at least.
-    #[serde(default = "default_tokens")]
-    pub tokens: usize,
-    /// Components of a token in all heads together.
-    #[serde(default = "default_hidden")]
-    pub hidden: usize,
+    dtype: String,
     pub rows: Vec<Row>,
-}
-
-/// Defaults of the script, which its first files do not repeat.
-const fn default_tokens() -> usize {
-    16_384
-}
-const fn default_hidden() -> usize {
-    2048
 }
 
 /// One shape: self-attention with as many heads of k and v as of q.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Row {
+    /// `fwd` or `bwd`.
+    pub what: String,
     /// head_dim.
     pub d: usize,
     pub seq: usize,
     pub causal: bool,
-    /// `fwd` or `bwd`.
-    pub what: String,
-    /// ferroflash's TFLOP/s; 0 if it did not run.
-    pub ours: f64,
-    /// TFLOP/s of everybody else who ran.
-    pub peers: BTreeMap<String, f64>,
+    pub batch: usize,
+    pub heads: usize,
+    /// ferroflash, if it ran.
+    pub ours: Option<Times>,
+    /// Everybody else who ran.
+    pub peers: BTreeMap<String, Times>,
+}
+
+/// What a call took; `bench/README.md` says how it was timed.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+pub struct Times {
+    /// Milliseconds of a call where calls follow each other without a pause.
+    pub ms_sustained: f64,
+    /// Milliseconds of a call in a burst after a pause.
+    pub ms_burst: f64,
+    /// Clock of the multiprocessors, MHz, while calls were sustained.
+    pub clock_mhz: Option<f64>,
+    /// Power of the board, watts, while calls were sustained.
+    pub watts: Option<f64>,
 }
 
 /// What `what` may say.
@@ -76,11 +77,7 @@ impl SideBySide {
 
     fn check(&self) -> Result<(), String> {
         if self.dtype().is_none() {
-            let dtype = self.dtype.as_deref().unwrap_or_default();
-            return Err(format!("unknown dtype `{dtype}`"));
-        }
-        if self.tokens == 0 || self.hidden == 0 {
-            return Err("0 tokens or a hidden size of 0".to_owned());
+            return Err(format!("unknown dtype `{}`", self.dtype));
         }
         for (index, row) in self.rows.iter().enumerate() {
             row.check()
@@ -91,43 +88,48 @@ impl SideBySide {
 
     /// Element type of every row; `None` if it is not one of ours.
     pub fn dtype(&self) -> Option<DType> {
-        let name = self.dtype.as_deref().unwrap_or(DType::Bf16.name());
         [DType::F32, DType::F16, DType::Bf16]
             .into_iter()
-            .find(|dtype| dtype.name() == name)
-    }
-
-    /// Sequences and heads of `row`.
-    pub fn batch_heads(&self, row: &Row) -> (usize, usize) {
-        ((self.tokens / row.seq).max(1), self.hidden / row.d)
+            .find(|dtype| dtype.name() == self.dtype)
     }
 }
 
 impl Row {
     fn check(&self) -> Result<(), String> {
-        if self.d == 0 || self.seq == 0 {
+        if [self.d, self.seq, self.batch, self.heads].contains(&0) {
             return Err("a size of 0".to_owned());
         }
         if !PASSES.contains(&self.what.as_str()) {
             return Err(format!("unknown pass `{}`", self.what));
         }
-        let is_rate = |tflops: f64| tflops.is_finite() && tflops > 0.0;
-        if self.ours != 0.0 && !is_rate(self.ours) {
-            return Err(format!("ours is {} TFLOP/s", self.ours));
+        for (who, times) in self.everybody() {
+            for ms in [times.ms_sustained, times.ms_burst] {
+                if !(ms.is_finite() && ms > 0.0) {
+                    return Err(format!("{who} took {ms} ms"));
+                }
+            }
         }
-        match self.peers.iter().find(|(_, tflops)| !is_rate(**tflops)) {
-            Some((who, tflops)) => Err(format!("{who} is {tflops} TFLOP/s")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
-    /// FLOPs of a head of a sequence by the script's count: half of all pairs under a causal mask.
-    pub fn flops(&self) -> f64 {
+    /// Everybody who ran, by name.
+    fn everybody(&self) -> impl Iterator<Item = (&str, &Times)> {
+        let ours = self.ours.iter().map(|times| (OURS, times));
+        let peers = self.peers.iter().map(|(who, times)| (who.as_str(), times));
+        ours.chain(peers)
+    }
+
+    /// FLOPs by the script's count: half of all pairs under a causal mask.
+    fn flops(&self) -> f64 {
         let share = if self.causal { 0.5 } else { 1.0 };
         let passes = if self.what == "bwd" { 2.5 } else { 1.0 };
-        4.0 * (self.seq * self.seq * self.d) as f64 * share * passes
+        let pairs = (self.batch * self.heads * self.seq * self.seq) as f64 * share;
+        4.0 * pairs * self.d as f64 * passes
     }
 }
+
+/// Ours among the peers.
+const OURS: &str = "ferroflash";
 
 /// The forward passes in `folder` without a mask that ran on a GPU like `gpu`; files of another form are left out.
 pub fn read(folder: &Path, gpu: &GpuSpec, dtype: DType) -> Vec<Point> {
@@ -151,19 +153,14 @@ fn points(row: &Row, dtype: DType) -> Vec<Point> {
         return Vec::new();
     }
     let row_bytes = 4 * row.d * dtype.bytes() + DType::F32.bytes();
-    let bytes = (row.seq * row_bytes) as f64;
-    let flops = row.flops();
-    let ours = [("ferroflash".to_owned(), row.ours)];
-    let peers = row.peers.iter().map(|(who, tflops)| (who.clone(), *tflops));
-    let all = ours.into_iter().chain(peers);
-    all.filter(|(_, tflops)| *tflops > 0.0)
-        .map(|(who, tflops)| Point {
-            who,
-            head_dim: row.d,
-            intensity: flops / bytes,
-            flops: tflops * 1e12,
-        })
-        .collect()
+    let bytes = (row.batch * row.heads * row.seq * row_bytes) as f64;
+    let point = |(who, times): (&str, &Times)| Point {
+        who: who.to_owned(),
+        head_dim: row.d,
+        intensity: row.flops() / bytes,
+        flops: row.flops() / (times.ms_sustained / 1e3),
+    };
+    row.everybody().map(point).collect()
 }
 
 #[cfg(test)]
@@ -171,9 +168,13 @@ mod tests {
     use super::*;
 
     const FILE: &str = r#"{"device": "NVIDIA H200", "date": "2026-11-21", "dtype": "bf16", "rows": [
-        {"d": 64, "seq": 512, "causal": false, "what": "fwd", "ours": 450.0, "peers": {"cudnn": 400.0}, "ratio": 1.1},
-        {"d": 64, "seq": 512, "causal": true, "what": "fwd", "ours": 300.0, "peers": {}, "ratio": 1.1},
-        {"d": 64, "seq": 512, "causal": false, "what": "bwd", "ours": 0.0, "peers": {"cudnn": 300.0}, "ratio": 0.0}]}"#;
+        {"what": "fwd", "d": 64, "seq": 512, "causal": false, "batch": 2, "heads": 3, "dtype": "bf16",
+         "ours": {"ms_sustained": 2.0, "ms_burst": 1.5, "clock_mhz": 1600.0, "watts": null, "tflops_burst": 1.0}, "old": null,
+         "peers": {"cudnn": {"ms_sustained": 4.0, "ms_burst": 3.0}}, "ratios": {"peers_burst": 2.0}},
+        {"what": "fwd", "d": 64, "seq": 512, "causal": true, "batch": 2, "heads": 3,
+         "ours": {"ms_sustained": 2.0, "ms_burst": 1.5}, "peers": {}},
+        {"what": "bwd", "d": 64, "seq": 512, "causal": false, "batch": 2, "heads": 3,
+         "ours": null, "peers": {"cudnn": {"ms_sustained": 4.0, "ms_burst": 3.0}}}]}"#;
 
     #[test]
     fn points_of_the_same_gpu_and_dtype() {
@@ -185,7 +186,9 @@ mod tests {
         let points = read("h200", DType::Bf16);
         let who: Vec<_> = points.iter().map(|point| point.who.as_str()).collect();
         assert_eq!(who, ["ferroflash", "cudnn"], "neither causal nor backward");
-        assert_eq!(points[0].flops, 450e12);
+        // 4·2·3·512²·64 FLOPs in 2 ms sustained, and in 4.
+        assert_eq!(points[0].flops, 402_653_184.0 / 2e-3);
+        assert_eq!(points[1].flops, 402_653_184.0 / 4e-3);
         // 4·512·64 FLOPs for 4·2·64 + 4 bytes of each row.
         assert_eq!(points[0].intensity, 131_072.0 / 516.0);
         assert_eq!(read("h100", DType::Bf16), []);
@@ -204,16 +207,14 @@ mod tests {
         assert!(refused("\"rows\"", "\"lines\"").starts_with("missing field `rows`"));
         assert_eq!(refused("bf16", "fp8"), "unknown dtype `fp8`");
         assert_eq!(refused("\"seq\": 512", "\"seq\": 0"), "row 0: a size of 0");
+        assert_eq!(
+            refused("\"batch\": 2", "\"batch\": 0"),
+            "row 0: a size of 0"
+        );
         assert_eq!(refused("fwd", "sideways"), "row 0: unknown pass `sideways`");
-        assert_eq!(refused("450.0", "-1"), "row 0: ours is -1 TFLOP/s");
-        assert_eq!(refused("400.0", "0"), "row 0: cudnn is 0 TFLOP/s");
-        assert!(refused("400.0", "null").starts_with("invalid type: null"));
+        assert_eq!(refused("1.5", "-1"), "row 0: ferroflash took -1 ms");
+        assert_eq!(refused("4.0", "0"), "row 0: cudnn took 0 ms");
+        assert!(refused("4.0", "null").starts_with("invalid type: null"));
         assert!(SideBySide::load(&folder.path().join("b.json")).is_err());
-    }
-
-    #[test]
-    fn sizes_that_a_file_leaves_out_are_the_scripts() {
-        let file: SideBySide = serde_json::from_str(FILE).unwrap();
-        assert_eq!(file.batch_heads(&file.rows[0]), (32, 32));
     }
 }

@@ -424,3 +424,11 @@ fn a_device_that_is_not_there_is_named() {
         "cuda: no device 7, the driver has 1; an NVIDIA GPU and its driver are needed, or another backend"
     );
 }
+
+/// By this an instrument finds the GPU, which it may number otherwise.
+#[test]
+fn a_device_says_where_it_is_plugged_in() {
+    let Some(_fake) = fake() else { return };
+    let cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    assert_eq!(cuda.pci_bus_id(), Some("0000:1b:00.0"));
+}

@@ -6,7 +6,7 @@ use crate::paths;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Passed on to bench/side_by_side.py: --dims, --seqs, --dtype, --peers, --json, …
+    /// Passed on to bench/side_by_side.py: --old, --dims, --seqs, --masks, --dtype, --peers, --json, …
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     side_by_side: Vec<String>,
 }

@@ -37,8 +37,10 @@ pub fn run() -> anyhow::Result<()> {
         pack_binary(&sh, &binary, &dist.join("tests").join(name))?;
     }
     copy_folder(&paths::root().join("examples"), &dist.join("examples"))?;
-    for script in ["side_by_side.py", "packed_and_grouped.py"] {
-        sh.copy_file(Path::new("bench").join(script), dist.join("bench"))?;
+    for file in sh.read_dir("bench")? {
+        if file.extension().is_some_and(|extension| extension == "py") {
+            sh.copy_file(file, dist.join("bench"))?;
+        }
     }
 
     let script = dist.join("run-tests");

@@ -1,7 +1,7 @@
 //! The one device.
 
 use crate::{MEMORY_BYTES, code};
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
@@ -22,12 +22,22 @@ pub extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, _device: c_int) -> u32 {
-    let text = c"Fake H1".to_bytes_with_nul();
-    if (len as usize) < text.len() {
+    answer_text(c"Fake H1", name, len)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, len: c_int, _device: c_int) -> u32 {
+    answer_text(c"0000:1b:00.0", text, len)
+}
+
+/// Writes `answer` to the `len` bytes at `text`, which the caller of a driver function passes.
+fn answer_text(answer: &CStr, text: *mut c_char, len: c_int) -> u32 {
+    let answer = answer.to_bytes_with_nul();
+    if (len as usize) < answer.len() {
         return code::INVALID_VALUE;
     }
-    // SAFETY: the caller passes `len` writable bytes, and `text` fits in them.
-    unsafe { name.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
+    // SAFETY: the caller passes `len` writable bytes, and `answer` fits in them.
+    unsafe { text.copy_from_nonoverlapping(answer.as_ptr().cast(), answer.len()) };
     code::SUCCESS
 }
 

@@ -39,6 +39,8 @@ unsafe impl Memory for CpuMemory {
     type Buffer = CpuBuffer;
     type Mark = Instant;
 
+    const IS_QUEUED: bool = false;
+
     fn alloc(&mut self, bytes: usize) -> Result<CpuBuffer, Error> {
         let out_of_memory = || Error::OutOfMemory {
             device: "cpu".into(),

@@ -138,6 +138,8 @@ unsafe impl Memory for CudaDevice {
     type Buffer = CudaBuffer;
     type Mark = CudaMark;
 
+    const IS_QUEUED: bool = true;
+
     fn alloc(&mut self, bytes: usize) -> Result<CudaBuffer, Error> {
         let queue = &self.queue;
         let _entered = queue.enter()?;

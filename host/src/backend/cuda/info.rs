@@ -5,6 +5,7 @@ use crate::backend::DeviceInfo;
 use cuda_loader::{DriverError, sys};
 use cust::device::Device;
 use cust::sys::CUdevice_attribute;
+use std::ffi::{CStr, c_int};
 use std::fmt;
 
 /// The facts about a GPU that reports and kernel selection use.
@@ -39,6 +40,7 @@ impl CudaInfo {
                 multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
                 memory_bytes: Some(device.total_memory().map_err(of_cust)? as u64),
                 driver: format!("NVIDIA driver for CUDA {cuda_major}.{cuda_minor}"),
+                pci_bus_id: pci_bus_id(device),
             },
             ordinal,
             l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
@@ -53,6 +55,22 @@ pub(super) fn attribute(device: Device, which: CUdevice_attribute) -> Result<u32
     unsafe { sys::cuDeviceGetAttribute(&mut value, which as u32, device.as_raw()) }.ok()?;
     // The attributes asked for here are never negative.
     Ok(value as u32)
+}
+
+/// Bytes of `domain:bus:device.function` and the null behind it, for `cuDeviceGetPCIBusId`: 13 are enough (CUDA Driver
+/// API), of a domain of 4 digits.
+const PCI_BUS_ID_BYTES: usize = 32;
+
+/// Where a device is plugged in, if the driver tells.
+fn pci_bus_id(device: Device) -> Option<String> {
+    let mut text = [0u8; PCI_BUS_ID_BYTES];
+    let (start, bytes) = (text.as_mut_ptr().cast(), text.len() as c_int);
+    // SAFETY: `text` holds that many writable bytes; `device` came from the driver.
+    unsafe { sys::cuDeviceGetPCIBusId(start, bytes, device.as_raw()) }
+        .ok()
+        .ok()?;
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    Some(text.to_str().ok()?.to_owned())
 }
 
 impl fmt::Display for CudaInfo {

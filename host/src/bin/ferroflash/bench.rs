@@ -1,18 +1,16 @@
 //! `ferroflash bench`: the time of one problem, once its result is known to be right.
 
-use std::io::{self, Write};
-use std::time::Instant;
-
 use ferroflash::cases::{Case, InputKind, Lengths, normal};
 use ferroflash::oracle::Rows;
 use ferroflash::{
     AlibiSlopes, Backend, DType, ForwardOptions, Layout, Memory, Problem, Shape, forward,
-    forward_into,
+    forward_into, forward_planned_into,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::arguments::{self, BackendName, DTypeName, ForwardArgs, InputName, LayoutName};
 use crate::backends::{self, Work};
+use crate::bench_protocol;
+use crate::bench_report::{Ran, Report};
 use crate::bench_sweep;
 use crate::failure::Failure;
 use crate::progress;
@@ -206,35 +204,8 @@ pub struct Bench {
     pub json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Report {
-    pub kernel: String,
-    /// What the inputs held, if not N(0, 1) alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input: Option<String>,
-    /// Query heads that share a tile (packed GQA).
-    #[serde(default = "one")]
-    pub heads_per_tile: u32,
-    pub ms_median: f64,
-    pub ms_min: f64,
-    pub ms_max: f64,
-    /// Microseconds until a call returns, median: the host's share where the device runs on by itself.
-    #[serde(default)]
-    pub host_us: f64,
-    pub runs: usize,
-    /// 10¹² floating-point operations of the two matrix products over visible pairs, a second.
-    pub tflops: f64,
-    /// 10⁹ bytes of q, k and v read once and o and lse written once, a second.
-    pub gbs: f64,
-    pub device: String,
-}
-
 /// Seed of what [`InputKind::apply`] draws.
 const INPUT_SEED: u64 = 0;
-fn one() -> u32 {
-    1
-}
 
 /// Rows that are checked before anything is timed.
 const CHECKED_ROWS: Rows = Rows::Sampled { count: 64, seed: 0 };
@@ -242,7 +213,11 @@ const CHECKED_ROWS: Rows = Rows::Sampled { count: 64, seed: 0 };
 impl Work for Bench {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
         let report = self.measure(backend)?;
-        self.print(&report)
+        match self.json {
+            true => report.print_json()?,
+            false => report.print()?,
+        }
+        Ok(())
     }
 }
 
@@ -305,123 +280,20 @@ impl Bench {
         let mut run = |backend: &mut B| {
             forward_into(backend, &q, &k, &v, &mut output, &self.options).map_err(Failure::from)
         };
-        let times = time(backend, &mut run)?;
+        let times = bench_protocol::times(backend, &mut run)?;
+        let mut run = |backend: &mut B| {
+            forward_planned_into(backend, &plan, &q, &k, &v, &mut output).map_err(Failure::from)
+        };
+        let host_us_planned = bench_protocol::host_us(backend, &times, &mut run)?;
         spinner.finish_and_clear();
-        let ran = (kernel, plan.heads_per_tile());
-        Ok(self.report(ran, backend.device_name(), &problem, &times))
-    }
-
-    fn report(
-        &self,
-        (kernel, heads_per_tile): (String, u32),
-        device: String,
-        problem: &Problem,
-        times: &Times,
-    ) -> Report {
-        let Times { ms, host_us } = times;
-        let ms_median = median(ms);
-        let seconds = ms_median / 1e3;
-        Report {
+        let ran = Ran {
             kernel,
+            heads_per_tile: plan.heads_per_tile(),
             input: self.input_name().map(str::to_owned),
-            heads_per_tile,
-            ms_median,
-            ms_min: ms[0],
-            ms_max: ms[ms.len() - 1],
-            host_us: median(host_us),
-            runs: ms.len(),
-            tflops: problem.flops() / seconds / 1e12,
-            gbs: problem.bytes() / seconds / 1e9,
-            device,
-        }
-    }
-
-    fn print(&self, report: &Report) -> Result<(), Failure> {
-        let mut out = io::stdout();
-        if self.json {
-            let line = serde_json::to_string(report).expect("plain numbers and strings");
-            writeln!(out, "{line}")?;
-        } else {
-            let Report {
-                kernel,
-                input,
-                heads_per_tile,
-                ms_median,
-                ms_min,
-                ms_max,
-                host_us,
-                runs,
-                tflops,
-                gbs,
-                device,
-            } = report;
-            let kernel = backends::in_words(kernel, *heads_per_tile);
-            writeln!(out, "{kernel} on {device}")?;
-            if let Some(input) = input {
-                writeln!(out, "  {input} inputs")?;
-            }
-            writeln!(
-                out,
-                "  {ms_median:.4} ms median of {runs} runs, {ms_min:.4} to {ms_max:.4}"
-            )?;
-            writeln!(out, "  {tflops:.3} TFLOP/s, {gbs:.1} GB/s")?;
-            writeln!(out, "  {host_us:.1} µs median until a call returns")?;
-        }
-        Ok(())
-    }
-}
-
-/// Runs before the first timed one, and the milliseconds they take at least, as a cool device flatters.
-const WARM_UP_RUNS: usize = 3;
-const WARM_UP_MS: f64 = 250.0;
-/// Milliseconds that the timed runs take together, about.
-const MEASURE_MS: f64 = 250.0;
-/// Timed runs, at least and at most.
-const RUNS: (usize, usize) = (7, 60);
-
-/// Warms up, then times the runs one by one, as `bench/side_by_side.py` times peers: a device that works without a pause
-/// soon lowers its clock, so a comparison has to give everybody the same pauses.
-fn time<B: Backend>(
-    backend: &mut B,
-    run: &mut impl FnMut(&mut B) -> Result<(), Failure>,
-) -> Result<Times, Failure> {
-    let mut once = |backend: &mut B| -> Result<(f64, f64), Failure> {
-        let start = backend.memory().mark()?;
-        let called = Instant::now();
-        run(backend)?;
-        let host_us = called.elapsed().as_secs_f64() * 1e6;
-        let stop = backend.memory().mark()?;
-        Ok((backend.memory().elapsed_ms(&start, &stop)?, host_us))
-    };
-    let warming = Instant::now();
-    let mut warm_up_runs = 0;
-    while warm_up_runs < WARM_UP_RUNS || warming.elapsed().as_secs_f64() * 1e3 < WARM_UP_MS {
-        once(backend)?;
-        warm_up_runs += 1;
-    }
-    let (one_run_ms, _) = once(backend)?;
-    let runs = ((MEASURE_MS / one_run_ms) as usize).clamp(RUNS.0, RUNS.1);
-    let timed = (0..runs).map(|_| once(backend));
-    let (mut ms, mut host_us) = timed.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
-    for times in [&mut ms, &mut host_us] {
-        times.sort_by(f64::total_cmp);
-    }
-    Ok(Times { ms, host_us })
-}
-
-/// What the timed runs took, each list sorted.
-struct Times {
-    /// On the device, in milliseconds.
-    ms: Vec<f64>,
-    /// How long each call kept its caller, in microseconds.
-    host_us: Vec<f64>,
-}
-
-/// Median of sorted values.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+            device: backend.device_name(),
+            is_queued: B::Memory::IS_QUEUED,
+            host_us_planned,
+        };
+        Ok(Report::new(ran, &problem, &times))
     }
 }

@@ -35,20 +35,19 @@ pub fn points(
     for bench in benches {
         let problem = bench.problem()?;
         for row in file.rows.iter().filter(|row| is_of(file, row, bench)) {
-            let (batch, heads) = file.batch_heads(row);
-            for (who, tflops) in &row.peers {
-                // The script's count of FLOPs is not quite ours: time is what both mean.
-                let seconds = row.flops() * (batch * heads) as f64 / (tflops * 1e12);
+            for (who, times) in &row.peers {
+                let seconds = times.ms_sustained / 1e3;
                 points.push(Point {
                     case: case(bench),
                     variant: PEER.to_owned(),
-                    batch,
+                    batch: row.batch,
                     seq: row.seq,
                     kernel: who.clone(),
-                    ms_median: seconds * 1e3,
-                    ms_min: None,
-                    ms_max: None,
-                    runs: None,
+                    ms_sustained: times.ms_sustained,
+                    ms_burst: times.ms_burst,
+                    clock_mhz: times.clock_mhz,
+                    watts: times.watts,
+                    // By our count of FLOPs, which is not quite the script's.
                     tflops: problem.flops() / seconds / 1e12,
                     gbs: problem.bytes() / seconds / 1e9,
                     device: file.device.clone(),
@@ -69,11 +68,11 @@ fn is_of(file: &SideBySide, row: &Row, bench: &Bench) -> bool {
         true => Mask::Causal,
         false => Mask::None,
     };
-    let sizes = (file.batch_heads(row), row.seq, row.d);
+    let sizes = (row.batch, row.heads, row.seq, row.d);
     row.what == "fwd"
         && file.dtype() == Some(bench.dtype)
         && is_plain(bench)
         && bench.options.mask == mask
-        && sizes == ((q.batch, q.heads), q.seq, q.dim)
+        && sizes == (q.batch, q.heads, q.seq, q.dim)
         && [k, v] == [q; 2]
 }

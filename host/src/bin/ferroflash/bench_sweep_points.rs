@@ -23,12 +23,11 @@ pub struct Point {
     pub seq: usize,
     /// Our kernel, or the peer.
     pub kernel: String,
-    pub ms_median: f64,
-    /// What a peer's file does not tell is left out.
-    pub ms_min: Option<f64>,
-    pub ms_max: Option<f64>,
-    pub runs: Option<usize>,
-    /// As of [`Report`](crate::bench::Report).
+    /// This and what follows is as of [`Report`](crate::bench_report::Report).
+    pub ms_sustained: f64,
+    pub ms_burst: f64,
+    pub clock_mhz: Option<f64>,
+    pub watts: Option<f64>,
     pub tflops: f64,
     pub gbs: f64,
     pub device: String,
@@ -122,7 +121,7 @@ impl Points {
 
     fn csv(&self) -> String {
         let mut csv =
-            "device,kernel,variant,case,batch,seq,ms_median,ms_min,ms_max,runs,tflops,gbs\n"
+            "device,kernel,variant,case,batch,seq,ms_sustained,ms_burst,clock_mhz,watts,tflops,gbs\n"
                 .to_owned();
         for point in &self.points {
             let number = |value: Option<f64>| value.map(|value| value.to_string());
@@ -133,10 +132,10 @@ impl Points {
                 quoted(&point.case),
                 point.batch.to_string(),
                 point.seq.to_string(),
-                point.ms_median.to_string(),
-                number(point.ms_min).unwrap_or_default(),
-                number(point.ms_max).unwrap_or_default(),
-                point.runs.map(|runs| runs.to_string()).unwrap_or_default(),
+                point.ms_sustained.to_string(),
+                point.ms_burst.to_string(),
+                number(point.clock_mhz).unwrap_or_default(),
+                number(point.watts).unwrap_or_default(),
                 point.tflops.to_string(),
                 point.gbs.to_string(),
             ];

@@ -6,6 +6,9 @@ mod arguments;
 mod attend;
 mod backends;
 mod bench;
+mod bench_gauge;
+mod bench_protocol;
+mod bench_report;
 mod bench_sweep;
 mod bench_sweep_peers;
 mod bench_sweep_points;
@@ -41,7 +44,7 @@ enum Command {
     Attend(attend::Args),
     /// Compare a backend with an f64 oracle on random and planted problems
     Verify(verify::Args),
-    /// Time one problem, after checking its result
+    /// Time one problem, after checking its result: sustained without a pause, which rates are of, and in bursts
     Bench(bench::Args),
     /// Show devices, driver, and which embedded kernels can run here
     Info(info::Args),
