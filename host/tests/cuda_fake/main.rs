@@ -7,8 +7,9 @@ mod fake;
 use fake::{BAD_PTX, NOTHING_PTX, PAIRS_PTX, VECTOR_ADD_PTX, fake};
 use ferroflash::backend::cuda::{Cuda, CudaDevice, KernelLaunch};
 use ferroflash::{
-    AlibiSlopes, Backend, CuSeqlens, Error, ForwardOptions, HostTensor, Layout, Mask, Memory,
-    Operands, Problem, Shape, forward, forward_into,
+    AlibiSlopes, Backend, CuSeqlens, DType, DeviceLengths, Error, ForwardOptions, HostTensor,
+    Layout, Lengths, Mask, Memory, Operands, Plan, Problem, Shape, TensorSpec, Variant, forward,
+    forward_into,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -412,6 +413,145 @@ fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
     // SAFETY: the fake does not run this kernel.
     unsafe { other.forward_raw(&problem, &operands) }.unwrap();
     assert_eq!(calls(), launch);
+}
+
+/// Lengths and slopes on the device, the caller's workspace: what a CUDA graph captures.
+#[test]
+fn a_planned_launch_allocates_copies_and_waits_for_nothing() {
+    let Some(fake) = fake() else { return };
+    let mut cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    let packed = DeviceLengths::cu_seqlens(2, 40, 40).unwrap();
+    let lengths = [
+        Lengths::Dense,
+        packed.into(),
+        packed.and_seqused_kv().into(),
+        DeviceLengths::seqused_kv().into(),
+    ];
+    for dtype in [DType::F32, DType::Bf16] {
+        for force in Variant::all().filter(|variant| *variant != Variant::Tiled) {
+            for lengths in &lengths {
+                let spec = TensorSpec::contiguous(dtype, Shape::packed(40, 2, 64), Layout::Bshd);
+                let spec = spec.unwrap();
+                let options = ForwardOptions::new()
+                    .lengths(lengths.clone())
+                    .alibi(AlibiSlopes::on_device(2, false))
+                    .force(force);
+                let problem = Problem::new(spec, spec, spec, spec, &options).unwrap();
+                let Ok(plan) = cuda.plan(&problem) else {
+                    // Of another dtype.
+                    continue;
+                };
+                let buffer = cuda.memory().alloc(1 << 20).unwrap();
+                let address = cuda.memory().address(&buffer);
+                let workspace = cuda.memory().alloc(plan.workspace_bytes().max(1)).unwrap();
+                let operands = Operands {
+                    q: address,
+                    k: address,
+                    v: address,
+                    o: address,
+                    lse: address,
+                    alibi_slopes: Some(address),
+                    cu_seqlens: Some([address; 2]),
+                    seqused_kv: Some(address),
+                    workspace: Some(cuda.memory().address(&workspace)),
+                };
+                // Compiles the kernels.
+                // SAFETY: the fake does not run them.
+                unsafe { cuda.launch(&plan, &operands) }.unwrap();
+                fake.take_log();
+                // SAFETY: as above.
+                unsafe { cuda.launch(&plan, &operands) }.unwrap();
+                let log = fake.take_log();
+                let what = format!("{} {lengths:?}: {log:?}", plan.kernel_name());
+                assert!(!log.is_empty(), "{what}");
+                let launches = log
+                    .iter()
+                    .filter(|call| call.starts_with("cuLaunchKernel "));
+                assert_eq!(launches.count(), log.len(), "{what}");
+                let last = log.last().unwrap();
+                assert!(last.contains(&plan.kernel_name()), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_is_launched_where_and_on_what_it_was_made_for() {
+    let Some(_fake) = fake() else { return };
+    let mut cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    let shape = Shape::packed(40, 2, 64);
+    let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap();
+    let problem = Problem::new(spec, spec, spec, spec, &ForwardOptions::new()).unwrap();
+    let plan = cuda.plan(&problem).unwrap();
+    let address = 1 << 20;
+    let operands = Operands {
+        q: address,
+        k: address,
+        v: address,
+        o: address,
+        lse: address,
+        ..Operands::default()
+    };
+    let refusal = |cuda: &mut Cuda, plan: &Plan, operands: &Operands| {
+        // SAFETY: the launch is refused.
+        match unsafe { cuda.launch(plan, operands) }.unwrap_err() {
+            Error::Argument { argument, .. } => argument.into_owned(),
+            other => panic!("{other}"),
+        }
+    };
+    let foreign = ferroflash::Cpu::new().plan(&problem).unwrap();
+    assert_eq!(refusal(&mut cuda, &foreign, &operands), "plan");
+    for (expected, wrong) in [
+        ("q", Operands { q: 0, ..operands }),
+        (
+            "v",
+            Operands {
+                v: address + 1,
+                ..operands
+            },
+        ),
+        // The Hopper kernel that was planned cannot reach it.
+        (
+            "k",
+            Operands {
+                k: address + 8,
+                ..operands
+            },
+        ),
+        (
+            "lse",
+            Operands {
+                lse: address + 2,
+                ..operands
+            },
+        ),
+        (
+            "workspace",
+            Operands {
+                workspace: Some(0),
+                ..operands
+            },
+        ),
+        (
+            "workspace",
+            Operands {
+                workspace: Some(address + 8),
+                ..operands
+            },
+        ),
+    ] {
+        assert_eq!(refusal(&mut cuda, &plan, &wrong), expected, "{wrong:?}");
+    }
+    let elsewhere = Operands {
+        k: address + 8,
+        ..operands
+    };
+    let other = Plan::for_operands(&problem, &cuda.capabilities(), &elsewhere).unwrap();
+    assert_ne!(other.kernel_name(), plan.kernel_name());
+    // SAFETY: the fake does not run the kernel.
+    unsafe { cuda.launch(&other, &elsewhere) }.unwrap();
+    cuda.limit_shared_bytes(100_000);
+    assert_eq!(refusal(&mut cuda, &plan, &operands), "plan");
 }
 
 #[test]

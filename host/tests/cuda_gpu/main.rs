@@ -1,5 +1,6 @@
 //! The CUDA backend on a real GPU. Where there is none, each test prints NOT RUN.
 
+mod graphs;
 mod ptx;
 
 use cuda_loader::sys;

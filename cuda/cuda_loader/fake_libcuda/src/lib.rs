@@ -7,7 +7,7 @@
 //! version 99. The one kernel it can run is `vector_add(a, b, c, n)` over f32; launches of others only
 //! appear in the log.
 //!
-//! Of CUDA's functions it has those that `ferroflash` needs; `cuTensorMapEncodeTiled` is left out, as in
+//! Of CUDA's functions it has those that `ferroflash` needs; `cuLaunchKernelEx` is left out, as in
 //! an old driver. The signatures are those of `cuda.h`.
 #![allow(
     non_snake_case,
@@ -21,6 +21,7 @@ mod launch;
 mod log;
 mod memory;
 mod module;
+mod tensor_map;
 
 use std::ffi::{c_char, c_uint};
 

@@ -53,6 +53,12 @@ impl CudaDevice {
     /// # Safety
     /// `stream` is null (the legacy default stream) or a live stream of that device's primary context.
     /// It stays alive until this value and every buffer and mark made from it are dropped.
+    ///
+    /// # Threads
+    /// A backend may move to another thread, and several backends, in one thread or in many, may be made for one stream:
+    /// the stream orders their work, and each has a workspace and copies of its own. One handle, `CU_STREAM_PER_THREAD`
+    /// (0x2), names a different stream in each thread. A backend made with it must stay in the thread that made it, since
+    /// nothing orders its copies and workspace among streams: keep one a thread (`thread_local!`).
     pub unsafe fn with_stream(ordinal: u32, stream: sys::CUstream) -> Result<Self, Error> {
         let primary = Primary::retain(ordinal)?;
         // SAFETY: the caller vouches for the stream.
