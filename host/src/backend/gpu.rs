@@ -1,41 +1,30 @@
 use bytemuck::cast_slice;
 use kernels_gpu::abi::{AttentionParams, ForwardParams};
-use kernels_gpu::config::wgmma::WgmmaTile;
-use kernels_gpu::instances::Instance;
+use kernels_gpu::instances::{Instance, TILE_LIST};
 use kernels_gpu::tile::schedule::TileList;
-use kernels_gpu::wgmma::gqa::Packing;
-use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
+use kernels_gpu::wgmma::tile_list::{TileListParams, Workspace};
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::hopper::{HopperPlan, packing};
 use super::tensor_maps::TensorMaps;
-use super::tile_list::ListShape;
 use super::uploads::Uploads;
 use crate::variant::{Choice, GpuCapabilities, choose, in_order};
 use crate::{Backend, Capabilities, Error, Operands, Problem, modules};
 
 /// Runs problems with the embedded kernels on a [`Device`].
 ///
-/// On a Hopper GPU it owns 4 bytes of device memory, from which running blocks draw tiles. It copies slopes and
-/// cu_seqlens to the device for which it is given no address, and lists of tiles for Hopper's kernels, 32 bytes a tile
-/// of one head; nothing else is allocated beside what the caller asks for.
+/// On a Hopper GPU it owns a workspace: 4 bytes of device memory, from which running blocks draw tiles, and as much as
+/// the largest list of tiles so far takes, 32 bytes a tile of one head. It copies slopes and cu_seqlens to the device for
+/// which it is given no address; nothing else is allocated beside what the caller asks for.
 pub struct Gpu<D: Device> {
     device: D,
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
-    /// 0 between launches.
-    tile_counter: Option<D::Buffer>,
+    /// Its tile counter is 0 between launches.
+    workspace: Option<D::Buffer>,
     tensor_maps: TensorMaps,
     slopes: Uploads<f32, (), D::Buffer>,
-    cu_seqlens: Uploads<i32, OfCuSeqlens, D::Buffer>,
-}
-
-/// What kernels want of cu_seqlens.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OfCuSeqlens {
-    /// The values.
-    Copy,
-    Tiles(ListShape),
+    cu_seqlens: Uploads<i32, (), D::Buffer>,
 }
 
 impl<D: Device> Gpu<D> {
@@ -44,7 +33,7 @@ impl<D: Device> Gpu<D> {
         Self {
             device,
             most_shared_bytes: u32::MAX,
-            tile_counter: None,
+            workspace: None,
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
@@ -106,24 +95,21 @@ impl<D: Device> Gpu<D> {
         ))
     }
 
-    /// Address of the tile counter.
-    fn tile_counter(&mut self) -> Result<u64, Error> {
-        if self.tile_counter.is_none() {
-            let mut counter = self.device.alloc(size_of::<u32>())?;
-            self.device.write(&mut counter, &0u32.to_ne_bytes())?;
-            self.tile_counter = Some(counter);
+    /// Address of a workspace of at least `bytes`.
+    fn workspace(&mut self, bytes: u64) -> Result<u64, Error> {
+        let is_enough = |buffer: &D::Buffer| self.device.size_bytes(buffer) as u64 >= bytes;
+        if !self.workspace.as_ref().is_some_and(is_enough) {
+            let mut workspace = self.device.alloc(bytes as usize)?;
+            let counter = [0; Workspace::COUNTER_BYTES as usize];
+            self.device.write(&mut workspace, &counter)?;
+            self.workspace = Some(workspace);
         }
-        let counter = self.tile_counter.as_ref().expect("it was made above");
-        Ok(self.device.address(counter))
+        let workspace = self.workspace.as_ref().expect("it was made above");
+        Ok(self.device.address(workspace))
     }
 
-    /// `operands` with every address `kernel` needs for `problem`: those left out are of this backend's own copies.
-    fn complete(
-        &mut self,
-        problem: &Problem,
-        operands: &Operands,
-        kernel: &Instance,
-    ) -> Result<Operands, Error> {
+    /// `operands` with every address that kernels need for `problem`: those left out are of this backend's own copies.
+    fn complete(&mut self, problem: &Problem, operands: &Operands) -> Result<Operands, Error> {
         let Self {
             device,
             slopes,
@@ -136,12 +122,9 @@ impl<D: Device> Gpu<D> {
             let copy = slopes.get(device, values, (), || cast_slice(values).into())?;
             operands.alibi_slopes = Some(device.address(copy));
         }
-        // Hopper's kernels have lists of tiles instead.
-        let is_read = kernel.wgmma().is_none();
-        if let (Some(packed), None, true) = (problem.cu_seqlens(), operands.cu_seqlens, is_read) {
+        if let (Some(packed), None) = (problem.cu_seqlens(), operands.cu_seqlens) {
             let values = packed.values();
-            let bytes = || cast_slice(values).into();
-            let copy = cu_seqlens.get(device, values, OfCuSeqlens::Copy, bytes)?;
+            let copy = cu_seqlens.get(device, values, (), || cast_slice(values).into())?;
             let q = device.address(copy);
             let kv = q + size_of_val(packed.q()) as u64;
             operands.cu_seqlens = Some([q, kv]);
@@ -149,28 +132,16 @@ impl<D: Device> Gpu<D> {
         Ok(operands)
     }
 
-    /// The tiles of a launch of a kernel of shape `tile`, which can number them in packs of `packing`.
-    fn schedule(
-        &mut self,
-        problem: &Problem,
-        params: &AttentionParams,
-        tile: &WgmmaTile,
-        packing: Packing,
-    ) -> Result<Schedule, Error> {
-        const NUMBERED: &str = "a plan was made";
-        let Some(packed) = problem.cu_seqlens() else {
-            let schedule = Schedule::new(params, packing, tile.cluster_m());
-            return Ok(schedule.expect(NUMBERED));
+    /// Lists the tiles of a varlen launch.
+    fn list_tiles(&mut self, list: &TileListParams) -> Result<(), Error> {
+        let launch = Launch {
+            kernel: &TILE_LIST,
+            ptx: modules::ptx(TILE_LIST.name).expect("every instance has a module"),
+            grid: 1,
+            params: &[bytemuck::bytes_of(list)],
         };
-        let shape = ListShape::new(params, tile, packing);
-        let bytes = || cast_slice(&shape.list(packed)).to_vec().into();
-        let kind = OfCuSeqlens::Tiles(shape);
-        let device = &mut self.device;
-        let list = self.cu_seqlens.get(device, packed.values(), kind, bytes)?;
-        let entries = (device.size_bytes(list) / size_of::<ListedTile>()) as u32;
-        let total_kv = packed.total_kv() as u32;
-        let schedule = Schedule::listed(params, packing, total_kv, device.address(list), entries);
-        Ok(schedule.expect(NUMBERED))
+        // SAFETY: the caller vouches for the arrays of lengths, and the workspace has room for the list.
+        unsafe { self.device.launch(&launch) }
     }
 
     /// What the device can run, within the limit that was set.
@@ -218,27 +189,38 @@ impl<D: Device> Backend for Gpu<D> {
             return self.instance(problem).map(|_| ());
         }
         let (kernel, plan) = self.instance_for(problem, &problem.forward_params(operands))?;
-        let params = problem.forward_params(&self.complete(problem, operands, kernel)?);
+        let params = problem.forward_params(&self.complete(problem, operands)?);
         let ptx = modules::ptx(kernel.name).expect("every instance has a module");
         match (plan, kernel.wgmma()) {
             (Some(plan), Some(tile)) => {
-                let counter = self.tile_counter()?;
-                let schedule = self.schedule(problem, &params.attention, tile, plan.packing)?;
+                const NUMBERED: &str = "a plan was made";
+                let list = |workspace| {
+                    TileListParams::new(&params.attention, tile, plan.packing, workspace)
+                        .expect(NUMBERED)
+                };
+                let layout = if tile.varlen {
+                    list(0).layout()
+                } else {
+                    Workspace::DENSE
+                };
+                let workspace = self.workspace(layout.bytes)?;
+                if tile.varlen {
+                    self.list_tiles(&list(workspace))?;
+                }
                 let (device, maps) = (&self.device, &mut self.tensor_maps);
-                let images =
-                    plan.images(device, maps, kernel.dtype, tile, params, schedule, counter)?;
+                let images = plan.images(device, maps, kernel.dtype, tile, params, workspace)?;
                 let launch = Launch {
                     kernel,
                     ptx,
                     grid: images.grid,
                     params: &images.params(),
                 };
-                // SAFETY: as below; the maps were encoded from the same addresses and strides, and the counter
-                // is used by this stream alone.
+                // SAFETY: as below; the maps were encoded from the same addresses and strides, and the
+                // workspace is used by this stream alone.
                 let launched = unsafe { self.device.launch(&launch) };
                 if launched.is_err() {
                     // It may have stopped in the middle, with tiles drawn.
-                    self.tile_counter = None;
+                    self.workspace = None;
                 }
                 launched
             }
@@ -267,44 +249,4 @@ impl<D: Device> Backend for Gpu<D> {
 /// The kernel behind a choice that was made for a GPU.
 fn kernel_of(choice: Choice) -> &'static Instance {
     choice.kernel.expect("only kernels are eligible on a GPU")
-}
-
-#[cfg(test)]
-mod tests {
-    use kernels_gpu::instances::Family;
-
-    use crate::cases::{Arrangement, CaseSpec, InputKind, Lengths};
-    use crate::{DType, Layout, Mask, Sim, Variant};
-
-    #[test]
-    fn packed_sequences_are_listed_once_for_each_mask() {
-        let spec = CaseSpec {
-            dtype: DType::Bf16,
-            lengths: Lengths::Varlen(vec![(3, 5), (0, 2), (1, 1)]),
-            heads_kv: 1,
-            group: 1,
-            head_dim: 64,
-            head_dim_v: 64,
-            mask: Mask::Causal,
-            scale_factor: None,
-            softcap: None,
-            alibi: None,
-            kind: InputKind::ALL[0],
-            arrangements: [Arrangement::BSHD; 3],
-            o_layout: Layout::Bshd,
-            seed: 0,
-        };
-        let mut case = spec.build().unwrap();
-        let mut sim = Sim::new();
-        let mut run = |case: &crate::cases::Case| {
-            case.run(&mut sim).unwrap();
-            sim.cu_seqlens.count()
-        };
-        assert_eq!([run(&case), run(&case)], [1, 1]);
-        case.options.mask = Mask::None;
-        assert_eq!([run(&case), run(&case)], [2, 2]);
-        // Other kernels read the values.
-        case.options.force = Some(Variant::Kernels(Family::Mma));
-        assert_eq!([run(&case), run(&case)], [3, 3]);
-    }
 }

@@ -4,7 +4,7 @@ use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::gqa::Packing;
-use kernels_gpu::wgmma::schedule::{Schedule, can_number_listed};
+use kernels_gpu::wgmma::schedule::Schedule;
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible, TensorMap};
 
 use super::device::Device;
@@ -15,6 +15,7 @@ use crate::{Error, Problem};
 pub(crate) struct HopperPlan {
     /// How query heads share tiles.
     pub packing: Packing,
+    schedule: Schedule,
     maps: ForwardMaps,
 }
 
@@ -33,23 +34,24 @@ impl HopperPlan {
             ));
         }
         let packing = packing(problem, tile);
-        let is_countable = if tile.varlen {
-            can_number_listed(attention, packing, tile.cluster_m())
+        let schedule = if tile.varlen {
+            Schedule::listed(attention, packing, tile.cluster_m())
         } else {
-            Schedule::new(attention, packing, tile.cluster_m()).is_some()
+            Schedule::new(attention, packing, tile.cluster_m())
         };
-        if !is_countable {
-            return Err("it has no tile, or more than it can count".to_owned());
-        }
+        let schedule = schedule.ok_or("it has no tile, or more than it can count")?;
         let maps = ForwardMaps::new(params, tile, packing).map_err(|(operand, reason)| {
             format!("TMA cannot reach {operand}: {}", words(reason))
         })?;
-        Ok(Self { packing, maps })
+        Ok(Self {
+            packing,
+            schedule,
+            maps,
+        })
     }
 
-    /// The launch on `device` of the tiles that `schedule` orders: its grid, and every parameter's image in the
+    /// The launch on `device` of the plan's tiles, in `workspace`: its grid, and every parameter's image in the
     /// kernel's order. `encoded` are the maps of launches before.
-    #[expect(clippy::too_many_arguments, reason = "what a launch takes, once")]
     pub fn images<D: Device>(
         &self,
         device: &D,
@@ -57,18 +59,19 @@ impl HopperPlan {
         dtype: DType,
         tile: &WgmmaTile,
         params: ForwardParams,
-        schedule: Schedule,
-        counter: u64,
+        workspace: u64,
     ) -> Result<HopperImages, Error> {
         let ForwardMaps { q, k, v, o } = &self.maps;
-        let schedule = schedule.on_gpu(device.info().multiprocessors, tile.cluster);
+        let schedule = self
+            .schedule
+            .on_gpu(device.info().multiprocessors, tile.cluster);
         let mut map = |spec| encoded.get(device, dtype, spec);
         Ok(HopperImages {
             grid: schedule.clusters * tile.cluster,
             params,
             maps: [map(q)?, map(k)?, map(v)?, map(o)?],
             schedule,
-            counter,
+            workspace,
         })
     }
 }
@@ -104,7 +107,7 @@ pub(crate) struct HopperImages {
     params: ForwardParams,
     maps: [TensorMap; 4],
     schedule: Schedule,
-    counter: u64,
+    workspace: u64,
 }
 
 impl HopperImages {
@@ -119,7 +122,7 @@ impl HopperImages {
             bytes_of(v),
             bytes_of(o),
             bytes_of(&self.schedule),
-            bytes_of(&self.counter),
+            bytes_of(&self.workspace),
         ]
     }
 }

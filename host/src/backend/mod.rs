@@ -7,7 +7,6 @@ mod gpu;
 pub(crate) mod hopper;
 pub mod sim;
 mod tensor_maps;
-mod tile_list;
 mod uploads;
 
 pub use device::{Counts, Device, DeviceInfo, Launch};
