@@ -7,6 +7,9 @@
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod abi;
 pub mod config;
 pub mod dtype;

@@ -16,6 +16,16 @@ pub unsafe fn store(address: u64, value: f32) {
     }
 }
 
+/// As [`store`], a word.
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+pub unsafe fn store_bits(address: u64, value: u32) {
+    // SAFETY: forwarded to the caller.
+    unsafe { store(address, f32::from_bits(value)) }
+}
+
 /// Where `condition` holds, stores one f32; predicated, not branched around.
 ///
 /// # Safety
@@ -140,4 +150,14 @@ pub unsafe fn load(address: u64) -> f32 {
             options(readonly, nostack));
     }
     value
+}
+
+/// As [`load`], a word.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub unsafe fn load_bits(address: u64) -> u32 {
+    // SAFETY: forwarded to the caller.
+    unsafe { load(address) }.to_bits()
 }

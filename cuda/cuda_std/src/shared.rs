@@ -85,6 +85,21 @@ pub unsafe fn atomic_or(address: u32, value: u32) {
     }
 }
 
+/// Adds `value` to a word that other threads may be adding to too; returns its old value (`atom.shared.add.u32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside the block's shared memory; other accesses are a barrier apart.
+#[inline(always)]
+pub unsafe fn fetch_add(address: u32, value: u32) -> u32 {
+    let old: u32;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("atom.relaxed.cta.shared.add.u32 {}, [{}], {};", out(reg32) old, in(reg32) address,
+            in(reg32) value, options(nostack));
+    }
+    old
+}
+
 /// Loads 16 bytes as four words (`ld.shared.v4.b32`).
 ///
 /// # Safety

@@ -19,6 +19,8 @@ unsafe extern "unadjusted" {
     fn bar_warp_sync(members: u32);
     #[link_name = "llvm.nvvm.shfl.sync.idx.f32"]
     fn shfl_sync_idx_f32(members: u32, value: f32, lane: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shfl_sync_idx_i32(members: u32, value: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.umax"]
     fn redux_sync_umax(value: u32, members: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
@@ -114,6 +116,16 @@ pub unsafe fn reduce_sum<const LANES: u32>(mut value: f32) -> f32 {
 pub unsafe fn broadcast(value: f32, lane: u32) -> f32 {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { shfl_sync_idx_f32(ALL_LANES, value, lane, WHOLE_WARP) }
+}
+
+/// The value of lane `lane`, which each lane chooses for itself (`shfl.sync.idx.b32`).
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn shuffle(value: u32, lane: u32) -> u32 {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { shfl_sync_idx_i32(ALL_LANES, value, lane, WHOLE_WARP) }
 }
 
 /// `value`, which is the same in all lanes, in a form that ptxas knows to be so (`redux.sync.max.u32`, sm_80).

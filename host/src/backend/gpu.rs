@@ -1,15 +1,11 @@
-use bytemuck::{bytes_of, cast_slice};
-use kernels_gpu::abi::{AttentionParams, ForwardParams};
-use kernels_gpu::instances::Instance;
-use kernels_gpu::wgmma::schedule::{ListedTile, Schedule};
+use bytemuck::bytes_of;
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::Workspace;
-use crate::plan::params::{Arrays, bind_forward};
-use crate::plan::tile_list::ListShape;
-use crate::plan::{HopperForward, Step, StepParams, TileOrder};
+use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
+use crate::plan::{Step, StepParams};
 use crate::{
     Backend, Capabilities, Error, GpuCapabilities, Lengths, Operands, Plan, Problem, modules,
 };
@@ -24,16 +20,8 @@ pub struct Gpu<D: Device> {
     most_shared_bytes: u32,
     workspace: Workspace<D::Buffer>,
     tensor_maps: TensorMaps,
-    slopes: Uploads<f32, (), D::Buffer>,
-    cu_seqlens: Uploads<i32, OfCuSeqlens, D::Buffer>,
-}
-
-/// What kernels want of cu_seqlens.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OfCuSeqlens {
-    /// The values.
-    Copy,
-    Tiles(ListShape),
+    slopes: Uploads<f32, D::Buffer>,
+    cu_seqlens: Uploads<i32, D::Buffer>,
 }
 
 impl<D: Device> Gpu<D> {
@@ -80,44 +68,16 @@ impl<D: Device> Gpu<D> {
         };
         let host_slopes = problem.alibi().and_then(|slopes| slopes.values());
         if let (Some(values), None) = (host_slopes, arrays.alibi_slopes) {
-            let copy = slopes.get(device, values, (), || cast_slice(values).into())?;
+            let copy = slopes.get(device, values)?;
             arrays.alibi_slopes = Some(device.address(copy));
         }
         if let (Lengths::Packed(packed), None) = (problem.lengths(), arrays.cu_seqlens) {
             let values = packed.values();
-            let bytes = || cast_slice(values).into();
-            let copy = cu_seqlens.get(device, values, OfCuSeqlens::Copy, bytes)?;
+            let copy = cu_seqlens.get(device, values)?;
             let q = device.address(copy);
             arrays.cu_seqlens = Some([q, q + size_of_val(packed.q()) as u64]);
         }
         Ok(arrays)
-    }
-
-    /// The tiles of a launch that takes them from a list of shape `shape`.
-    fn listed(
-        &mut self,
-        problem: &Problem,
-        params: &AttentionParams,
-        hopper: &HopperForward,
-        shape: ListShape,
-    ) -> Result<Schedule, Error> {
-        let Lengths::Packed(packed) = problem.lengths() else {
-            unreachable!("listed tiles are of packed sequences");
-        };
-        let bytes = || cast_slice(&shape.list(packed)).to_vec().into();
-        let kind = OfCuSeqlens::Tiles(shape);
-        let device = &mut self.device;
-        let list = self.cu_seqlens.get(device, packed.values(), kind, bytes)?;
-        let entries = (device.size_bytes(list) / size_of::<ListedTile>()) as u32;
-        let total_kv = packed.total_kv() as u32;
-        let schedule = Schedule::listed(
-            params,
-            hopper.packing,
-            total_kv,
-            device.address(list),
-            entries,
-        );
-        Ok(schedule.expect("a plan was made"))
     }
 
     /// What the device can run, within the limit that was set.
@@ -167,7 +127,7 @@ impl<D: Device> Backend for Gpu<D> {
         for step in plan.steps() {
             // SAFETY: forwarded to the caller, who vouches for the operands and for a workspace that is given; the
             // backend's own is used by this stream alone.
-            let launched = unsafe { self.step(plan.problem(), step, operands, &arrays, workspace) };
+            let launched = unsafe { self.step(step, operands, &arrays, workspace) };
             if launched.is_err() {
                 // It may have stopped in the middle, with tiles drawn.
                 self.workspace.give_up();
@@ -185,7 +145,6 @@ impl<D: Device> Gpu<D> {
     /// As for [`Backend::launch`].
     unsafe fn step(
         &mut self,
-        problem: &Problem,
         step: &Step,
         operands: &Operands,
         arrays: &Arrays,
@@ -193,121 +152,49 @@ impl<D: Device> Gpu<D> {
     ) -> Result<(), Error> {
         match &step.params {
             StepParams::Forward(params) => {
-                let mut params = *params;
-                bind_forward(&mut params, operands, arrays);
+                let params = bind_forward(params, operands, arrays);
                 // SAFETY: these are the kernel's parameters; it reads and writes what the problem's shapes and strides
                 // reach, which the caller vouches for.
-                unsafe { self.queue(step.kernel, step.grid, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
+            }
+            StepParams::TileList(params) => {
+                let params = bind_tile_list(params, arrays, workspace);
+                // SAFETY: these are the kernel's parameters; it reads the arrays of lengths, and writes the workspace.
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
             StepParams::HopperForward(params, hopper) => {
-                let mut params = *params;
-                bind_forward(&mut params, operands, arrays);
-                // SAFETY: forwarded to the caller.
-                unsafe { self.hopper_forward(problem, step, &params, hopper, operands, workspace) }
+                let params = bind_forward(params, operands, arrays);
+                let specs = hopper.maps(operands);
+                let (device, encoded) = (&self.device, &mut self.tensor_maps);
+                let mut map = |spec| encoded.get(device, step.kernel.dtype, spec);
+                let (q, k) = (map(&specs.q)?, map(&specs.k)?);
+                let (v, o) = (map(&specs.v)?, map(&specs.o)?);
+                let params = [
+                    bytes_of(&params),
+                    bytes_of(&q),
+                    bytes_of(&k),
+                    bytes_of(&v),
+                    bytes_of(&o),
+                    bytes_of(&hopper.schedule),
+                    bytes_of(&workspace),
+                ];
+                // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and no
+                // launch that may run at the same time uses the workspace.
+                unsafe { self.queue(step, &params) }
             }
         }
     }
 
-    /// Queues a forward kernel of the family `wgmma`.
-    ///
-    /// # Safety
-    /// As for [`Backend::launch`].
-    unsafe fn hopper_forward(
-        &mut self,
-        problem: &Problem,
-        step: &Step,
-        params: &ForwardParams,
-        hopper: &HopperForward,
-        operands: &Operands,
-        workspace: u64,
-    ) -> Result<(), Error> {
-        let (schedule, grid) = match hopper.order {
-            TileOrder::Counted(schedule) => (schedule, step.grid),
-            TileOrder::Listed(shape) => {
-                let schedule = self.listed(problem, &params.attention, hopper, shape)?;
-                let multiprocessors = self.device.info().multiprocessors;
-                let schedule = schedule.on_gpu(multiprocessors, step.kernel.cluster);
-                (schedule, schedule.clusters * step.kernel.cluster)
-            }
-        };
-        let specs = hopper.maps(operands);
-        let (device, encoded) = (&self.device, &mut self.tensor_maps);
-        let mut map = |spec| encoded.get(device, step.kernel.dtype, spec);
-        let (q, k, v, o) = (
-            map(&specs.q)?,
-            map(&specs.k)?,
-            map(&specs.v)?,
-            map(&specs.o)?,
-        );
-        let params = [
-            bytes_of(params),
-            bytes_of(&q),
-            bytes_of(&k),
-            bytes_of(&v),
-            bytes_of(&o),
-            bytes_of(&schedule),
-            bytes_of(&workspace),
-        ];
-        // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and the counter,
-        // with which the workspace begins, is used by no launch that may run at the same time.
-        unsafe { self.queue(step.kernel, grid, &params) }
-    }
-
     /// # Safety
     /// As for [`Device::launch`].
-    unsafe fn queue(
-        &mut self,
-        kernel: &'static Instance,
-        grid: u32,
-        params: &[&[u8]],
-    ) -> Result<(), Error> {
+    unsafe fn queue(&mut self, step: &Step, params: &[&[u8]]) -> Result<(), Error> {
         let launch = Launch {
-            kernel,
-            ptx: modules::ptx(kernel.name).expect("every instance has a module"),
-            grid,
+            kernel: step.kernel,
+            ptx: modules::ptx(step.kernel.name).expect("every instance has a module"),
+            grid: step.grid,
             params,
         };
         // SAFETY: forwarded to the caller.
         unsafe { self.device.launch(&launch) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kernels_gpu::instances::Family;
-
-    use crate::cases::{Arrangement, CaseSpec, InputKind, Lengths};
-    use crate::{DType, Layout, Mask, Sim, Variant};
-
-    #[test]
-    fn packed_sequences_are_listed_once_for_each_mask() {
-        let spec = CaseSpec {
-            dtype: DType::Bf16,
-            lengths: Lengths::Varlen(vec![(3, 5), (0, 2), (1, 1)]),
-            heads_kv: 1,
-            group: 1,
-            head_dim: 64,
-            head_dim_v: 64,
-            mask: Mask::Causal,
-            scale_factor: None,
-            softcap: None,
-            alibi: None,
-            kind: InputKind::ALL[0],
-            arrangements: [Arrangement::BSHD; 3],
-            o_layout: Layout::Bshd,
-            seed: 0,
-        };
-        let mut case = spec.build().unwrap();
-        let mut sim = Sim::new();
-        let mut run = |case: &crate::cases::Case| {
-            case.run(&mut sim).unwrap();
-            sim.cu_seqlens.count()
-        };
-        assert_eq!([run(&case), run(&case)], [2, 2]);
-        case.options.mask = Mask::None;
-        assert_eq!([run(&case), run(&case)], [3, 3]);
-        // Other kernels read the values.
-        case.options.force = Some(Variant::Kernels(Family::Mma));
-        assert_eq!([run(&case), run(&case)], [3, 3]);
     }
 }

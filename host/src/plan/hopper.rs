@@ -3,11 +3,11 @@
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::wgmma::gqa::Packing;
-use kernels_gpu::wgmma::schedule::{Schedule, can_number_listed};
+use kernels_gpu::wgmma::schedule::Schedule;
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible};
+use kernels_gpu::wgmma::tile_list::{TileListParams, Workspace};
 
-use super::operands::{Operands, TMA_ALIGN_BYTES, WORKSPACE_ALIGN_BYTES};
-use super::tile_list::ListShape;
+use super::operands::{Operands, TMA_ALIGN_BYTES};
 use crate::{Lengths, Problem};
 
 /// What a launch of a Hopper kernel takes beside the parameters of every forward kernel, but for addresses.
@@ -17,16 +17,8 @@ pub(crate) struct HopperForward {
     pub packing: Packing,
     /// What TMA is told, of operands at address 0.
     maps: ForwardMaps,
-    pub order: TileOrder,
-}
-
-/// The order of a launch's tiles.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TileOrder {
-    /// By arithmetic alone.
-    Counted(Schedule),
-    /// By a list of the tiles that have rows.
-    Listed(ListShape),
+    /// The order of tiles: by arithmetic alone, or by a list that another kernel makes.
+    pub schedule: Schedule,
 }
 
 impl HopperForward {
@@ -44,40 +36,32 @@ impl HopperForward {
             ));
         }
         let packing = packing(problem, tile);
-        let order = if tile.varlen {
-            can_number_listed(attention, packing, tile.cluster_m())
-                .then(|| TileOrder::Listed(ListShape::new(attention, tile, packing)))
+        let schedule = if tile.varlen {
+            Schedule::listed(attention, packing, tile.cluster_m())
         } else {
-            Schedule::new(attention, packing, tile.cluster_m()).map(TileOrder::Counted)
+            Schedule::new(attention, packing, tile.cluster_m())
         };
-        let order = order.ok_or("it has no tile, or more than it can count")?;
+        let schedule = schedule.ok_or("it has no tile, or more than it can count")?;
         let maps = ForwardMaps::new(params, tile, packing).map_err(|(operand, reason)| {
             format!("TMA cannot reach {operand}: {}", words(reason))
         })?;
         Ok(Self {
             packing,
             maps,
-            order,
+            schedule,
         })
     }
 
-    /// Device memory of a launch, in bytes: the counter that clusters draw tiles from, and what aligns it.
-    pub const WORKSPACE_BYTES: usize = WORKSPACE_ALIGN_BYTES as usize;
-
-    /// For a GPU with room for `resident` blocks at once, in clusters of `cluster`.
-    pub fn on_gpu(mut self, resident: u32, cluster: u32) -> Self {
-        if let TileOrder::Counted(schedule) = &mut self.order {
-            *schedule = schedule.on_gpu(resident, cluster);
-        }
-        self
+    /// What the kernel is launched with that lists the tiles of varlen `params` for a kernel of shape `tile`, without
+    /// addresses; `None` where tiles are in order by arithmetic alone.
+    pub fn tile_list(&self, params: &ForwardParams, tile: &WgmmaTile) -> Option<TileListParams> {
+        let list = || TileListParams::new(&params.attention, tile, self.packing, 0);
+        tile.varlen.then(list).flatten()
     }
 
-    /// Clusters of a launch.
-    pub fn clusters(&self) -> u32 {
-        match &self.order {
-            TileOrder::Counted(schedule) => schedule.clusters,
-            TileOrder::Listed(_) => 0,
-        }
+    /// Device memory of a launch whose tiles are listed by `list`, or of one without a list.
+    pub fn workspace(list: Option<&TileListParams>) -> Workspace {
+        list.map_or(Workspace::DENSE, TileListParams::layout)
     }
 
     /// What TMA is told of `operands`.

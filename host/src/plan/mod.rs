@@ -16,14 +16,14 @@ mod hopper;
 mod operands;
 pub(crate) mod params;
 mod select;
-pub(crate) mod tile_list;
 
 use kernels_gpu::abi::ForwardParams;
-use kernels_gpu::instances::Instance;
+use kernels_gpu::instances::{Instance, TILE_LIST};
 use kernels_gpu::tile::schedule::TileList;
+use kernels_gpu::wgmma::tile_list::TileListParams;
 
 pub use capabilities::{Capabilities, GpuCapabilities};
-pub(crate) use hopper::{HopperForward, TileOrder};
+pub(crate) use hopper::HopperForward;
 pub use operands::{Operands, WORKSPACE_ALIGN_BYTES};
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
@@ -77,6 +77,8 @@ pub(crate) enum StepParams {
     Forward(ForwardParams),
     /// Those, and what Hopper's kernels take beside them.
     HopperForward(ForwardParams, HopperForward),
+    /// The launch whose tiles are to be listed for the step that follows.
+    TileList(TileListParams),
 }
 
 impl Plan {
@@ -104,39 +106,52 @@ impl Plan {
 
     fn make(problem: &Problem, here: &Capabilities, asked: &Question<'_>) -> Result<Self, Error> {
         let choice = choose(asked)?;
-        let mut steps = Vec::new();
-        let mut workspace_bytes = 0;
-        if let (Some(Kernel { instance, how }), Capabilities::Gpu(gpu)) = (choice.kernel, here) {
-            let params = *asked.params();
-            let attention = &params.attention;
-            let step = match how {
-                How::NotAtAll => None,
-                How::Plain => {
-                    let (batch, heads) = (attention.batch, attention.heads_q);
-                    let tiles = TileList::new(batch, heads, attention.seq_q, instance.block_m);
-                    Some((tiles.grid(), StepParams::Forward(params)))
-                }
-                How::Hopper(hopper) => {
-                    workspace_bytes = HopperForward::WORKSPACE_BYTES;
-                    let hopper = hopper.on_gpu(gpu.multiprocessors, instance.cluster);
-                    let grid = hopper.clusters() * instance.cluster;
-                    Some((grid, StepParams::HopperForward(params, hopper)))
-                }
-            };
-            steps.extend(step.map(|(grid, params)| Step {
-                kernel: instance,
-                grid,
-                params,
-            }));
-        }
-        Ok(Self {
+        let mut plan = Self {
             problem: problem.clone(),
             made_for: *here,
             variant: choice.variant,
             kernel: choice.kernel.map(|kernel| kernel.instance),
-            steps,
-            workspace_bytes,
-        })
+            steps: Vec::new(),
+            workspace_bytes: 0,
+        };
+        if let (Some(kernel), Capabilities::Gpu(gpu)) = (choice.kernel, here) {
+            plan.add_steps(kernel, asked.params(), gpu);
+        }
+        Ok(plan)
+    }
+
+    /// Adds the launches by which `kernel` runs the problem.
+    fn add_steps(&mut self, kernel: Kernel, params: &ForwardParams, gpu: &GpuCapabilities) {
+        let Kernel { instance, how } = kernel;
+        match how {
+            How::NotAtAll => {}
+            How::Plain => {
+                let attention = &params.attention;
+                let (batch, heads) = (attention.batch, attention.heads_q);
+                let tiles = TileList::new(batch, heads, attention.seq_q, instance.block_m);
+                self.add(instance, tiles.grid(), StepParams::Forward(*params));
+            }
+            How::Hopper(mut hopper) => {
+                let tile = instance.wgmma().expect("a Hopper kernel has such a tile");
+                let list = hopper.tile_list(params, tile);
+                self.workspace_bytes = HopperForward::workspace(list.as_ref()).bytes as usize;
+                if let Some(list) = list {
+                    self.add(&TILE_LIST, 1, StepParams::TileList(list));
+                }
+                let schedule = hopper.schedule.on_gpu(gpu.multiprocessors, tile.cluster);
+                hopper.schedule = schedule;
+                let grid = schedule.clusters * tile.cluster;
+                self.add(instance, grid, StepParams::HopperForward(*params, hopper));
+            }
+        }
+    }
+
+    fn add(&mut self, kernel: &'static Instance, grid: u32, params: StepParams) {
+        self.steps.push(Step {
+            kernel,
+            grid,
+            params,
+        });
     }
 
     /// What is run.
@@ -171,7 +186,7 @@ impl Plan {
     pub fn heads_per_tile(&self) -> u32 {
         let packed = self.steps.iter().find_map(|step| match &step.params {
             StepParams::HopperForward(_, hopper) => Some(hopper.packing.heads()),
-            StepParams::Forward(_) => None,
+            StepParams::Forward(_) | StepParams::TileList(_) => None,
         });
         packed.unwrap_or(1)
     }

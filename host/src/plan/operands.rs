@@ -35,7 +35,7 @@ pub struct Operands {
 }
 
 /// Alignment of a workspace.
-pub const WORKSPACE_ALIGN_BYTES: u64 = 16;
+pub const WORKSPACE_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tile_list::Workspace::ALIGN;
 
 /// Alignment that the tensor copy engine of a Hopper GPU wants of q, k, v and o.
 pub(crate) const TMA_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
@@ -192,9 +192,9 @@ mod tests {
             refused(|at| at.workspace = Some(0)),
             message("workspace", null)
         );
-        let odd = "address 0x8 is not a multiple of 16";
+        let odd = "address 0x10 is not a multiple of 32";
         assert_eq!(
-            refused(|at| at.workspace = Some(8)),
+            refused(|at| at.workspace = Some(16)),
             message("workspace", odd)
         );
     }

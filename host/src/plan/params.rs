@@ -5,6 +5,8 @@ use kernels_gpu::abi::{
     AttentionParams, DeviceAddress, ForwardParams, LengthsParams, Positive, ScoreParams, TensorArg,
 };
 
+use kernels_gpu::wgmma::tile_list::TileListParams;
+
 use super::Operands;
 use crate::spec::TensorSpec;
 use crate::{Lengths, Problem};
@@ -78,7 +80,7 @@ pub(crate) struct Arrays {
 
 impl Arrays {
     /// Puts the addresses into `lengths`.
-    pub fn bind_lengths(&self, lengths: &mut LengthsParams) {
+    fn bind_lengths(&self, lengths: &mut LengthsParams) {
         let cu_seqlens = |index: usize| address(self.cu_seqlens.map(|both| both[index]));
         lengths.cu_seqlens_q = cu_seqlens(0);
         lengths.cu_seqlens_kv = cu_seqlens(1);
@@ -86,9 +88,14 @@ impl Arrays {
     }
 }
 
-/// Puts the addresses into `params`.
-pub(crate) fn bind_forward(params: &mut ForwardParams, operands: &Operands, arrays: &Arrays) {
-    let ForwardParams { attention, o, lse } = params;
+/// `params` with addresses.
+pub(crate) fn bind_forward(
+    params: &ForwardParams,
+    operands: &Operands,
+    arrays: &Arrays,
+) -> ForwardParams {
+    let mut params = *params;
+    let ForwardParams { attention, o, lse } = &mut params;
     attention.q.address = operands.q;
     attention.k.address = operands.k;
     attention.v.address = operands.v;
@@ -96,6 +103,19 @@ pub(crate) fn bind_forward(params: &mut ForwardParams, operands: &Operands, arra
     *lse = operands.lse;
     arrays.bind_lengths(&mut attention.lengths);
     attention.score.alibi_slopes = address(arrays.alibi_slopes);
+    params
+}
+
+/// `params` with addresses, which are those of small arrays alone: the kernel reads no operands.
+pub(crate) fn bind_tile_list(
+    params: &TileListParams,
+    arrays: &Arrays,
+    workspace: u64,
+) -> TileListParams {
+    let mut params = *params;
+    arrays.bind_lengths(&mut params.attention.lengths);
+    params.workspace = workspace;
+    params
 }
 
 fn address(of: Option<u64>) -> Option<DeviceAddress> {
@@ -124,9 +144,7 @@ mod tests {
     };
 
     fn bound(problem: &Problem, arrays: &Arrays) -> ForwardParams {
-        let mut params = forward_params(problem);
-        bind_forward(&mut params, &OPERANDS, arrays);
-        params
+        bind_forward(&forward_params(problem), &OPERANDS, arrays)
     }
 
     fn spec(shape: Shape) -> TensorSpec {

@@ -25,17 +25,22 @@ pub struct LengthsParams {
 }
 
 impl LengthsParams {
-    /// Whether sequences follow one another along the rows of the operands (varlen), which then have no batch axis.
+    /// Whether sequences follow one another along the rows of the operands, which then have no batch axis.
     #[inline(always)]
     pub const fn is_packed(&self) -> bool {
         self.total_q != 0
     }
+
+    /// Whether sequences may differ in length (varlen): in what only device memory says, or in how they are packed.
+    pub const fn is_varlen(&self) -> bool {
+        self.is_packed() || self.seqused_kv.is_some()
+    }
 }
 
-/// Where a sequence of a varlen launch lies among the packed rows.
+/// Where the rows of one sequence lie: among the packed rows, or among those of its batch entry.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-pub struct PackedRows {
+pub struct SequenceRows {
     /// First row of q, o and lse.
     pub q_begin: u32,
     pub seq_q: u32,

@@ -13,7 +13,7 @@ mod tensor;
 
 pub use attention::AttentionParams;
 pub use forward::ForwardParams;
-pub use lengths::{LengthsParams, PackedRows};
+pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
 pub use score::{Positive, ScoreParams};
 pub use tensor::{DeviceAddress, TensorArg};

@@ -4,6 +4,7 @@ pub mod ladder;
 pub mod mma;
 pub mod probe;
 pub mod simt;
+pub mod tile_list;
 pub mod wgmma;
 
 /// Shared memory a block may use on sm_80 (CUDA C++ Programming Guide, "Technical Specifications").

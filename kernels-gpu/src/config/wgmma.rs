@@ -53,7 +53,8 @@ pub struct WgmmaTile {
     /// Warpgroups take turns issuing GEMMs, so that one's softmax runs under the others' GEMMs.
     pub ping_pong: bool,
     pub staging: Staging,
-    /// Takes varlen launches, and only those.
+    /// Takes varlen launches ([`LengthsParams::is_varlen`](crate::abi::LengthsParams::is_varlen)), and only those: its
+    /// tiles come from a list. A kernel for the others takes a band that is counted from the top-left corner.
     pub varlen: bool,
     /// Of two kernels for the same head_dim, the one to prefer is the one with the larger value up to the rows that share
     /// K and V: seq_q, times the heads that share a tile.

@@ -7,10 +7,12 @@ mod ladder;
 mod mma;
 mod probe;
 mod simt;
+mod tile_list;
 mod wgmma;
 
 pub use ladder::LADDER;
 pub use probe::PROBES;
+pub use tile_list::TILE_LIST;
 
 use crate::config::SM86_SHARED_BYTES;
 use crate::config::mma::MmaTile;
@@ -109,6 +111,8 @@ impl Instance {
 pub enum Operation {
     /// o and lse of q, k and v.
     Forward,
+    /// The list of a varlen launch's tiles.
+    TileList,
     /// Something to learn or measure from; problems are never given to it.
     Insight,
 }
@@ -183,9 +187,10 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel: [`INSTANCES`], [`LADDER`] and [`PROBES`].
+/// Every exported kernel: [`INSTANCES`], [`TILE_LIST`], [`LADDER`] and [`PROBES`].
 pub fn all() -> impl Iterator<Item = &'static Instance> {
-    INSTANCES.iter().chain(LADDER).chain(PROBES)
+    const OTHERS: &[Instance] = &[TILE_LIST];
+    INSTANCES.iter().chain(OTHERS).chain(LADDER).chain(PROBES)
 }
 
 /// The exported kernel of that name.

@@ -30,8 +30,8 @@ macro_rules! instances {
             ///
             /// # Safety
             /// `params` and the tensor maps of q, k, v and o describe the same live allocations and `schedule` their
-            /// tiles, whose list is live in a varlen launch; `counter` is the address of a u32 that is 0 and that no
-            /// concurrent launch uses.
+            /// tiles; `workspace` is the address of a live [`Workspace`](crate::wgmma::tile_list::Workspace) that no
+            /// concurrent launch uses, with a counter of 0 and, in a varlen launch, the list of its tiles.
             #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
             #[cuda_std::launch_bounds($tile.threads(), 1, $tile.cluster)]
             #[cuda_std::kernel]
@@ -42,7 +42,7 @@ macro_rules! instances {
                 _v: crate::wgmma::tensor_map::TensorMap,
                 _o: crate::wgmma::tensor_map::TensorMap,
                 schedule: crate::wgmma::schedule::Schedule,
-                counter: u64,
+                workspace: u64,
             ) {
                 use crate::wgmma::device::{forward, policy};
                 const TILE: WgmmaTile = $tile;
@@ -71,7 +71,7 @@ macro_rules! instances {
                         { TILE.block_n as usize / 2 },
                         { TILE.block_n as usize / 4 },
                         { TILE.head_dim_v as usize / 2 },
-                    >(&params, &schedule, counter)
+                    >(&params, &schedule, workspace)
                 }
             }
         )*

@@ -2,13 +2,13 @@
 
 use cuda_std::global;
 
-use crate::abi::{AttentionParams, Band, DeviceAddress, ForwardParams, PackedRows, TensorArg};
+use crate::abi::{AttentionParams, Band, ForwardParams, MaskParams, SequenceRows, TensorArg};
 use crate::tile::opaque;
 
-/// One batch entry of a launch, dense or varlen.
+/// One batch entry of a launch.
 #[derive(Clone, Copy)]
 pub struct Sequence {
-    /// Batch index for the strides of operands: 0 in a varlen launch.
+    /// Batch index for the strides of operands: 0 where sequences are packed.
     pub batch: u32,
     /// First row of q and o.
     pub q_begin: u32,
@@ -16,7 +16,7 @@ pub struct Sequence {
     pub kv_begin: u32,
     pub seq_q: u32,
     pub seq_kv: u32,
-    /// Aligned to this sequence's bottom-right corner.
+    /// From this sequence's top-left corner.
     pub band: Band,
 }
 
@@ -25,27 +25,15 @@ impl Sequence {
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
     pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
-        if !params.lengths.is_packed() {
-            return Self::dense(params, batch);
-        }
-        // SAFETY: both arrays have batch + 1 elements.
-        let rows = unsafe {
-            let (q_begin, seq_q) = extent(params.lengths.cu_seqlens_q, batch);
-            let (kv_begin, seq_kv) = extent(params.lengths.cu_seqlens_kv, batch);
-            PackedRows {
-                q_begin,
-                seq_q,
-                kv_begin,
-                seq_kv,
-            }
-        };
-        Self::packed(params, rows)
+        // SAFETY: the arrays of lengths have an element, or two, for every sequence.
+        let load = |address| unsafe { global::load_u32(address) } as i32;
+        Self::of_rows(params, batch, SequenceRows::read(params, batch, load))
     }
 
-    /// A batch entry of a varlen launch.
+    /// The sequence of batch entry `batch`, which has `rows`.
     #[inline(always)]
-    pub fn packed(params: &AttentionParams, rows: PackedRows) -> Self {
-        let PackedRows {
+    pub fn of_rows(params: &AttentionParams, batch: u32, rows: SequenceRows) -> Self {
+        let SequenceRows {
             q_begin,
             seq_q,
             kv_begin,
@@ -56,17 +44,19 @@ impl Sequence {
             lower: opaque(params.mask.band.lower as u32) as i32,
             upper: opaque(params.mask.band.upper as u32) as i32,
         };
+        let mask = MaskParams::new(band, params.mask.corner());
         Self {
-            batch: 0,
+            batch: if params.lengths.is_packed() { 0 } else { batch },
             q_begin,
             kv_begin,
             seq_q,
             seq_kv,
-            band: band.bottom_right(seq_q, seq_kv),
+            band: mask.of_sequence(seq_q, seq_kv),
         }
     }
 
-    /// A batch entry of a dense launch.
+    /// A batch entry of a launch whose sequences are all as long as the operands, and whose band is counted from the
+    /// top-left corner.
     #[inline(always)]
     pub fn dense(params: &AttentionParams, batch: u32) -> Self {
         Self {
@@ -111,22 +101,6 @@ impl Sequence {
             head as u64 * params.lengths.total_q as u64 + self.q_begin as u64
         };
         forward.lse + row * size_of::<f32>() as u64
-    }
-}
-
-/// First element and number of elements of part `index` of a running sum of lengths.
-///
-/// # Safety
-/// The array `sums` is there and has `index + 2` elements.
-#[inline(always)]
-unsafe fn extent(sums: Option<DeviceAddress>, index: u32) -> (u32, u32) {
-    let sums = sums.map_or(0, DeviceAddress::get);
-    let element = sums + index as u64 * size_of::<u32>() as u64;
-    // SAFETY: forwarded to the caller.
-    unsafe {
-        let begin = global::load_u32(element);
-        let end = global::load_u32(element + size_of::<u32>() as u64);
-        (begin, end - begin)
     }
 }
 

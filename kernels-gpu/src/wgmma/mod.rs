@@ -32,6 +32,7 @@
 pub mod gqa;
 pub mod schedule;
 pub mod tensor_map;
+pub mod tile_list;
 
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 pub(crate) mod device;

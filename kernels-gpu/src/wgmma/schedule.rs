@@ -7,11 +7,12 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::gqa::Packing;
-use crate::abi::{AttentionParams, Band, PackedRows};
+use super::tile_list::{ListHeader, ListedPlace, ListedTile, capacity};
+use crate::abi::{AttentionParams, Band};
 use crate::config::wgmma::ELEMENT_BYTES;
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
-const L2_BYTES: u64 = 32 << 20;
+pub const L2_BYTES: u64 = 32 << 20;
 
 /// One cluster's tile: rows `super_block · cluster_m ..` of a pack of query heads ([`Packing`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +30,13 @@ pub struct Tile {
 /// Dense: heads are grouped into sections of about equal size; within a section the last rows of every head come
 /// first, which under a causal mask are the longest.
 ///
-/// Varlen: the host lists the tiles of one pack that have rows ([`ListedTile`]), since super blocks counted from
-/// the longest sequence would mostly be empty, and sequences differ in length as tiles of one do. The list is walked
-/// in one of two ways ([`Order`]).
+/// Varlen: another kernel has listed the tiles of one pack that have rows ([`super::tile_list`]), and what depends on
+/// how many there are stands in the list's header. The list is walked in one of two ways
+/// ([`Order`](super::tile_list::Order)).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
-    /// Tiles of a head; varlen: entries of the list.
+    /// Tiles of a head; varlen: 0.
     super_blocks: u32,
     /// Packs of a batch entry, each of which takes the place of a query head.
     packs: u32,
@@ -43,17 +44,15 @@ pub struct Schedule {
     packs_of_group: u32,
     /// `batch · packs`; varlen: `packs`.
     sequences: u32,
-    /// Sequences of a section; the last one may have fewer. 0 for [`Order::BySequence`].
+    /// Sequences of a section; the last one may have fewer. Varlen: 0.
     section: u32,
-    /// Tiles of a section.
+    /// Tiles of a section; varlen: 0.
     section_tiles: u32,
-    /// Number of the last tile.
+    /// Number of the last tile; varlen: that no tile's number exceeds.
     pub last: u32,
     pub packing: Packing,
     /// Clusters of the launch, which take the first tiles without drawing.
     pub clusters: u32,
-    /// Device address of the list; 0 in a dense launch.
-    pub list: u64,
 }
 
 impl Schedule {
@@ -81,38 +80,23 @@ impl Schedule {
             last,
             packing,
             clusters: 0,
-            list: 0,
         })
     }
 
-    /// The tiles of varlen `params`, whose list in [`Order::of`] has `entries` entries at device address `list`; `None`
-    /// as for [`Schedule::new`].
-    pub fn listed(
-        params: &AttentionParams,
-        packing: Packing,
-        total_kv: u32,
-        list: u64,
-        entries: u32,
-    ) -> Option<Self> {
-        let sequences = params.heads_kv.checked_mul(packing.packs())?;
-        let last = last(entries, sequences)?;
-        let section = match Order::of(params) {
-            Order::BySequence => 0,
-            Order::ByLength { .. } => {
-                section(params.heads_kv, head_bytes(params, total_kv)) * packing.packs()
-            }
-        };
+    /// The tiles of varlen `params`, whatever the lengths of its sequences; `None` if there may be too many to number.
+    pub fn listed(params: &AttentionParams, packing: Packing, cluster_m: u32) -> Option<Self> {
+        let packs = params.heads_kv.checked_mul(packing.packs())?;
+        let last = last(capacity(params, packing, cluster_m)?, packs)?;
         Some(Self {
-            super_blocks: entries,
-            packs: sequences,
+            super_blocks: 0,
+            packs,
             packs_of_group: packing.packs(),
-            sequences,
-            section,
-            section_tiles: section * entries,
+            sequences: packs,
+            section: 0,
+            section_tiles: 0,
             last,
             packing,
             clusters: 0,
-            list,
         })
     }
 
@@ -127,7 +111,7 @@ impl Schedule {
     /// Tile number `index`, at most [`Schedule::last`], of a dense launch.
     #[inline(always)]
     pub fn get(&self, index: u32) -> Tile {
-        let (reversed, sequence) = self.in_section(index);
+        let (reversed, sequence) = self.in_section(index, self.section, self.section_tiles);
         let (batch, pack) = divide(sequence, self.packs);
         let (head_kv, head) = self.heads_of(pack);
         Tile {
@@ -138,17 +122,22 @@ impl Schedule {
         }
     }
 
-    /// Tile number `index`, at most [`Schedule::last`], of a varlen launch, and the device address of an entry of the
-    /// list that has its sequence's rows; `load` gives the place of the entry at an address.
+    /// Tile number `index`, below [`ListHeader::tiles`], of a varlen launch, and which entry of the list has its
+    /// sequence's rows; `load` gives the place of the entry at an offset, in bytes from the first.
     #[inline(always)]
-    pub fn get_listed(&self, index: u32, load: impl FnOnce(u64) -> ListedPlace) -> (Tile, u64) {
-        let by_sequence = self.section == 0;
+    pub fn get_listed(
+        &self,
+        header: &ListHeader,
+        index: u32,
+        load: impl FnOnce(u64) -> ListedPlace,
+    ) -> (Tile, u64) {
+        let by_sequence = header.section == 0;
         let (number, pack) = if by_sequence {
             divide(index, self.packs)
         } else {
-            self.in_section(index)
+            self.in_section(index, header.section, header.section_tiles)
         };
-        let entry = self.list + number as u64 * size_of::<ListedTile>() as u64;
+        let entry = number as u64 * size_of::<ListedTile>() as u64;
         let listed = load(entry);
         let (super_block, pack) = if by_sequence {
             // The numbers of a sequence are those of its entries times the packs: the entry is one of its own, which
@@ -176,91 +165,16 @@ impl Schedule {
         (head_kv, pack * self.packing.heads())
     }
 
-    /// Which of a section's super blocks, counted from the first taken, and which of all sequences.
+    /// Which super block of a section, counted from the first taken, and which of all sequences: sections have
+    /// `section` sequences and `section_tiles` tiles.
     #[inline(always)]
-    fn in_section(&self, index: u32) -> (u32, u32) {
-        let (number, in_section) = divide(index, self.section_tiles);
-        let first = number * self.section;
-        let sequences = self.section.min(self.sequences - first);
+    fn in_section(&self, index: u32, section: u32, section_tiles: u32) -> (u32, u32) {
+        let (number, in_section) = divide(index, section_tiles);
+        let first = number * section;
+        let sequences = section.min(self.sequences - first);
         let (taken, sequence) = divide(in_section, sequences);
         (taken, first + sequence)
     }
-}
-
-/// One tile of a head of a varlen launch, in the list.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-pub struct ListedTile {
-    pub place: ListedPlace,
-    /// Of its sequence.
-    pub rows: PackedRows,
-}
-
-/// Which tile it is. 16 bytes, which one load fetches.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-pub struct ListedPlace {
-    pub super_block: u32,
-    /// Tiles of its sequence.
-    pub super_blocks: u32,
-    pub batch: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
-/// In which order the host lists the tiles of a varlen launch, and how numbers walk the list. Both keep long
-/// tiles first, so that clusters end together, and K and V of the tiles in flight in L2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Where the tiles of a sequence are about equally long: sequence by sequence, the longest first, and in
-    /// each one head after the other. The tiles in flight then read K and V of few heads, and a sequence's length
-    /// is its tiles', so that nothing is given up for L2. Entries of a sequence go from its last tile to its first.
-    BySequence,
-    /// Where they are not, as under a causal mask: the longest of all sequences first, and each at once for all
-    /// heads of a section, whose K and V fit L2. Where those of a single head do not, the list is cut into parts
-    /// that do, of whole sequences, the longest first. Here L2 matters more than the order: a part's last tiles are
-    /// shorter than the next part's first, which costs at the very end of a launch only, where parts are short;
-    /// K and V read from memory for every tile would cost all along.
-    ByLength {
-        /// Bytes of a row of K and of V.
-        row_bytes: u32,
-    },
-}
-
-impl Order {
-    /// The order for varlen `params`.
-    pub fn of(params: &AttentionParams) -> Self {
-        if uneven(params) {
-            Self::ByLength {
-                row_bytes: row_bytes(params),
-            }
-        } else {
-            Self::BySequence
-        }
-    }
-
-    /// Into how many parts, about equal, to cut the list where a head of K and V has `total_kv` rows.
-    pub fn parts(self, total_kv: u32) -> u64 {
-        match self {
-            Self::BySequence => 1,
-            Self::ByLength { row_bytes } => (total_kv as u64 * row_bytes as u64)
-                .div_ceil(L2_BYTES)
-                .max(1),
-        }
-    }
-}
-
-/// Whether any list of tiles of varlen `params` can be numbered with 31 bits.
-pub fn can_number_listed(params: &AttentionParams, packing: Packing, cluster_m: u32) -> bool {
-    let rows = u64::from(params.lengths.total_q) * u64::from(packing.heads());
-    // All tiles but the last of each sequence are whole.
-    let most = rows / u64::from(cluster_m) + u64::from(params.batch);
-    let packs = params.heads_kv.checked_mul(packing.packs());
-    u32::try_from(most)
-        .ok()
-        .zip(packs)
-        .and_then(|(most, packs)| last(most, packs))
-        .is_some()
 }
 
 /// Number of the last of `super_blocks · sequences` tiles; `None` if there are none, or too many.
@@ -272,12 +186,12 @@ fn last(super_blocks: u32, sequences: u32) -> Option<u32> {
 }
 
 /// Whether tiles of one head differ much in length: a border on the right but none near on the left.
-fn uneven(params: &AttentionParams) -> bool {
+pub(super) fn uneven(params: &AttentionParams) -> bool {
     params.mask.band.upper < Band::OPEN && -(params.mask.band.lower as i64) >= params.seq_q as i64
 }
 
 /// Bytes of a row of K and of V.
-fn row_bytes(params: &AttentionParams) -> u32 {
+pub(super) fn row_bytes(params: &AttentionParams) -> u32 {
     (params.head_dim + params.head_dim_v) * ELEMENT_BYTES
 }
 
@@ -287,9 +201,11 @@ fn head_bytes(params: &AttentionParams, rows: u32) -> u64 {
 }
 
 /// Heads of K and V of a section: equal sections of at most [`L2_BYTES`].
-fn section(kv_heads: u32, head_bytes: u64) -> u32 {
+#[inline(always)]
+pub(super) fn section(kv_heads: u32, head_bytes: u64) -> u32 {
     let sections = (kv_heads as u64 * head_bytes).div_ceil(L2_BYTES);
-    let sections = sections.clamp(1, kv_heads as u64) as u32;
+    // Not by `clamp`, which has a panic branch.
+    let sections = sections.min(kv_heads as u64).max(1) as u32;
     kv_heads.div_ceil(sections)
 }
 

@@ -34,8 +34,8 @@ use policy::Policy;
 pub struct Launch<'a> {
     pub params: &'a ForwardParams,
     pub schedule: &'a Schedule,
-    /// Global address of the tile counter, 0 before and after the launch.
-    pub counter: u64,
+    /// Device address of the launch's [`Workspace`](super::tile_list::Workspace).
+    pub workspace: u64,
     /// Start of dynamic shared memory.
     smem: u32,
     barriers: Barriers,
@@ -69,8 +69,9 @@ impl Launch<'_> {
 ///
 /// # Safety
 /// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the tile
-/// is for one; `schedule` is one that [`Schedule`] made, `counter` is a zeroed u32 that no concurrent launch uses, and the
-/// launch has the instance's block size, cluster size and shared memory.
+/// is for one; `schedule` is one that [`Schedule`] made; `workspace` is live, used by no concurrent launch, with a counter
+/// of 0 and, in a varlen launch, the launch's list of tiles; and the launch has the instance's block size, cluster size and
+/// shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
@@ -82,7 +83,7 @@ pub unsafe fn forward<
 >(
     params: &ForwardParams,
     schedule: &Schedule,
-    counter: u64,
+    workspace: u64,
 ) where
     K: Policy<S, P, O>,
     [f32; S]: InFlight,
@@ -91,14 +92,14 @@ pub unsafe fn forward<
     let tile = &K::TILE;
     // SAFETY: forwarded to the caller. What is known here is not asked, and kept in predicates, at every tile.
     unsafe {
-        assert_unchecked(params.attention.lengths.is_packed() == tile.varlen);
+        assert_unchecked(tile.varlen || !params.attention.lengths.is_packed());
         assert_unchecked(schedule.packing.is_possible());
     }
     let smem = shared::dynamic_base();
     let launch = Launch {
         params,
         schedule,
-        counter,
+        workspace,
         smem,
         barriers: Barriers::new(tile, smem + tile.barriers_offset()),
         rank: if tile.cluster == 1 {
@@ -118,7 +119,7 @@ pub unsafe fn forward<
             launch.barriers.init(tile);
             let slots = smem + tile.work_offset();
             let number = block_idx_x() / tile.cluster;
-            work::announce_first(slots, &launch.barriers, schedule, tile, number);
+            work::announce_first(slots, &launch.barriers, schedule, workspace, tile, number);
         }
         meet(tile.cluster);
         let warpgroup = warpgroup::index();

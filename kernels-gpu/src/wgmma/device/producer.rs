@@ -35,7 +35,7 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
     let dispatcher = Dispatcher {
         schedule: launch.schedule,
         tile,
-        counter: launch.counter,
+        workspace: launch.workspace,
     };
     let mut loader = Loader::<M> {
         maps: PhantomData,

@@ -14,28 +14,51 @@ use crate::config::wgmma::{WORK_PART_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
 use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
-use crate::wgmma::schedule::{ListedTile, Schedule, Tile};
+use crate::wgmma::schedule::{Schedule, Tile};
+use crate::wgmma::tile_list::{ListHeader, ListedTile, Workspace};
 
 /// Rank of the block that draws tiles.
 const LEADER: u32 = 0;
 
-/// First words of a slot: a tile, the last word one above `head_kv`; all zero for the end. In a varlen launch the
-/// [`PackedRows`](crate::abi::PackedRows) of its sequence follow, those at the device address given beside.
+/// The header of the launch's list.
 ///
 /// # Safety
-/// `schedule` is the launch's, its list is live.
+/// `workspace` is that of a varlen launch.
 #[inline(always)]
-unsafe fn message(schedule: &Schedule, tile: &WgmmaTile, number: u32) -> ([u32; 4], u64) {
-    if number > schedule.last {
-        return ([0; 4], schedule.list);
-    }
+unsafe fn list_header(workspace: u64) -> ListHeader {
+    // SAFETY: forwarded to the caller; nobody writes the list during the launch.
+    bytemuck::must_cast(unsafe { global::load4_bits(workspace + Workspace::HEADER) })
+}
+
+/// First words of a slot: a tile, the last word one above `head_kv`; all zero for the end. In a varlen launch the
+/// [`SequenceRows`](crate::abi::SequenceRows) of its sequence follow, those of the entry at the address given beside.
+///
+/// # Safety
+/// `schedule` and `workspace` are the launch's.
+#[inline(always)]
+unsafe fn message(
+    schedule: &Schedule,
+    workspace: u64,
+    tile: &WgmmaTile,
+    number: u32,
+) -> ([u32; 4], u64) {
+    let entries = workspace + Workspace::ENTRIES;
     let (place, entry) = if tile.varlen {
-        schedule.get_listed(number, |address| {
+        // SAFETY: forwarded to the caller.
+        let header = unsafe { list_header(workspace) };
+        if number >= header.tiles {
+            return ([0; 4], NO_ENTRY);
+        }
+        let (place, offset) = schedule.get_listed(&header, number, |offset| {
             // SAFETY: forwarded to the caller; nobody writes the list during the launch.
-            bytemuck::must_cast(unsafe { global::load4_bits(address) })
-        })
+            bytemuck::must_cast(unsafe { global::load4_bits(entries + offset) })
+        });
+        (place, entries + offset)
     } else {
-        (schedule.get(number), 0)
+        if number > schedule.last {
+            return ([0; 4], NO_ENTRY);
+        }
+        (schedule.get(number), NO_ENTRY)
     };
     let Tile {
         super_block,
@@ -46,12 +69,18 @@ unsafe fn message(schedule: &Schedule, tile: &WgmmaTile, number: u32) -> ([u32; 
     ([super_block, head, batch, head_kv + 1], entry)
 }
 
-/// The second part of a slot of a varlen launch.
+/// Stands for the address of an entry where there is none.
+const NO_ENTRY: u64 = 0;
+
+/// The second part of a slot of a varlen launch; anything at the end.
 ///
 /// # Safety
-/// `entry` is the device address of an entry of the launch's list.
+/// `entry` is [`NO_ENTRY`] or the device address of an entry of the launch's list.
 #[inline(always)]
 unsafe fn rows(entry: u64) -> [u32; 4] {
+    if entry == NO_ENTRY {
+        return [0; 4];
+    }
     // SAFETY: forwarded to the caller; nobody writes the list during the launch.
     unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) }
 }
@@ -115,7 +144,7 @@ impl<'a> Inbox<'a> {
         }
         // SAFETY: forwarded to the caller; the slot is full.
         let rows = unsafe { self.read(1).map(|word| uniform(word)) };
-        Sequence::packed(params, bytemuck::must_cast(rows))
+        Sequence::of_rows(params, place.batch, bytemuck::must_cast(rows))
     }
 
     /// As [`Self::wait`], for the producer thread.
@@ -147,7 +176,7 @@ impl<'a> Inbox<'a> {
                 batch,
             };
             let sequence = if self.tile.varlen {
-                Sequence::packed(params, bytemuck::must_cast(self.read(1)))
+                Sequence::of_rows(params, batch, bytemuck::must_cast(self.read(1)))
             } else {
                 Sequence::dense(params, batch)
             };
@@ -196,12 +225,13 @@ pub unsafe fn announce_first(
     slots: u32,
     barriers: &Barriers,
     schedule: &Schedule,
+    workspace: u64,
     tile: &WgmmaTile,
     cluster: u32,
 ) {
     // SAFETY: forwarded to the caller.
     unsafe {
-        let (place, entry) = message(schedule, tile, cluster);
+        let (place, entry) = message(schedule, workspace, tile, cluster);
         shared::store4_bits(slots, place);
         if tile.varlen {
             shared::store4_bits(slots + WORK_PART_BYTES, rows(entry));
@@ -214,43 +244,54 @@ pub unsafe fn announce_first(
 pub struct Dispatcher<'a> {
     pub schedule: &'a Schedule,
     pub tile: &'a WgmmaTile,
-    /// Global address of the counter: 0 before the launch, and again after it.
-    pub counter: u64,
+    /// Device address of the launch's [`Workspace`], whose counter is 0 before the launch, and again after it.
+    pub workspace: u64,
 }
 
 impl Dispatcher<'_> {
     /// Draws the next tile and announces it, or the end, to every block of the cluster, in the slot after the one
     /// that `inbox` reads.
     ///
-    /// Every cluster draws until it gets a number past the end. That makes as many draws as tiles, after which
-    /// the counter wraps to 0 for the next launch.
+    /// A cluster draws once for each tile it takes, until it gets a number past the end. That makes as many draws as tiles,
+    /// after which the counter wraps to 0 for the next launch.
     ///
     /// # Safety
-    /// `counter` is a live allocation that no concurrent launch uses; called by the leader's producer thread, once
+    /// `workspace` is live and no concurrent launch uses it; called by the leader's producer thread, once
     /// for each tile.
     #[inline(always)]
     pub unsafe fn announce_next(&self, inbox: &Inbox) {
-        let schedule = self.schedule;
+        let Self {
+            schedule,
+            workspace,
+            tile,
+        } = *self;
         // SAFETY: forwarded to the caller.
-        let drawn = unsafe { global::fetch_increment(self.counter, opaque(schedule.last)) };
+        let drawn = unsafe {
+            let last = if tile.varlen {
+                list_header(workspace).tiles - 1
+            } else {
+                schedule.last
+            };
+            global::fetch_increment(workspace + Workspace::COUNTER, opaque(last))
+        };
         let next = inbox.ring.next_as_producer();
-        let slot = inbox.slots + next.stage * self.tile.work_bytes();
+        let slot = inbox.slots + next.stage * tile.work_bytes();
         // SAFETY: forwarded to the caller. The slot is empty after the wait; all blocks exit together.
         unsafe {
-            let (place, entry) = message(schedule, self.tile, schedule.clusters + drawn);
+            let (place, entry) = message(schedule, workspace, tile, schedule.clusters + drawn);
             next.wait_empty();
             shared::store4_bits(slot, place);
             let mut listed = [0; 4];
-            if self.tile.varlen {
+            if tile.varlen {
                 // Loaded late, for want of registers: they are in L1 beside the place.
                 listed = rows(entry);
                 shared::store4_bits(slot + WORK_PART_BYTES, listed);
             }
             mbarrier::arrive_if(true, next.full());
             let mut rank = LEADER + 1;
-            while rank < self.tile.cluster {
+            while rank < tile.cluster {
                 cluster::store4(slot, rank, place);
-                if self.tile.varlen {
+                if tile.varlen {
                     cluster::store4(slot + WORK_PART_BYTES, rank, listed);
                 }
                 mbarrier::arrive_publish(next.full(), rank);

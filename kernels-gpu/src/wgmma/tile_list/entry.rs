@@ -1,0 +1,40 @@
+//! What a list of tiles says.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::abi::SequenceRows;
+
+/// What is in front of the entries. 16 bytes, which one load fetches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListHeader {
+    /// Tiles of the launch: entries times packs. 0 if no sequence has rows.
+    pub tiles: u32,
+    /// Packs of a section; the last one may have fewer. 0 for [`Order::BySequence`](super::Order::BySequence).
+    pub section: u32,
+    /// Tiles of a section.
+    pub section_tiles: u32,
+    /// Entries of the list.
+    pub entries: u32,
+}
+
+/// One tile of a pack of heads, in the list.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListedTile {
+    pub place: ListedPlace,
+    /// Of its sequence.
+    pub rows: SequenceRows,
+}
+
+/// Which tile it is. 16 bytes, which one load fetches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListedPlace {
+    pub super_block: u32,
+    /// Tiles of its sequence.
+    pub super_blocks: u32,
+    pub batch: u32,
+    /// 0.
+    pub reserved: u32,
+}

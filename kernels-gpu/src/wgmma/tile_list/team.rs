@@ -1,0 +1,56 @@
+//! What the algorithm asks of the threads that run it.
+
+use super::{ListHeader, ListedTile};
+
+/// A team of threads that list the tiles of a launch, as seen by one of its members: a thread block.
+///
+/// All members run the same program. What one writes, buckets included, the others may read after the next barrier.
+pub trait Team {
+    /// This member's number.
+    fn rank(&self) -> u32;
+
+    /// Members: a power of two, at most [`BUCKETS`](crate::config::tile_list::BUCKETS).
+    fn size(&self) -> u32;
+
+    /// Waits for all members.
+    ///
+    /// # Safety
+    /// All members reach the same call.
+    unsafe fn barrier(&self);
+
+    /// The sums of all members' `values`, or `u32::MAX` where that is less. A barrier.
+    ///
+    /// # Safety
+    /// As [`Team::barrier`], which parts calls of this.
+    unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2];
+
+    /// The sum of the `value` of all members before this one. A barrier.
+    ///
+    /// # Safety
+    /// As [`Team::barrier`], which parts calls of this.
+    unsafe fn sum_before(&self, value: u32) -> u32;
+
+    /// What bucket `index` holds.
+    fn bucket(&self, index: u32) -> u32;
+
+    /// Sets bucket `index`, which no other member accesses.
+    fn set_bucket(&self, index: u32, value: u32);
+
+    /// Adds to bucket `index` at once; returns what it held.
+    fn add_to_bucket(&self, index: u32, value: u32) -> u32;
+
+    /// The i32 at a device address, an element of an array of lengths.
+    fn length(&self, address: u64) -> i32;
+
+    /// The word of a sequence.
+    fn note(&self, sequence: u32) -> u32;
+
+    /// Sets the word of a sequence, which no other member accesses.
+    fn set_note(&self, sequence: u32, value: u32);
+
+    /// Writes the list's header.
+    fn put_header(&self, header: ListHeader);
+
+    /// Writes entry `index`, which is below the list's capacity.
+    fn put_entry(&self, index: u32, entry: ListedTile);
+}

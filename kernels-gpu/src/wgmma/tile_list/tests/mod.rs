@@ -1,0 +1,4 @@
+mod case;
+mod crew;
+mod garbage;
+mod orders;
