@@ -192,9 +192,9 @@ mod tests {
             refused(|at| at.workspace = Some(0)),
             message("workspace", null)
         );
-        let odd = "address 0x10 is not a multiple of 32";
+        let odd = "address 0x8 is not a multiple of 16";
         assert_eq!(
-            refused(|at| at.workspace = Some(16)),
+            refused(|at| at.workspace = Some(8)),
             message("workspace", odd)
         );
     }

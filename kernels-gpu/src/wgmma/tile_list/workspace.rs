@@ -21,13 +21,14 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// What its address is a multiple of.
-    pub const ALIGN: u64 = 32;
+    /// What its address is a multiple of: the width of the loads from it. At a multiple of 32, as a GPU's allocations are,
+    /// each entry is a sector of its own.
+    pub const ALIGN: u64 = 16;
     /// Where the tile counter lies.
     pub const COUNTER: u64 = 0;
     /// Where the [`ListHeader`] lies.
     pub const HEADER: u64 = 16;
-    /// Where the [`ListedTile`]s begin, each in a sector of its own.
+    /// Where the [`ListedTile`]s begin.
     pub const ENTRIES: u64 = Self::HEADER + size_of::<ListHeader>() as u64;
     /// Bytes of the tile counter, which the caller sets to 0 once.
     pub const COUNTER_BYTES: u64 = size_of::<u32>() as u64;
