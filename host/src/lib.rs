@@ -87,7 +87,7 @@ pub use forward::{Output, forward, forward_into, forward_planned, forward_planne
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
 pub use memory::Memory;
-pub use plan::{Capabilities, GpuCapabilities, Operands, Plan};
+pub use plan::{Capabilities, GpuCapabilities, Operands, Plan, WORKSPACE_ALIGN_BYTES, Workspace};
 pub use problem::{
     AlibiSlopes, CuSeqlens, DeviceLengths, ForwardOptions, KnownArrays, Lengths, MAX_HEAD_DIM,
     Mask, Problem, SEQ_LIMIT, Sequence, Variant,

@@ -3,7 +3,7 @@ use bytemuck::bytes_of;
 use super::device::{Device, DeviceInfo, Launch};
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
-use super::workspace::Workspace;
+use super::workspace::OwnWorkspace;
 use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
 use crate::plan::{Step, StepParams};
 use crate::{
@@ -18,7 +18,7 @@ pub struct Gpu<D: Device> {
     device: D,
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
-    workspace: Workspace<D::Buffer>,
+    workspace: OwnWorkspace<D::Buffer>,
     tensor_maps: TensorMaps,
     slopes: Uploads<f32, D::Buffer>,
     cu_seqlens: Uploads<i32, D::Buffer>,
@@ -30,7 +30,7 @@ impl<D: Device> Gpu<D> {
         Self {
             device,
             most_shared_bytes: u32::MAX,
-            workspace: Workspace::default(),
+            workspace: OwnWorkspace::default(),
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
@@ -118,11 +118,10 @@ impl<D: Device> Backend for Gpu<D> {
     unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
         plan.check(&self.capabilities(), operands)?;
         let arrays = self.arrays(plan.problem(), operands)?;
-        let workspace = match operands.workspace {
-            None if plan.workspace_bytes() > 0 => self
-                .workspace
-                .address(&mut self.device, plan.workspace_bytes())?,
-            given => given.unwrap_or_default(),
+        let workspace = match (operands.workspace, plan.workspace_bytes()) {
+            (Some(given), _) => given.address,
+            (None, 0) => 0,
+            (None, bytes) => self.workspace.address(&mut self.device, bytes)?,
         };
         for step in plan.steps() {
             // SAFETY: forwarded to the caller, who vouches for the operands and for a workspace that is given; the

@@ -4,12 +4,12 @@ use crate::{Error, Memory};
 /// each that succeeds.
 ///
 /// A CUDA graph keeps addresses, so memory that a launch has used is kept although larger memory has taken its place.
-pub(super) struct Workspace<B> {
+pub(super) struct OwnWorkspace<B> {
     /// The last one is the largest, and the one in use.
     buffers: Vec<(usize, B)>,
 }
 
-impl<B> Default for Workspace<B> {
+impl<B> Default for OwnWorkspace<B> {
     fn default() -> Self {
         Self {
             buffers: Vec::new(),
@@ -17,7 +17,7 @@ impl<B> Default for Workspace<B> {
     }
 }
 
-impl<B> Workspace<B> {
+impl<B> OwnWorkspace<B> {
     /// The address of at least `bytes` bytes; made now if there are less.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ mod tests {
     fn memory_grows_and_stays_where_it_is() {
         let mut cpu = Cpu::new();
         let memory = cpu.memory();
-        let mut workspace = Workspace::default();
+        let mut workspace = OwnWorkspace::default();
         let mut address = |bytes| workspace.address(memory, bytes).unwrap();
         let small = address(16);
         assert_eq!((address(3), address(16)), (small, small));

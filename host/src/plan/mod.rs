@@ -24,7 +24,7 @@ use kernels_gpu::wgmma::tile_list::TileListParams;
 
 pub use capabilities::{Capabilities, GpuCapabilities};
 pub(crate) use hopper::HopperForward;
-pub use operands::{Operands, WORKSPACE_ALIGN_BYTES};
+pub use operands::{Operands, WORKSPACE_ALIGN_BYTES, Workspace};
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
 use crate::{Error, Problem, Variant};
@@ -213,7 +213,7 @@ impl Plan {
         if self.problem.is_empty() {
             return Ok(());
         }
-        operands.check(&self.problem)?;
+        operands.check(self)?;
         let is_hopper = |step: &Step| matches!(step.params, StepParams::HopperForward(..));
         match operands
             .misaligned_for_tma()

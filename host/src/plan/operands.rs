@@ -28,13 +28,23 @@ pub struct Operands {
     pub cu_seqlens: Option<[u64; 2]>,
     /// Rows of k and v of each sequence that are used, i32 `[batch]`.
     pub seqused_kv: Option<u64>,
-    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory at a multiple of [`WORKSPACE_ALIGN_BYTES`],
-    /// zeroed before it is first used; every launch that succeeds leaves it fit for the next, of any plan that needs no
-    /// more. Two launches that may run at the same time must not share one. `None`: the backend has its own.
-    pub workspace: Option<u64>,
+    /// What the launch works in. `None`: the backend has its own.
+    pub workspace: Option<Workspace>,
 }
 
-/// Alignment of a workspace.
+/// Memory of the backend that launches work in.
+///
+/// It is zeroed before it is first used; every launch that succeeds leaves it fit for the next, of any plan that needs no
+/// more ([`Plan::workspace_bytes`]). Two launches that may run at the same time must not share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// A multiple of [`WORKSPACE_ALIGN_BYTES`].
+    pub address: u64,
+    /// How much there is.
+    pub bytes: usize,
+}
+
+/// Alignment of a [`Workspace`].
 pub const WORKSPACE_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tile_list::Workspace::ALIGN;
 
 /// Alignment that the tensor copy engine of a Hopper GPU wants of q, k, v and o.
@@ -76,8 +86,9 @@ impl Operands {
         [("q", self.q), ("k", self.k), ("v", self.v), ("o", self.o)]
     }
 
-    /// Refuses addresses that cannot be those of `problem`'s operands.
-    pub(crate) fn check(&self, problem: &Problem) -> Result<(), Error> {
+    /// Refuses addresses that cannot be those of `plan`'s operands.
+    pub(crate) fn check(&self, plan: &Plan) -> Result<(), Error> {
+        let problem = plan.problem();
         let elements = [problem.q(), problem.k(), problem.v(), problem.o()];
         for ((name, address), spec) in self.tensors().into_iter().zip(elements) {
             if !spec.is_empty() {
@@ -85,14 +96,31 @@ impl Operands {
             }
         }
         check_address("lse", self.lse, WORD_BYTES)?;
+        self.check_workspace(plan.workspace_bytes())?;
         self.check_arrays(problem)
+    }
+
+    /// Refuses a workspace of less than `needed` bytes, or that cannot be where it is said to be.
+    fn check_workspace(&self, needed: usize) -> Result<(), Error> {
+        match self.workspace {
+            Some(Workspace { address, bytes }) if needed > 0 => {
+                check_address("workspace", address, WORKSPACE_ALIGN_BYTES)?;
+                if bytes >= needed {
+                    return Ok(());
+                }
+                let wrong = format!("it has {bytes} bytes");
+                Err(Error::argument(
+                    "workspace",
+                    wrong,
+                    format!("at least {needed}"),
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses small arrays that are missing, or cannot be where they are said to be.
     fn check_arrays(&self, problem: &Problem) -> Result<(), Error> {
-        if let Some(address) = self.workspace {
-            check_address("workspace", address, WORKSPACE_ALIGN_BYTES)?;
-        }
         let cu_seqlens = |index: usize| self.cu_seqlens.map(|both| both[index]);
         let is_packed = problem.is_packed();
         let on_device = match problem.lengths() {
@@ -146,10 +174,20 @@ fn check_address(argument: &'static str, address: u64, align: u64) -> Result<(),
 
 #[cfg(test)]
 mod tests {
+    use kernels_gpu::instances::Family;
+
     use super::*;
     use crate::{
         AlibiSlopes, CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Shape, TensorSpec,
     };
+    use crate::{Capabilities, GpuCapabilities};
+
+    const HOPPER: Capabilities = Capabilities::Gpu(GpuCapabilities {
+        compute_capability: (9, 0),
+        shared_bytes: 227 << 10,
+        multiprocessors: 132,
+        families: &Family::ALL,
+    });
 
     fn refusal(
         options: &ForwardOptions,
@@ -167,13 +205,18 @@ mod tests {
             ..Operands::default()
         };
         edit(&mut operands);
-        match operands.check(&problem) {
+        let plan = Plan::new(&problem, &HOPPER).unwrap();
+        match operands.check(&plan) {
             Ok(()) => None,
             Err(Error::Argument {
                 argument, wrong, ..
             }) => Some((argument.into_owned(), wrong)),
             Err(other) => panic!("{other}"),
         }
+    }
+
+    fn workspace(address: u64, bytes: usize) -> Option<Workspace> {
+        Some(Workspace { address, bytes })
     }
 
     #[test]
@@ -189,14 +232,19 @@ mod tests {
         assert_eq!(refused(|at| at.lse = 6), message("lse", odd));
         let null = "its address is null";
         assert_eq!(
-            refused(|at| at.workspace = Some(0)),
+            refused(|at| at.workspace = workspace(0, 99)),
             message("workspace", null)
         );
         let odd = "address 0x8 is not a multiple of 16";
         assert_eq!(
-            refused(|at| at.workspace = Some(8)),
+            refused(|at| at.workspace = workspace(8, 99)),
             message("workspace", odd)
         );
+        assert_eq!(
+            refused(|at| at.workspace = workspace(32, 3)),
+            message("workspace", "it has 3 bytes")
+        );
+        assert_eq!(refused(|at| at.workspace = workspace(32, 4)), None);
     }
 
     #[test]

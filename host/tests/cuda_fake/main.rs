@@ -8,8 +8,8 @@ use fake::{BAD_PTX, NOTHING_PTX, PAIRS_PTX, VECTOR_ADD_PTX, fake};
 use ferroflash::backend::cuda::{Cuda, CudaDevice, KernelLaunch};
 use ferroflash::{
     AlibiSlopes, Backend, CuSeqlens, DType, DeviceLengths, Error, ForwardOptions, HostTensor,
-    Layout, Lengths, Mask, Memory, Operands, Plan, Problem, Shape, TensorSpec, Variant, forward,
-    forward_into,
+    Layout, Lengths, Mask, Memory, Operands, Plan, Problem, Shape, TensorSpec, Variant, Workspace,
+    forward, forward_into,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -453,7 +453,10 @@ fn a_planned_launch_allocates_copies_and_waits_for_nothing() {
                     alibi_slopes: Some(address),
                     cu_seqlens: Some([address; 2]),
                     seqused_kv: Some(address),
-                    workspace: Some(cuda.memory().address(&workspace)),
+                    workspace: Some(Workspace {
+                        address: cuda.memory().address(&workspace),
+                        bytes: plan.workspace_bytes(),
+                    }),
                 };
                 // Compiles the kernels.
                 // SAFETY: the fake does not run them.
@@ -528,14 +531,27 @@ fn a_plan_is_launched_where_and_on_what_it_was_made_for() {
         (
             "workspace",
             Operands {
-                workspace: Some(0),
+                workspace: Some(Workspace { address, bytes: 3 }),
                 ..operands
             },
         ),
         (
             "workspace",
             Operands {
-                workspace: Some(address + 8),
+                workspace: Some(Workspace {
+                    address: 0,
+                    bytes: 99,
+                }),
+                ..operands
+            },
+        ),
+        (
+            "workspace",
+            Operands {
+                workspace: Some(Workspace {
+                    address: address + 8,
+                    bytes: 99,
+                }),
                 ..operands
             },
         ),

@@ -8,7 +8,7 @@ use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths as CaseL
 use ferroflash::oracle::Rows;
 use ferroflash::{
     Backend, DType, DeviceLengths, HostTensor, Layout, Mask, Memory, Operands, Plan, Problem,
-    Tensor, TensorSpec, Variant,
+    Tensor, TensorSpec, Variant, Workspace,
 };
 
 use crate::device;
@@ -198,7 +198,10 @@ impl Run {
             o: self.o.address(memory),
             lse: self.lse.address(memory),
             cu_seqlens: Some(self.sums.each_ref().map(|buffer| memory.address(buffer))),
-            workspace: Some(workspace),
+            workspace: Some(Workspace {
+                address: workspace,
+                bytes: self.plan.workspace_bytes(),
+            }),
             ..Operands::default()
         }
     }
