@@ -5,6 +5,8 @@
 
 use std::sync::OnceLock;
 
+use kernels_gpu::instances::Instance;
+
 /// The compressed module of a kernel.
 struct Module {
     entry: &'static str,
@@ -45,6 +47,11 @@ pub fn ptx(entry: &str) -> Option<&'static str> {
         .iter()
         .find(|module| module.entry == entry)
         .map(Module::text)
+}
+
+/// The PTX module that holds the kernel of `instance`.
+pub fn of(instance: &Instance) -> &'static str {
+    ptx(instance.name).expect("every instance has a module")
 }
 
 #[cfg(test)]

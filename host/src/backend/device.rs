@@ -57,8 +57,8 @@ pub struct Counts {
 pub struct Launch<'a> {
     /// Entry name, threads of a block and shared memory.
     pub kernel: &'static Instance,
-    /// The PTX module that holds the kernel, and no other.
-    pub ptx: &'static str,
+    /// Gives the PTX module that holds the kernel, and no other; asked when the device does not have it yet.
+    pub ptx: fn(&Instance) -> &'static str,
     /// Blocks, along x.
     pub grid: u32,
     /// The image of each kernel parameter.

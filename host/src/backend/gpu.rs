@@ -164,10 +164,8 @@ impl<D: Device> Gpu<D> {
             StepParams::HopperForward(params, hopper) => {
                 let params = bind_forward(params, operands, arrays);
                 let specs = hopper.maps(operands);
-                let (device, encoded) = (&self.device, &mut self.tensor_maps);
-                let mut map = |spec| encoded.get(device, step.kernel.dtype, spec);
-                let (q, k) = (map(&specs.q)?, map(&specs.k)?);
-                let (v, o) = (map(&specs.v)?, map(&specs.o)?);
+                let maps = &mut self.tensor_maps;
+                let [q, k, v, o] = maps.of_forward(&self.device, step.kernel.dtype, &specs)?;
                 let params = [
                     bytes_of(&params),
                     bytes_of(&q),
@@ -189,7 +187,7 @@ impl<D: Device> Gpu<D> {
     unsafe fn queue(&mut self, step: &Step, params: &[&[u8]]) -> Result<(), Error> {
         let launch = Launch {
             kernel: step.kernel,
-            ptx: modules::ptx(step.kernel.name).expect("every instance has a module"),
+            ptx: modules::of,
             grid: step.grid,
             params,
         };

@@ -236,7 +236,7 @@ impl Device for SimDevice {
     unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error> {
         let name = launch.kernel.name;
         if !self.modules.contains_key(name) {
-            let module = Module::parse(launch.ptx)
+            let module = Module::parse((launch.ptx)(launch.kernel))
                 .map_err(|error| failure(format!("loading kernel {name}"), error))?;
             self.modules.insert(name, module);
         }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use kernels_gpu::dtype::DType;
-use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
+use kernels_gpu::wgmma::tensor_map::{ForwardMaps, TensorMap, TensorMapSpec};
 
 use super::device::Device;
 use crate::Error;
@@ -15,15 +15,44 @@ const CAPACITY: usize = 1024;
 /// A map depends on nothing but its specification, so none is ever out of date.
 #[derive(Default)]
 pub(crate) struct TensorMaps {
-    encoded: HashMap<(DType, TensorMapSpec), TensorMap, FixedState>,
+    encoded: HashMap<Key, TensorMap, FixedState>,
+    /// Those of the last launch, which the next one may well repeat.
+    last: Option<([Key; OPERANDS], [TensorMap; OPERANDS])>,
 }
 
+/// What a map depends on.
+type Key = (DType, TensorMapSpec);
+
+/// Operands of a launch that TMA reaches.
+const OPERANDS: usize = 4;
+
 impl TensorMaps {
+    /// What the operands of a launch are encoded to, in the order of the kernel's parameters.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device refuses one.
+    pub fn of_forward<D: Device>(
+        &mut self,
+        device: &D,
+        dtype: DType,
+        specs: &ForwardMaps,
+    ) -> Result<[TensorMap; OPERANDS], Error> {
+        let ForwardMaps { q, k, v, o } = specs;
+        let keys = [q, k, v, o].map(|spec| (dtype, *spec));
+        if let Some((_, maps)) = self.last.as_ref().filter(|(last, _)| *last == keys) {
+            return Ok(*maps);
+        }
+        let mut get = |spec| self.get(device, dtype, spec);
+        let maps = [get(q)?, get(k)?, get(v)?, get(o)?];
+        self.last = Some((keys, maps));
+        Ok(maps)
+    }
+
     /// What `spec` is encoded to, by `device` if it has not been yet.
     ///
     /// # Errors
     /// [`Error::Device`] if the device refuses it.
-    pub fn get<D: Device>(
+    fn get<D: Device>(
         &mut self,
         device: &D,
         dtype: DType,
@@ -68,6 +97,23 @@ mod tests {
         assert_ne!(get(DType::Bf16, 2), first);
         assert_ne!(get(DType::F16, 1), first);
         assert_eq!(maps.encoded.len(), 3);
+    }
+
+    #[test]
+    fn a_launch_gets_its_own_operands() {
+        let (device, mut maps) = (SimDevice::new(), TensorMaps::default());
+        let specs = |first: usize| ForwardMaps {
+            q: spec(first),
+            k: spec(first + 1),
+            v: spec(first + 2),
+            o: spec(first + 3),
+        };
+        let mut get = |dtype, first| maps.of_forward(&device, dtype, &specs(first)).unwrap();
+        let (first, second) = (get(DType::Bf16, 1), get(DType::Bf16, 2));
+        assert_eq!(first[1..], second[..3]);
+        assert_eq!((get(DType::Bf16, 2), get(DType::Bf16, 1)), (second, first));
+        assert_ne!(get(DType::F16, 1), first);
+        assert_eq!(maps.encoded.len(), 5 + 4);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaTile;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, Operation};
 
-use super::hopper::HopperForward;
+use super::hopper::{HopperForward, packing};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
 use super::{Capabilities, GpuCapabilities};
@@ -122,35 +122,21 @@ fn find_kernel(
         return Err(format!("it has no {} kernel", dtype.name()));
     }
     let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
-    // The least wasteful one that can, and one that cannot, to say why.
-    let mut best: Option<(Waste, Kernel)> = None;
-    let mut refused = None;
-    for instance in wide_enough {
-        if best.is_some_and(|((head_dim, ..), _)| instance.head_dim > head_dim) {
-            continue;
-        }
+    let mut candidates: Vec<_> = wide_enough
+        .map(|instance| (waste(instance, problem), instance))
+        .collect();
+    // Stable: of two that waste as little, the first in the table.
+    candidates.sort_by_key(|(waste, _)| *waste);
+    let mut refusal = None;
+    for (_, instance) in candidates {
         match instance_unfit(instance, gpu).map_or_else(|| how(instance, asked), Err) {
-            Ok(how) => {
-                let waste = waste(instance, problem, &how);
-                if best.is_none_or(|(least, _)| waste < least) {
-                    best = Some((waste, Kernel { instance, how }));
-                }
-            }
+            Ok(how) => return Ok(Kernel { instance, how }),
             Err(reason) => {
-                if refused
-                    .as_ref()
-                    .is_none_or(|(least, _)| instance.head_dim < *least)
-                {
-                    refused = Some((instance.head_dim, reason));
-                }
+                refusal.get_or_insert(reason);
             }
         }
     }
-    match (best, refused) {
-        (Some((_, kernel)), _) => Ok(kernel),
-        (None, Some((_, reason))) => Err(reason),
-        (None, None) => Err(format!("it has no kernel for head_dim {head_dim}")),
-    }
+    Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
 }
 
 /// How `instance` runs the problem, or why its shape, strides or addresses keep it from that.
@@ -169,28 +155,24 @@ fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
     HopperForward::new(asked.problem, &asked.params, tile).map(How::Hopper)
 }
 
-/// Orders kernels that can run a problem: by padded head_dim, padded head_dim_v, whether the sequences are shorter than
+/// Orders kernels for a problem: by padded head_dim, padded head_dim_v, whether the sequences are shorter than
 /// the kernel is made for, and how short they may be, from the longest on.
 type Waste = (u32, u32, bool, Reverse<u32>);
 
-/// The place of `instance` among the kernels that can run `problem`: the least padding first; of two for the same
-/// head_dim the one made for this many rows.
-fn waste(instance: &Instance, problem: &Problem, how: &How) -> Waste {
-    let (head_dim_v, shortest_run) = instance
-        .wgmma()
-        .map_or((0, 0), |tile| (tile.head_dim_v, tile.shortest_run));
-    // Rows of a head, or of the heads that share its tiles.
-    let heads = match how {
-        How::Hopper(hopper) => hopper.packing.heads() as usize,
-        How::Plain | How::NotAtAll => 1,
+/// The place of `instance` among the kernels for `problem`: the least padding first; of two for the same head_dim the one
+/// made for this many rows.
+fn waste(instance: &Instance, problem: &Problem) -> Waste {
+    let Some(tile) = instance.wgmma() else {
+        return (instance.head_dim, 0, false, Reverse(0));
     };
-    let too_short = problem.seq_q() * heads < shortest_run as usize;
-    (
-        instance.head_dim,
-        head_dim_v,
-        too_short,
-        Reverse(shortest_run),
-    )
+    let is_too_short = || {
+        // Rows of a head, or of the heads that share its tiles.
+        let heads = packing(problem, tile).heads() as usize;
+        problem.seq_q() * heads < tile.shortest_run as usize
+    };
+    let too_short = tile.shortest_run > 0 && is_too_short();
+    let shortest_run = Reverse(tile.shortest_run);
+    (tile.head_dim, tile.head_dim_v, too_short, shortest_run)
 }
 
 /// What a problem is run by.

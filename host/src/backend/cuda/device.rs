@@ -1,7 +1,7 @@
 //! The device as this crate uses it.
 
 use super::failure::failure;
-use super::kernel::Kernel;
+use super::kernel::{Geometry, Kernel};
 use super::primary::{Primary, device_count};
 use super::queue::Queue;
 use super::{CudaBuffer, CudaInfo, CudaMark, KernelLaunch, tensor_map};
@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 
@@ -23,6 +24,8 @@ use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 pub struct CudaDevice {
     /// Kernels used before, so that a launch takes no lock.
     kernels: HashMap<Box<str>, Arc<Kernel>>,
+    /// Those among them that are instances, by the place of their names: comparing names costs more than finding them.
+    instances: HashMap<(usize, usize), Arc<Kernel>, FixedState>,
     queue: Arc<Queue>,
 }
 
@@ -68,6 +71,7 @@ impl CudaDevice {
     fn on(queue: Queue) -> Self {
         Self {
             kernels: HashMap::new(),
+            instances: HashMap::default(),
             queue: Arc::new(queue),
         }
     }
@@ -98,9 +102,20 @@ impl CudaDevice {
     /// `name`, this library with one of its own included, must mean the kernel of this `ptx`.
     pub unsafe fn launch_kernel(&mut self, launch: &KernelLaunch<'_>) -> Result<(), Error> {
         let kernel = self.kernel(launch.name, launch.ptx)?;
+        let KernelLaunch {
+            grid,
+            block,
+            shared_bytes,
+            ..
+        } = *launch;
+        let geometry = Geometry {
+            grid,
+            block,
+            shared_bytes,
+        };
         let _entered = self.queue.enter()?;
         // SAFETY: the caller vouches for the parameters and the geometry.
-        unsafe { kernel.launch(&self.queue, launch) }
+        unsafe { kernel.launch(&self.queue, launch.name, geometry, launch.params) }
     }
 
     fn kernel(&mut self, name: &str, ptx: &str) -> Result<Arc<Kernel>, Error> {
@@ -235,16 +250,21 @@ impl Device for CudaDevice {
     }
 
     unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error> {
-        let launch = KernelLaunch {
-            name: launch.kernel.name,
-            ptx: launch.ptx,
+        let instance = launch.kernel;
+        let geometry = Geometry {
             grid: launch.grid,
-            block: launch.kernel.threads,
-            shared_bytes: launch.kernel.shared_bytes,
-            params: launch.params,
+            block: instance.threads,
+            shared_bytes: instance.shared_bytes,
         };
+        let place = (instance.name.as_ptr().addr(), instance.name.len());
+        if !self.instances.contains_key(&place) {
+            let kernel = self.kernel(instance.name, (launch.ptx)(instance))?;
+            self.instances.insert(place, kernel);
+        }
+        let kernel = &self.instances[&place];
+        let _entered = self.queue.enter()?;
         // SAFETY: the caller vouches for the parameters; the geometry is the kernel's own.
-        unsafe { self.launch_kernel(&launch) }
+        unsafe { kernel.launch(&self.queue, instance.name, geometry, launch.params) }
     }
 
     fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error> {

@@ -28,6 +28,14 @@ pub struct KernelLaunch<'a> {
     pub params: &'a [&'a [u8]],
 }
 
+/// How much of a kernel is launched, as [`KernelLaunch`] says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    pub grid: u32,
+    pub block: u32,
+    pub shared_bytes: u32,
+}
+
 /// Most parameters a kernel here has; a launch puts their pointers on the stack.
 const MAX_PARAMS: usize = 16;
 
@@ -89,21 +97,27 @@ impl Kernel {
         })
     }
 
-    /// Queues a launch and returns without waiting for it. The context is current.
+    /// Queues a launch of this kernel, called `name`, and returns without waiting for it. The context is current.
     ///
     /// # Safety
     /// As for [`CudaDevice::launch_kernel`](super::CudaDevice::launch_kernel).
     pub(super) unsafe fn launch(
         &self,
         queue: &Queue,
-        launch: &KernelLaunch<'_>,
+        name: &str,
+        geometry: Geometry,
+        params: &[&[u8]],
     ) -> Result<(), Error> {
         let refused = |detail: String| Error::Device {
             device: queue.device().to_owned(),
-            operation: format!("launching kernel {}", launch.name),
+            operation: format!("launching kernel {name}"),
             detail,
         };
-        let KernelLaunch { grid, params, .. } = *launch;
+        let Geometry {
+            grid,
+            block,
+            shared_bytes,
+        } = geometry;
         let cluster = self.cluster;
         if !grid.is_multiple_of(cluster) {
             return Err(refused(format!(
@@ -120,7 +134,7 @@ impl Kernel {
             return Ok(());
         }
         let failed = |error: DriverError| refused(error.to_string());
-        self.allow_shared(launch.shared_bytes).map_err(failed)?;
+        self.allow_shared(shared_bytes).map_err(failed)?;
         let mut pointers = [ptr::null_mut::<c_void>(); MAX_PARAMS];
         for (pointer, param) in pointers.iter_mut().zip(params) {
             // The driver only reads, despite the type.
@@ -134,10 +148,10 @@ impl Kernel {
                 grid,
                 1,
                 1,
-                launch.block,
+                block,
                 1,
                 1,
-                launch.shared_bytes,
+                shared_bytes,
                 queue.stream(),
                 pointers.as_mut_ptr(),
                 ptr::null_mut(),

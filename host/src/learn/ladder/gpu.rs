@@ -258,7 +258,7 @@ fn ladder_rung<D: Device>(
         for &(name, blocks) in steps.kernels {
             let launch = Launch {
                 kernel: instances::find(name).expect("the ladder names its kernels"),
-                ptx: modules::ptx(name).expect("every kernel has a module"),
+                ptx: modules::of,
                 // Blocks loop over what is more than a grid.
                 grid: blocks(size).min(i32::MAX as u64) as u32,
                 params: &[bytemuck::bytes_of(&params)],

@@ -120,7 +120,7 @@ unsafe fn launch<D: Device>(
 ) -> Result<(), Error> {
     let launch = Launch {
         kernel,
-        ptx: modules::ptx(kernel.name).expect("every kernel has a module"),
+        ptx: modules::of,
         grid: blocks,
         params: &[bytemuck::bytes_of(params)],
     };
