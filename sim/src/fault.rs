@@ -80,6 +80,13 @@ fn list(states: &[BlockState]) -> String {
     states.iter().map(|s| format!("\n    {s}")).collect()
 }
 
+fn unstarted(clusters: u64) -> String {
+    match clusters {
+        0 => String::new(),
+        n => format!(" while {n} clusters had not started: those begun may wait for them"),
+    }
+}
+
 /// The kinds of fault. Each message says what happened and what would have been right.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -152,12 +159,14 @@ pub enum FaultKind {
     #[error("deadlock: no warp can go on{}", list(.0))]
     Deadlock(Vec<BlockState>),
     #[error(
-        "hang: {instructions} warp instructions were executed in one cluster; raise `max_instructions` if that is legitimate{}",
-        list(.warps)
+        "hang: {instructions} warp instructions were executed in one cluster{}; raise `max_instructions` if that is legitimate{}",
+        unstarted(*.not_started), list(.warps)
     )]
     Hang {
         instructions: u64,
         warps: Vec<BlockState>,
+        /// Clusters that had not started: there was no room (`max_resident`).
+        not_started: u64,
     },
     #[error("unsupported: {0}")]
     Unsupported(String),

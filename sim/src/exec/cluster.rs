@@ -177,6 +177,8 @@ impl<'l> Cluster<'l> {
                 let kind = FaultKind::Hang {
                     instructions: self.state.instructions,
                     warps: self.states(),
+                    // Whoever started them counts the rest.
+                    not_started: 0,
                 };
                 return Err(self.fault(w, Raise { kind, lane: None }));
             }

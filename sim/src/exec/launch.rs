@@ -73,6 +73,11 @@ impl<'l> Launch<'l> {
                 config.block
             )));
         }
+        if config.max_resident == 0 {
+            return Err(refuse(
+                "there is room for no cluster (`max_resident` 0)".into(),
+            ));
+        }
         if product(config.grid) == 0 {
             return Err(refuse(format!("grid {:?} is empty", config.grid)));
         }
@@ -234,12 +239,13 @@ fn pack_params(kernel: &Kernel, params: &[&[u8]]) -> Result<Vec<u8>, String> {
 /// Runs kernel `name` of `module` to its end.
 ///
 /// `params` holds the bytes of each kernel parameter, as the driver API takes them. Clusters run in
-/// parallel on rayon's current pool; the warps of one cluster are interleaved on one CPU thread by
-/// [`LaunchConfig::schedule_seed`], so a fault inside a cluster is reproducible.
+/// parallel on rayon's current pool, started in an order that [`LaunchConfig::schedule_seed`] draws; the warps of
+/// one cluster are interleaved on one CPU thread by the same seed, so a fault inside a cluster is reproducible. What
+/// depends on the order in which clusters reach global memory is reproducible on a pool of one thread.
 ///
 /// # Errors
 /// [`SimError::BadLaunch`] for geometry or parameters the kernel cannot take, and
-/// [`SimError::Fault`] for what the kernel did wrong: the fault of the lowest-numbered failing cluster.
+/// [`SimError::Fault`] for what the kernel did wrong: the fault of the failing cluster that started first.
 pub fn launch(
     module: &Module,
     name: &str,

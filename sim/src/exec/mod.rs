@@ -18,6 +18,7 @@ mod float;
 mod integer;
 mod launch;
 mod mbarrier;
+mod order;
 mod place;
 mod registers;
 mod regs;
