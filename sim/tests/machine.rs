@@ -278,6 +278,17 @@ fn shared_addresses_name_their_block_of_the_cluster() {
             "{address} getctarank.shared::cluster.u32 %r9, %r5;"
         ));
         assert_eq!(rank, [0, 1], "{variable}");
+        let generic = format!("mov.u64 %rd4, {variable}; cvta.shared.u64 %rd5, %rd4;");
+        let rank = both(&format!("{generic} getctarank.u64 %r9, %rd5;"));
+        assert_eq!(rank, [0, 1], "{variable}");
+        // A memory operand that names the variable means the own block's, at an offset too.
+        let named = format!("st.shared.b32 [{variable}], %r2; ld.shared.b32 %r9, [{variable}];");
+        assert_eq!(both(&named), [0, 1], "{variable}");
+        // What a matrix descriptor keeps of an address is alike in every block.
+        let bits = both(&format!(
+            "{address} shr.u32 %r6, %r5, 4; and.b32 %r9, %r6, 0x3fff;"
+        ));
+        assert_eq!(bits[0], bits[1], "{variable}");
         // An own address is what `mapa` makes of it for the own rank.
         let mapped = "mov.u32 %r6, %cluster_ctarank; mapa.shared::cluster.u32 %r7, %r5, %r6;";
         let difference = both(&format!("{address} {mapped} sub.u32 %r9, %r7, %r5;"));
@@ -291,6 +302,13 @@ fn shared_addresses_name_their_block_of_the_cluster() {
     assert_eq!(both(&format!("{own} {first} {is_own}")), [1, 0]);
     let first = "and.b64 %rd6, %rd5, 0xffffffff00ffffff;";
     assert_eq!(both(&format!("{own} {first} {is_own}")), [1, 0]);
+    let in_cluster = is_own.replace("shared", "shared::cluster");
+    assert_eq!(both(&format!("{own} {first} {in_cluster}")), [1, 1]);
+    let global = "mov.u64 %rd6, %rd1;";
+    assert_eq!(both(&format!("{own} {global} {in_cluster}")), [0, 0]);
+    // A parameter of a copy: back in the window, a generic address still names its block.
+    let back = "cvta.to.shared.u64 %rd6, %rd5; cvt.u32.u64 %r5, %rd6; shr.u32 %r9, %r5, 24;";
+    assert_eq!(both(&format!("{own} {back}")), [0, 1]);
 }
 
 #[test]

@@ -193,6 +193,10 @@ impl<'a> Builder<'_, 'a> {
                 &o[0],
             )
         } else {
+            // PTX ISA §9.7.13.15.16: only `.shared::cta`.
+            if place == Space::SharedCluster {
+                return Err(unsupported("a wait for another CTA's mbarrier"));
+            }
             let blocking = mods.take("try_wait");
             if !blocking && !mods.take("test_wait") {
                 return Err(unsupported("this `mbarrier`"));

@@ -167,7 +167,11 @@ impl<'a> Builder<'_, 'a> {
         let load = mods.take("mbarrier::complete_tx::bytes");
         let store = mods.take("bulk_group");
         let (to, from) = (space(mods), space(mods));
-        let to_shared = matches!(to, Space::SharedCluster | Space::Shared);
+        let own = to == Space::Shared;
+        let to_shared = own || to == Space::SharedCluster;
+        if own && multicast {
+            return Err(unsupported("a multicast to `.shared::cta`"));
+        }
         match (dims, load, store) {
             (Some(dims), true, false) if to_shared && from == Space::Global && !reduce => {
                 mods.take("tile");
@@ -175,6 +179,7 @@ impl<'a> Builder<'_, 'a> {
                 let dst = self.address(&o[0])?.0;
                 let (map, coords) = self.tensor_operand(&o[1], dims)?;
                 Ok(bulk(BulkOp::TensorLoad {
+                    own,
                     dst,
                     map,
                     coords,
@@ -206,6 +211,7 @@ impl<'a> Builder<'_, 'a> {
                 let mbar = self.address(&o[3])?.0;
                 match from {
                     Space::Global => Ok(bulk(BulkOp::Load {
+                        own,
                         dst,
                         src,
                         bytes,

@@ -84,10 +84,16 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The mbarrier operand of a bulk copy.
-    pub(super) fn mbarrier_operand(&self, warp: &Warp, addr: &Addr, lane: usize) -> Exec<Key> {
+    /// The mbarrier operand of a bulk copy, in the state space of its destination.
+    pub(super) fn mbarrier_operand(
+        &self,
+        warp: &Warp,
+        space: Space,
+        addr: &Addr,
+        lane: usize,
+    ) -> Exec<Key> {
         let at = address(&warp.regs, addr, lane);
-        let key = self.mbarrier_at(Space::SharedCluster, at, warp.id.cta, lane)?;
+        let key = self.mbarrier_at(space, at, warp.id.cta, lane)?;
         self.known_mbarrier(key, lane)?;
         Ok(key)
     }

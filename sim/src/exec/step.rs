@@ -171,8 +171,14 @@ impl State<'_> {
             } => {
                 self.mapa(warp, m, [*wide, *generic], [*d, *a, *rank])?;
             }
-            Op::GetCtaRank { wide, d, a } => {
-                let rank = |x: u64| (x >> window::RANK_SHIFT) as u32;
+            Op::GetCtaRank {
+                wide,
+                generic,
+                d,
+                a,
+            } => {
+                let base = if *generic { window::SHARED } else { 0 };
+                let rank = |x: u64| (x.wrapping_sub(base) >> window::RANK_SHIFT) as u32;
                 let v = if *wide {
                     warp.regs.get64(*a).map(rank)
                 } else {
@@ -346,7 +352,7 @@ impl State<'_> {
 fn window_base(space: Window) -> u64 {
     match space {
         Window::Global | Window::Const => 0,
-        Window::Shared => window::SHARED,
+        Window::Shared | Window::SharedCluster => window::SHARED,
         Window::Local => window::LOCAL,
         Window::Param => window::PARAM,
     }
@@ -358,6 +364,7 @@ fn in_window(space: Window, address: u64, cta: u32) -> bool {
             let own = window::SHARED + window::of_rank(cta);
             (own..own + window::of_rank(1)).contains(&address)
         }
+        Window::SharedCluster => (window::SHARED..window::LOCAL).contains(&address),
         Window::Local => (window::LOCAL..window::PARAM).contains(&address),
         Window::Param => (window::PARAM..window::END).contains(&address),
         Window::Global => address >= window::END,

@@ -114,8 +114,9 @@ pub struct MbarrierOp {
 /// Bulk asynchronous operations (PTX ISA §9.7.9.25).
 #[derive(Clone, Debug)]
 pub enum BulkOp {
-    /// Tensor load to shared memory, completing on an mbarrier.
+    /// Tensor load to shared memory, completing on an mbarrier. `own`: both are written as `.shared::cta`.
     TensorLoad {
+        own: bool,
         dst: Addr,
         map: Addr,
         coords: Box<[Reg]>,
@@ -129,8 +130,9 @@ pub enum BulkOp {
         src: Addr,
         reduce: Option<super::RmwOp>,
     },
-    /// Linear copy global → shared, completing on an mbarrier.
+    /// Linear copy global → shared, completing on an mbarrier; `own` as above.
     Load {
+        own: bool,
         dst: Addr,
         src: Addr,
         bytes: Reg,
