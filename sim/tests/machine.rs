@@ -530,3 +530,43 @@ fn host_memory_operations_fail_with_their_reason() {
         })
     ));
 }
+
+/// A wait may return false whenever it can not know better, and only then.
+#[test]
+fn a_wait_for_what_is_known_to_have_ended_is_true() {
+    let waits = |sync: &str| {
+        format!(
+            "
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [bar], 128;
+READY:
+    bar.sync 0;
+    mbarrier.arrive.shared::cta.b64 _, [bar];
+    {sync}
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0;
+    selp.u32 %r9, 1, 0, %p2;
+    mbarrier.test_wait.parity.shared::cta.b64 %p3, [bar], 1;     // of the phase before
+    selp.u32 %r10, 2, 0, %p3;
+    add.u32 %r9, %r9, %r10;
+"
+        )
+    };
+    let with = |sync: &str, seed| {
+        let config = LaunchConfig::new([1, 1, 1], [128, 1, 1]).schedule_seed(seed);
+        let text = body(".shared .align 8 .b64 bar;", &waits(sync));
+        run_module(&text, 128, &config)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .words
+    };
+    let falses = |sync: &str| {
+        let answers = (0..20).flat_map(|seed| with(sync, seed));
+        answers.filter(|a| a & 1 == 0).count()
+    };
+    // Every arrival is ordered before: there is nothing left to wait for.
+    assert_eq!(falses("bar.sync 0;"), 0);
+    // Otherwise some waits, and none on seed 0.
+    let drawn = falses("");
+    assert!((400..1500).contains(&drawn), "{drawn} of 2560");
+    assert!(with("", 0).iter().all(|a| a & 1 == 1));
+}

@@ -157,6 +157,29 @@ impl State<'_> {
         }
     }
 
+    /// May a thread not have seen the last phase of an mbarrier end? Not if it has waited for it, nor if every
+    /// arrival was ordered before, unless a copy completed it. Without order nothing is known: false.
+    pub(crate) fn phase_unseen(
+        &self,
+        warp: WarpId,
+        lane: usize,
+        key: MbarrierKey,
+        by_copy: bool,
+    ) -> bool {
+        let Some(races) = self.races.as_deref() else {
+            return false;
+        };
+        let Some(m) = races.mbarriers.get(&key) else {
+            return false;
+        };
+        let me = races.threads.slot(warp, lane);
+        let (ended, known) = (&m.completed.seen, races.threads.seen(me));
+        let waited = known.get(m.agent) >= ended.get(m.agent);
+        let unordered =
+            |slot: u32| slot != m.agent && !races.threads.ordered(me, slot, ended.get(slot));
+        !waited && (by_copy || ended.slots().any(unordered))
+    }
+
     /// The lanes of `mask` saw a phase end.
     pub(crate) fn mbarrier_acquired(&mut self, warp: WarpId, mask: u32, key: MbarrierKey) {
         if let Some(races) = self.races.as_deref_mut()

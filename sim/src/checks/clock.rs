@@ -22,6 +22,11 @@ impl Clock {
         self.0.get(slot as usize).copied().unwrap_or(0)
     }
 
+    /// Every slot that may have been seen.
+    pub(crate) fn slots(&self) -> std::ops::Range<u32> {
+        0..self.0.len() as u32
+    }
+
     /// Raises a slot to at least `time`.
     pub(crate) fn raise(&mut self, slot: u32, time: u32) {
         let slot = slot as usize;
