@@ -125,6 +125,16 @@ pub enum FaultKind {
         now: Box<Access>,
         before: Box<Access>,
     },
+    /// What should order two accesses has a scope that leaves one of the threads out.
+    #[error(
+        "scope too small on {space} address {address:#x}: {now} and the {before} are in different CTAs, and the scope of one or of what should order them does not reach the other"
+    )]
+    Scope {
+        space: &'static str,
+        address: u64,
+        now: Box<Access>,
+        before: Box<Access>,
+    },
     /// Ordered, but not across the generic and async proxies.
     #[error(
         "missing proxy fence on {space} address {address:#x}: {now} may not see the {before}; a `fence.proxy.async` must lie between them"

@@ -233,6 +233,7 @@ fn every_check_has_two_faults_or_more() {
         "register budget",
         "clusters",
         "start order",
+        "scopes",
     ] {
         assert!(
             by_check.get(check).is_some_and(|&n| n >= 2),

@@ -68,6 +68,8 @@ pub(crate) struct Known {
     /// Happened before, with a generic-async proxy fence on the way.
     pub(crate) fenced: Arc<Clock>,
     pub(crate) foreign: Option<Arc<Foreign>>,
+    /// Beyond what was seen: reads up to here are over, though writes may not be visible.
+    pub(crate) over: Option<Arc<Clock>>,
 }
 
 impl Known {
@@ -77,6 +79,7 @@ impl Known {
             seen: empty.clone(),
             fenced: empty,
             foreign: None,
+            over: None,
         }
     }
 
@@ -87,12 +90,41 @@ impl Known {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
-        foreign && Arc::ptr_eq(&self.seen, &other.seen) && Arc::ptr_eq(&self.fenced, &other.fenced)
+        let over = match (&self.over, &other.over) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        foreign
+            && over
+            && Arc::ptr_eq(&self.seen, &other.seen)
+            && Arc::ptr_eq(&self.fenced, &other.fenced)
+    }
+
+    /// What of this does not depend on writes being visible: that reads are over, and asynchronous operations,
+    /// whose slots begin at `agents`, complete.
+    pub(crate) fn over(&self, agents: u32) -> Self {
+        let mut seen = (*self.seen).clone();
+        seen.0[..agents as usize].fill(0);
+        let mut over = self.seen.clone();
+        if let Some(more) = &self.over {
+            join_arc(&mut over, more);
+        }
+        Self {
+            seen: Arc::new(seen),
+            over: Some(over),
+            ..Self::nothing(agents as usize)
+        }
     }
 
     pub(crate) fn join(&mut self, other: &Self) {
         join_arc(&mut self.seen, &other.seen);
         join_arc(&mut self.fenced, &other.fenced);
+        match (&mut self.over, &other.over) {
+            (Some(mine), Some(theirs)) => join_arc(mine, theirs),
+            (none @ None, theirs) => none.clone_from(theirs),
+            (Some(_), None) => {}
+        }
         let Some(theirs) = &other.foreign else { return };
         let mine = Arc::make_mut(self.foreign.get_or_insert_with(Arc::default));
         for (&cluster, clock) in theirs.iter() {

@@ -9,10 +9,12 @@ use std::collections::HashMap;
 
 use super::async_order::MbarrierClock;
 use super::clock::Known;
+use super::scopes::Scoped;
 use super::shadow::{Cell, IN_FLIGHT, Kind, Reader, Shadow, Writer};
 use super::threads::Threads;
 use crate::exec::{MbarrierKey, State, WarpId};
 use crate::fault::{Access, FaultKind};
+use crate::ir::Scope;
 
 /// A barrier's knowledge: what has arrived, and what the last opening handed out.
 #[derive(Clone, Default)]
@@ -32,7 +34,7 @@ pub(crate) struct Races {
     pub(super) store_agents: HashMap<u32, u32>,
     pub(super) wgmma_agents: HashMap<(u32, u32), u32>,
     /// Locations of shared memory used to synchronise, by CTA rank and address.
-    pub(super) locations: HashMap<(u32, u64), Known>,
+    pub(super) locations: HashMap<(u32, u64), Scoped>,
     /// Names of agents, whose slots follow the threads'.
     pub(super) agents: Vec<String>,
     /// Cluster number, for global memory.
@@ -52,6 +54,8 @@ pub(super) struct Now {
     pub(super) line: u32,
     pub(super) write: bool,
     pub(super) kind: Kind,
+    /// Of a strong access.
+    pub(super) scope: Scope,
 }
 
 /// What an access conflicts with.
@@ -63,6 +67,8 @@ pub(super) struct Conflict {
     in_flight: bool,
     /// Ordered, but without a proxy fence.
     unfenced: bool,
+    /// Ordered, if a scope were larger.
+    scope: bool,
     /// The bytes are an mbarrier.
     object: bool,
 }
@@ -94,6 +100,7 @@ impl Races {
             line,
             write,
             kind,
+            scope: Scope::Sys,
         }
     }
 
@@ -122,7 +129,9 @@ impl Races {
     pub(super) fn touch(threads: &Threads, cell: &mut Cell, now: &Now) -> Result<(), Conflict> {
         let w = cell.writer;
         let both_strong = now.kind == Kind::Strong && w.kind == Kind::Strong;
-        if w.time != 0 && !both_strong {
+        let alike = both_strong
+            && (now.scope.min(w.scope) >= Scope::Cluster || threads.same_cta(now.me, w.slot));
+        if w.time != 0 && !alike {
             let conflict = |in_flight, unfenced| Conflict {
                 slot: w.slot,
                 line: w.line,
@@ -130,6 +139,7 @@ impl Races {
                 kind: w.kind,
                 in_flight,
                 unfenced,
+                scope: both_strong || threads.is_over(now.me, w.slot, w.time),
                 object: w.kind == Kind::Mbarrier,
             };
             if w.time == IN_FLIGHT {
@@ -158,6 +168,7 @@ impl Races {
                     kind: Kind::Plain,
                     in_flight: false,
                     unfenced: false,
+                    scope: false,
                     object: false,
                 });
             }
@@ -166,6 +177,7 @@ impl Races {
                 time: now.time,
                 line: now.line,
                 kind: now.kind,
+                scope: now.scope,
             };
             cell.clear_readers();
         } else if now.kind != Kind::Strong {
@@ -245,6 +257,14 @@ impl State<'_> {
         }
         if with.unfenced {
             return FaultKind::ProxyFence {
+                space,
+                address,
+                now: current,
+                before,
+            };
+        }
+        if with.scope {
+            return FaultKind::Scope {
                 space,
                 address,
                 now: current,

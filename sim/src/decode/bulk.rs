@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::memory::{cache_hints, rmw_op, rmw_type, space, without_policy};
 use super::mods::Mods;
 use super::{Decode, malformed, unsupported, want};
-use crate::ir::{Addr, BulkOp, CpAsync, MbarrierKind, Op, Reg, RmwOp, RmwTy, Space};
+use crate::ir::{Addr, BulkOp, CpAsync, MbarrierKind, Op, Reg, RmwOp, RmwTy, Scope, Space};
 use crate::ptx::ast::{Operand, Ty};
 
 fn constant(operand: &Operand<'_>) -> Decode<u32> {
@@ -62,7 +62,7 @@ impl<'a> Builder<'_, 'a> {
             return self.mbarrier_op(
                 MbarrierKind::CpAsyncArrive { noinc },
                 Some(&o[0]),
-                true,
+                (true, Scope::Cta),
                 place,
             );
         }

@@ -161,7 +161,8 @@ impl<'a> Builder<'_, 'a> {
 
     fn load_store(&mut self, mods: &mut Mods<'a>, o: &[Operand<'a>], load: bool) -> Decode<Op> {
         let order = order(mods);
-        scope(mods);
+        // A volatile access has no scope written: its is the system's.
+        let scope = scope(mods).unwrap_or(Scope::Sys);
         let written = space(mods);
         let policy = cache_hints(mods);
         let lanes = vector(mods);
@@ -199,6 +200,7 @@ impl<'a> Builder<'_, 'a> {
             elem_bytes: bytes as u32,
             signed: ty.is_signed(),
             order: order.unwrap_or(Order::Weak),
+            scope,
             addr,
             slots,
         });
@@ -207,7 +209,8 @@ impl<'a> Builder<'_, 'a> {
 
     fn atomic(&mut self, mods: &mut Mods<'a>, o: &[Operand<'a>], returns: bool) -> Decode<Op> {
         let order = order(mods).unwrap_or(Order::Relaxed);
-        scope(mods);
+        // PTX ISA §9.7.13.5: without a scope, `.gpu`.
+        let scope = scope(mods).unwrap_or(Scope::Gpu);
         let written = space(mods);
         if mods.take("async") {
             return Err(unsupported("`red.async`"));
@@ -271,6 +274,7 @@ impl<'a> Builder<'_, 'a> {
             f,
             ty,
             order,
+            scope,
             addr,
             dst,
             a,

@@ -29,6 +29,7 @@ impl State<'_> {
                 bytes,
                 write: true,
                 order: op.order,
+                scope: op.scope,
             };
             self.atomic_order(warp.id, &touch, memory)?;
             for lane in lanes(mask) {

@@ -158,7 +158,9 @@ impl State<'_> {
                     if let Some(bytes) = expect_tx {
                         self.add_tx(key, i64::from(count_of(bytes)), lane)?;
                     }
-                    self.mbarrier_releases(warp.id, key, lane, op.release);
+                    if op.release {
+                        self.mbarrier_releases(warp.id, key, lane, op.scope);
+                    }
                     let count = count.map_or(1, count_of);
                     let token = self.arrive(key, count, drop, lane)?;
                     if let Some(d) = state {
@@ -336,7 +338,7 @@ impl State<'_> {
                 .filter(|&l| keys[l] == key)
                 .fold(0u32, |mask, l| mask | 1 << l);
             if acquire {
-                self.mbarrier_acquired(warp.id, same, key);
+                self.mbarrier_acquired(warp.id, same, key, op.scope);
             }
             rest &= !same;
         }

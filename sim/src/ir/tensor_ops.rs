@@ -1,6 +1,6 @@
 //! Tensor-core, mbarrier and bulk-copy operations.
 
-use super::{Addr, Pred, Reg};
+use super::{Addr, Pred, Reg, Scope};
 
 /// `ldmatrix` / `stmatrix` of 8×8 16-bit matrices (PTX ISA §9.7.14).
 #[derive(Clone, Debug)]
@@ -109,6 +109,8 @@ pub struct MbarrierOp {
     /// Generic address, no state space given.
     pub generic: bool,
     pub release: bool,
+    /// Of the release or acquire.
+    pub scope: Scope,
 }
 
 /// Bulk asynchronous operations (PTX ISA §9.7.9.25).

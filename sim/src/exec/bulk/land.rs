@@ -7,7 +7,7 @@ use crate::exec::mbarrier::Key;
 use crate::exec::rmw::apply;
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{RmwOp, RmwTy};
+use crate::ir::{RmwOp, RmwTy, Scope};
 use crate::tensor_map::{OutOfBoundsFill, TensorMap, TensorMapType};
 
 impl State<'_> {
@@ -61,7 +61,7 @@ impl State<'_> {
             }
             Cargo::CopyArrival { copies, target } => {
                 self.finish_copies(flight.warp, lane, *copies)?;
-                self.mbarrier_releases(flight.warp, *target, lane, true);
+                self.mbarrier_releases(flight.warp, *target, lane, Scope::Cta);
                 self.completes_by_copy(*target);
                 self.arrive(*target, 1, false, lane)?;
             }
