@@ -295,6 +295,7 @@ impl State<'_> {
             self.ctas[warp.id.cta as usize].warps_left -= 1;
             if self.ctas[warp.id.cta as usize].warps_left == 0 {
                 self.flights_at_exit(warp.id.cta)?;
+                self.reallocations_at_exit(warp.id.cta)?;
             }
             self.barriers_after_exit(warp.id.cta);
             self.progress();
