@@ -135,6 +135,15 @@ pub enum FaultKind {
         now: Box<Access>,
         before: Box<Access>,
     },
+    /// A grid launched to begin early touches what the grid before it uses.
+    #[error(
+        "grids overlap on global address {address:#x}: {now} may come before the {before}; a `griddepcontrol.wait` must come first"
+    )]
+    GridOverlap {
+        address: u64,
+        now: Box<Access>,
+        before: Box<Access>,
+    },
     /// Ordered, but not across the generic and async proxies.
     #[error(
         "missing proxy fence on {space} address {address:#x}: {now} may not see the {before}; a `fence.proxy.async` must lie between them"

@@ -109,7 +109,10 @@ impl Planted {
             config = config.cluster([self.number("cluster", 1), 1, 1]);
         }
         let params: Vec<&[u8]> = blobs.iter().map(Vec::as_slice).collect();
-        launch(&module, kernel.name(), &config, &params, &memory)
+        // One CPU thread: what depends on the order in which blocks run is then the same every time.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+        pool.unwrap()
+            .install(|| launch(&module, kernel.name(), &config, &params, &memory))
     }
 }
 

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::grids::Complete;
+
 /// Latest time seen of each slot; slots beyond the end were never seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<u32>);
@@ -70,6 +72,7 @@ pub(crate) struct Known {
     pub(crate) foreign: Option<Arc<Foreign>>,
     /// Beyond what was seen: reads up to here are over, though writes may not be visible.
     pub(crate) over: Option<Arc<Clock>>,
+    pub(crate) complete: Complete,
 }
 
 impl Known {
@@ -80,6 +83,7 @@ impl Known {
             fenced: empty,
             foreign: None,
             over: None,
+            complete: Complete::default(),
         }
     }
 
@@ -97,6 +101,7 @@ impl Known {
         };
         foreign
             && over
+            && self.complete == other.complete
             && Arc::ptr_eq(&self.seen, &other.seen)
             && Arc::ptr_eq(&self.fenced, &other.fenced)
     }
@@ -125,6 +130,7 @@ impl Known {
             (none @ None, theirs) => none.clone_from(theirs),
             (Some(_), None) => {}
         }
+        self.complete.join(other.complete);
         let Some(theirs) = &other.foreign else { return };
         let mine = Arc::make_mut(self.foreign.get_or_insert_with(Arc::default));
         for (&cluster, clock) in theirs.iter() {

@@ -122,11 +122,9 @@ impl Races {
         if stamp.cluster() == self.cluster {
             self.threads.ordered(me, stamp.slot(), stamp.time())
         } else {
-            self.threads.known[me as usize].seen_foreign(
-                stamp.cluster(),
-                stamp.slot(),
-                stamp.time(),
-            )
+            let (cluster, known) = (stamp.cluster(), &self.threads.known[me as usize]);
+            known.complete.contains(cluster)
+                || known.seen_foreign(cluster, stamp.slot(), stamp.time())
         }
     }
 }
@@ -268,13 +266,15 @@ impl State<'_> {
             who: self.who(races, me),
             line: self.line(),
         });
+        let own = self.launch.overall(0);
+        let earlier = stamp.cluster() < own;
         let who = if stamp.cluster() == races.cluster {
             self.who(races, stamp.slot())
+        } else if earlier {
+            self.launch.before.who(stamp.cluster(), stamp.slot())
         } else {
-            let per_cta = self.launch.warps * crate::exec::LANES as u32;
-            let (rank, thread) = (stamp.slot() / per_cta, stamp.slot() % per_cta);
-            let block = self.launch.ctaid(stamp.cluster(), rank);
-            format!("block {block:?} thread {:?}", self.launch.tid(thread))
+            let cluster = stamp.cluster() - own;
+            self.launch.shape.thread(cluster, stamp.slot())
         };
         let before = Box::new(Access {
             what: verb(was_write, stamp.scope().is_some()),
@@ -285,6 +285,13 @@ impl State<'_> {
             return FaultKind::AsyncInFlight(format!(
                 "{now} of global address {address:#x}, which the unfinished {before} still uses"
             ));
+        }
+        if earlier {
+            return FaultKind::GridOverlap {
+                address,
+                now,
+                before,
+            };
         }
         if mark.kind == Kind::Strong && stamp.scope().is_some() {
             return FaultKind::Scope {

@@ -4,6 +4,7 @@ mod async_order;
 mod clock;
 mod counting;
 mod global_order;
+mod grids;
 mod published;
 mod races;
 mod scopes;
@@ -13,6 +14,7 @@ mod sync;
 mod threads;
 
 pub(crate) use global_order::{GLOBAL_IN_FLIGHT, Mark};
+pub(crate) use grids::Complete;
 pub(crate) use published::Published;
 pub(crate) use races::Races;
 

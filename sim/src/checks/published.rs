@@ -6,16 +6,24 @@ use std::sync::{Arc, Mutex};
 
 use super::Touch;
 use super::clock::{Foreign, Known};
+use super::grids::Complete;
 use super::races::Races;
 use crate::exec::{State, WarpId, lanes};
 use crate::ir::Scope;
 
-/// Published knowledge, shared by all clusters of a launch.
+/// Published knowledge, shared by all clusters of a launch, and of those it may overlap with.
 #[derive(Default)]
 pub(crate) struct Published {
     /// Whether anything was: most launches publish nothing and skip the lock.
     any: AtomicBool,
     at: Mutex<HashMap<u64, Location>>,
+}
+
+/// What is known at a location: of each cluster, and of the grids before.
+#[derive(Clone, Default)]
+struct Left {
+    clusters: Foreign,
+    complete: Complete,
 }
 
 /// A CTA: its cluster, and its rank there.
@@ -25,15 +33,15 @@ type Cta = (u64, u32);
 #[derive(Default)]
 struct Location {
     /// With the scope of the GPU: one knowledge for all, and who contributed.
-    gpu: Foreign,
+    gpu: Left,
     by: BTreeSet<Cta>,
     /// With a smaller scope, by CTA.
-    narrow: Vec<(Cta, Scope, Foreign)>,
+    narrow: Vec<(Cta, Scope, Left)>,
 }
 
 impl Location {
     /// What is there for a thread of `cta`, and the scope it must acquire with.
-    fn seen_by(&self, cta: Cta) -> impl Iterator<Item = (Scope, &Foreign)> {
+    fn seen_by(&self, cta: Cta) -> impl Iterator<Item = (Scope, &Left)> {
         // Contributions are not told apart: one of the own CTA is taken to be the one that was found.
         let cluster = self.by.range((cta.0, 0)..=(cta.0, u32::MAX)).next();
         let needed = match cluster {
@@ -53,14 +61,14 @@ impl Location {
     }
 
     /// Where a thread of `cta` releases with `scope`.
-    fn entry(&mut self, cta: Cta, scope: Scope) -> &mut Foreign {
+    fn entry(&mut self, cta: Cta, scope: Scope) -> &mut Left {
         if scope >= Scope::Gpu {
             self.by.insert(cta);
             return &mut self.gpu;
         }
         let at = self.narrow.iter().position(|n| (n.0, n.1) == (cta, scope));
         let at = at.unwrap_or_else(|| {
-            self.narrow.push((cta, scope, Foreign::default()));
+            self.narrow.push((cta, scope, Left::default()));
             self.narrow.len() - 1
         });
         &mut self.narrow[at].2
@@ -80,11 +88,11 @@ impl State<'_> {
             let address = touch.at[lane];
             if (rmw || !touch.write) && published.any.load(Relaxed) {
                 let at = published.at.lock().unwrap_or_else(|e| e.into_inner());
-                for (needed, foreign) in at.get(&address).into_iter().flat_map(|l| l.seen_by(cta)) {
+                for (needed, left) in at.get(&address).into_iter().flat_map(|l| l.seen_by(cta)) {
                     if touch.scope < needed {
                         continue;
                     }
-                    let known = arriving(races, foreign);
+                    let known = arriving(races, left);
                     if touch.order.acquires() {
                         races.threads.acquire(warp, one, &known);
                     } else {
@@ -122,25 +130,27 @@ impl State<'_> {
 }
 
 /// Published knowledge, as a thread of this cluster learns it.
-fn arriving(races: &Races, foreign: &Foreign) -> Known {
+fn arriving(races: &Races, left: &Left) -> Known {
     let mut known = races.threads.nothing();
-    let mut others = foreign.clone();
+    let mut others = left.clusters.clone();
     if let Some(own) = others.remove(&races.cluster) {
         known.seen = own;
     }
+    known.complete = left.complete;
     known.foreign = Some(Arc::new(others));
     known
 }
 
 /// Adds a thread's knowledge to what is published at a location.
-fn departing(races: &Races, known: &Known, here: &mut Foreign) {
+fn departing(races: &Races, known: &Known, here: &mut Left) {
+    here.complete.join(known.complete);
     let others = known.foreign.iter().flat_map(|f| f.iter());
     let own = std::iter::once((&races.cluster, &known.seen));
     for (&cluster, clock) in others.chain(own) {
-        match here.get_mut(&cluster) {
+        match here.clusters.get_mut(&cluster) {
             Some(old) => Arc::make_mut(old).join(clock),
             None => {
-                here.insert(cluster, clock.clone());
+                here.clusters.insert(cluster, clock.clone());
             }
         }
     }

@@ -128,7 +128,7 @@ impl<'l> Cluster<'l> {
                         launch.ctas_per_cluster(),
                         launch.warps,
                         launch.shared_bytes,
-                        index,
+                        launch.overall(index),
                     ))
                 }),
                 copies: vec![Vec::new(); warps.len()],

@@ -121,7 +121,9 @@ impl State<'_> {
             return self.part_of_warp(warp, g, m);
         }
         match &inst.op {
-            Op::Nop | Op::GridDepWait | Op::GridDepLaunch => {}
+            // That a grid which follows may begin changes nothing here: it is run afterwards.
+            Op::Nop | Op::GridDepLaunch => {}
+            Op::GridDepWait => self.grid_waited(warp.id, m),
             Op::Ld(op) => self.load(warp, m, op)?,
             Op::St(op) => self.store(warp, m, op)?,
             Op::Atom(op) => self.atomic(warp, m, op)?,
