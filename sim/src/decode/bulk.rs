@@ -237,8 +237,8 @@ impl<'a> Builder<'_, 'a> {
                 want(o, 3)?;
                 let reduce = if reduce {
                     let f = reduction(mods)?;
-                    mods.take("noftz");
-                    Some((f, bulk_type(mods.ty()?)?))
+                    let noftz = mods.take("noftz");
+                    Some((f, bulk_type(f, mods.ty()?, noftz)?))
                 } else {
                     None
                 };
@@ -258,8 +258,23 @@ fn bulk(op: BulkOp) -> Op {
     Op::Bulk(Box::new(op))
 }
 
-fn bulk_type(ty: Ty) -> Decode<RmwTy> {
-    rmw_type(ty)
-        .filter(|ty| !matches!(ty, RmwTy::F16x2 | RmwTy::Bf16x2))
-        .ok_or_else(|| unsupported("bulk reduction of this type"))
+/// The type of a bulk reduction to global memory, where there is one (PTX ISA §9.7.9.25.4.2).
+fn bulk_type(f: RmwOp, ty: Ty, noftz: bool) -> Decode<RmwTy> {
+    let half = matches!(ty, Ty::F16 | Ty::Bf16);
+    let integer = matches!(ty, Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64);
+    let known = match f {
+        RmwOp::Add => (integer && ty != Ty::S64) || half || matches!(ty, Ty::F32 | Ty::F64),
+        RmwOp::Min | RmwOp::Max => integer || half,
+        RmwOp::Inc | RmwOp::Dec => ty == Ty::U32,
+        _ => matches!(ty, Ty::B32 | Ty::B64),
+    };
+    if !known {
+        return Err(unsupported("bulk reduction of this type"));
+    }
+    if noftz != (half && f == RmwOp::Add) {
+        return Err(malformed(
+            "`.noftz` belongs to bulk additions of 16-bit floats, and only there",
+        ));
+    }
+    rmw_type(ty).ok_or_else(|| unsupported("bulk reduction of this type"))
 }

@@ -46,6 +46,15 @@ impl State<'_> {
                             self.check_written_global(owner, offset + step, at[lane], elem, lane)?;
                             owner.update(offset + step, elem, f)
                         }
+                        Memory::Shared(_) if op.a.len() > 1 => {
+                            return Err(FaultKind::OutOfBounds {
+                                space: memory.name(),
+                                address: at[lane],
+                                bytes: bytes.into(),
+                                detail: "atomic vectors work on global memory only".into(),
+                            }
+                            .at(lane));
+                        }
                         Memory::Shared(rank) => {
                             let start = self.shared_range(
                                 rank,
