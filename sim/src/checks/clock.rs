@@ -70,7 +70,7 @@ pub(crate) struct Known {
     /// Happened before, with a generic-async proxy fence on the way.
     pub(crate) fenced: Arc<Clock>,
     pub(crate) foreign: Option<Arc<Foreign>>,
-    /// Beyond what was seen: reads up to here are over, though writes may not be visible.
+    /// Beyond what was seen: accesses up to here are over, though writes may not be visible.
     pub(crate) over: Option<Arc<Clock>>,
     pub(crate) complete: Complete,
 }
@@ -117,6 +117,7 @@ impl Known {
         }
         Self {
             seen: Arc::new(seen),
+            fenced: self.fenced.clone(),
             over: Some(over),
             ..Self::nothing(agents as usize)
         }

@@ -114,7 +114,7 @@ impl Races {
     ) -> Result<(), (usize, Conflict)> {
         let threads = &self.threads;
         self.shared[rank as usize].each(start, size, |at, cell| {
-            Self::touch(threads, cell, now).map_err(|conflict| (at, conflict))
+            Self::touch(threads, rank, cell, now).map_err(|conflict| (at, conflict))
         })
     }
 
@@ -124,9 +124,9 @@ impl Races {
         self.threads.slots() + self.agents.len() as u32 - 1
     }
 
-    /// Checks an access against one byte's (or word's) history, and enters it.
+    /// Checks an access against one byte's (or word's) history in CTA `rank`'s memory, and enters it.
     #[inline(always)]
-    pub(super) fn touch(threads: &Threads, cell: &mut Cell, now: &Now) -> Result<(), Conflict> {
+    fn touch(threads: &Threads, rank: u32, cell: &mut Cell, now: &Now) -> Result<(), Conflict> {
         let w = cell.writer;
         let both_strong = now.kind == Kind::Strong && w.kind == Kind::Strong;
         let alike = both_strong
@@ -148,7 +148,8 @@ impl Races {
             if w.kind == Kind::Mbarrier && now.kind != Kind::Mbarrier {
                 return Err(conflict(false, false));
             }
-            if !threads.ordered(now.me, w.slot, w.time) {
+            let over = || now.write && threads.overwritable(now.me, w.slot, w.time, rank);
+            if !threads.ordered(now.me, w.slot, w.time) && !over() {
                 return Err(conflict(false, false));
             }
             // The async proxy sees a generic write only across a proxy fence.

@@ -59,8 +59,9 @@ impl Scoped {
 
 impl Threads {
     /// The lanes of `m` acquire at `from` with `scope`. Where one side's scope leaves the other out they learn
-    /// only that what came before is over: reads, and asynchronous operations that were waited for. No load
-    /// can be overtaken by an arrival behind it, and kernels rely on it when they hand a buffer back.
+    /// only that what came before is over: reads, writes to the own CTA's memory, and asynchronous operations that
+    /// were waited for. So the bytes may be overwritten, but what was written may not be visible: an arrival does
+    /// not overtake the accesses before it, and kernels rely on that when they hand a buffer back.
     pub(super) fn acquire_scoped(&mut self, warp: WarpId, m: u32, scope: Scope, from: &Scoped) {
         for (needed, known) in from.seen_by(warp.cta) {
             if needed.is_some_and(|needed| scope >= needed) {

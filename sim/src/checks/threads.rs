@@ -181,7 +181,14 @@ impl Threads {
         self.over(me).is_some_and(|over| over.get(slot) >= time)
     }
 
-    /// Reads that are over for thread `me`, beyond what it has seen.
+    /// May thread `me` write over what `slot` wrote at `time` to CTA `rank`'s memory? A write to the own CTA's shared
+    /// memory is over when it is known to be, visible or not.
+    #[inline(never)]
+    pub(crate) fn overwritable(&self, me: u32, slot: u32, time: u32, rank: u32) -> bool {
+        self.is_over(me, slot, time) && self.thread_of(slot).0 == rank
+    }
+
+    /// Accesses that are over for thread `me`, beyond what it has seen.
     #[inline(always)]
     pub(crate) fn over(&self, me: u32) -> Option<&Clock> {
         self.known[me as usize].over.as_deref()
