@@ -22,11 +22,11 @@ import os
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def header(target, launch, inputs, out, ops, maps=()):
+def header(target, launch, inputs, out, ops, maps=(), version="8.0"):
     lines = [f"// launch: {launch}", f"// in: {inputs}", f"// out: {out}"]
     lines += [f"// map: {m}" for m in maps]
     lines += [f"// op {first} {count} {rule}: {name}" for first, count, rule, name in ops]
-    lines += [".version 8.0", f".target {target}", ".address_size 64"]
+    lines += [f".version {version}", f".target {target}", ".address_size 64"]
     return lines
 
 
@@ -451,6 +451,90 @@ def matrices():
     kernel("wgmma_tf32", "sm_90a", "f32", ops, body, words=8192, shared=32768, block=128)
 
 
+def majors():
+    """wgmma whose operands lie each its own way, in the shapes of a backward pass: shared memory is filled with
+    input, A starts at byte 0 and B at byte 16384."""
+    block, words = 128, 12288
+    def desc(start, lbo, sbo, swizzle):
+        return (start >> 4) | (lbo >> 4) << 16 | (sbo >> 4) << 32 | swizzle << 62
+
+    # By majorness and swizzle: code, LBO and SBO. An MN-major operand wider than the swizzle span goes on LBO further.
+    layouts = {("K", 128): (1, 16, 1024), ("K", 64): (2, 16, 512), ("K", 32): (3, 16, 256),
+               ("MN", 128): (1, 2048, 1024), ("MN", 64): (2, 1024, 512), ("MN", 32): (3, 512, 256)}
+    cases = [(n, a, b, swizzle, 0) for n in (64, 128) for a in ("K", "MN") for b in ("K", "MN") for swizzle in (128, 64, 32)]
+    # The second step of 16 along k: 32 bytes on in K-major rows, two groups of 8 rows on in MN-major ones.
+    cases += [(64, a, b, 128, 1) for a in ("K", "MN") for b in ("K", "MN")]
+    # 80 queries by 128 keys: a span and a quarter.
+    cases += [(80, a, b, 128, 0) for a in ("K", "MN") for b in ("K", "MN")]
+    # P and dS from registers, N as wide as the head.
+    cases += [(n, "registers", b, 128, 0) for n in (64, 96, 128, 192, 256) for b in ("K", "MN")]
+    for t, kind in (("bf16", "bhalves"), ("f16", "halves")):
+        name, ops, word = f"wgmma_majors_{t}", [], 0
+        body = ["\tld.param.u64 %rd3, [p0];", "\tld.param.u64 %rd4, [p1];", "\tmov.u32 %r0, %tid.x;", "\tmov.u32 %r10, smem;",
+                "\tmul.wide.u32 %rd6, %r0, 4;", "\tadd.s64 %rd5, %rd4, %rd6;", "\tadd.s64 %rd7, %rd3, %rd6;", "\tshl.b32 %r11, %r0, 2;", "\tadd.s32 %r12, %r10, %r11;", "\tmov.u32 %r13, 0;",
+                "FILL:", "\tld.global.b32 %r14, [%rd7];", "\tst.shared.b32 [%r12], %r14;", f"\tadd.s64 %rd7, %rd7, {4 * block};", f"\tadd.s32 %r12, %r12, {4 * block};",
+                f"\tadd.s32 %r13, %r13, {block};", f"\tsetp.lt.u32 %p1, %r13, {words};", "\t@%p1 bra FILL;",
+                "\tfence.proxy.async.shared::cta;", "\tbar.sync 0;", "\tand.b32 %r15, %r10, 262143;", "\tshr.u32 %r15, %r15, 4;", "\tcvt.u64.u32 %rd10, %r15;", "\tsetp.ne.b32 %p2, 0, 0;",
+                "\tadd.s64 %rd8, %rd3, %rd6;"] + [f"\tld.global.b32 %r{150 + i}, [%rd8+{512 * i}];" for i in range(4)]
+        for n, a, b, swizzle, step in cases:
+            def operand(major, start):
+                code, lbo, sbo = layouts[major, swizzle]
+                return desc(start + step * (32 if major == "K" else 2 * sbo), lbo, sbo, code)
+            d = ", ".join(f"%r{20 + i}" for i in range(n // 2))
+            trans = [str(int(m == "MN")) for m in (a, b) if m != "registers"]
+            if a == "registers":
+                source = "{%r150, %r151, %r152, %r153}"
+            else:
+                source = "%rd11"
+                body.append(f"\tadd.s64 %rd11, %rd10, {operand(a, 0)};")
+            body += [f"\tadd.s64 %rd12, %rd10, {operand(b, 16384)};", "\twgmma.fence.sync.aligned;",
+                     f"\twgmma.mma_async.sync.aligned.m64n{n}k16.f32.{t}.{t} {{{d}}}, {source}, %rd12, %p2, 1, 1, {', '.join(trans)};",
+                     "\twgmma.commit_group.sync.aligned;", "\twgmma.wait_group.sync.aligned 0;"]
+            body += [f"\tst.global.b32 [%rd5+{4 * block * (word + i)}], %r{20 + i};" for i in range(n // 2)]
+            ops.append((word, n // 2, "close 1e-5", f"N {n}, A {a}, B {b}, {swizzle}B{', second step' if step else ''}"))
+            word += n // 2
+        text = header("sm_90a", f"grid=1 block={block} shared={4 * words}", f"{words} {kind}", word * block, ops)
+        text += [".extern .shared .align 1024 .b8 smem[];", f".visible .entry {name}({params([])})", "{", REGS] + body + ["\tret;", "}"]
+        save(name, text)
+
+
+def reductions():
+    """Reductions of input into input, by bulk copies and by vectors: 128 words, or four to a thread."""
+    block = 128
+    start = ["\tld.param.u64 %rd3, [p0];", "\tld.param.u64 %rd4, [p1];", "\tmov.u32 %r0, %tid.x;"]
+    bulk = [(f"{f}.{t}", "bits") for t in ("u32", "s32") for f in ("add", "min", "max")] + [(f"{f}.b32", "bits") for f in ("and", "or", "xor")]
+    bulk += [("inc.u32", "bits"), ("dec.u32", "bits"), ("add.u64", "bits"), ("min.u64", "bits"), ("max.s64", "bits"), ("and.b64", "bits"), ("add.f32", "nan32")]
+    bulk += [(f"{f}.{t}", f"nan{t}") for t in ("f16", "bf16") for f in ("add.noftz", "min", "max")]
+    body = start + ["\tmov.u32 %r10, smem;", "\tmul.wide.u32 %rd6, %r0, 4;", "\tadd.s64 %rd5, %rd4, %rd6;", "\tadd.s64 %rd7, %rd3, %rd6;", "\tshl.b32 %r11, %r0, 2;", "\tadd.s32 %r11, %r11, %r10;",
+                    "\tld.global.b32 %r12, [%rd7];", "\tld.global.b32 %r13, [%rd7+512];", "\tst.shared.b32 [%r11], %r12;"]
+    body += [f"\tst.global.b32 [%rd5+{512 * i}], %r13;" for i in range(len(bulk))]
+    body += ["\tfence.proxy.async;", "\tbar.sync 0;", "\tsetp.ne.u32 %p1, %r0, 0;", "\t@%p1 bra END;"]
+    for i, (operation, _) in enumerate(bulk):
+        body += [f"\tadd.s64 %rd8, %rd4, {512 * i};", f"\tcp.reduce.async.bulk.global.shared::cta.bulk_group.{operation} [%rd8], [%r10], 512;"]
+    body += ["\tcp.async.bulk.commit_group;", "\tcp.async.bulk.wait_group 0;", "END:"]
+    ops = [(i, 1, rule, f"bulk {operation}") for i, (operation, rule) in enumerate(bulk)]
+    text = header("sm_90a", f"grid=1 block={block} shared=512", "256 bits", len(bulk) * block, ops)
+    text += [".extern .shared .align 1024 .b8 smem[];", f".visible .entry bulk_reductions({params([])})", "{", REGS] + body + ["\tret;", "}"]
+    save("bulk_reductions", text)
+
+    four, halves = "{%r10, %r11, %r12, %r13}", "{" + ", ".join(f"%rs{i}" for i in range(1, 9)) + "}"
+    old = "{%r18, %r19, %r20, %r21}"
+    vectors = [(f"red.global.add.v4.f32 [%rd8], {four};", "nan32"), ("red.global.add.v2.f32 [%rd8+8], {%r10, %r11};", "nan32"), ("red.global.add.f32 [%rd8+4], %r12;", "nan32"),
+               (f"atom.global.add.v4.f32 {old}, [%rd8], {four}; st.global.v4.b32 [%rd8], {old};", "nan32")]
+    for t in ("f16", "bf16"):
+        vectors += [(f"red.global.{f}.noftz.v4.{t}x2 [%rd8], {four};", f"nan{t}") for f in ("add", "min", "max")]
+        vectors += [(f"red.global.add.noftz.v8.{t} [%rd8], {halves};", f"nan{t}"), (f"red.global.add.noftz.{t}x2 [%rd8+8], %r13;", f"nan{t}")]
+    body = start + ["\tmul.wide.u32 %rd6, %r0, 16;", "\tadd.s64 %rd5, %rd4, %rd6;", "\tadd.s64 %rd7, %rd3, %rd6;",
+                    f"\tld.global.v4.b32 {four}, [%rd7];", "\tld.global.v4.b32 {%r14, %r15, %r16, %r17}, [%rd7+2048];"]
+    body += [f"\tmov.b32 {{%rs{2 * i + 1}, %rs{2 * i + 2}}}, %r{10 + i};" for i in range(4)]
+    for i, (text, _) in enumerate(vectors):
+        body += [f"\tadd.s64 %rd8, %rd5, {2048 * i};", "\tst.global.v4.b32 [%rd8], {%r14, %r15, %r16, %r17};", f"\t{text}"]
+    ops = [(4 * i, 4, rule, text.split(" [")[0]) for i, (text, rule) in enumerate(vectors)]
+    text = header("sm_90", f"grid=1 block={block}", f"{2 * 4 * block} bits", 4 * len(vectors) * block, ops, version="8.1")
+    text += [f".visible .entry vector_reductions({params([])})", "{", REGS] + body + ["\tret;", "}"]
+    save("vector_reductions", text)
+
+
 SIZES = {"u8": 1, "u16": 2, "bf16": 2, "u32": 4, "f32": 4}
 
 # One kernel each, so that one which hardware refuses takes no other along.
@@ -568,5 +652,5 @@ def memory():
     k.write()
 
 
-integers(); bits(); floats(); halves(); conversions(); compares(); exchange(); matrices(); copies(); memory()
+integers(); bits(); floats(); halves(); conversions(); compares(); exchange(); matrices(); majors(); copies(); memory(); reductions()
 print(len([f for f in os.listdir(HERE) if f.endswith(".ptx")]), "kernels")

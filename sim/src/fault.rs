@@ -80,6 +80,13 @@ fn list(states: &[BlockState]) -> String {
     states.iter().map(|s| format!("\n    {s}")).collect()
 }
 
+fn unstarted(clusters: u64) -> String {
+    match clusters {
+        0 => String::new(),
+        n => format!(" while {n} clusters had not started: those begun may wait for them"),
+    }
+}
+
 /// The kinds of fault. Each message says what happened and what would have been right.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -118,6 +125,25 @@ pub enum FaultKind {
         now: Box<Access>,
         before: Box<Access>,
     },
+    /// What should order two accesses has a scope that leaves one of the threads out.
+    #[error(
+        "scope too small on {space} address {address:#x}: {now} and the {before} are in different CTAs, and the scope of one or of what should order them does not reach the other"
+    )]
+    Scope {
+        space: &'static str,
+        address: u64,
+        now: Box<Access>,
+        before: Box<Access>,
+    },
+    /// A grid launched to begin early touches what the grid before it uses.
+    #[error(
+        "grids overlap on global address {address:#x}: {now} may come before the {before}; a `griddepcontrol.wait` must come first"
+    )]
+    GridOverlap {
+        address: u64,
+        now: Box<Access>,
+        before: Box<Access>,
+    },
     /// Ordered, but not across the generic and async proxies.
     #[error(
         "missing proxy fence on {space} address {address:#x}: {now} may not see the {before}; a `fence.proxy.async` must lie between them"
@@ -152,12 +178,14 @@ pub enum FaultKind {
     #[error("deadlock: no warp can go on{}", list(.0))]
     Deadlock(Vec<BlockState>),
     #[error(
-        "hang: {instructions} warp instructions were executed in one cluster; raise `max_instructions` if that is legitimate{}",
-        list(.warps)
+        "hang: {instructions} warp instructions were executed in one cluster{}; raise `max_instructions` if that is legitimate{}",
+        unstarted(*.not_started), list(.warps)
     )]
     Hang {
         instructions: u64,
         warps: Vec<BlockState>,
+        /// Clusters that had not started: there was no room (`max_resident`).
+        not_started: u64,
     },
     #[error("unsupported: {0}")]
     Unsupported(String),

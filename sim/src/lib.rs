@@ -51,7 +51,7 @@ mod tensor_map;
 
 pub use analysis::{Divergence, Together};
 pub use error::{MemoryError, ParseError, SimError};
-pub use exec::{Checks, LaunchConfig, Report, launch};
+pub use exec::{Checks, LaunchConfig, Report, Stream, launch};
 pub use fault::{Access, BlockState, Fault, FaultKind};
 pub use ir::Parameter;
 pub use memory::Memory;

@@ -278,6 +278,17 @@ fn shared_addresses_name_their_block_of_the_cluster() {
             "{address} getctarank.shared::cluster.u32 %r9, %r5;"
         ));
         assert_eq!(rank, [0, 1], "{variable}");
+        let generic = format!("mov.u64 %rd4, {variable}; cvta.shared.u64 %rd5, %rd4;");
+        let rank = both(&format!("{generic} getctarank.u64 %r9, %rd5;"));
+        assert_eq!(rank, [0, 1], "{variable}");
+        // A memory operand that names the variable means the own block's, at an offset too.
+        let named = format!("st.shared.b32 [{variable}], %r2; ld.shared.b32 %r9, [{variable}];");
+        assert_eq!(both(&named), [0, 1], "{variable}");
+        // What a matrix descriptor keeps of an address is alike in every block.
+        let bits = both(&format!(
+            "{address} shr.u32 %r6, %r5, 4; and.b32 %r9, %r6, 0x3fff;"
+        ));
+        assert_eq!(bits[0], bits[1], "{variable}");
         // An own address is what `mapa` makes of it for the own rank.
         let mapped = "mov.u32 %r6, %cluster_ctarank; mapa.shared::cluster.u32 %r7, %r5, %r6;";
         let difference = both(&format!("{address} {mapped} sub.u32 %r9, %r7, %r5;"));
@@ -291,6 +302,13 @@ fn shared_addresses_name_their_block_of_the_cluster() {
     assert_eq!(both(&format!("{own} {first} {is_own}")), [1, 0]);
     let first = "and.b64 %rd6, %rd5, 0xffffffff00ffffff;";
     assert_eq!(both(&format!("{own} {first} {is_own}")), [1, 0]);
+    let in_cluster = is_own.replace("shared", "shared::cluster");
+    assert_eq!(both(&format!("{own} {first} {in_cluster}")), [1, 1]);
+    let global = "mov.u64 %rd6, %rd1;";
+    assert_eq!(both(&format!("{own} {global} {in_cluster}")), [0, 0]);
+    // A parameter of a copy: back in the window, a generic address still names its block.
+    let back = "cvta.to.shared.u64 %rd6, %rd5; cvt.u32.u64 %r5, %rd6; shr.u32 %r9, %r5, 24;";
+    assert_eq!(both(&format!("{own} {back}")), [0, 1]);
 }
 
 #[test]
@@ -511,4 +529,44 @@ fn host_memory_operations_fail_with_their_reason() {
             ..
         })
     ));
+}
+
+/// A wait may return false whenever it can not know better, and only then.
+#[test]
+fn a_wait_for_what_is_known_to_have_ended_is_true() {
+    let waits = |sync: &str| {
+        format!(
+            "
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [bar], 128;
+READY:
+    bar.sync 0;
+    mbarrier.arrive.shared::cta.b64 _, [bar];
+    {sync}
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0;
+    selp.u32 %r9, 1, 0, %p2;
+    mbarrier.test_wait.parity.shared::cta.b64 %p3, [bar], 1;     // of the phase before
+    selp.u32 %r10, 2, 0, %p3;
+    add.u32 %r9, %r9, %r10;
+"
+        )
+    };
+    let with = |sync: &str, seed| {
+        let config = LaunchConfig::new([1, 1, 1], [128, 1, 1]).schedule_seed(seed);
+        let text = body(".shared .align 8 .b64 bar;", &waits(sync));
+        run_module(&text, 128, &config)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .words
+    };
+    let falses = |sync: &str| {
+        let answers = (0..20).flat_map(|seed| with(sync, seed));
+        answers.filter(|a| a & 1 == 0).count()
+    };
+    // Every arrival is ordered before: there is nothing left to wait for.
+    assert_eq!(falses("bar.sync 0;"), 0);
+    // Otherwise some waits, and none on seed 0.
+    let drawn = falses("");
+    assert!((400..1500).contains(&drawn), "{drawn} of 2560");
+    assert!(with("", 0).iter().all(|a| a & 1 == 1));
 }

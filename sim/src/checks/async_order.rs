@@ -9,16 +9,20 @@ use std::sync::Arc;
 
 use super::clock::Known;
 use super::races::{Now, Races};
+use super::scopes::Scoped;
 use super::shadow::{AGENT, IN_FLIGHT, Kind};
 use crate::decode::SHARED_BASE;
 use crate::exec::{MbarrierKey, State, WarpId};
 use crate::fault::{Exec, FaultKind};
+use crate::ir::Scope;
 
 /// Order of one mbarrier.
 pub(crate) struct MbarrierClock {
-    gathering: Known,
-    completed: Known,
+    gathering: Scoped,
+    completed: Scoped,
     agent: u32,
+    /// Phases completed.
+    ended: u32,
     /// Who initialised it, and when.
     slot: u32,
     time: u32,
@@ -83,12 +87,12 @@ impl State<'_> {
                 key.1, key.0
             )),
         };
-        let nothing = races.threads.nothing();
         races.mbarriers.insert(
             key,
             MbarrierClock {
-                gathering: nothing.clone(),
-                completed: nothing,
+                gathering: Scoped::default(),
+                completed: Scoped::default(),
+                ended: 0,
                 agent,
                 slot: now.me,
                 time: now.time,
@@ -136,13 +140,13 @@ impl State<'_> {
         warp: WarpId,
         key: MbarrierKey,
         lane: usize,
-        release: bool,
+        scope: Scope,
     ) {
         if let Some(races) = self.races.as_deref_mut()
             && let Some(m) = races.mbarriers.get_mut(&key)
-            && release
         {
-            races.threads.release(warp, 1 << lane, &mut m.gathering);
+            let to = m.gathering.entry(warp.cta, scope, &races.threads);
+            races.threads.release(warp, 1 << lane, to);
         }
     }
 
@@ -152,17 +156,57 @@ impl State<'_> {
             && let Some(m) = races.mbarriers.get_mut(&key)
         {
             // Phases follow each other: who sees one end has seen the earlier ones end.
-            Arc::make_mut(&mut m.gathering.seen).raise(m.agent, phase);
+            for known in m.gathering.all() {
+                Arc::make_mut(&mut known.seen).raise(m.agent, phase);
+            }
+            m.ended = phase;
             m.completed = m.gathering.clone();
         }
     }
 
+    /// May a thread not have seen the last phase of an mbarrier end? Not if it has waited for it, nor if every
+    /// arrival was ordered before, unless a copy completed it. Without order nothing is known: false.
+    pub(crate) fn phase_unseen(
+        &self,
+        warp: WarpId,
+        lane: usize,
+        key: MbarrierKey,
+        by_copy: bool,
+    ) -> bool {
+        let Some(races) = self.races.as_deref() else {
+            return false;
+        };
+        let Some(m) = races.mbarriers.get(&key) else {
+            return false;
+        };
+        let me = races.threads.slot(warp, lane);
+        let waited = races.threads.seen(me).get(m.agent) >= m.ended;
+        let unordered = |known: &Known| {
+            let before = |slot| races.threads.ordered(me, slot, known.seen.get(slot));
+            let mut slots = known.seen.slots();
+            slots.any(|slot| slot != m.agent && !before(slot))
+        };
+        !waited && (by_copy || m.completed.everything().any(unordered))
+    }
+
     /// The lanes of `mask` saw a phase end.
-    pub(crate) fn mbarrier_acquired(&mut self, warp: WarpId, mask: u32, key: MbarrierKey) {
+    pub(crate) fn mbarrier_acquired(
+        &mut self,
+        warp: WarpId,
+        mask: u32,
+        key: MbarrierKey,
+        scope: Scope,
+    ) {
         if let Some(races) = self.races.as_deref_mut()
             && let Some(m) = races.mbarriers.get(&key)
         {
-            races.threads.acquire(warp, mask, &m.completed);
+            races
+                .threads
+                .acquire_scoped(warp, mask, scope, &m.completed);
+            // Copies complete with the cluster's scope (PTX ISA §9.7.9.25.4), and arrivals may have released nothing.
+            if races.threads.lags(warp, mask, m.agent, m.ended) {
+                races.threads.learn(warp, mask, m.agent, m.ended);
+            }
         }
     }
 

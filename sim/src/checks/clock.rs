@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::grids::Complete;
+
 /// Latest time seen of each slot; slots beyond the end were never seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<u32>);
@@ -20,6 +22,11 @@ impl Clock {
     #[inline(always)]
     pub(crate) fn get(&self, slot: u32) -> u32 {
         self.0.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Every slot that may have been seen.
+    pub(crate) fn slots(&self) -> std::ops::Range<u32> {
+        0..self.0.len() as u32
     }
 
     /// Raises a slot to at least `time`.
@@ -63,6 +70,9 @@ pub(crate) struct Known {
     /// Happened before, with a generic-async proxy fence on the way.
     pub(crate) fenced: Arc<Clock>,
     pub(crate) foreign: Option<Arc<Foreign>>,
+    /// Beyond what was seen: accesses up to here are over, though writes may not be visible.
+    pub(crate) over: Option<Arc<Clock>>,
+    pub(crate) complete: Complete,
 }
 
 impl Known {
@@ -72,6 +82,8 @@ impl Known {
             seen: empty.clone(),
             fenced: empty,
             foreign: None,
+            over: None,
+            complete: Complete::default(),
         }
     }
 
@@ -82,12 +94,44 @@ impl Known {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
-        foreign && Arc::ptr_eq(&self.seen, &other.seen) && Arc::ptr_eq(&self.fenced, &other.fenced)
+        let over = match (&self.over, &other.over) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        foreign
+            && over
+            && self.complete == other.complete
+            && Arc::ptr_eq(&self.seen, &other.seen)
+            && Arc::ptr_eq(&self.fenced, &other.fenced)
+    }
+
+    /// What of this does not depend on writes being visible: that reads are over, and asynchronous operations,
+    /// whose slots begin at `agents`, complete.
+    pub(crate) fn over(&self, agents: u32) -> Self {
+        let mut seen = (*self.seen).clone();
+        seen.0[..agents as usize].fill(0);
+        let mut over = self.seen.clone();
+        if let Some(more) = &self.over {
+            join_arc(&mut over, more);
+        }
+        Self {
+            seen: Arc::new(seen),
+            fenced: self.fenced.clone(),
+            over: Some(over),
+            ..Self::nothing(agents as usize)
+        }
     }
 
     pub(crate) fn join(&mut self, other: &Self) {
         join_arc(&mut self.seen, &other.seen);
         join_arc(&mut self.fenced, &other.fenced);
+        match (&mut self.over, &other.over) {
+            (Some(mine), Some(theirs)) => join_arc(mine, theirs),
+            (none @ None, theirs) => none.clone_from(theirs),
+            (Some(_), None) => {}
+        }
+        self.complete.join(other.complete);
         let Some(theirs) = &other.foreign else { return };
         let mine = Arc::make_mut(self.foreign.get_or_insert_with(Arc::default));
         for (&cluster, clock) in theirs.iter() {

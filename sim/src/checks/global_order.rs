@@ -4,17 +4,14 @@
 //! both. One read is kept, so of several unordered readers the last is checked against a later write.
 //! Accesses of single bytes are not tracked.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::clock::{Foreign, Known};
 use super::races::Races;
 use super::shadow::Kind;
 use super::{Touch, kind_of};
 use crate::exec::{PendingCopy, State, WarpId, lanes};
 use crate::fault::{Access, Exec, FaultKind};
-use crate::ir::Order;
+use crate::ir::{Order, Scope};
 
 /// Bytes a history entry covers, and its words.
 const GRANULE: u64 = 2;
@@ -22,22 +19,30 @@ const WORDS: usize = 3;
 
 const TIME_BITS: u32 = 26;
 const SLOT_BITS: u32 = 13;
-const CLUSTER_BITS: u32 = 24;
+const CLUSTER_BITS: u32 = 23;
+const LEVEL_BIT: u32 = TIME_BITS + SLOT_BITS + CLUSTER_BITS;
 /// Time of a write still in flight.
 pub(crate) const GLOBAL_IN_FLIGHT: u32 = (1 << TIME_BITS) - 1;
 
-/// A packed access: strong · cluster · slot · time.
+/// A packed access: level · cluster · slot · time. The level is 0 for a weak access, else 1 and up by scope.
 #[derive(Clone, Copy)]
 struct Stamp(u64);
 
 impl Stamp {
-    fn new(cluster: u64, slot: u32, time: u32, strong: bool) -> Self {
+    /// `scope` is that of a strong access.
+    fn new(cluster: u64, slot: u32, time: u32, scope: Option<Scope>) -> Self {
+        let level: u64 = match scope {
+            None => 0,
+            Some(Scope::Cta) => 1,
+            Some(Scope::Cluster) => 2,
+            Some(Scope::Gpu | Scope::Sys) => 3,
+        };
         let cluster = cluster & ((1 << CLUSTER_BITS) - 1);
         let time = u64::from(time.min(GLOBAL_IN_FLIGHT));
         Self(
             time | u64::from(slot) << TIME_BITS
                 | cluster << (TIME_BITS + SLOT_BITS)
-                | u64::from(strong) << 63,
+                | level << LEVEL_BIT,
         )
     }
 
@@ -53,20 +58,62 @@ impl Stamp {
         self.0 >> (TIME_BITS + SLOT_BITS) & ((1 << CLUSTER_BITS) - 1)
     }
 
-    fn strong(self) -> bool {
-        self.0 >> 63 == 1
+    fn scope(self) -> Option<Scope> {
+        match self.0 >> LEVEL_BIT {
+            0 => None,
+            1 => Some(Scope::Cta),
+            2 => Some(Scope::Cluster),
+            _ => Some(Scope::Gpu),
+        }
     }
 }
 
-/// What clusters published at global locations, shared by all of a launch.
-#[derive(Default)]
-pub(crate) struct Published {
-    /// Whether anything was: most launches publish nothing and skip the lock.
-    any: AtomicBool,
-    at: Mutex<HashMap<u64, Foreign>>,
+/// How an access counts for the order of global memory.
+pub(crate) struct Mark {
+    pub(crate) write: bool,
+    pub(crate) kind: Kind,
+    /// Of a strong access.
+    pub(crate) scope: Scope,
+    /// Replaces the warp's time: an access in flight.
+    pub(crate) time: Option<u32>,
+}
+
+impl Mark {
+    /// The source of a bulk copy.
+    pub(crate) const ASYNC_READ: Self = Self {
+        write: false,
+        kind: Kind::Async,
+        scope: Scope::Sys,
+        time: None,
+    };
+
+    fn of(touch: &Touch<'_>, rmw: bool) -> Self {
+        Self {
+            write: touch.write,
+            kind: if rmw {
+                Kind::Strong
+            } else {
+                kind_of(touch.order)
+            },
+            scope: touch.scope,
+            time: None,
+        }
+    }
 }
 
 impl Races {
+    /// Is an access of thread `me`, strong with `scope` if any, atomic with the stamped one: both strong, and each
+    /// in the other's scope?
+    fn alike(&self, me: u32, scope: Option<Scope>, stamp: Stamp) -> bool {
+        let (Some(mine), Some(theirs)) = (scope, stamp.scope()) else {
+            return false;
+        };
+        let scope = mine.min(theirs);
+        scope >= Scope::Gpu
+            || stamp.cluster() == self.cluster
+                && (scope >= Scope::Cluster || self.threads.same_cta(me, stamp.slot()))
+    }
+
     /// Is the stamped access ordered before thread `me`'s next one?
     fn stamp_ordered(&self, me: u32, stamp: Stamp) -> bool {
         if stamp.time() == GLOBAL_IN_FLIGHT {
@@ -75,11 +122,9 @@ impl Races {
         if stamp.cluster() == self.cluster {
             self.threads.ordered(me, stamp.slot(), stamp.time())
         } else {
-            self.threads.known[me as usize].seen_foreign(
-                stamp.cluster(),
-                stamp.slot(),
-                stamp.time(),
-            )
+            let (cluster, known) = (stamp.cluster(), &self.threads.known[me as usize]);
+            known.complete.contains(cluster)
+                || known.seen_foreign(cluster, stamp.slot(), stamp.time())
         }
     }
 }
@@ -89,10 +134,9 @@ impl State<'_> {
         if self.races.is_none() {
             return Ok(());
         }
-        let kind = kind_of(touch.order);
+        let mark = Mark::of(touch, false);
         for lane in lanes(touch.mask) {
-            let bytes = touch.bytes.into();
-            self.global_touch(warp, lane, touch.at[lane], bytes, touch.write, kind, None)?;
+            self.global_touch(warp, lane, touch.at[lane], touch.bytes.into(), &mark)?;
         }
         if touch.order != Order::Weak {
             self.global_sync(warp, touch, false);
@@ -104,9 +148,9 @@ impl State<'_> {
         if self.races.is_none() {
             return Ok(());
         }
+        let mark = Mark::of(touch, true);
         for lane in lanes(touch.mask) {
-            let bytes = touch.bytes.into();
-            self.global_touch(warp, lane, touch.at[lane], bytes, true, Kind::Strong, None)?;
+            self.global_touch(warp, lane, touch.at[lane], touch.bytes.into(), &mark)?;
         }
         self.global_sync(warp, touch, true);
         Ok(())
@@ -115,20 +159,21 @@ impl State<'_> {
     /// The source of a finished `cp.async`.
     pub(super) fn global_copy_read(&mut self, warp: WarpId, copy: &PendingCopy) -> Exec<()> {
         let (lane, bytes) = (copy.lane.into(), copy.src_bytes.into());
-        self.global_touch(warp, lane, copy.src, bytes, false, Kind::Plain, None)
+        let mark = Mark {
+            kind: Kind::Plain,
+            ..Mark::ASYNC_READ
+        };
+        self.global_touch(warp, lane, copy.src, bytes, &mark)
     }
 
-    /// Checks and enters one lane's access. `time` replaces the warp's time (in flight).
-    #[expect(clippy::too_many_arguments, reason = "one access, spelled out")]
+    /// Checks and enters one lane's access.
     pub(crate) fn global_touch(
         &self,
         warp: WarpId,
         lane: usize,
         address: u64,
         bytes: u64,
-        write: bool,
-        kind: Kind,
-        time: Option<u32>,
+        mark: &Mark,
     ) -> Exec<()> {
         let Some(races) = self.races.as_deref() else {
             return Ok(());
@@ -139,35 +184,31 @@ impl State<'_> {
         }
         let history = self.launch.view.history(owner, GRANULE, WORDS);
         let me = races.threads.slot(warp, lane);
-        let strong = kind == Kind::Strong;
-        let time = time.unwrap_or_else(|| races.threads.now(warp));
-        let stamp = Stamp::new(races.cluster, me, time, strong);
+        let scope = (mark.kind == Kind::Strong).then_some(mark.scope);
+        let time = mark.time.unwrap_or_else(|| races.threads.now(warp));
+        let stamp = Stamp::new(races.cluster, me, time, scope);
         let line = u64::from(self.line());
         let first = (offset / GRANULE) as usize;
         let last = ((offset + bytes - 1) / GRANULE) as usize;
         for granule in first..=last {
             let [writer, reader, lines] = entry(history, granule);
             let w = Stamp(writer.load(Relaxed));
-            if w.0 != 0 && !(strong && w.strong()) && !races.stamp_ordered(me, w) {
+            if w.0 != 0 && !races.alike(me, scope, w) && !races.stamp_ordered(me, w) {
                 let before = (w, true, lines.load(Relaxed) as u32);
                 let at = owner.base + granule as u64 * GRANULE;
-                return Err(self
-                    .global_fault(races, at, me, write, kind, before)
-                    .at(lane));
+                return Err(self.global_fault(races, at, me, mark, before).at(lane));
             }
-            if write {
+            if mark.write {
                 let r = Stamp(reader.load(Relaxed));
                 if r.0 != 0 && !races.stamp_ordered(me, r) {
                     let before = (r, false, (lines.load(Relaxed) >> 32) as u32);
                     let at = owner.base + granule as u64 * GRANULE;
-                    return Err(self
-                        .global_fault(races, at, me, write, kind, before)
-                        .at(lane));
+                    return Err(self.global_fault(races, at, me, mark, before).at(lane));
                 }
                 writer.store(stamp.0, Relaxed);
                 reader.store(0, Relaxed);
                 lines.store(line, Relaxed);
-            } else if !strong {
+            } else if scope.is_none() {
                 reader.store(stamp.0, Relaxed);
                 let old = lines.load(Relaxed) & u64::from(u32::MAX);
                 lines.store(old | line << 32, Relaxed);
@@ -177,7 +218,14 @@ impl State<'_> {
     }
 
     /// A write in flight is finished: from now on it is ordered as a write by its thread now.
-    pub(crate) fn global_landed(&self, warp: WarpId, lane: usize, address: u64, bytes: u64) {
+    pub(crate) fn global_landed(
+        &self,
+        warp: WarpId,
+        lane: usize,
+        address: u64,
+        bytes: u64,
+        reduces: bool,
+    ) {
         let Some(races) = self.races.as_deref() else {
             return;
         };
@@ -186,8 +234,9 @@ impl State<'_> {
         };
         let history = self.launch.view.history(owner, GRANULE, WORDS);
         let me = races.threads.slot(warp, lane);
-        let flying = Stamp::new(races.cluster, me, GLOBAL_IN_FLIGHT, false);
-        let landed = Stamp::new(races.cluster, me, races.threads.now(warp), false);
+        let scope = reduces.then_some(Scope::Gpu);
+        let flying = Stamp::new(races.cluster, me, GLOBAL_IN_FLIGHT, scope);
+        let landed = Stamp::new(races.cluster, me, races.threads.now(warp), scope);
         for granule in offset / GRANULE..=(offset + bytes - 1) / GRANULE {
             let [writer, ..] = entry(history, granule as usize);
             if writer.load(Relaxed) == flying.0 {
@@ -201,8 +250,7 @@ impl State<'_> {
         races: &Races,
         address: u64,
         me: u32,
-        write: bool,
-        kind: Kind,
+        mark: &Mark,
         (stamp, was_write, line): (Stamp, bool, u32),
     ) -> FaultKind {
         let verb = |write: bool, strong: bool| {
@@ -214,20 +262,22 @@ impl State<'_> {
             }
         };
         let now = Box::new(Access {
-            what: verb(write, kind == Kind::Strong),
+            what: verb(mark.write, mark.kind == Kind::Strong),
             who: self.who(races, me),
             line: self.line(),
         });
+        let own = self.launch.overall(0);
+        let earlier = stamp.cluster() < own;
         let who = if stamp.cluster() == races.cluster {
             self.who(races, stamp.slot())
+        } else if earlier {
+            self.launch.before.who(stamp.cluster(), stamp.slot())
         } else {
-            let per_cta = self.launch.warps * crate::exec::LANES as u32;
-            let (rank, thread) = (stamp.slot() / per_cta, stamp.slot() % per_cta);
-            let block = self.launch.ctaid(stamp.cluster(), rank);
-            format!("block {block:?} thread {:?}", self.launch.tid(thread))
+            let cluster = stamp.cluster() - own;
+            self.launch.shape.thread(cluster, stamp.slot())
         };
         let before = Box::new(Access {
-            what: verb(was_write, stamp.strong()),
+            what: verb(was_write, stamp.scope().is_some()),
             who,
             line,
         });
@@ -236,6 +286,21 @@ impl State<'_> {
                 "{now} of global address {address:#x}, which the unfinished {before} still uses"
             ));
         }
+        if earlier {
+            return FaultKind::GridOverlap {
+                address,
+                now,
+                before,
+            };
+        }
+        if mark.kind == Kind::Strong && stamp.scope().is_some() {
+            return FaultKind::Scope {
+                space: "global",
+                address,
+                now,
+                before,
+            };
+        }
         FaultKind::Race {
             space: "global",
             address,
@@ -243,79 +308,9 @@ impl State<'_> {
             before,
         }
     }
-
-    /// What a strong access publishes and learns at its location.
-    fn global_sync(&mut self, warp: WarpId, touch: &Touch<'_>, rmw: bool) {
-        let published = &self.launch.published;
-        let Some(races) = self.races.as_deref_mut() else {
-            return;
-        };
-        for lane in lanes(touch.mask) {
-            let (slot, one) = (races.threads.slot(warp, lane), 1 << lane);
-            let address = touch.at[lane];
-            if (rmw || !touch.write) && published.any.load(Relaxed) {
-                let at = published.at.lock().unwrap_or_else(|e| e.into_inner());
-                if let Some(foreign) = at.get(&address) {
-                    let known = arriving(races, foreign);
-                    if touch.order.acquires() {
-                        races.threads.acquire(warp, one, &known);
-                    } else {
-                        races.threads.finds(slot, &known);
-                    }
-                }
-            }
-            if !touch.write {
-                continue;
-            }
-            let known = if touch.order.releases() {
-                let mut known = races.threads.nothing();
-                races.threads.release(warp, one, &mut known);
-                Some(known)
-            } else {
-                races.threads.published(slot).cloned()
-            };
-            if known.is_none() && !published.any.load(Relaxed) {
-                continue;
-            }
-            let mut at = published.at.lock().unwrap_or_else(|e| e.into_inner());
-            if !rmw {
-                at.remove(&address);
-            }
-            if let Some(known) = known {
-                published.any.store(true, Relaxed);
-                let here = at.entry(address).or_default();
-                departing(races, &known, here);
-            }
-        }
-    }
 }
 
 fn entry(history: &[AtomicU64], granule: usize) -> [&AtomicU64; WORDS] {
     let start = granule * WORDS;
     std::array::from_fn(|i| &history[start + i])
-}
-
-/// Published knowledge, as a thread of this cluster learns it.
-fn arriving(races: &Races, foreign: &Foreign) -> Known {
-    let mut known = races.threads.nothing();
-    let mut others = foreign.clone();
-    if let Some(own) = others.remove(&races.cluster) {
-        known.seen = own;
-    }
-    known.foreign = Some(Arc::new(others));
-    known
-}
-
-/// Adds a thread's knowledge to what is published at a location.
-fn departing(races: &Races, known: &Known, here: &mut Foreign) {
-    let others = known.foreign.iter().flat_map(|f| f.iter());
-    let own = std::iter::once((&races.cluster, &known.seen));
-    for (&cluster, clock) in others.chain(own) {
-        match here.get_mut(&cluster) {
-            Some(old) => Arc::make_mut(old).join(clock),
-            None => {
-                here.insert(cluster, clock.clone());
-            }
-        }
-    }
 }

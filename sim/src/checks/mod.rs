@@ -4,17 +4,22 @@ mod async_order;
 mod clock;
 mod counting;
 mod global_order;
+mod grids;
+mod published;
 mod races;
+mod scopes;
 mod shadow;
 mod shared_order;
 mod sync;
 mod threads;
 
-pub(crate) use global_order::{GLOBAL_IN_FLIGHT, Published};
+pub(crate) use global_order::{GLOBAL_IN_FLIGHT, Mark};
+pub(crate) use grids::Complete;
+pub(crate) use published::Published;
 pub(crate) use races::Races;
 
 use crate::exec::LANES;
-use crate::ir::Order;
+use crate::ir::{Order, Scope};
 pub(crate) use shadow::Kind;
 
 /// One warp's access to memory.
@@ -26,6 +31,8 @@ pub(crate) struct Touch<'a> {
     pub(crate) bytes: u32,
     pub(crate) write: bool,
     pub(crate) order: Order,
+    /// Of an access that is not weak.
+    pub(crate) scope: Scope,
 }
 
 fn kind_of(order: Order) -> Kind {

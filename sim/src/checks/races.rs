@@ -9,10 +9,12 @@ use std::collections::HashMap;
 
 use super::async_order::MbarrierClock;
 use super::clock::Known;
+use super::scopes::Scoped;
 use super::shadow::{Cell, IN_FLIGHT, Kind, Reader, Shadow, Writer};
 use super::threads::Threads;
 use crate::exec::{MbarrierKey, State, WarpId};
 use crate::fault::{Access, FaultKind};
+use crate::ir::Scope;
 
 /// A barrier's knowledge: what has arrived, and what the last opening handed out.
 #[derive(Clone, Default)]
@@ -32,7 +34,7 @@ pub(crate) struct Races {
     pub(super) store_agents: HashMap<u32, u32>,
     pub(super) wgmma_agents: HashMap<(u32, u32), u32>,
     /// Locations of shared memory used to synchronise, by CTA rank and address.
-    pub(super) locations: HashMap<(u32, u64), Known>,
+    pub(super) locations: HashMap<(u32, u64), Scoped>,
     /// Names of agents, whose slots follow the threads'.
     pub(super) agents: Vec<String>,
     /// Cluster number, for global memory.
@@ -52,6 +54,8 @@ pub(super) struct Now {
     pub(super) line: u32,
     pub(super) write: bool,
     pub(super) kind: Kind,
+    /// Of a strong access.
+    pub(super) scope: Scope,
 }
 
 /// What an access conflicts with.
@@ -63,6 +67,8 @@ pub(super) struct Conflict {
     in_flight: bool,
     /// Ordered, but without a proxy fence.
     unfenced: bool,
+    /// Ordered, if a scope were larger.
+    scope: bool,
     /// The bytes are an mbarrier.
     object: bool,
 }
@@ -94,6 +100,7 @@ impl Races {
             line,
             write,
             kind,
+            scope: Scope::Sys,
         }
     }
 
@@ -107,7 +114,7 @@ impl Races {
     ) -> Result<(), (usize, Conflict)> {
         let threads = &self.threads;
         self.shared[rank as usize].each(start, size, |at, cell| {
-            Self::touch(threads, cell, now).map_err(|conflict| (at, conflict))
+            Self::touch(threads, rank, cell, now).map_err(|conflict| (at, conflict))
         })
     }
 
@@ -117,12 +124,14 @@ impl Races {
         self.threads.slots() + self.agents.len() as u32 - 1
     }
 
-    /// Checks an access against one byte's (or word's) history, and enters it.
+    /// Checks an access against one byte's (or word's) history in CTA `rank`'s memory, and enters it.
     #[inline(always)]
-    pub(super) fn touch(threads: &Threads, cell: &mut Cell, now: &Now) -> Result<(), Conflict> {
+    fn touch(threads: &Threads, rank: u32, cell: &mut Cell, now: &Now) -> Result<(), Conflict> {
         let w = cell.writer;
         let both_strong = now.kind == Kind::Strong && w.kind == Kind::Strong;
-        if w.time != 0 && !both_strong {
+        let alike = both_strong
+            && (now.scope.min(w.scope) >= Scope::Cluster || threads.same_cta(now.me, w.slot));
+        if w.time != 0 && !alike {
             let conflict = |in_flight, unfenced| Conflict {
                 slot: w.slot,
                 line: w.line,
@@ -130,6 +139,7 @@ impl Races {
                 kind: w.kind,
                 in_flight,
                 unfenced,
+                scope: both_strong || threads.is_over(now.me, w.slot, w.time),
                 object: w.kind == Kind::Mbarrier,
             };
             if w.time == IN_FLIGHT {
@@ -138,7 +148,8 @@ impl Races {
             if w.kind == Kind::Mbarrier && now.kind != Kind::Mbarrier {
                 return Err(conflict(false, false));
             }
-            if !threads.ordered(now.me, w.slot, w.time) {
+            let over = || now.write && threads.overwritable(now.me, w.slot, w.time, rank);
+            if !threads.ordered(now.me, w.slot, w.time) && !over() {
                 return Err(conflict(false, false));
             }
             // The async proxy sees a generic write only across a proxy fence.
@@ -158,6 +169,7 @@ impl Races {
                     kind: Kind::Plain,
                     in_flight: false,
                     unfenced: false,
+                    scope: false,
                     object: false,
                 });
             }
@@ -166,6 +178,7 @@ impl Races {
                 time: now.time,
                 line: now.line,
                 kind: now.kind,
+                scope: now.scope,
             };
             cell.clear_readers();
         } else if now.kind != Kind::Strong {
@@ -245,6 +258,14 @@ impl State<'_> {
         }
         if with.unfenced {
             return FaultKind::ProxyFence {
+                space,
+                address,
+                now: current,
+                before,
+            };
+        }
+        if with.scope {
+            return FaultKind::Scope {
                 space,
                 address,
                 now: current,

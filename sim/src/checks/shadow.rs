@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::threads::Threads;
+use crate::ir::Scope;
 
 /// Time of a write that nothing can be ordered after yet: an asynchronous operation in flight.
 pub(crate) const IN_FLIGHT: u32 = u32::MAX;
@@ -26,12 +27,26 @@ pub(crate) enum Kind {
 }
 
 /// The last write of a byte; time 0 is none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer {
     pub(crate) slot: u32,
     pub(crate) time: u32,
     pub(crate) line: u32,
     pub(crate) kind: Kind,
+    /// Of a strong write.
+    pub(crate) scope: Scope,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self {
+            slot: 0,
+            time: 0,
+            line: 0,
+            kind: Kind::default(),
+            scope: Scope::Sys,
+        }
+    }
 }
 
 /// Lanes of a warp that read at one time, or an agent (mask 1).
@@ -117,6 +132,9 @@ impl Cell {
                 continue;
             }
             let mut behind = threads.seen(me).behind(r.who, r.time) & r.mask;
+            if let Some(over) = threads.over(me).filter(|_| behind != 0) {
+                behind &= over.behind(r.who, r.time);
+            }
             if me / 32 == r.who {
                 behind &= !(1 << (me % 32));
             }

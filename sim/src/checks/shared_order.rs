@@ -1,6 +1,7 @@
 //! Accesses to shared memory, in order.
 
 use super::races::{Conflict, Now};
+use super::scopes::Scoped;
 use super::shadow::{IN_FLIGHT, Kind};
 use super::{Touch, kind_of};
 use crate::decode::SHARED_BASE;
@@ -24,7 +25,10 @@ impl State<'_> {
             return Ok(());
         };
         for lane in lanes(touch.mask) {
-            let now = races.now(warp, lane, line, touch.write, kind);
+            let now = Now {
+                scope: touch.scope,
+                ..races.now(warp, lane, line, touch.write, kind)
+            };
             let start = (touch.at[lane] - u64::from(SHARED_BASE)) as usize;
             let found = races.enter(rank, start, touch.bytes as usize, &now);
             if let Err((at, conflict)) = found {
@@ -77,25 +81,31 @@ impl State<'_> {
             let key = (rank, touch.at[lane]);
             let one = 1 << lane;
             let reads = rmw || !touch.write;
-            if let Some(known) = races.locations.get(&key).filter(|_| reads) {
-                if touch.order.acquires() {
-                    races.threads.acquire(warp, one, known);
-                } else {
-                    races.threads.finds(slot, known);
+            if let Some(place) = races.locations.get(&key).filter(|_| reads) {
+                for (needed, known) in place.seen_by(warp.cta) {
+                    match needed {
+                        Some(needed) if touch.scope < needed => {}
+                        Some(_) if touch.order.acquires() => {
+                            races.threads.acquire(warp, one, known);
+                        }
+                        Some(needed) => races.threads.finds(slot, needed, known),
+                        None => {}
+                    }
                 }
             }
             if touch.write {
-                let mut known = races.threads.nothing();
-                if touch.order.releases() {
-                    races.threads.release(warp, one, &mut known);
-                } else if let Some(published) = races.threads.published(slot) {
-                    known = published.clone();
-                }
+                let place = races.locations.entry(key).or_default();
                 // A read-modify-write continues the release sequence; a store starts a new one.
-                match races.locations.get_mut(&key) {
-                    Some(old) if rmw => old.join(&known),
-                    _ => {
-                        races.locations.insert(key, known);
+                if !rmw {
+                    *place = Scoped::default();
+                }
+                if touch.order.releases() {
+                    let known = place.entry(warp.cta, touch.scope, &races.threads);
+                    races.threads.release(warp, one, known);
+                } else {
+                    for (scope, known) in races.threads.published(slot) {
+                        let scope = touch.scope.min(*scope);
+                        place.entry(warp.cta, scope, &races.threads).join(known);
                     }
                 }
             }

@@ -31,6 +31,25 @@ impl State<'_> {
         }
     }
 
+    /// The time of a warp, for [`Self::follows`].
+    pub(crate) fn clock(&self, warp: WarpId) -> u32 {
+        self.races.as_deref().map_or(0, |r| r.threads.now(warp))
+    }
+
+    /// Is what warp `other` of the CTA did at `time` ordered before `warp`'s next instruction? Always, if order is
+    /// not checked.
+    pub(crate) fn follows(&self, warp: WarpId, other: u32, time: u32) -> bool {
+        let other = WarpId {
+            index: other,
+            number: warp.number - warp.index + other,
+            ..warp
+        };
+        self.races.as_deref().is_none_or(|races| {
+            let (me, they) = (races.threads.slot(warp, 0), races.threads.slot(other, 0));
+            races.threads.ordered(me, they, time)
+        })
+    }
+
     /// `bar.warp.sync`: the lanes of `mask` know each other's past.
     pub(crate) fn warp_synchronises(&mut self, warp: WarpId, mask: u32) {
         if let Some(races) = self.races.as_deref_mut() {
@@ -76,7 +95,7 @@ impl State<'_> {
                 }
             }
             match fence {
-                Fence::Memory(_) => races.threads.memory_fence(warp, m),
+                Fence::Memory(scope) => races.threads.memory_fence(warp, m, scope),
                 // The check covers shared memory; a fence of global memory alone does not help it.
                 Fence::ProxyAsync { shared: true, .. } => races.threads.proxy_fence(warp, m),
                 Fence::ProxyAsync { .. } | Fence::ProxyOther | Fence::MbarrierInit => {}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::clock::{Clock, Known, join_all};
 use crate::exec::{LANES, WarpId};
+use crate::ir::Scope;
 
 /// Lanes of a warp, as indices.
 fn lanes(mask: u32) -> impl Iterator<Item = usize> {
@@ -16,10 +17,10 @@ pub(crate) struct Threads {
     pub(crate) known: Vec<Known>,
     /// Own time up to which a thread's accesses have passed its own proxy fence.
     fenced_own: Vec<u32>,
-    /// What a thread published by its last memory fence; its relaxed writes carry it.
-    released: Vec<Option<Known>>,
-    /// What its relaxed reads found; its next memory fence makes it known.
-    found: Vec<Option<Known>>,
+    /// What a thread published by its last memory fence of each scope; its relaxed writes carry it.
+    released: Vec<Vec<(Scope, Known)>>,
+    /// What its relaxed reads found, and the scope it takes: its next memory fence of that makes it known.
+    found: Vec<Vec<(Scope, Known)>>,
     /// Slot that counts how far a warp's reads are complete, for warps that ever waited for `wgmma`s.
     pub(super) reads: Vec<Option<u32>>,
     warps_per_cta: u32,
@@ -34,8 +35,8 @@ impl Threads {
             time: vec![1; warps],
             known: vec![Known::nothing(slots); slots],
             fenced_own: vec![0; slots],
-            released: vec![None; slots],
-            found: vec![None; slots],
+            released: vec![Vec::new(); slots],
+            found: vec![Vec::new(); slots],
             reads: vec![None; warps],
             warps_per_cta,
             slots,
@@ -106,6 +107,11 @@ impl Threads {
         self.acquire(warp, m, &fact);
     }
 
+    /// Has a lane of `m` not seen `slot` at `time`?
+    pub(crate) fn lags(&self, warp: WarpId, m: u32, slot: u32, time: u32) -> bool {
+        lanes(m).any(|lane| self.seen(self.slot(warp, lane)).get(slot) < time)
+    }
+
     /// The warp's reads so far are complete, and all its lanes know: `slot` counts them.
     pub(super) fn reads_complete(&mut self, warp: WarpId, slot: u32) {
         let now = self.time[warp.number as usize];
@@ -125,11 +131,14 @@ impl Threads {
         self.time[w] += 1;
     }
 
-    /// A memory fence (`membar`, `fence`): later relaxed writes release, earlier relaxed reads acquire.
-    pub(crate) fn memory_fence(&mut self, warp: WarpId, m: u32) {
+    /// A memory fence (`membar`, `fence`): later relaxed writes release, earlier relaxed reads acquire, as far
+    /// as its scope reaches.
+    pub(crate) fn memory_fence(&mut self, warp: WarpId, m: u32, scope: Scope) {
         let start = warp.number as usize * LANES;
         for lane in lanes(m) {
-            if let Some(found) = self.found[start + lane].take() {
+            for (_, found) in
+                self.found[start + lane].extract_if(.., |(needed, _)| *needed <= scope)
+            {
                 self.known[start + lane].join(&found);
             }
         }
@@ -141,22 +150,48 @@ impl Threads {
             Arc::make_mut(&mut all.seen).raise((start + lane) as u32, now);
             let fenced = self.fenced_own[start + lane];
             Arc::make_mut(&mut all.fenced).raise((start + lane) as u32, fenced);
-            self.released[start + lane] = Some(all.clone());
+            let released = &mut self.released[start + lane];
+            released.retain(|(wider, _)| *wider > scope);
+            released.push((scope, all.clone()));
         }
         self.time[start / LANES] += 1;
     }
 
-    /// What a relaxed write of this thread publishes.
-    pub(crate) fn published(&self, slot: u32) -> Option<&Known> {
-        self.released[slot as usize].as_ref()
+    /// What a relaxed write of this thread publishes, by the scope of the fence before it.
+    pub(crate) fn published(&self, slot: u32) -> &[(Scope, Known)] {
+        &self.released[slot as usize]
     }
 
-    /// A relaxed read found a location that publishes `from`.
-    pub(crate) fn finds(&mut self, slot: u32, from: &Known) {
-        match &mut self.found[slot as usize] {
-            Some(found) => found.join(from),
-            none => *none = Some(from.clone()),
+    /// A relaxed read found a location that publishes `from` to threads within `needed`.
+    pub(crate) fn finds(&mut self, slot: u32, needed: Scope, from: &Known) {
+        let found = &mut self.found[slot as usize];
+        match found.iter_mut().find(|(scope, _)| *scope == needed) {
+            Some((_, found)) => found.join(from),
+            None => found.push((needed, from.clone())),
         }
+    }
+
+    /// Are two slots threads of one CTA?
+    pub(crate) fn same_cta(&self, a: u32, b: u32) -> bool {
+        self.thread_of(a).0 == self.thread_of(b).0
+    }
+
+    /// Would `slot`'s time `time` happen before the next access of thread `me` if scopes were larger?
+    pub(crate) fn is_over(&self, me: u32, slot: u32, time: u32) -> bool {
+        self.over(me).is_some_and(|over| over.get(slot) >= time)
+    }
+
+    /// May thread `me` write over what `slot` wrote at `time` to CTA `rank`'s memory? A write to the own CTA's shared
+    /// memory is over when it is known to be, visible or not.
+    #[inline(never)]
+    pub(crate) fn overwritable(&self, me: u32, slot: u32, time: u32, rank: u32) -> bool {
+        self.is_over(me, slot, time) && self.thread_of(slot).0 == rank
+    }
+
+    /// Accesses that are over for thread `me`, beyond what it has seen.
+    #[inline(always)]
+    pub(crate) fn over(&self, me: u32) -> Option<&Clock> {
+        self.known[me as usize].over.as_deref()
     }
 
     /// Does `slot`'s time `time` happen before the next access of thread `me`?

@@ -147,7 +147,8 @@ impl<'a> Builder<'_, 'a> {
         let release = !relaxed;
         mods.take("release");
         mods.take("acquire");
-        scope(mods);
+        // PTX ISA §9.7.13.15.13 and .16: without a scope, `.cta`.
+        let scope = scope(mods).unwrap_or(Scope::Cta);
         let place = space(mods);
         if !matches!(place, Space::Generic | Space::Shared | Space::SharedCluster) {
             return Err(unsupported("mbarrier outside shared memory"));
@@ -171,7 +172,7 @@ impl<'a> Builder<'_, 'a> {
                 state: self.src64(&o[1])?,
             };
             // No barrier is touched: any address stands in.
-            return self.mbarrier_op(kind, None, release, place);
+            return self.mbarrier_op(kind, None, (release, scope), place);
         } else if mods.take("arrive") {
             self.arrive(mods, o, false)?
         } else if mods.take("arrive_drop") {
@@ -193,6 +194,10 @@ impl<'a> Builder<'_, 'a> {
                 &o[0],
             )
         } else {
+            // PTX ISA §9.7.13.15.16: only `.shared::cta`.
+            if place == Space::SharedCluster {
+                return Err(unsupported("a wait for another CTA's mbarrier"));
+            }
             let blocking = mods.take("try_wait");
             if !blocking && !mods.take("test_wait") {
                 return Err(unsupported("this `mbarrier`"));
@@ -220,7 +225,7 @@ impl<'a> Builder<'_, 'a> {
                 &o[1],
             )
         };
-        self.mbarrier_op(kind, Some(address), release, place)
+        self.mbarrier_op(kind, Some(address), (release, scope), place)
     }
 
     fn arrive<'o>(
@@ -262,7 +267,7 @@ impl<'a> Builder<'_, 'a> {
         &mut self,
         kind: MbarrierKind,
         address: Option<&Operand<'a>>,
-        release: bool,
+        (release, scope): (bool, Scope),
         place: Space,
     ) -> Decode<Op> {
         let addr = match address {
@@ -283,6 +288,7 @@ impl<'a> Builder<'_, 'a> {
             cluster: place == Space::SharedCluster,
             generic: place == Space::Generic,
             release,
+            scope,
         })))
     }
 }

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::memory::{cache_hints, rmw_op, rmw_type, space, without_policy};
 use super::mods::Mods;
 use super::{Decode, malformed, unsupported, want};
-use crate::ir::{Addr, BulkOp, CpAsync, MbarrierKind, Op, Reg, RmwOp, RmwTy, Space};
+use crate::ir::{Addr, BulkOp, CpAsync, MbarrierKind, Op, Reg, RmwOp, RmwTy, Scope, Space};
 use crate::ptx::ast::{Operand, Ty};
 
 fn constant(operand: &Operand<'_>) -> Decode<u32> {
@@ -62,7 +62,7 @@ impl<'a> Builder<'_, 'a> {
             return self.mbarrier_op(
                 MbarrierKind::CpAsyncArrive { noinc },
                 Some(&o[0]),
-                true,
+                (true, Scope::Cta),
                 place,
             );
         }
@@ -167,7 +167,11 @@ impl<'a> Builder<'_, 'a> {
         let load = mods.take("mbarrier::complete_tx::bytes");
         let store = mods.take("bulk_group");
         let (to, from) = (space(mods), space(mods));
-        let to_shared = matches!(to, Space::SharedCluster | Space::Shared);
+        let own = to == Space::Shared;
+        let to_shared = own || to == Space::SharedCluster;
+        if own && multicast {
+            return Err(unsupported("a multicast to `.shared::cta`"));
+        }
         match (dims, load, store) {
             (Some(dims), true, false) if to_shared && from == Space::Global && !reduce => {
                 mods.take("tile");
@@ -175,6 +179,7 @@ impl<'a> Builder<'_, 'a> {
                 let dst = self.address(&o[0])?.0;
                 let (map, coords) = self.tensor_operand(&o[1], dims)?;
                 Ok(bulk(BulkOp::TensorLoad {
+                    own,
                     dst,
                     map,
                     coords,
@@ -206,6 +211,7 @@ impl<'a> Builder<'_, 'a> {
                 let mbar = self.address(&o[3])?.0;
                 match from {
                     Space::Global => Ok(bulk(BulkOp::Load {
+                        own,
                         dst,
                         src,
                         bytes,
@@ -231,8 +237,8 @@ impl<'a> Builder<'_, 'a> {
                 want(o, 3)?;
                 let reduce = if reduce {
                     let f = reduction(mods)?;
-                    mods.take("noftz");
-                    Some((f, bulk_type(mods.ty()?)?))
+                    let noftz = mods.take("noftz");
+                    Some((f, bulk_type(f, mods.ty()?, noftz)?))
                 } else {
                     None
                 };
@@ -252,8 +258,23 @@ fn bulk(op: BulkOp) -> Op {
     Op::Bulk(Box::new(op))
 }
 
-fn bulk_type(ty: Ty) -> Decode<RmwTy> {
-    rmw_type(ty)
-        .filter(|ty| !matches!(ty, RmwTy::F16x2 | RmwTy::Bf16x2))
-        .ok_or_else(|| unsupported("bulk reduction of this type"))
+/// The type of a bulk reduction to global memory, where there is one (PTX ISA §9.7.9.25.4.2).
+fn bulk_type(f: RmwOp, ty: Ty, noftz: bool) -> Decode<RmwTy> {
+    let half = matches!(ty, Ty::F16 | Ty::Bf16);
+    let integer = matches!(ty, Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64);
+    let known = match f {
+        RmwOp::Add => (integer && ty != Ty::S64) || half || matches!(ty, Ty::F32 | Ty::F64),
+        RmwOp::Min | RmwOp::Max => integer || half,
+        RmwOp::Inc | RmwOp::Dec => ty == Ty::U32,
+        _ => matches!(ty, Ty::B32 | Ty::B64),
+    };
+    if !known {
+        return Err(unsupported("bulk reduction of this type"));
+    }
+    if noftz != (half && f == RmwOp::Add) {
+        return Err(malformed(
+            "`.noftz` belongs to bulk additions of 16-bit floats, and only there",
+        ));
+    }
+    rmw_type(ty).ok_or_else(|| unsupported("bulk reduction of this type"))
 }

@@ -120,6 +120,16 @@ pub(super) fn rmw_type(ty: Ty) -> Option<RmwTy> {
     })
 }
 
+/// Vector sizes an atomic has on sm_90 (PTX ISA §9.7.13.5, §9.7.13.6).
+fn vectors(f: RmwOp, ty: RmwTy) -> &'static [usize] {
+    match ty {
+        RmwTy::F32 if f == RmwOp::Add => &[2, 4],
+        RmwTy::F16x2 | RmwTy::Bf16x2 => &[2, 4],
+        RmwTy::F16 | RmwTy::Bf16 => &[2, 4, 8],
+        _ => &[],
+    }
+}
+
 impl<'a> Builder<'_, 'a> {
     /// The space of an access once its address symbol is known.
     pub(super) fn settle_space(&self, written: Space, symbol: Option<Space>) -> Decode<Space> {
@@ -161,7 +171,8 @@ impl<'a> Builder<'_, 'a> {
 
     fn load_store(&mut self, mods: &mut Mods<'a>, o: &[Operand<'a>], load: bool) -> Decode<Op> {
         let order = order(mods);
-        scope(mods);
+        // A volatile access has no scope written: its is the system's.
+        let scope = scope(mods).unwrap_or(Scope::Sys);
         let written = space(mods);
         let policy = cache_hints(mods);
         let lanes = vector(mods);
@@ -199,6 +210,7 @@ impl<'a> Builder<'_, 'a> {
             elem_bytes: bytes as u32,
             signed: ty.is_signed(),
             order: order.unwrap_or(Order::Weak),
+            scope,
             addr,
             slots,
         });
@@ -207,13 +219,14 @@ impl<'a> Builder<'_, 'a> {
 
     fn atomic(&mut self, mods: &mut Mods<'a>, o: &[Operand<'a>], returns: bool) -> Decode<Op> {
         let order = order(mods).unwrap_or(Order::Relaxed);
-        scope(mods);
+        // PTX ISA §9.7.13.5: without a scope, `.gpu`.
+        let scope = scope(mods).unwrap_or(Scope::Gpu);
         let written = space(mods);
         if mods.take("async") {
             return Err(unsupported("`red.async`"));
         }
         let policy = cache_hints(mods);
-        mods.take("noftz");
+        let noftz = mods.take("noftz");
         let lanes = vector(mods);
         let f = mods
             .find(rmw_op)
@@ -230,8 +243,16 @@ impl<'a> Builder<'_, 'a> {
             RmwOp::Inc | RmwOp::Dec => ty == RmwTy::U32,
             _ => !float,
         };
-        if !known || (lanes > 1 && !(ty == RmwTy::F32 || half)) {
+        if !known || (lanes > 1 && !vectors(f, ty).contains(&lanes)) {
             return Err(unsupported("this atomic operation on this type"));
+        }
+        if lanes > 1 && !matches!(written, Space::Global | Space::Generic) {
+            return Err(unsupported("an atomic vector outside global memory"));
+        }
+        if half != noftz {
+            return Err(malformed(
+                "`.noftz` belongs to atomics of 16-bit floats, and only there",
+            ));
         }
         let o = without_policy(policy, o)?;
         let first = usize::from(returns);
@@ -271,6 +292,7 @@ impl<'a> Builder<'_, 'a> {
             f,
             ty,
             order,
+            scope,
             addr,
             dst,
             a,

@@ -11,6 +11,7 @@ fn window(mods: &mut Mods<'_>) -> Decode<Window> {
         ("global", Window::Global),
         ("shared", Window::Shared),
         ("shared::cta", Window::Shared),
+        ("shared::cluster", Window::SharedCluster),
         ("local", Window::Local),
         ("param", Window::Param),
         ("param::entry", Window::Param),
@@ -51,13 +52,15 @@ impl<'a> Builder<'_, 'a> {
             }
             _ => {
                 want(o, 2)?;
-                if !mods.take("shared::cluster") {
-                    return Err(unsupported("`getctarank` on a generic address"));
-                }
+                let generic = !mods.take("shared::cluster");
                 let wide = mods.ty()?.bytes() == 8;
                 let width = if wide { Width::W64 } else { Width::W32 };
+                if generic && !wide {
+                    return Err(unsupported("a 32-bit generic address"));
+                }
                 Ok(Op::GetCtaRank {
                     wide,
+                    generic,
                     d: self.dst32(&o[0])?,
                     a: self.src(width, &o[1])?,
                 })

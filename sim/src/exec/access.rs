@@ -48,6 +48,7 @@ fn touch<'a>(at: &'a [u64; LANES], mask: u32, op: &LdSt, write: bool) -> Touch<'
         bytes: op.bytes(),
         write,
         order: op.order,
+        scope: op.scope,
     }
 }
 

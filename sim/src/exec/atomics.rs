@@ -29,6 +29,7 @@ impl State<'_> {
                 bytes,
                 write: true,
                 order: op.order,
+                scope: op.scope,
             };
             self.atomic_order(warp.id, &touch, memory)?;
             for lane in lanes(mask) {
@@ -44,6 +45,15 @@ impl State<'_> {
                                 self.global_range(at[lane], bytes.into(), bytes.into(), lane)?;
                             self.check_written_global(owner, offset + step, at[lane], elem, lane)?;
                             owner.update(offset + step, elem, f)
+                        }
+                        Memory::Shared(_) if op.a.len() > 1 => {
+                            return Err(FaultKind::OutOfBounds {
+                                space: memory.name(),
+                                address: at[lane],
+                                bytes: bytes.into(),
+                                detail: "atomic vectors work on global memory only".into(),
+                            }
+                            .at(lane));
                         }
                         Memory::Shared(rank) => {
                             let start = self.shared_range(

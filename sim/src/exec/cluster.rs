@@ -7,7 +7,7 @@ use super::bulk::Flight;
 use super::cluster_barrier::ClusterGate;
 use super::launch::Launch;
 use super::mbarrier::{Key as MbarrierKey, Mbarrier};
-use super::registers::{self, Pool};
+use super::registers::{self, Pool, Reallocation};
 use super::regs::{LANES, Regs};
 use super::rng::Rng;
 use super::tensor::wgmma::Warpgroup;
@@ -34,6 +34,8 @@ pub(crate) struct Cta {
     pub(crate) warps_left: u32,
     /// Registers to trade by `setmaxnreg`, if the kernel's bounds make it effective.
     pub(crate) pool: Option<Pool>,
+    /// `setmaxnreg`s executed, by warp.
+    pub(crate) reallocations: Vec<Vec<Reallocation>>,
 }
 
 /// Everything of a cluster but its warps, so a warp can be borrowed beside it.
@@ -102,6 +104,7 @@ impl<'l> Cluster<'l> {
                 shared: Shared::new(launch.shared_bytes),
                 barriers: vec![NamedBarrier::default(); BARRIERS],
                 warps_left: launch.warps,
+                reallocations: vec![Vec::new(); launch.warps as usize],
                 pool: registers::at_entry(launch.kernel).map(|n| Pool::new(launch.warps, n)),
             });
             for w in 0..launch.warps {
@@ -125,7 +128,7 @@ impl<'l> Cluster<'l> {
                         launch.ctas_per_cluster(),
                         launch.warps,
                         launch.shared_bytes,
-                        index,
+                        launch.overall(index),
                     ))
                 }),
                 copies: vec![Vec::new(); warps.len()],
@@ -177,6 +180,8 @@ impl<'l> Cluster<'l> {
                 let kind = FaultKind::Hang {
                     instructions: self.state.instructions,
                     warps: self.states(),
+                    // Whoever started them counts the rest.
+                    not_started: 0,
                 };
                 return Err(self.fault(w, Raise { kind, lane: None }));
             }

@@ -52,11 +52,14 @@ pub struct LaunchConfig {
     /// Dynamic shared memory, in bytes.
     pub shared_bytes: u32,
     pub checks: Checks,
-    /// 0 runs warps in turn; any other seed interleaves warps and finishes asynchronous operations
-    /// in an order of its own, the same in each run.
+    /// 0 starts clusters by number and runs warps in turn; any other seed starts clusters, interleaves warps
+    /// and finishes asynchronous operations in an order of its own, the same in each run.
     pub schedule_seed: u64,
     /// A cluster that executes more warp instructions than this hangs: a fault.
     pub max_instructions: u64,
+    /// Clusters the GPU has room for at once. One more starts when another ends, so a cluster that waits for one
+    /// which has not started may wait for ever.
+    pub max_resident: u32,
 }
 
 impl Default for LaunchConfig {
@@ -69,6 +72,7 @@ impl Default for LaunchConfig {
             checks: Checks::ALL,
             schedule_seed: 0,
             max_instructions: 1 << 30,
+            max_resident: 64,
         }
     }
 }
@@ -110,6 +114,12 @@ impl LaunchConfig {
     /// Sets the hang guard, in warp instructions of one cluster.
     pub fn max_instructions(mut self, n: u64) -> Self {
         self.max_instructions = n;
+        self
+    }
+
+    /// Sets how many clusters the GPU has room for at once.
+    pub fn max_resident(mut self, clusters: u32) -> Self {
+        self.max_resident = clusters;
         self
     }
 }

@@ -1,12 +1,15 @@
 //! Launching a kernel: arguments checked, clusters spread over the CPU's cores.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use super::config::{Checks, LaunchConfig, Report};
 use super::regs::LANES;
+use super::shape::{Shape, coordinates, product};
+use super::stream::{Before, Stream};
 use super::{MAX_SHARED_BYTES, MAX_THREADS, window, work};
-use crate::checks::Published;
+use crate::checks::{Complete, Published};
 use crate::decode::SHARED_BASE;
 use crate::error::SimError;
 use crate::ir::kernel::{LaneMask, Preset};
@@ -31,7 +34,10 @@ pub(crate) struct Launch<'l> {
     pub(crate) touched: Vec<Touched>,
     globals: Arc<[u64]>,
     pub(crate) params: Vec<u8>,
-    cluster: [u32; 3],
+    pub(crate) shape: Shape,
+    /// Launches that may not have ended, and whether a thread has waited for them.
+    pub(crate) before: Before,
+    waited: AtomicBool,
     /// Threads and warps of a CTA.
     pub(crate) threads: u32,
     pub(crate) warps: u32,
@@ -40,26 +46,14 @@ pub(crate) struct Launch<'l> {
     dynamic_base: u32,
 }
 
-fn product(dims: [u32; 3]) -> u64 {
-    dims.iter().map(|&d| u64::from(d)).product()
-}
-
-fn coordinates(index: u64, dims: [u32; 3]) -> [u32; 3] {
-    let [x, y, _] = dims.map(u64::from);
-    [
-        (index % x) as u32,
-        (index / x % y) as u32,
-        (index / (x * y)) as u32,
-    ]
-}
-
 impl<'l> Launch<'l> {
-    fn new(
+    pub(super) fn new(
         module: &'l Module,
         kernel: &'l Kernel,
         config: &'l LaunchConfig,
         params: &[&[u8]],
         memory: &Memory,
+        mut before: Before,
     ) -> Result<Self, SimError> {
         let refuse = |message: String| SimError::BadLaunch {
             kernel: kernel.name.clone(),
@@ -72,6 +66,11 @@ impl<'l> Launch<'l> {
                 "block {:?} has {threads} threads; 1 to {MAX_THREADS} are allowed",
                 config.block
             )));
+        }
+        if config.max_resident == 0 {
+            return Err(refuse(
+                "there is room for no cluster (`max_resident` 0)".into(),
+            ));
         }
         if product(config.grid) == 0 {
             return Err(refuse(format!("grid {:?} is empty", config.grid)));
@@ -123,15 +122,17 @@ impl<'l> Launch<'l> {
             config,
             checks: config.checks,
             globals: module.load(memory)?,
-            view: memory.view(),
-            published: Published::default(),
+            view: memory.view(std::mem::take(&mut before.histories)),
+            published: std::mem::take(&mut before.published),
             touched: if config.checks.races && kernel.uses_wgmma() {
                 kernel.code.iter().map(|i| Touched::of(&i.op)).collect()
             } else {
                 Vec::new()
             },
             params: pack_params(kernel, params).map_err(refuse)?,
-            cluster,
+            shape: Shape::new(config, cluster),
+            before,
+            waited: AtomicBool::new(false),
             threads: threads as u32,
             warps: threads.div_ceil(LANES as u64) as u32,
             shared_bytes: shared_bytes as u32,
@@ -140,23 +141,51 @@ impl<'l> Launch<'l> {
     }
 
     pub(crate) fn ctas_per_cluster(&self) -> u32 {
-        product(self.cluster) as u32
-    }
-
-    fn clusters(&self) -> [u32; 3] {
-        std::array::from_fn(|i| self.config.grid[i] / self.cluster[i])
+        self.shape.ctas_per_cluster()
     }
 
     /// `%ctaid` of a CTA by cluster number and rank.
     pub(crate) fn ctaid(&self, cluster: u64, rank: u32) -> [u32; 3] {
-        let at = coordinates(cluster, self.clusters());
-        let within = coordinates(rank.into(), self.cluster);
-        std::array::from_fn(|i| at[i] * self.cluster[i] + within[i])
+        self.shape.ctaid(cluster, rank)
     }
 
     /// `%tid` of a thread by its number in the CTA.
     pub(crate) fn tid(&self, thread: u32) -> [u32; 3] {
-        coordinates(thread.into(), self.config.block)
+        self.shape.tid(thread)
+    }
+
+    fn clusters(&self) -> u64 {
+        product(self.shape.clusters())
+    }
+
+    /// A cluster's number of all since the stream was last idle.
+    pub(crate) fn overall(&self, cluster: u64) -> u64 {
+        self.before.clusters + cluster
+    }
+
+    /// `griddepcontrol.wait`: the clusters of earlier grids that are complete then.
+    pub(crate) fn wait_for_grids(&self) -> Complete {
+        self.waited.store(true, Relaxed);
+        Complete {
+            from: self.before.complete_from,
+            to: self.before.clusters,
+        }
+    }
+
+    /// Everything has run: what a launch that follows may overlap with.
+    pub(super) fn end(self) -> Before {
+        let clusters = self.clusters();
+        let before = Before {
+            histories: self.view.into_histories(),
+            published: self.published,
+            ..self.before
+        };
+        before.then(
+            &self.kernel.name,
+            self.shape,
+            clusters,
+            self.waited.into_inner(),
+        )
     }
 
     /// What a preset register holds.
@@ -193,10 +222,10 @@ impl<'l> Launch<'l> {
             Preset::LaneMask(LaneMask::Le) => one | (one - 1),
             Preset::LaneMask(LaneMask::Gt) => !(one | (one - 1)),
             Preset::LaneMask(LaneMask::Ge) => !(one - 1),
-            Preset::ClusterId(i) => coordinates(cluster, self.clusters())[usize::from(i)],
-            Preset::NClusterId(i) => self.clusters()[usize::from(i)],
-            Preset::ClusterCtaid(i) => coordinates(rank.into(), self.cluster)[usize::from(i)],
-            Preset::ClusterNctaid(i) => self.cluster[usize::from(i)],
+            Preset::ClusterId(i) => coordinates(cluster, self.shape.clusters())[usize::from(i)],
+            Preset::NClusterId(i) => self.shape.clusters()[usize::from(i)],
+            Preset::ClusterCtaid(i) => coordinates(rank.into(), self.shape.cluster)[usize::from(i)],
+            Preset::ClusterNctaid(i) => self.shape.cluster[usize::from(i)],
             Preset::ClusterCtaRank => rank,
             Preset::ClusterNctaRank => self.ctas_per_cluster(),
             // One CTA an SM, as far as a kernel can tell.
@@ -234,12 +263,13 @@ fn pack_params(kernel: &Kernel, params: &[&[u8]]) -> Result<Vec<u8>, String> {
 /// Runs kernel `name` of `module` to its end.
 ///
 /// `params` holds the bytes of each kernel parameter, as the driver API takes them. Clusters run in
-/// parallel on rayon's current pool; the warps of one cluster are interleaved on one CPU thread by
-/// [`LaunchConfig::schedule_seed`], so a fault inside a cluster is reproducible.
+/// parallel on rayon's current pool, started in an order that [`LaunchConfig::schedule_seed`] draws; the warps of
+/// one cluster are interleaved on one CPU thread by the same seed, so a fault inside a cluster is reproducible. What
+/// depends on the order in which clusters reach global memory is reproducible on a pool of one thread.
 ///
 /// # Errors
 /// [`SimError::BadLaunch`] for geometry or parameters the kernel cannot take, and
-/// [`SimError::Fault`] for what the kernel did wrong: the fault of the lowest-numbered failing cluster.
+/// [`SimError::Fault`] for what the kernel did wrong: the fault of the failing cluster that started first.
 pub fn launch(
     module: &Module,
     name: &str,
@@ -247,10 +277,13 @@ pub fn launch(
     params: &[&[u8]],
     memory: &Memory,
 ) -> Result<Report, SimError> {
-    let kernel = module.kernel(name)?;
-    let launch = Launch::new(module, kernel, config, params, memory)?;
+    Stream::new(memory).launch(module, name, config, params)
+}
+
+/// Runs a launch to its end.
+pub(super) fn run(launch: &Launch<'_>) -> Result<Report, SimError> {
     let start = Instant::now();
-    let outcome = work::run(&launch, product(launch.clusters()));
+    let outcome = work::run(launch, launch.clusters());
     if let Some((_, fault)) = outcome.fault {
         return Err(SimError::Fault(fault));
     }
@@ -259,6 +292,6 @@ pub fn launch(
         elapsed: start.elapsed(),
         statistics: outcome
             .counters
-            .map(|c| Statistics::new(kernel, &c, module.source())),
+            .map(|c| Statistics::new(launch.kernel, &c, launch.source)),
     })
 }

@@ -12,6 +12,9 @@ const MAX_COUNT: u32 = (1 << 20) - 1;
 /// Bytes and alignment of an object.
 const BYTES: u64 = 8;
 
+/// With a seed, one `test_wait` or `try_wait` in this many returns false if it may.
+const UNLUCKY: usize = 4;
+
 /// CTA rank and shared address of an object.
 pub(crate) type Key = (u32, u64);
 
@@ -26,6 +29,9 @@ pub(crate) struct Mbarrier {
     tx: i64,
     /// Phases completed.
     pub(crate) phase: u32,
+    /// An asynchronous copy completed on the current phase, and on the one before.
+    by_copy: bool,
+    last_by_copy: bool,
 }
 
 impl Mbarrier {
@@ -84,10 +90,16 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The mbarrier operand of a bulk copy.
-    pub(super) fn mbarrier_operand(&self, warp: &Warp, addr: &Addr, lane: usize) -> Exec<Key> {
+    /// The mbarrier operand of a bulk copy, in the state space of its destination.
+    pub(super) fn mbarrier_operand(
+        &self,
+        warp: &Warp,
+        space: Space,
+        addr: &Addr,
+        lane: usize,
+    ) -> Exec<Key> {
         let at = address(&warp.regs, addr, lane);
-        let key = self.mbarrier_at(Space::SharedCluster, at, warp.id.cta, lane)?;
+        let key = self.mbarrier_at(space, at, warp.id.cta, lane)?;
         self.known_mbarrier(key, lane)?;
         Ok(key)
     }
@@ -146,7 +158,9 @@ impl State<'_> {
                     if let Some(bytes) = expect_tx {
                         self.add_tx(key, i64::from(count_of(bytes)), lane)?;
                     }
-                    self.mbarrier_releases(warp.id, key, lane, op.release);
+                    if op.release {
+                        self.mbarrier_releases(warp.id, key, lane, op.scope);
+                    }
                     let count = count.map_or(1, count_of);
                     let token = self.arrive(key, count, drop, lane)?;
                     if let Some(d) = state {
@@ -199,6 +213,8 @@ impl State<'_> {
                 pending: count,
                 tx: 0,
                 phase: 0,
+                by_copy: false,
+                last_by_copy: false,
             },
         );
         Ok(())
@@ -215,6 +231,13 @@ impl State<'_> {
             }
         }
         Ok(())
+    }
+
+    /// An asynchronous copy is about to complete on the current phase.
+    pub(super) fn completes_by_copy(&mut self, key: Key) {
+        if let Some(mbarrier) = self.mbarriers.get_mut(&key) {
+            mbarrier.by_copy = true;
+        }
     }
 
     /// `bytes` have been transferred.
@@ -254,6 +277,7 @@ impl State<'_> {
         if mbarrier.pending == 0 && mbarrier.tx == 0 {
             mbarrier.phase += 1;
             mbarrier.pending = mbarrier.count;
+            mbarrier.last_by_copy = std::mem::take(&mut mbarrier.by_copy);
             let phase = mbarrier.phase;
             self.mbarrier_phase_done(key, phase);
             self.progress();
@@ -261,7 +285,8 @@ impl State<'_> {
     }
 
     /// `test_wait` and `try_wait`: both may be suspended until the phase ends; a time limit makes
-    /// them return false.
+    /// them return false. With a seed some return false at once (PTX ISA §9.7.13.15.16), also about phases
+    /// that have ended, where nothing tells the thread so: it might have asked earlier.
     fn mbarrier_wait(
         &mut self,
         warp: &mut Warp,
@@ -294,8 +319,16 @@ impl State<'_> {
                 });
             }
         }
-        if let Some(wait) = blocked.filter(|_| !timed_out) {
+        let unlucky = self.launch.config.schedule_seed != 0 && self.rng.below(UNLUCKY) == 0;
+        if let Some(wait) = blocked.filter(|_| !timed_out && !unlucky) {
             return Ok(Some(wait));
+        }
+        if unlucky {
+            for lane in lanes(done & m) {
+                if self.may_be_unseen(warp.id, keys[lane], lane) {
+                    done &= !(1 << lane);
+                }
+            }
         }
         // Lanes mostly wait for one object: learn from each once.
         let mut rest = done & m;
@@ -305,12 +338,19 @@ impl State<'_> {
                 .filter(|&l| keys[l] == key)
                 .fold(0u32, |mask, l| mask | 1 << l);
             if acquire {
-                self.mbarrier_acquired(warp.id, same, key);
+                self.mbarrier_acquired(warp.id, same, key, op.scope);
             }
             rest &= !same;
         }
         warp.regs.put_pred(d, done, m);
         Ok(None)
+    }
+
+    /// May a thread not know yet that the last phase ended?
+    fn may_be_unseen(&self, warp: WarpId, key: Key, lane: usize) -> bool {
+        self.mbarriers
+            .get(&key)
+            .is_some_and(|m| self.phase_unseen(warp, lane, key, m.last_by_copy))
     }
 
     /// At the end of a cluster: every announced byte must have come.

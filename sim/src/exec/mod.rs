@@ -18,12 +18,15 @@ mod float;
 mod integer;
 mod launch;
 mod mbarrier;
+mod order;
 mod place;
 mod registers;
 mod regs;
 mod rmw;
 mod rng;
+mod shape;
 mod step;
+mod stream;
 mod tensor;
 mod warp;
 mod work;
@@ -34,6 +37,7 @@ pub use launch::launch;
 pub(crate) use mbarrier::Key as MbarrierKey;
 pub(crate) use place::Memory;
 pub(crate) use regs::{LANES, lanes};
+pub use stream::Stream;
 pub(crate) use warp::{PendingCopy, Warp, WarpId};
 
 /// Most shared memory of a CTA on sm_90 (CUDA programming guide, technical specifications).

@@ -121,7 +121,9 @@ impl State<'_> {
             return self.part_of_warp(warp, g, m);
         }
         match &inst.op {
-            Op::Nop | Op::GridDepWait | Op::GridDepLaunch => {}
+            // That a grid which follows may begin changes nothing here: it is run afterwards.
+            Op::Nop | Op::GridDepLaunch => {}
+            Op::GridDepWait => self.grid_waited(warp.id, m),
             Op::Ld(op) => self.load(warp, m, op)?,
             Op::St(op) => self.store(warp, m, op)?,
             Op::Atom(op) => self.atomic(warp, m, op)?,
@@ -171,8 +173,14 @@ impl State<'_> {
             } => {
                 self.mapa(warp, m, [*wide, *generic], [*d, *a, *rank])?;
             }
-            Op::GetCtaRank { wide, d, a } => {
-                let rank = |x: u64| (x >> window::RANK_SHIFT) as u32;
+            Op::GetCtaRank {
+                wide,
+                generic,
+                d,
+                a,
+            } => {
+                let base = if *generic { window::SHARED } else { 0 };
+                let rank = |x: u64| (x.wrapping_sub(base) >> window::RANK_SHIFT) as u32;
                 let v = if *wide {
                     warp.regs.get64(*a).map(rank)
                 } else {
@@ -289,6 +297,7 @@ impl State<'_> {
             self.ctas[warp.id.cta as usize].warps_left -= 1;
             if self.ctas[warp.id.cta as usize].warps_left == 0 {
                 self.flights_at_exit(warp.id.cta)?;
+                self.reallocations_at_exit(warp.id.cta)?;
             }
             self.barriers_after_exit(warp.id.cta);
             self.progress();
@@ -346,7 +355,7 @@ impl State<'_> {
 fn window_base(space: Window) -> u64 {
     match space {
         Window::Global | Window::Const => 0,
-        Window::Shared => window::SHARED,
+        Window::Shared | Window::SharedCluster => window::SHARED,
         Window::Local => window::LOCAL,
         Window::Param => window::PARAM,
     }
@@ -358,6 +367,7 @@ fn in_window(space: Window, address: u64, cta: u32) -> bool {
             let own = window::SHARED + window::of_rank(cta);
             (own..own + window::of_rank(1)).contains(&address)
         }
+        Window::SharedCluster => (window::SHARED..window::LOCAL).contains(&address),
         Window::Local => (window::LOCAL..window::PARAM).contains(&address),
         Window::Param => (window::PARAM..window::END).contains(&address),
         Window::Global => address >= window::END,

@@ -6,36 +6,48 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::cluster::{Cluster, State, Status};
 use super::launch::Launch;
-use crate::fault::Fault;
+use super::order::StartOrder;
+use crate::fault::{Fault, FaultKind};
 use crate::stats::Counters;
 
 /// Warp instructions a cluster runs before another gets the core: clusters that wait for each other
 /// through global memory all make progress.
 const QUANTUM: u64 = 2_000_000;
 
-/// Clusters begun and set aside, at most; beyond, old ones run before new ones start.
-const MAX_SUSPENDED: usize = 64;
+/// Turns a cluster gets, at least, before the hang guard stops it: what it waits for may happen meanwhile.
+const TURNS: u64 = 64;
+
+/// Fewest warp instructions of a turn.
+const MIN_QUANTUM: u64 = 1000;
 
 /// What the clusters of a launch did.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) instructions: u64,
     pub(super) counters: Option<Box<Counters>>,
-    /// The fault of the lowest-numbered failing cluster.
+    /// The fault of the failing cluster that started first, and its place in the order.
     pub(super) fault: Option<(u64, Box<Fault>)>,
 }
 
 /// Runs clusters `0..total` on rayon's current pool.
+///
+/// As on a GPU, at most [`LaunchConfig::max_resident`](super::LaunchConfig::max_resident) of them are begun and not
+/// ended: while there is room new ones start, and beyond, those begun run in turn. A cluster that waits for one
+/// which never gets room waits until the hang guard stops it.
 pub(super) fn run(launch: &Launch<'_>, total: u64) -> Outcome {
+    let config = launch.config;
     let work = Work {
         launch,
         total,
+        order: StartOrder::new(config.schedule_seed, total),
+        quantum: (config.max_instructions / TURNS).clamp(MIN_QUANTUM, QUANTUM),
         next: AtomicU64::new(0),
         stop: AtomicU64::new(u64::MAX),
-        suspended: Mutex::new(VecDeque::new()),
+        begun: Mutex::new(Begun::default()),
         outcome: Mutex::new(Outcome::default()),
     };
-    let workers = rayon::current_num_threads().min(total.try_into().unwrap_or(usize::MAX));
+    let useful = total.min(config.max_resident.into());
+    let workers = rayon::current_num_threads().min(useful.try_into().unwrap_or(usize::MAX));
     rayon::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|_| work.run());
@@ -44,48 +56,74 @@ pub(super) fn run(launch: &Launch<'_>, total: u64) -> Outcome {
     work.outcome.into_inner().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Clusters that have started and not ended.
+#[derive(Default)]
+struct Begun<'l> {
+    count: u64,
+    /// Those of them whose turn is over, by their places in the order.
+    suspended: VecDeque<(u64, Box<Cluster<'l>>)>,
+}
+
 struct Work<'l> {
     launch: &'l Launch<'l>,
     total: u64,
+    order: StartOrder,
+    /// Warp instructions of a turn.
+    quantum: u64,
+    /// Place in the order of the next cluster to start; advanced under the lock of `begun`.
     next: AtomicU64,
-    /// Clusters from here on need not run: an earlier one failed.
+    /// Clusters after this place need not run: the one at it failed.
     stop: AtomicU64,
-    suspended: Mutex<VecDeque<(u64, Box<Cluster<'l>>)>>,
+    begun: Mutex<Begun<'l>>,
     outcome: Mutex<Outcome>,
 }
 
 impl<'l> Work<'l> {
-    fn suspended(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, Box<Cluster<'l>>)>> {
-        self.suspended.lock().unwrap_or_else(|e| e.into_inner())
+    fn begun(&self) -> std::sync::MutexGuard<'_, Begun<'l>> {
+        self.begun.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The next cluster to run: a new one while few are set aside, else the oldest of those.
+    /// The next cluster to run: a new one while there is room, else the one that has waited longest.
     fn take(&self) -> Option<(u64, Box<Cluster<'l>>)> {
-        if self.suspended().len() < MAX_SUSPENDED {
-            let index = self.next.fetch_add(1, Relaxed);
-            if index < self.total && index < self.stop.load(Relaxed) {
-                return Some((index, Box::new(Cluster::new(self.launch, index))));
+        let mut begun = self.begun();
+        if begun.count < self.launch.config.max_resident.into() {
+            let place = self.next.load(Relaxed);
+            if place < self.total && place < self.stop.load(Relaxed) {
+                self.next.store(place + 1, Relaxed);
+                begun.count += 1;
+                drop(begun);
+                let index = self.order.cluster(place);
+                return Some((place, Box::new(Cluster::new(self.launch, index))));
             }
         }
-        self.suspended().pop_front()
+        begun.suspended.pop_front()
     }
 
     fn run(&self) {
-        while let Some((index, mut cluster)) = self.take() {
-            if index > self.stop.load(Relaxed) {
+        while let Some((place, mut cluster)) = self.take() {
+            if place > self.stop.load(Relaxed) {
                 continue;
             }
-            match cluster.run(QUANTUM) {
-                Ok(Status::Preempted) => self.suspended().push_back((index, cluster)),
-                Ok(Status::Done) => self.finish(cluster.state),
-                Err(fault) => {
-                    self.stop.fetch_min(index, Relaxed);
-                    let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
-                    if outcome.fault.as_ref().is_none_or(|(i, _)| index < *i) {
-                        outcome.fault = Some((index, fault));
-                    }
+            match cluster.run(self.quantum) {
+                Ok(Status::Preempted) => {
+                    self.begun().suspended.push_back((place, cluster));
+                    continue;
                 }
+                Ok(Status::Done) => self.finish(cluster.state),
+                Err(fault) => self.fail(place, fault),
             }
+            self.begun().count -= 1;
+        }
+    }
+
+    fn fail(&self, place: u64, mut fault: Box<Fault>) {
+        self.stop.fetch_min(place, Relaxed);
+        if let FaultKind::Hang { not_started, .. } = &mut fault.kind {
+            *not_started = self.total - self.next.load(Relaxed);
+        }
+        let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
+        if outcome.fault.as_ref().is_none_or(|(p, _)| place < *p) {
+            outcome.fault = Some((place, fault));
         }
     }
 

@@ -100,6 +100,8 @@ pub enum ClusterBarrier {
 pub enum Window {
     Global,
     Shared,
+    /// The shared memory of every CTA of the cluster.
+    SharedCluster,
     Local,
     Param,
     Const,

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics and asynchronous copies.
 
-use super::Reg;
+use super::{Reg, Scope};
 
 /// Where an address points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct LdSt {
     /// Sign-extend a loaded element to its register.
     pub signed: bool,
     pub order: Order,
+    /// Of an access that is not weak.
+    pub scope: Scope,
     pub addr: Addr,
     pub slots: Box<[Slot]>,
 }
@@ -118,6 +120,7 @@ pub struct AtomOp {
     pub f: RmwOp,
     pub ty: RmwTy,
     pub order: Order,
+    pub scope: Scope,
     pub addr: Addr,
     pub dst: Box<[Slot]>,
     pub a: Box<[Slot]>,

@@ -249,7 +249,7 @@ impl Operands {
             } => {
                 self.r32(&[*rank]).sized(*wide, &[*d], &[*a]);
             }
-            Op::GetCtaRank { wide, d, a } => {
+            Op::GetCtaRank { wide, d, a, .. } => {
                 self.w32(&[*d]).sized(*wide, &[], &[*a]);
             }
             Op::BrxIdx { index, .. } => {
@@ -370,6 +370,7 @@ impl Operands {
                 coords,
                 mbar,
                 multicast,
+                ..
             } => {
                 self.addr(dst).addr(map).addr(mbar).r32(coords);
                 self.r32(multicast.as_slice());
@@ -385,6 +386,7 @@ impl Operands {
                 bytes,
                 mbar,
                 multicast,
+                ..
             } => {
                 self.addr(dst).addr(src).addr(mbar).r32(&[*bytes]);
                 self.r32(multicast.as_slice());

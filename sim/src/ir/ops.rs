@@ -266,9 +266,10 @@ pub enum Op {
         a: Reg,
         rank: Reg,
     },
-    /// Rank of the CTA a cluster shared address belongs to.
+    /// Rank of the CTA a cluster shared address (or a generic one) belongs to.
     GetCtaRank {
         wide: bool,
+        generic: bool,
         d: Reg,
         a: Reg,
     },

@@ -1,6 +1,6 @@
 //! Tensor-core, mbarrier and bulk-copy operations.
 
-use super::{Addr, Pred, Reg};
+use super::{Addr, Pred, Reg, Scope};
 
 /// `ldmatrix` / `stmatrix` of 8×8 16-bit matrices (PTX ISA §9.7.14).
 #[derive(Clone, Debug)]
@@ -109,13 +109,16 @@ pub struct MbarrierOp {
     /// Generic address, no state space given.
     pub generic: bool,
     pub release: bool,
+    /// Of the release or acquire.
+    pub scope: Scope,
 }
 
 /// Bulk asynchronous operations (PTX ISA §9.7.9.25).
 #[derive(Clone, Debug)]
 pub enum BulkOp {
-    /// Tensor load to shared memory, completing on an mbarrier.
+    /// Tensor load to shared memory, completing on an mbarrier. `own`: both are written as `.shared::cta`.
     TensorLoad {
+        own: bool,
         dst: Addr,
         map: Addr,
         coords: Box<[Reg]>,
@@ -129,8 +132,9 @@ pub enum BulkOp {
         src: Addr,
         reduce: Option<super::RmwOp>,
     },
-    /// Linear copy global → shared, completing on an mbarrier.
+    /// Linear copy global → shared, completing on an mbarrier; `own` as above.
     Load {
+        own: bool,
         dst: Addr,
         src: Addr,
         bytes: Reg,

@@ -205,15 +205,17 @@ impl Memory {
     }
 
     fn locate(&self, address: u64, size: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
-        self.view().locate(address, size).map_err(|nearest| {
-            let (nearest_start, nearest_bytes) = nearest.unwrap_or((0, 0));
-            MemoryError::OutOfBounds {
-                address,
-                size,
-                nearest_start,
-                nearest_bytes,
-            }
-        })
+        self.view(Histories::new())
+            .locate(address, size)
+            .map_err(|nearest| {
+                let (nearest_start, nearest_bytes) = nearest.unwrap_or((0, 0));
+                MemoryError::OutOfBounds {
+                    address,
+                    size,
+                    nearest_start,
+                    nearest_bytes,
+                }
+            })
     }
 
     /// Writes host bytes.
@@ -242,13 +244,11 @@ impl Memory {
             })
     }
 
-    /// The allocations as they are now, for lock-free use by a launch.
-    pub(crate) fn view(&self) -> View {
+    /// The allocations as they are now, for lock-free use by a launch that goes on with `histories`.
+    pub(crate) fn view(&self, mut histories: Histories) -> View {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner()).clone();
-        View {
-            histories: slots.iter().map(|_| OnceLock::new()).collect(),
-            slots,
-        }
+        histories.resize_with(slots.len(), OnceLock::new);
+        View { histories, slots }
     }
 
     /// The variables' addresses of module `id`, made by `load` on its first launch.
@@ -270,13 +270,21 @@ impl Memory {
 /// Start and size of the allocation nearest to a bad address.
 type Nearest = Option<(u64, u64)>;
 
+/// Who last accessed what, by allocation.
+pub(crate) type Histories = Vec<OnceLock<Box<[AtomicU64]>>>;
+
 /// A snapshot of the allocations.
 pub(crate) struct View {
     slots: Vec<Option<Arc<Allocation>>>,
-    histories: Vec<OnceLock<Box<[AtomicU64]>>>,
+    histories: Histories,
 }
 
 impl View {
+    /// The histories, for a launch that follows.
+    pub(crate) fn into_histories(self) -> Histories {
+        self.histories
+    }
+
     /// The live allocation an address belongs to, in bounds or not.
     #[inline(always)]
     pub(crate) fn owner(&self, address: u64) -> Option<&Arc<Allocation>> {
@@ -284,7 +292,7 @@ impl View {
         self.slots.get(index)?.as_ref()
     }
 
-    /// This launch's access history of an allocation: `words` a granule of `granule` bytes.
+    /// The access history of an allocation: `words` a granule of `granule` bytes.
     pub(crate) fn history(
         &self,
         allocation: &Allocation,

@@ -93,11 +93,13 @@ impl State<'_> {
         Ok(offset)
     }
 
-    /// Destination offset and completion objects of a load: its own CTA's, one CTA named by the
-    /// address, or every CTA of a multicast mask.
+    /// Destination offset and completion objects of a load: its own CTA's (all that `own` allows), one CTA
+    /// named by the address, or every CTA of a multicast mask.
+    #[expect(clippy::too_many_arguments, reason = "one copy, spelled out")]
     fn load_targets(
         &self,
         warp: &Warp,
+        own: bool,
         [dst, mbar]: [&Addr; 2],
         multicast: Option<u32>,
         bytes: u64,
@@ -105,10 +107,15 @@ impl State<'_> {
         lane: usize,
     ) -> Exec<(u64, Vec<Key>)> {
         let at = address(&warp.regs, dst, lane);
-        let (Memory::Shared(rank), offset) = classify(Space::SharedCluster, at) else {
+        let space = if own {
+            Space::Shared
+        } else {
+            Space::SharedCluster
+        };
+        let (Memory::Shared(rank), offset) = locate(space, at, warp.id.cta, lane)? else {
             unreachable!("a shared address is shared memory");
         };
-        let (mbar_rank, mbar_at) = self.mbarrier_operand(warp, mbar, lane)?;
+        let (mbar_rank, mbar_at) = self.mbarrier_operand(warp, space, mbar, lane)?;
         let ranks: Vec<u32> = match multicast {
             None if mbar_rank != rank => {
                 return Err(FaultKind::Tensor(format!(
@@ -174,6 +181,7 @@ impl State<'_> {
         let group = warp.bulk_commits[lane];
         let cargo = match op {
             BulkOp::TensorLoad {
+                own,
                 dst,
                 map,
                 coords,
@@ -185,6 +193,7 @@ impl State<'_> {
                 check_rows(&map, lane)?;
                 let (dst, targets) = self.load_targets(
                     warp,
+                    *own,
                     [dst, mbar],
                     *multicast,
                     map.box_bytes(),
@@ -199,6 +208,7 @@ impl State<'_> {
                 }
             }
             BulkOp::Load {
+                own,
                 dst,
                 src,
                 bytes,
@@ -210,6 +220,7 @@ impl State<'_> {
                 self.global_range(src, bytes.into(), BULK_ALIGN, lane)?;
                 let (dst, targets) = self.load_targets(
                     warp,
+                    *own,
                     [dst, mbar],
                     *multicast,
                     bytes.into(),
@@ -232,8 +243,15 @@ impl State<'_> {
                 let bytes = self.linear_size(warp, *bytes, lane)?;
                 let src = self.own_shared(warp, src, bytes.into(), BULK_ALIGN, lane)?;
                 let at = address(&warp.regs, dst, lane);
-                let (dst_at, targets) =
-                    self.load_targets(warp, [dst, mbar], None, bytes.into(), BULK_ALIGN, lane)?;
+                let (dst_at, targets) = self.load_targets(
+                    warp,
+                    false,
+                    [dst, mbar],
+                    None,
+                    bytes.into(),
+                    BULK_ALIGN,
+                    lane,
+                )?;
                 let (Memory::Shared(rank), _) = classify(Space::SharedCluster, at) else {
                     unreachable!("a shared address is shared memory");
                 };

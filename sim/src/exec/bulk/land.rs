@@ -7,7 +7,7 @@ use crate::exec::mbarrier::Key;
 use crate::exec::rmw::apply;
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{RmwOp, RmwTy};
+use crate::ir::{RmwOp, RmwTy, Scope};
 use crate::tensor_map::{OutOfBoundsFill, TensorMap, TensorMapType};
 
 impl State<'_> {
@@ -61,7 +61,8 @@ impl State<'_> {
             }
             Cargo::CopyArrival { copies, target } => {
                 self.finish_copies(flight.warp, lane, *copies)?;
-                self.mbarrier_releases(flight.warp, *target, lane, true);
+                self.mbarrier_releases(flight.warp, *target, lane, Scope::Cta);
+                self.completes_by_copy(*target);
                 self.arrive(*target, 1, false, lane)?;
             }
             Cargo::Store { .. } | Cargo::TensorStore { .. } => {
@@ -74,6 +75,7 @@ impl State<'_> {
     /// A load's bytes are in place: history first, then the mbarrier.
     fn landed(&mut self, flight: &Flight, key: Key, bytes: u64) -> Exec<()> {
         self.flight_landed(flight, key)?;
+        self.completes_by_copy(key);
         self.complete_tx(key, bytes as i64, flight.lane)
     }
 

@@ -2,11 +2,12 @@
 
 use super::boxes::rows;
 use super::flight::{Cargo, Flight};
-use crate::checks::{GLOBAL_IN_FLIGHT, Kind};
+use crate::checks::{GLOBAL_IN_FLIGHT, Kind, Mark};
 use crate::decode::SHARED_BASE;
 use crate::exec::mbarrier::Key;
 use crate::exec::{State, WarpId};
 use crate::fault::Exec;
+use crate::ir::Scope;
 use crate::tensor_map::TensorMap;
 
 /// Byte of shared memory of a shared address.
@@ -29,7 +30,7 @@ impl State<'_> {
                 targets,
             } => {
                 for (address, bytes) in inside(map, coords) {
-                    self.global_touch(by.0, by.1, address, bytes, false, Kind::Async, None)?;
+                    self.global_touch(by.0, by.1, address, bytes, &Mark::ASYNC_READ)?;
                 }
                 for &key in targets {
                     let range = (byte(*dst), map.box_bytes() as usize);
@@ -43,7 +44,7 @@ impl State<'_> {
                 targets,
             } => {
                 let size = u64::from(*bytes);
-                self.global_touch(by.0, by.1, *src, size, false, Kind::Async, None)?;
+                self.global_touch(by.0, by.1, *src, size, &Mark::ASYNC_READ)?;
                 for &key in targets {
                     let range = (byte(*dst), *bytes as usize);
                     self.async_write_begins(by, key.0, range, key)?;
@@ -102,13 +103,15 @@ impl State<'_> {
         bytes: u64,
         reduces: bool,
     ) -> Exec<()> {
-        // Reductions are atomic with each other; a plain store is in use until waited for.
-        let (kind, time) = if reduces {
-            (Kind::Strong, None)
-        } else {
-            (Kind::Async, Some(GLOBAL_IN_FLIGHT))
+        // Reductions are atomic with each other (PTX ISA §9.7.9.25.4.2: relaxed, `.gpu`); both are in use until
+        // waited for.
+        let mark = Mark {
+            write: true,
+            kind: if reduces { Kind::Strong } else { Kind::Async },
+            scope: Scope::Gpu,
+            time: Some(GLOBAL_IN_FLIGHT),
         };
-        self.global_touch(by.0, by.1, address, bytes, true, kind, time)
+        self.global_touch(by.0, by.1, address, bytes, &mark)
     }
 
     /// The bytes for the CTA and mbarrier of `key` are in place.
@@ -130,12 +133,19 @@ impl State<'_> {
     pub(super) fn store_delivered(&mut self, flight: &Flight) {
         let (warp, lane) = (flight.warp, flight.lane);
         match &flight.cargo {
-            Cargo::Store { dst, bytes, .. } => {
-                self.global_landed(warp, lane, *dst, u64::from(*bytes));
+            Cargo::Store {
+                dst, bytes, reduce, ..
+            } => {
+                self.global_landed(warp, lane, *dst, u64::from(*bytes), reduce.is_some());
             }
-            Cargo::TensorStore { map, coords, .. } => {
+            Cargo::TensorStore {
+                map,
+                coords,
+                reduce,
+                ..
+            } => {
                 for (address, bytes) in inside(map, coords) {
-                    self.global_landed(warp, lane, address, bytes);
+                    self.global_landed(warp, lane, address, bytes, reduce.is_some());
                 }
             }
             _ => {}

@@ -8,7 +8,7 @@ use crate::exec::place::{Memory, addresses, locate};
 use crate::exec::regs::{LANES, lanes};
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{MatrixMove, Order, Space};
+use crate::ir::{MatrixMove, Order, Scope, Space};
 
 /// Bytes of a matrix row.
 const ROW_BYTES: u32 = 16;
@@ -57,6 +57,7 @@ impl State<'_> {
             bytes: ROW_BYTES,
             write,
             order: Order::Weak,
+            scope: Scope::Cta,
         };
         self.shared_access(warp.id, &touch, warp.id.cta)?;
         Ok((starts, mask))

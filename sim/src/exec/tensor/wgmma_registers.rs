@@ -108,6 +108,15 @@ impl State<'_> {
             .retain(|&(_, r, _)| !op.d.contains(&r) && !a.contains(&r));
         w.busy.extend(op.d.iter().map(|&r| (number, r, true)));
         w.busy.extend(a.iter().map(|&r| (number, r, false)));
+        let pool = self.ctas[warp.id.cta as usize].pool.as_ref();
+        let has = pool.map_or(u32::MAX, |pool| pool.per_thread(warp.id.index));
+        if w.busy.len() as u64 > u64::from(has) {
+            return Err(FaultKind::RegisterBudget(format!(
+                "the `wgmma`s in flight hold {} registers of each thread, which has {has}",
+                w.busy.len()
+            ))
+            .into());
+        }
         Ok(())
     }
 
