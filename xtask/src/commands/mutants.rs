@@ -117,7 +117,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "cluster: an address from a descriptor lacks its block's rank",
-        file: "cuda/cuda_std/src/wgmma.rs",
+        file: "cuda/cuda_std/src/wgmma/descriptor.rs",
         original: "base & !ADDRESS_MASK | self.0",
         broken: "base & 0 | self.0",
     },

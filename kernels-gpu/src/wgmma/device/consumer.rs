@@ -3,7 +3,7 @@
 use core::f32::consts::LOG2_E;
 
 use cuda_std::mbarrier;
-use cuda_std::wgmma::{Descriptor, InFlight};
+use cuda_std::wgmma::{Descriptor, InFlight, KMajor, MnMajor};
 
 use super::Launch;
 use super::blocks::Ranges;
@@ -30,8 +30,8 @@ where
     pub(super) turns: Turns,
     pub(super) k: Ring,
     pub(super) v: Ring,
-    pub(super) k_smem: Descriptor,
-    pub(super) v_smem: Descriptor,
+    pub(super) k_smem: Descriptor<KMajor>,
+    pub(super) v_smem: Descriptor<MnMajor>,
     pub(super) policy: core::marker::PhantomData<K>,
     pub(super) acc_s: [f32; S],
     pub(super) p_frag: [u32; P],
