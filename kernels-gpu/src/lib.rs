@@ -18,6 +18,7 @@ pub mod ladder;
 pub mod layout;
 pub mod probe;
 pub mod tile;
+pub mod units;
 pub mod wgmma;
 
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]

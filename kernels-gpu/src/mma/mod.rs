@@ -53,9 +53,6 @@ use gemm::{LaneAddress, QFragments, pv, qk};
 use guard::Notes;
 use work::{Work, anew};
 
-/// Bytes of an element of q, k, v and o.
-const ELEM_BYTES: u32 = 2;
-
 /// Softmax state of a row, which four lanes share.
 type Row = RowState<4>;
 

@@ -2,9 +2,10 @@
 
 use cuda_std::global;
 
-use super::{F32_BYTES, LANES, Place, Row};
+use super::{LANES, Place, Row};
 use crate::abi::ForwardParams;
 use crate::tile::sequence::Sequence;
+use crate::units::F32_BYTES;
 
 /// Consecutive output columns of a thread.
 const RUN: usize = 4;

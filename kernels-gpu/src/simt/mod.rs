@@ -33,6 +33,7 @@ use crate::tile::schedule::{Tile, TileList};
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::tile::softmax::RowState;
+use crate::units::F32_BYTES;
 use copy::Source;
 use gemm::{pv, pv_guarded, qk, store_p};
 
@@ -43,8 +44,6 @@ const SCORE_COLS: usize = SimtTile::SCORE_COLS;
 /// Stands in P for a key that the row does not see, told by its sign from a probability that underflowed: the one
 /// contributes nothing, the other NaN where V is not finite.
 const HIDDEN: f32 = -0.0;
-
-const F32_BYTES: u32 = size_of::<f32>() as u32;
 
 /// A thread's part of the score tile: `[row][j]` is column `lane + 16j`.
 type Scores<const ROWS: usize> = [[f32; SCORE_COLS]; ROWS];

@@ -11,7 +11,7 @@ use core::f32::consts::LN_2;
 use cuda_std::math::{exp2, fma, log2, max, recip};
 use cuda_std::warp::{reduce_max, reduce_sum};
 
-use super::lanes::ROW_STEP;
+use crate::layout::fragment::ROW_STEP;
 
 /// Rows a thread holds a part of; register `4j + 2h + c` of a fragment belongs to row `h`.
 pub const ROWS: usize = 2;

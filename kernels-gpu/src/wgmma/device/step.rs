@@ -17,6 +17,7 @@ use crate::tile::block_range::BlockRange;
 use crate::tile::opaque;
 use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
+use crate::units::pow2;
 use crate::wgmma::schedule::Tile;
 
 /// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
@@ -25,7 +26,7 @@ const LARGE_SUM: f32 = 1024.0;
 
 /// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
 /// the range in which [`Rows::lower`](super::softmax::Rows::lower) has an exact factor.
-const HUGE_SUM: f32 = f32::from_bits((127 + 120) << 23);
+const HUGE_SUM: f32 = pow2(120);
 
 impl<K, const S: usize, const P: usize, const O: usize> Consumer<'_, K, S, P, O>
 where
