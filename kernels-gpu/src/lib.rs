@@ -16,6 +16,7 @@ pub mod dtype;
 pub mod instances;
 pub mod ladder;
 pub mod layout;
+pub mod math;
 pub mod probe;
 pub mod tile;
 pub mod units;

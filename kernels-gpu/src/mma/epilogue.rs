@@ -11,6 +11,7 @@ use crate::config::mma::MmaTile;
 use crate::layout::fragment::{ROW_STEP, TILE_N, row_column};
 use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset};
 use crate::tile::opaque;
+use crate::tile::row_state::Finalized;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
@@ -50,7 +51,7 @@ impl Destination<'_> {
         for i in 0..ROWS {
             let row = lane / 4 + i as u32 * ROW_STEP;
             // SAFETY: all lanes run the same loop.
-            let (norm, lse) = unsafe { rows[i].finalize() };
+            let Finalized { norm, lse } = unsafe { rows[i].finalize() };
             for col in (0..O_COLS).step_by(2) {
                 let pair = E::pack(acc_o[i][col] * norm, acc_o[i][col + 1] * norm);
                 let column = row_column(lane, col as u32);

@@ -52,8 +52,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rescale: a factor below f32's normal numbers counts as 0",
         file: "kernels-gpu/src/mma/mod.rs",
-        original: "any(outlived)",
-        broken: "any(outlived && false)",
+        original: "any(underflows)",
+        broken: "any(underflows && false)",
     },
     Mutant {
         name: "mask: one hidden key is seen",

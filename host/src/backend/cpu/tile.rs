@@ -10,7 +10,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::gemm::{Gemm, MICRO_ROWS};
 use super::math::tanh;
 use super::pack::Matrix;
-use super::softmax::State;
+use super::softmax::RowStates;
 use crate::{Operands, Problem, Sequence};
 
 /// Query rows of a task.
@@ -46,7 +46,7 @@ pub(super) struct Scratch {
     diagonal: Vec<i64>,
     /// The diagonal as seen from a tile's first key.
     from_tile: Vec<f32>,
-    state: State,
+    rows: RowStates,
     /// One row of q or o.
     row: Vec<f32>,
 }
@@ -67,7 +67,7 @@ impl Scratch {
             slope: vec![0.0; BLOCK_M],
             diagonal: vec![0; BLOCK_M],
             from_tile: vec![0.0; BLOCK_M],
-            state: State::new(BLOCK_M),
+            rows: RowStates::new(BLOCK_M),
             row: vec![0.0; head_dim.max(head_dim_v)],
         }
     }
@@ -110,12 +110,9 @@ impl Task<'_> {
             task: self,
             scratch: &mut *scratch,
         });
-        let columns = self.columns();
-        for row in scratch.acc_o.chunks_exact_mut(columns) {
-            for (o, &sum) in row.iter_mut().zip(&scratch.state.row_sum) {
-                // A sum of 0 means that no key is visible, or that all scores are −∞.
-                *o = if sum == 0.0 { 0.0 } else { *o / sum / v_factor };
-            }
+        scratch.rows.finalize(&mut scratch.acc_o, self.columns());
+        if v_factor != 1.0 {
+            scratch.acc_o.iter_mut().for_each(|o| *o /= v_factor);
         }
     }
 
@@ -190,7 +187,6 @@ impl Task<'_> {
         let lse: *mut f32 = std::ptr::with_exposed_provenance_mut(self.operands.lse as usize);
         for column in 0..self.rows {
             let (head, i) = self.query(column);
-            let sum = scratch.state.row_sum[column];
             let row = &mut scratch.row[..shape.dim];
             for (dim, o) in row.iter_mut().enumerate() {
                 *o = scratch.acc_o[dim * columns + column];
@@ -200,12 +196,8 @@ impl Task<'_> {
             // SAFETY: row i of this sequence and head lies inside o.
             unsafe { o.write_row(i, row) };
             let index = (batch * shape.heads + head) * shape.seq + first + i;
-            let value = match sum {
-                0.0 => f32::NEG_INFINITY,
-                _ => scratch.state.row_max[column] + sum.ln(),
-            };
             // SAFETY: lse holds an element for every row of every head of o.
-            unsafe { *lse.add(index) = value };
+            unsafe { *lse.add(index) = scratch.rows.lse(column) };
         }
     }
 }
@@ -223,7 +215,7 @@ impl WithSimd for AllTiles<'_> {
     fn with_simd<S: Simd>(mut self, simd: S) {
         let columns = self.task.columns();
         let scratch = &mut *self.scratch;
-        scratch.state.clear();
+        scratch.rows.reset();
         scratch.acc_o.fill(0.0);
         let span = |keys: &[u32]| {
             let (low, high) = keys[..columns]
@@ -293,8 +285,8 @@ impl AllTiles<'_> {
                 &scratch.end_key[..columns],
             );
         }
-        if scratch.state.update(simd, s, keys) {
-            rescale(simd, &mut scratch.acc_o, &scratch.state.rescale[..columns]);
+        if scratch.rows.update(simd, s, keys) {
+            scratch.rows.rescale(simd, &mut scratch.acc_o, columns);
         }
 
         let v = &scratch.v[..keys * padded_v];
@@ -399,18 +391,6 @@ fn hide<S: Simd>(
             let started = simd.less_than_or_equal_u32s(first, j);
             let visible = simd.and_m32s(started, simd.less_than_u32s(j, end));
             *score = simd.select_f32s(visible, *score, hidden);
-        }
-    }
-}
-
-/// Multiplies each column of the accumulator by its factor.
-#[inline(always)]
-fn rescale<S: Simd>(simd: S, acc_o: &mut [f32], factors: &[f32]) {
-    let (factors_simd, _) = S::as_simd_f32s(factors);
-    for row in acc_o.chunks_exact_mut(factors.len()) {
-        let (row, _) = S::as_mut_simd_f32s(row);
-        for (value, &factor) in row.iter_mut().zip(factors_simd) {
-            *value = simd.mul_f32s(*value, factor);
         }
     }
 }

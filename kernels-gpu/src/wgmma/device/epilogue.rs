@@ -50,7 +50,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     let turns = Turns::new(warpgroup, tile.consumers);
     // SAFETY: the stage is private to the warpgroup and free after the waits and the barrier.
     unsafe {
-        let closed = rows.close();
+        let finalized = rows.finalize();
         if over_v {
             pass_over(v, warpgroup, lanes, tile);
             v.wait_full();
@@ -64,15 +64,15 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 turns.gather();
                 tile.o_offset() + warpgroup * tile.o_bytes()
             };
-        let poisoned = !is_finite(acc_o, closed.keep);
+        let poisoned = !is_finite(acc_o, finalized.keep);
         let mut step = 0;
         while step < O / 8 {
             let col = step as u32 * 16;
             let panel = col / PANEL_COLS * tile.row_panel_bytes();
             let pair = |register: usize, row: usize| {
-                let low = acc_o[register] * closed.norm[row];
-                let high = acc_o[register + 1] * closed.norm[row];
-                K::Element::pack(low, high) & closed.keep[row]
+                let low = acc_o[register] * finalized.norm[row];
+                let high = acc_o[register + 1] * finalized.norm[row];
+                K::Element::pack(low, high) & finalized.keep[row]
             };
             let r = 8 * step;
             stmatrix::store4(
@@ -91,7 +91,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 lanes,
                 o_smem,
                 row_begin: opaque(row_begin + lanes.warp * WARP_ROWS),
-                lse: closed.lse,
+                lse: finalized.lse,
             };
             repair.run::<K::Element>();
             // Without it ptxas spills in some instances.
@@ -134,7 +134,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             let exists = launch.has_row(place, sequence, row);
             let of_head = sequence.lse_address(params, launch.query_head(place, row));
             let address = of_head + packing.query(row) as u64 * F32_BYTES as u64;
-            global::store_if(lanes.col() == 0 && exists, address, closed.lse[i]);
+            global::store_if(lanes.col() == 0 && exists, address, finalized.lse[i]);
         }
     }
 }

@@ -20,12 +20,12 @@ use crate::tile::sequence::Sequence;
 use crate::units::pow2;
 use crate::wgmma::schedule::Tile;
 
-/// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
+/// A thread's part of a block's sum above which the maxima are raised: far from f32's limit, and below
 /// f16's, so that no probability that is rounded to f16 overflows.
 const LARGE_SUM: f32 = 1024.0;
 
 /// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
-/// the range in which [`Rows::lower`](super::softmax::Rows::lower) has an exact factor.
+/// the range in which [`Rows::raise_max_pow2`](super::softmax::Rows::raise_max_pow2) has an exact factor.
 const HUGE_SUM: f32 = pow2(120);
 
 impl<K, const S: usize, const P: usize, const O: usize> Consumer<'_, K, S, P, O>
@@ -56,11 +56,11 @@ where
     }
 
     /// Whether the max-free step rounds probabilities as soon as it has them, which hides the rounding under other
-    /// exponentials. It can where PV is done with the last ones, and where none that [`Self::tame`] can still save is
+    /// exponentials. It can where PV is done with the last ones, and where none that [`Self::rescale_late`] can still save is
     /// rounded to ∞.
     const PACKS_EARLY: bool = !Self::TILE.overlap && K::Element::LARGEST_EXPONENT.is_none();
 
-    /// As [`Self::step_online`] for a block without masks, under the references of the block before.
+    /// As [`Self::step_online`] for a block without masks, under the maxima of the block before.
     #[inline(always)]
     pub(super) unsafe fn step_max_free(&mut self, query: &K::Query) {
         // SAFETY: forwarded to the caller.
@@ -77,7 +77,7 @@ where
                 .release_if(!large, self.lanes.lane, Self::TILE.cluster);
             self.finish_output();
             if large {
-                self.tame(query, sums);
+                self.rescale_late(query, sums);
             } else {
                 self.rows.add(sums);
             }
@@ -88,15 +88,15 @@ where
         }
     }
 
-    /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
-    /// have outgrown f32 or its references are too large to be moved exactly, by the online softmax.
+    /// Takes in a block in which a row of this warp outgrew its stale maximum: by raising the maximum, or, if the row may
+    /// have outgrown f32 or its maxima are too large to be raised exactly, by the online softmax.
     #[inline(always)]
-    unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
+    unsafe fn rescale_late(&mut self, query: &K::Query, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
             let in_range = sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM;
-            let factor = if warp::any(!in_range || self.rows.are_far()) {
+            let factor = if warp::any(!in_range || self.rows.raising_is_inexact()) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
                 let k_smem = k_smem.address(self.launch.smem);
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
@@ -109,7 +109,7 @@ where
                 factor
             } else {
                 self.rows.add(sums);
-                let factor = self.rows.lower(sums);
+                let factor = self.rows.raise_max_pow2(sums);
                 if Self::PACKS_EARLY {
                     self.scale_packed(factor);
                 } else {
