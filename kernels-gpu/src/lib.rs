@@ -18,6 +18,7 @@ pub mod ladder;
 pub mod layout;
 pub mod math;
 pub mod probe;
+pub mod score;
 pub mod tile;
 pub mod units;
 pub mod wgmma;

@@ -41,10 +41,10 @@ use cuda_std::warp::{any, lane_id};
 use crate::abi::{AttentionParams, ForwardParams};
 use crate::config::mma::MmaTile;
 use crate::layout::swizzle::row_bytes;
+use crate::score::ScoreTransform;
 use crate::tile::opaque;
 use crate::tile::row_state::RowState;
 use crate::tile::schedule::{Tile, TileList};
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::tile::softmax::largest;
 use element::Element;
@@ -136,7 +136,7 @@ unsafe fn forward_tile<
     let scale = transform();
 
     // Transformed scores always take the long way.
-    let in_haste = scale.is_identity();
+    let in_haste = scale.is_plain;
     let notes = Notes::new(work.stages, config);
     let mut checked = false;
     let mut careful = false;

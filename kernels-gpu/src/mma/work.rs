@@ -16,10 +16,10 @@ use crate::abi::{ForwardParams, TensorArg};
 use crate::config::mma::MmaTile;
 use crate::layout::fragment::{ROW_STEP, TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
+use crate::score::ScoreTransform;
 use crate::tile::block_range::BlockRange;
 use crate::tile::mask;
 use crate::tile::schedule::Tile;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::tile::{opaque, opaque64};
 use crate::units::HALF_BYTES;
@@ -234,7 +234,7 @@ impl<'a> Work<'a> {
         // SAFETY: forwarded to the caller, and to the one of `new`.
         unsafe {
             let (batch, head) = (uniform(batch), uniform(head));
-            ScoreTransform::new(&self.params().attention, batch, head, E::SHIFT)
+            ScoreTransform::new(&self.params().attention.score, batch, head, E::SHIFT)
         }
     }
 

@@ -26,12 +26,12 @@ use cuda_std::warp::sync_warp;
 
 use crate::abi::ForwardParams;
 use crate::config::simt::SimtTile;
+use crate::score::ScoreTransform;
 use crate::tile::block_range::BlockRange;
 use crate::tile::mask;
 use crate::tile::opaque;
 use crate::tile::row_state::RowState;
 use crate::tile::schedule::{Tile, TileList};
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::units::F32_BYTES;
 use copy::Source;
@@ -200,7 +200,7 @@ unsafe fn forward_tile<
 
     // SAFETY: forwarded to the caller.
     let transform =
-        || unsafe { ScoreTransform::new(attention, opaque(tile.batch), tile.head, SHIFT) };
+        || unsafe { ScoreTransform::new(&attention.score, opaque(tile.batch), tile.head, SHIFT) };
     let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];
     let mut stage = 0;

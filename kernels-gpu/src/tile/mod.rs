@@ -8,8 +8,6 @@ pub mod row_state;
 pub mod rows;
 pub mod schedule;
 #[cfg(target_arch = "nvptx64")]
-pub mod score;
-#[cfg(target_arch = "nvptx64")]
 pub mod sequence;
 #[cfg(target_arch = "nvptx64")]
 pub mod softmax;

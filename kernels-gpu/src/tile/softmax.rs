@@ -4,7 +4,7 @@ use cuda_std::warp::{reduce_max, reduce_sum};
 
 use super::row_state::{Finalized, RowState};
 use crate::math::{fma, max};
-use crate::tile::score::ScoreTransform;
+use crate::score::ScoreTransform;
 
 impl<const LANES: u32> RowState<LANES> {
     /// Takes in a block of scores, turns them into probabilities under the new maximum, and returns the

@@ -8,8 +8,8 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::gemm::{Gemm, MICRO_ROWS};
-use super::math::tanh;
 use super::pack::Matrix;
+use super::score::{Bias, ScoreTransform};
 use super::softmax::RowStates;
 use crate::{Operands, Problem, Sequence};
 
@@ -40,12 +40,7 @@ pub(super) struct Scratch {
     /// Keys that each column sees are `first_key[column]..end_key[column]`.
     first_key: Vec<u32>,
     end_key: Vec<u32>,
-    /// ALiBi's slope of each column, 0 without it.
-    slope: Vec<f32>,
-    /// Key position on the diagonal of each column, which biases are counted from.
-    diagonal: Vec<i64>,
-    /// The diagonal as seen from a tile's first key.
-    from_tile: Vec<f32>,
+    bias: Bias,
     rows: RowStates,
     /// One row of q or o.
     row: Vec<f32>,
@@ -64,9 +59,7 @@ impl Scratch {
             v_factor: 1.0,
             first_key: vec![0; BLOCK_M],
             end_key: vec![0; BLOCK_M],
-            slope: vec![0.0; BLOCK_M],
-            diagonal: vec![0; BLOCK_M],
-            from_tile: vec![0.0; BLOCK_M],
+            bias: Bias::new(BLOCK_M),
             rows: RowStates::new(BLOCK_M),
             row: vec![0.0; head_dim.max(head_dim_v)],
         }
@@ -128,6 +121,11 @@ impl Task<'_> {
         }
     }
 
+    /// What becomes of `q · k`.
+    fn transform(&self) -> ScoreTransform<'_> {
+        ScoreTransform::new(self.problem.score())
+    }
+
     /// Tile width: whole vectors.
     fn columns(&self) -> usize {
         self.rows.next_multiple_of(COLUMN_STEP)
@@ -146,6 +144,7 @@ impl Task<'_> {
     unsafe fn load_q(&self, scratch: &mut Scratch) {
         let head_dim = self.problem.q().shape.dim;
         let columns = self.columns();
+        let scale = self.transform().softmax_scale;
         let row = &mut scratch.row[..head_dim];
         scratch.q[..head_dim * columns].fill(0.0);
         for column in 0..self.rows {
@@ -155,7 +154,7 @@ impl Task<'_> {
             // SAFETY: row i of this sequence and head lies inside q.
             unsafe { q.read_row(i, row) };
             for (dim, &value) in row.iter().enumerate() {
-                scratch.q[dim * columns + column] = value * self.problem.softmax_scale();
+                scratch.q[dim * columns + column] = value * scale;
             }
         }
     }
@@ -166,12 +165,11 @@ impl Task<'_> {
         let band = self.sequence.band;
         let seq_kv = self.sequence.seq_kv() as i64;
         let corner = seq_kv - self.sequence.seq_q() as i64;
+        let transform = self.transform();
         for column in 0..self.columns() {
             let (head, i) = self.query(column.min(self.rows - 1));
-            if let Some(slopes) = self.problem.alibi() {
-                scratch.slope[column] = slopes.get(self.index, head);
-                scratch.diagonal[column] = i as i64 + corner;
-            }
+            let diagonal = i as i64 + corner;
+            transform.set_query(&mut scratch.bias, column, (self.index, head), diagonal);
             let first = (i as i64 + i64::from(band.lower)).clamp(0, seq_kv);
             let end = (i as i64 + i64::from(band.upper) + 1).clamp(first, seq_kv);
             scratch.first_key[column] = first as u32;
@@ -261,21 +259,8 @@ impl AllTiles<'_> {
         gemm.run::<S, false>(simd);
 
         let s = &mut scratch.s[..keys * columns];
-        if let Some(softcap) = problem.softcap() {
-            cap(simd, s, softcap);
-        }
-        if problem.alibi().is_some() {
-            let diagonals = scratch.diagonal.iter().zip(&mut scratch.from_tile);
-            for (&diagonal, from_tile) in diagonals {
-                *from_tile = (diagonal - tile.start as i64) as f32;
-            }
-            bias(
-                simd,
-                s,
-                &scratch.slope[..columns],
-                &scratch.from_tile[..columns],
-            );
-        }
+        let transform = self.task.transform();
+        transform.apply(simd, s, &mut scratch.bias, tile.start, columns);
         if masked {
             hide(
                 simd,
@@ -341,32 +326,6 @@ impl AllTiles<'_> {
                     scratch.acc_o[dim * columns + column] += p * scratch.v[key * padded_v + dim];
                 }
             }
-        }
-    }
-}
-
-/// `softcap · tanh(score / softcap)` for every score.
-#[inline(always)]
-fn cap<S: Simd>(simd: S, scores: &mut [f32], softcap: f32) {
-    let (scores, _) = S::as_mut_simd_f32s(scores);
-    let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(1.0 / softcap));
-    for score in scores {
-        *score = simd.mul_f32s(multiply, tanh(simd, simd.mul_f32s(*score, divide)));
-    }
-}
-
-/// Adds `-slope · |diagonal - key|` to every score; both are counted from the tile's first key.
-#[inline(always)]
-fn bias<S: Simd>(simd: S, scores: &mut [f32], slope: &[f32], diagonal: &[f32]) {
-    let columns = slope.len();
-    let (slope, _) = S::as_simd_f32s(slope);
-    let (diagonal, _) = S::as_simd_f32s(diagonal);
-    for (key, row) in scores.chunks_exact_mut(columns).enumerate() {
-        let key = simd.splat_f32s(key as f32);
-        let (row, _) = S::as_mut_simd_f32s(row);
-        for ((score, &slope), &diagonal) in row.iter_mut().zip(slope).zip(diagonal) {
-            let keys = simd.abs_f32s(simd.sub_f32s(diagonal, key));
-            *score = simd.mul_add_e_f32s(simd.neg_f32s(slope), keys, *score);
         }
     }
 }

@@ -18,9 +18,9 @@ use super::lanes::{CHUNK_ELEMS, Lanes, swizzled};
 use super::softmax::PerRow;
 use crate::config::wgmma::{PANEL_COLS, WARP_ROWS, WgmmaTile};
 use crate::layout::fragment::ROW_STEP;
+use crate::score::ScoreTransform;
 use crate::tile::block_range::visible_keys;
 use crate::tile::opaque;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::units::HALF_BYTES;
 use crate::wgmma::schedule::Tile;
@@ -151,8 +151,12 @@ impl Repair<'_> {
         let (first, last) = visible_keys(query as i32, band, seq_kv);
         // SAFETY: forwarded to the caller; all lanes run the same loops.
         unsafe {
-            let transform =
-                ScoreTransform::new(&self.launch.params.attention, self.place.batch, head, 0.0);
+            let transform = ScoreTransform::new(
+                &self.launch.params.attention.score,
+                self.place.batch,
+                head,
+                0.0,
+            );
             let lse = self.lse(row);
             let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];

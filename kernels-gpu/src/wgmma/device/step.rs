@@ -13,9 +13,9 @@ use super::rescore::rescore;
 use super::softmax::{PerRow, scale_rows};
 use super::work::Inbox;
 use crate::config::wgmma::WARPGROUP;
+use crate::score::{self, ScoreTransform};
 use crate::tile::block_range::BlockRange;
 use crate::tile::opaque;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
 use crate::units::pow2;
 use crate::wgmma::schedule::Tile;
@@ -133,17 +133,17 @@ where
         let key_begin = n_block * Self::TILE.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::TILE.block_n);
         let left = blocks.needs_left_mask(key_begin);
-        let plain = self.plain();
+        let is_plain = self.is_plain();
         let mut scale_log2 = self.scale_log2;
         // SAFETY: forwarded to the caller.
         unsafe {
-            if right || left || !plain {
+            if right || left || !is_plain {
                 // What only such blocks need is worked out here rather than kept.
                 let place = inbox.tile();
                 let sequence = inbox.sequence(&self.launch.params.attention, place);
                 let warpgroup = opaque(thread_idx_x()) / WARPGROUP - 1;
                 let row = row_begin(self.launch, &Self::TILE, place, warpgroup) + self.lanes.row();
-                if !plain {
+                if !is_plain {
                     scale_log2 = self.transform(place, &sequence, row, key_begin);
                 }
                 let keys = Keys {
@@ -164,7 +164,7 @@ where
         }
     }
 
-    /// Applies a softcap, a slope or a scale that is not positive; returns what is left of the scale, in bits.
+    /// Turns `q · k` into scores; returns what is left of the scale, in bits.
     #[inline(always)]
     unsafe fn transform(
         &mut self,
@@ -176,8 +176,9 @@ where
         // Slopes come with packs of one head, so there is one slope, and a row is a query.
         let head = self.launch.query_head(place, 0);
         // SAFETY: forwarded to the caller; the tile's batch entry and head exist.
-        let transform =
-            unsafe { ScoreTransform::new(&self.launch.params.attention, place.batch, head, 0.0) };
+        let transform = unsafe {
+            ScoreTransform::new(&self.launch.params.attention.score, place.batch, head, 0.0)
+        };
         let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
         let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
         let scores = core::array::from_mut(&mut self.acc_s);
@@ -189,11 +190,10 @@ where
         transform.scale_log2
     }
 
-    /// Whether scores enter the softmax as they are, up to a positive factor.
+    /// Whether scores are a positive multiple of `q · k`.
     #[inline(always)]
-    pub(super) fn plain(&self) -> bool {
-        let score = &self.launch.params.attention.score;
-        score.softcap.is_none() && score.softmax_scale > 0.0 && score.alibi_slopes.is_none()
+    pub(super) fn is_plain(&self) -> bool {
+        score::is_plain(&self.launch.params.attention.score)
     }
 
     /// Rounds the probabilities to the left operand of P V.
