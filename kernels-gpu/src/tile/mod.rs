@@ -4,6 +4,7 @@
 pub mod block_range;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
+pub mod query_range;
 pub mod row_state;
 pub mod rows;
 pub mod schedule;
