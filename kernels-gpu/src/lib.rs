@@ -16,8 +16,11 @@ pub mod dtype;
 pub mod instances;
 pub mod ladder;
 pub mod layout;
+pub mod math;
 pub mod probe;
+pub mod score;
 pub mod tile;
+pub mod units;
 pub mod wgmma;
 
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]

@@ -11,7 +11,8 @@ use ferroflash::{Backend, Cpu, DType};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::strategy;
-use kernels_gpu::config::{SM86_SHARED_BYTES, simt};
+use kernels_gpu::config::limits::SM86_SHARED_BYTES;
+use kernels_gpu::config::simt;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 

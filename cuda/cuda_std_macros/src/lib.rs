@@ -73,20 +73,18 @@ pub fn launch_bounds(attr: TokenStream, item: TokenStream) -> TokenStream {
     .into()
 }
 
-/// Implements `cuda_std::wgmma`'s GEMM traits for a list of shapes; for use in that module only.
+/// Implements `cuda_std::wgmma`'s GEMM traits for a list of forms and shapes; for use in that module only.
 ///
 /// ```text
-/// scores_from_registers: (n, k), …;   D = A · Bᵀ, A in registers, B (n × k) K-major in shared memory
-/// scores_from_shared: (n, k), …;      D = A · Bᵀ, both K-major in shared memory
-/// output_from_registers: (n, k), …;   D (+)= A · B, A in registers, B (k × n) MN-major in shared memory
+/// rs(B): (n, k), …;       A (64 × k) in registers, B (k × n) in shared memory: `GemmRs`
+/// ss(A, B): (n, k), …;    both in shared memory: `GemmSs`
 /// ```
+///
+/// `A` and `B` say how the operand lies: `k` for K-major, `k of 128` for rows of K-major panels that have 128, `mn` for
+/// MN-major.
 #[proc_macro]
 pub fn wgmma_gemms(input: TokenStream) -> TokenStream {
-    let families = parse_macro_input!(input as wgmma::Families);
-    match wgmma::expand(families) {
-        Ok(code) => code.into(),
-        Err(error) => error.to_compile_error().into(),
-    }
+    wgmma::expand(&parse_macro_input!(input as wgmma::Families)).into()
 }
 
 fn error(message: &str) -> TokenStream {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use kernels_gpu::config::limits::SM90_SHARED_BYTES;
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 use ptx_sim::{Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
@@ -93,8 +94,7 @@ impl SimDevice {
             info: DeviceInfo {
                 name: DEVICE_NAME.to_owned(),
                 compute_capability: (9, 0),
-                // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-                shared_bytes: 227 << 10,
+                shared_bytes: SM90_SHARED_BYTES,
                 multiprocessors: MULTIPROCESSORS,
                 memory_bytes: None,
                 driver: "ptx-sim".to_owned(),

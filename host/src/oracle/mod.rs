@@ -7,6 +7,7 @@ mod bound;
 mod check;
 mod naive;
 mod row;
+mod score;
 
 pub use check::{At, Rows, Verdict, Worst, check};
 #[cfg(test)]

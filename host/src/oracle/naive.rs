@@ -4,6 +4,7 @@
 use super::row::{Head, Rules};
 use crate::DType;
 use crate::dtype::{Element, VisitElement, visit};
+use crate::problem::Score;
 
 struct Round(f32);
 
@@ -23,16 +24,21 @@ pub(super) fn naive(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> 
     let problem = rules.problem;
     let dtype = problem.q().dtype;
     let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
+    let Score {
+        softmax_scale,
+        softcap,
+        alibi,
+    } = problem.score();
     let score = |j: usize| {
         let k_row = &head.k[j * head_dim..][..head_dim];
         let products = q_row.iter().zip(k_row);
         let dot: f32 = products.map(|(&q, &k)| q as f32 * k as f32).sum();
-        let scaled = round(dtype, round(dtype, dot) * problem.softmax_scale());
-        let capped = match problem.softcap() {
+        let scaled = round(dtype, round(dtype, dot) * softmax_scale);
+        let capped = match *softcap {
             Some(cap) => round(dtype, cap * round(dtype, (scaled / cap).tanh())),
             None => scaled,
         };
-        match problem.alibi() {
+        match alibi {
             Some(_) => round(dtype, capped + round(dtype, rules.bias(i, j) as f32)),
             None => capped,
         }

@@ -1,4 +1,4 @@
-use super::bound;
+use super::score::{ExactScore, ScoreRule};
 use crate::{HostTensor, Mask, Problem, Sequence};
 
 /// What was given to the kernel; packed tensors have batch 1.
@@ -32,13 +32,6 @@ pub struct RowReference {
     pub score_errors_v: Vec<f64>,
 }
 
-/// A score in nats.
-struct Score {
-    exact: f64,
-    /// How far it may be off.
-    error: f64,
-}
-
 /// Weights below this, relative to the row's largest, vanish in f32 arithmetic: beside its smallest
 /// normal number, with room for an error in the exponent.
 const VANISHING: f64 = 1e-36;
@@ -48,22 +41,18 @@ pub(super) struct Rules<'a> {
     pub problem: &'a Problem,
     seq_q: usize,
     seq_kv: usize,
-    /// ALiBi's, 0 without it.
-    slope: f64,
+    score: ScoreRule,
 }
 
 impl<'a> Rules<'a> {
     /// Those of batch entry number `index`.
     pub fn new(problem: &'a Problem, index: usize, head: usize) -> Self {
         let sequence = problem.sequence(index);
-        let slope = problem
-            .alibi()
-            .map_or(0.0, |slopes| slopes.get(index, head));
         Self {
             problem,
             seq_q: sequence.seq_q(),
             seq_kv: sequence.seq_kv(),
-            slope: f64::from(slope),
+            score: ScoreRule::new(problem.score(), index, head),
         }
     }
 
@@ -95,34 +84,16 @@ impl<'a> Rules<'a> {
         (0..self.seq_kv).filter(|&j| self.sees(i, j)).collect()
     }
 
-    /// What is added to the score of query `i` and key `j`, by the definition of
-    /// [`AlibiSlopes`](crate::AlibiSlopes).
+    /// What is added to the score of query `i` and key `j`.
     pub fn bias(&self, i: usize, j: usize) -> f64 {
-        -self.slope * (self.center(i) - j as i64).abs() as f64
+        self.score.bias(self.center(i) - j as i64)
     }
 
     /// The score of query `i`, whose q is `q_row`, and key `j` of `head`.
-    fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> Score {
-        let scale = f64::from(self.problem.softmax_scale());
+    fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> ExactScore {
         let head_dim = q_row.len();
         let k_row = &head.k[j * head_dim..][..head_dim];
-        let products = q_row.iter().zip(k_row).map(|(q, k)| q * k);
-        let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {
-            (dot + product, sizes + f64::abs(product))
-        });
-        let (scaled, sizes) = (scale * dot, scale.abs() * sizes);
-        let (capped, slope) = match self.problem.softcap().map(f64::from) {
-            Some(cap) => {
-                let tanh = (scaled / cap).tanh();
-                (cap * tanh, 1.0 - tanh * tanh)
-            }
-            None => (scaled, 1.0),
-        };
-        let bias = self.bias(i, j);
-        Score {
-            exact: capped + bias,
-            error: bound::of_score(slope * sizes, bias.abs()),
-        }
+        self.score.score(q_row, k_row, self.center(i) - j as i64)
     }
 }
 
@@ -153,7 +124,7 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
     let problem = rules.problem;
     let head_dim_v = problem.v().shape.dim;
     let keys = rules.keys(i);
-    let scores: Vec<Score> = keys
+    let scores: Vec<ExactScore> = keys
         .iter()
         .map(|&j| rules.score(head, q_row, i, j))
         .collect();
@@ -224,6 +195,7 @@ pub(crate) fn scores(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oracle::bound;
     use crate::{AlibiSlopes, CuSeqlens, DType, ForwardOptions, Layout, Shape, TensorSpec};
 
     fn problem(seq_q: usize, seq_kv: usize, options: &ForwardOptions) -> Problem {

@@ -80,11 +80,11 @@ const SAMPLED_SEQUENCES: usize = 64;
 
 /// How query heads share the tiles of a kernel of shape `tile` that runs `problem`.
 ///
-/// ALiBi's slopes differ by head, and the kernels know one a tile.
+/// The kernels know one transform of scores a tile: where it differs by head, so do tiles.
 pub(crate) fn packing(problem: &Problem, tile: &WgmmaTile) -> Packing {
     let group = problem.group() as u32;
     let too_long = problem.seq_q() > Packing::LONGEST as usize;
-    if group == 1 || too_long || problem.alibi().is_some() {
+    if group == 1 || too_long || problem.score().differs_by_head() {
         return Packing::none(group);
     }
     let of_one = |length: usize| {

@@ -8,8 +8,9 @@ use kernels_gpu::abi::{
 use kernels_gpu::wgmma::tile_list::TileListParams;
 
 use super::Operands;
+use crate::problem::Score;
 use crate::spec::TensorSpec;
-use crate::{Lengths, Problem};
+use crate::{AlibiSlopes, Lengths, Problem};
 
 /// What every forward kernel is launched with for `problem`, without addresses.
 pub(crate) fn forward_params(problem: &Problem) -> ForwardParams {
@@ -36,12 +37,6 @@ fn attention_params(problem: &Problem) -> AttentionParams {
         },
         false => LengthsParams::zeroed(),
     };
-    let score = ScoreParams {
-        softmax_scale: problem.softmax_scale(),
-        softcap: problem.softcap().and_then(Positive::new),
-        alibi_slopes: None,
-        alibi_batch_stride: problem.alibi().map_or(0, |slopes| slopes.batch_stride()) as u64,
-    };
     AttentionParams {
         q: tensor_arg(q),
         k: tensor_arg(k),
@@ -54,8 +49,22 @@ fn attention_params(problem: &Problem) -> AttentionParams {
         head_dim: q.shape.dim as u32,
         head_dim_v: v.shape.dim as u32,
         mask,
-        score,
+        score: score_params(problem.score()),
         lengths,
+    }
+}
+
+fn score_params(score: &Score) -> ScoreParams {
+    let Score {
+        softmax_scale,
+        softcap,
+        alibi,
+    } = score;
+    ScoreParams {
+        softmax_scale: *softmax_scale,
+        softcap: softcap.and_then(Positive::new),
+        alibi_slopes: None,
+        alibi_batch_stride: alibi.as_ref().map_or(0, AlibiSlopes::batch_stride) as u64,
     }
 }
 
@@ -127,9 +136,7 @@ mod tests {
     use kernels_gpu::abi::Corner;
 
     use super::*;
-    use crate::{
-        AlibiSlopes, CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Mask, Shape,
-    };
+    use crate::{CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Mask, Shape};
 
     const OPERANDS: Operands = Operands {
         q: 1,

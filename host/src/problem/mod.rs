@@ -8,6 +8,7 @@ mod cu_seqlens;
 mod lengths;
 mod mask;
 mod options;
+mod score;
 mod sequence;
 mod variant;
 
@@ -16,6 +17,7 @@ pub use cu_seqlens::CuSeqlens;
 pub use lengths::{DeviceLengths, KnownArrays, Lengths};
 pub use mask::Mask;
 pub use options::ForwardOptions;
+pub(crate) use score::Score;
 pub use sequence::Sequence;
 pub use variant::Variant;
 
@@ -54,14 +56,6 @@ struct Attention {
     score: Score,
     mask: Mask,
     lengths: Lengths,
-}
-
-/// How `q · k` becomes a score, in this order.
-#[derive(Clone, Debug, PartialEq)]
-struct Score {
-    softmax_scale: f32,
-    softcap: Option<f32>,
-    alibi: Option<AlibiSlopes>,
 }
 
 /// What is asked for.
@@ -163,6 +157,11 @@ impl Problem {
     /// Which keys each query sees.
     pub fn mask(&self) -> Mask {
         self.attention.mask
+    }
+
+    /// How `q · k` becomes a score.
+    pub(crate) fn score(&self) -> &Score {
+        &self.attention.score
     }
 
     /// Multiplies `q · k`.

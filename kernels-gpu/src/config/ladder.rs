@@ -1,5 +1,8 @@
 //! Tile shapes of the ladder's kernels, which show what makes attention fast by doing without it.
 
+use super::limits::SM86_SHARED_BYTES;
+use crate::units::F32_BYTES;
+
 /// Threads of a block of every kernel of the ladder.
 pub const THREADS: u32 = 256;
 /// Lanes of a warp.
@@ -22,15 +25,13 @@ pub const fn row_elems(head_dim: u32) -> u32 {
 }
 
 /// Dynamic shared memory of the kernel with a thread for each column: a sum a warp.
-pub const COLUMN_SHARED_BYTES: u32 = WARPS * size_of::<f32>() as u32;
+pub const COLUMN_SHARED_BYTES: u32 = WARPS * F32_BYTES;
 
 /// Dynamic shared memory of FlashAttention-1: Q, K and V tiles at the largest head_dim, and a row of P a warp.
-pub const FA1_SHARED_BYTES: u32 = ((FA1_BLOCK_M + 2 * FA1_BLOCK_N) * row_elems(HEAD_DIM)
-    + WARPS * FA1_BLOCK_N)
-    * size_of::<f32>() as u32;
+pub const FA1_SHARED_BYTES: u32 =
+    ((FA1_BLOCK_M + 2 * FA1_BLOCK_N) * row_elems(HEAD_DIM) + WARPS * FA1_BLOCK_N) * F32_BYTES;
 
 const _: () = {
-    // sm_86 and sm_89 have the least (CUDA C++ Programming Guide, "Technical Specifications").
-    assert!(FA1_SHARED_BYTES <= 99 * 1024);
+    assert!(FA1_SHARED_BYTES <= SM86_SHARED_BYTES);
     assert!(FA1_BLOCK_M.is_multiple_of(WARPS));
 };

@@ -1,6 +1,6 @@
 //! Tile shapes of the `mma.sync` kernels.
 
-use super::SM86_SHARED_BYTES;
+use super::limits::SM86_SHARED_BYTES;
 use crate::layout::fragment::{TILE_K, TILE_M};
 use crate::layout::swizzle::{row_bytes, row_pieces};
 

@@ -3,6 +3,7 @@
 use crate::layout::fragment::{TILE_K, TILE_M, TILE_N};
 use crate::layout::swizzle_mode::LINE_BYTES;
 use crate::layout::wgmma::{self, TILE_ROWS};
+use crate::units::HALF_BYTES;
 
 /// Threads of a block of every probe.
 pub const THREADS: u32 = 256;
@@ -37,8 +38,6 @@ pub const WGMMA_WARPGROUPS: u32 = THREADS / wgmma::THREADS;
 pub const WGMMA_ACCUMULATORS: u32 = 2;
 pub const WGMMA_BLOCKS_PER_SM: u32 = 1;
 
-/// Bytes of a 16-bit element.
-const HALF_BYTES: u32 = 2;
 /// Elements of a row of a panel of B in shared memory.
 pub const PANEL_ELEMS: u32 = LINE_BYTES / HALF_BYTES;
 /// Bytes of a panel: all rows of B, 64 columns.

@@ -1,6 +1,6 @@
 //! Tile shapes of the fp32 kernels.
 
-use super::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
+use super::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
 
 /// Tile shape of one fp32 forward kernel ([`crate::instances`]).
 ///

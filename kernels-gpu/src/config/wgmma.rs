@@ -1,7 +1,7 @@
 //! Tile shapes of the Hopper kernels.
 
-/// Shared memory a block may use on sm_90 (CUDA C++ Programming Guide, "Technical Specifications").
-pub const SM90_SHARED_BYTES: u32 = 227 * 1024;
+use super::limits::SM90_SHARED_BYTES;
+
 /// Alignment of a tile in shared memory: the 128-byte swizzle repeats every 8 rows of 128 bytes.
 pub const TILE_ALIGN: u32 = 1024;
 /// Threads in a warpgroup.
@@ -10,8 +10,6 @@ pub const WARPGROUP: u32 = 128;
 pub const WARPGROUP_ROWS: u32 = 64;
 /// Rows of those that each of its warps owns.
 pub const WARP_ROWS: u32 = WARPGROUP_ROWS / 4;
-/// Bytes of an element of q, k, v and o.
-pub const ELEMENT_BYTES: u32 = 2;
 /// Columns of a panel: the 128 bytes that the swizzle spans, in 16-bit elements.
 pub const PANEL_COLS: u32 = 64;
 pub const PANEL_ROW_BYTES: u32 = 128;

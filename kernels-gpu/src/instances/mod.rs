@@ -14,7 +14,7 @@ pub use ladder::LADDER;
 pub use probe::PROBES;
 pub use tile_list::TILE_LIST;
 
-use crate::config::SM86_SHARED_BYTES;
+use crate::config::limits::SM86_SHARED_BYTES;
 use crate::config::mma::MmaTile;
 use crate::config::simt::SimtTile;
 use crate::config::wgmma::WgmmaTile;

@@ -13,8 +13,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id, reduce_sum, warp_id};
 
 use super::params::LadderParams;
 use crate::config::ladder::WARPS;
-
-const F32_BYTES: u32 = size_of::<f32>() as u32;
+use crate::units::F32_BYTES;
 
 /// # Safety
 /// `params` describes live allocations; head_dim is at most the threads of a block.

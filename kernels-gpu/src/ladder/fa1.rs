@@ -18,8 +18,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_sum, sync_warp, warp
 
 use super::params::LadderParams;
 use crate::config::ladder::{FA1_BLOCK_M, FA1_BLOCK_N, WARPS, row_elems};
-
-const F32_BYTES: u32 = size_of::<f32>() as u32;
+use crate::units::F32_BYTES;
 
 /// Address of an element of a tile in shared memory.
 #[inline(always)]

@@ -10,10 +10,16 @@ pub const TILE_N: usize = 8;
 /// Length of the contraction of one `mma`.
 pub const TILE_K: usize = 16;
 
+/// Rows from one of a lane's rows of an accumulator tile to the next.
+pub const ROW_STEP: u32 = 8;
+
 /// Row and column of the accumulator tile that register `register` of `lane` holds.
 #[inline(always)]
 pub const fn accumulator(lane: u32, register: u32) -> (u32, u32) {
-    (lane / 4 + register / 2 * 8, lane % 4 * 2 + register % 2)
+    (
+        lane / 4 + register / 2 * ROW_STEP,
+        lane % 4 * 2 + register % 2,
+    )
 }
 
 /// Row and column (contraction index) of operand A, 16 × 16, that half `half` of register `register` holds; the lower
@@ -21,7 +27,7 @@ pub const fn accumulator(lane: u32, register: u32) -> (u32, u32) {
 #[inline(always)]
 pub const fn operand_a(lane: u32, register: u32, half: u32) -> (u32, u32) {
     (
-        lane / 4 + register % 2 * 8,
+        lane / 4 + register % 2 * ROW_STEP,
         lane % 4 * 2 + half + register / 2 * 8,
     )
 }

@@ -4,13 +4,13 @@ use cuda_std::cp_async::{copy16, copy16_padded};
 use cuda_std::thread::thread_idx_x;
 use cuda_std::{global, shared};
 
-use super::ELEM_BYTES;
 use crate::config::mma::MmaTile;
 use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset, row_bytes, row_pieces};
 use crate::tile::{opaque, source};
+use crate::units::HALF_BYTES;
 
 /// One head of an operand in global memory.
-pub type Source = source::Source<ELEM_BYTES>;
+pub type Source = source::Source<HALF_BYTES>;
 
 impl Source {
     /// Whether every piece of a tile's rows is a piece of the operand's.
@@ -75,8 +75,8 @@ impl Source {
             // SAFETY: forwarded to the caller; what lies outside the operand is not read.
             unsafe {
                 if self.vectors {
-                    let source = source + (dim * ELEM_BYTES) as u64;
-                    copy16_padded(destination, source, dims * ELEM_BYTES);
+                    let source = source + (dim * HALF_BYTES) as u64;
+                    copy16_padded(destination, source, dims * HALF_BYTES);
                 } else {
                     let source = source.wrapping_add_signed(dim as i64 * self.dim_bytes);
                     shared::store4_bits(destination, self.gather(source, dims));

@@ -3,12 +3,15 @@
 use cuda_std::half::{Bf16, F16, Half};
 use cuda_std::mma_sync::MmaSync;
 
+use crate::units::pow2;
+
 /// A 16-bit element type of q, k, v and o.
 pub trait Element: Half + MmaSync {
-    /// See [`crate::tile::softmax`]: how far below 1 the largest probability is kept.
+    /// See [`RowState::block_max`](crate::tile::row_state::RowState::block_max): by how many bits the largest probability is
+    /// kept below 1.
     const SHIFT: f32;
-    /// A row whose probabilities sum to less may go on without looking for a new maximum.
-    const SETTLED_LIMIT: f32;
+    /// Rows whose probabilities sum to less may keep a stale maximum.
+    const STALE_SUM_LIMIT: f32;
 }
 
 impl Element for Bf16 {
@@ -16,11 +19,11 @@ impl Element for Bf16 {
     /// underflows is below 2⁻⁹⁶ of the largest probability.
     const SHIFT: f32 = 30.0;
     /// Half of the range that is left above the largest probability.
-    const SETTLED_LIMIT: f32 = (1u64 << 40) as f32;
+    const STALE_SUM_LIMIT: f32 = pow2(40);
 }
 
 impl Element for F16 {
     /// Small probabilities lose bits below 2⁻¹⁴; products cannot overflow.
     const SHIFT: f32 = 0.0;
-    const SETTLED_LIMIT: f32 = (1u64 << 14) as f32;
+    const STALE_SUM_LIMIT: f32 = pow2(14);
 }

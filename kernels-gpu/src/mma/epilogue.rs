@@ -3,16 +3,17 @@
 use cuda_std::warp::{WARP_SIZE, lane_id, sync_warp};
 use cuda_std::{global, shared};
 
+use super::Row;
 use super::element::Element;
 use super::guard::Notes;
-use super::work::ROW_STEP;
-use super::{ELEM_BYTES, Row};
 use crate::abi::ForwardParams;
 use crate::config::mma::MmaTile;
-use crate::layout::fragment::{TILE_N, row_column};
+use crate::layout::fragment::{ROW_STEP, TILE_N, row_column};
 use crate::layout::swizzle::{PIECE_BYTES, PIECE_ELEMS, offset};
 use crate::tile::opaque;
+use crate::tile::row_state::Finalized;
 use crate::tile::sequence::Sequence;
+use crate::units::{F32_BYTES, HALF_BYTES};
 
 /// Where a warp's output rows go.
 pub struct Destination<'a> {
@@ -50,19 +51,19 @@ impl Destination<'_> {
         for i in 0..ROWS {
             let row = lane / 4 + i as u32 * ROW_STEP;
             // SAFETY: all lanes run the same loop.
-            let (norm, lse) = unsafe { rows[i].finalize() };
+            let Finalized { norm, lse } = unsafe { rows[i].finalize() };
             for col in (0..O_COLS).step_by(2) {
                 let pair = E::pack(acc_o[i][col] * norm, acc_o[i][col + 1] * norm);
                 let column = row_column(lane, col as u32);
                 let address = self.staging
                     + offset(config.head_dim, row, column / TILE_N as u32)
-                    + column % TILE_N as u32 * ELEM_BYTES;
+                    + column % TILE_N as u32 * HALF_BYTES;
                 // SAFETY: the warp's rows of the staging tile are its own.
                 unsafe { shared::store_bits(address, pair) };
             }
             if lane.is_multiple_of(4) && row < rows_left {
                 let row = self.row_begin + row;
-                let address = lse_address + row as u64 * size_of::<f32>() as u64;
+                let address = lse_address + row as u64 * F32_BYTES as u64;
                 // SAFETY: lse has an element for every row.
                 unsafe { global::store(address, lse) };
             }
@@ -83,10 +84,10 @@ impl Destination<'_> {
         let o = &self.params.o;
         let head_dim = config.head_dim;
         let dims = self.params.attention.head_dim_v;
-        let row_bytes = o.seq_stride * ELEM_BYTES as i64;
+        let row_bytes = o.seq_stride * HALF_BYTES as i64;
         let address = self
             .sequence
-            .q_address(o, self.head, ELEM_BYTES)
+            .q_address(o, self.head, HALF_BYTES)
             .wrapping_add_signed(self.row_begin as i64 * row_bytes);
         let aligned = (address | row_bytes as u64).is_multiple_of(PIECE_BYTES as u64);
         let vectors = o.dim_stride == 1 && aligned;
@@ -106,11 +107,11 @@ impl Destination<'_> {
                         words = notes.apply::<E>(words, self.tile_row + row, piece);
                     }
                     if vectors && dim + PIECE_ELEMS as u32 <= dims {
-                        global::store4_bits(row_address + (dim * ELEM_BYTES) as u64, words);
+                        global::store4_bits(row_address + (dim * HALF_BYTES) as u64, words);
                     } else {
                         for i in 0..PIECE_ELEMS as u32 {
                             if dim + i < dims {
-                                let offset = (dim + i) as i64 * o.dim_stride * ELEM_BYTES as i64;
+                                let offset = (dim + i) as i64 * o.dim_stride * HALF_BYTES as i64;
                                 let element = (words[i as usize / 2] >> (i % 2 * 16)) as u16;
                                 global::store_u16(row_address.wrapping_add_signed(offset), element);
                             }

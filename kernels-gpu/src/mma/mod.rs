@@ -20,10 +20,10 @@
 //! All tiles are swizzled ([`crate::layout::swizzle`]). One barrier a block of keys: it shows the block that has
 //! arrived, and that nobody reads the one before it any more.
 //!
-//! The tile is computed in haste first: rows that have a reference keep it while the sums stay in range, and hidden keys
-//! rely on 0·v = 0. Both go wrong only by making an output or a sum ∞ or NaN. When one is, the tile is computed again
+//! The tile is computed in haste first: rows that have a maximum keep it, stale ([`crate::tile::row_state`]), while the
+//! sums stay in range, and hidden keys rely on 0·v = 0. Both go wrong only by making an output or a sum ∞ or NaN. When one is, the tile is computed again
 //! with care, which gives the same where inputs are to blame. In between f16, whose probabilities overflow at 2¹⁶ times
-//! the reference's, tries once more in haste but looks at each block's scores first.
+//! the maximum's, tries once more in haste but looks at each block's scores first.
 
 mod copy;
 mod element;
@@ -41,20 +41,18 @@ use cuda_std::warp::{any, lane_id};
 use crate::abi::{AttentionParams, ForwardParams};
 use crate::config::mma::MmaTile;
 use crate::layout::swizzle::row_bytes;
+use crate::score::ScoreTransform;
 use crate::tile::opaque;
+use crate::tile::row_state::RowState;
 use crate::tile::schedule::{Tile, TileList};
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
-use crate::tile::softmax::RowState;
+use crate::tile::softmax::largest;
 use element::Element;
 use epilogue::Destination;
 use frame::TileInfo;
 use gemm::{LaneAddress, QFragments, pv, qk};
 use guard::Notes;
 use work::{Work, anew};
-
-/// Bytes of an element of q, k, v and o.
-const ELEM_BYTES: u32 = 2;
 
 /// Softmax state of a row, which four lanes share.
 type Row = RowState<4>;
@@ -138,7 +136,7 @@ unsafe fn forward_tile<
     let scale = transform();
 
     // Transformed scores always take the long way.
-    let in_haste = scale.is_identity();
+    let in_haste = scale.is_plain;
     let notes = Notes::new(work.stages, config);
     let mut checked = false;
     let mut careful = false;
@@ -165,7 +163,7 @@ unsafe fn forward_tile<
             }
         }
 
-        let mut settled = false;
+        let mut may_skip_max = false;
         let mut stage = 0;
         let mut n_block = work.begin;
         while n_block < work.end {
@@ -216,14 +214,14 @@ unsafe fn forward_tile<
                 };
 
                 // softmax
-                let mut in_range = settled && !view.masked;
+                let mut in_range = may_skip_max && !view.masked;
                 // What overflows bf16 overflows the sum too, which the end of the tile notices.
                 if let Some(limit) = E::LARGEST_EXPONENT
                     && checked
                 {
                     let mut beyond = false;
                     for i in 0..ROWS {
-                        beyond |= rows[i].exceeds(&acc_s[i], &scale, limit);
+                        beyond |= rows[i].p_exceeds(largest(&acc_s[i]), scale.scale_log2, limit);
                     }
                     // SAFETY: the warp is converged.
                     in_range &= !unsafe { any(beyond) };
@@ -232,23 +230,24 @@ unsafe fn forward_tile<
                     let transform = transform();
                     work.finish_scores(&mut acc_s, &transform, n_block, lane, view.masked);
                     // SAFETY: the warp is converged.
-                    unsafe { follow(&mut rows, &mut acc_o, &acc_s, &transform) };
-                    settled = in_haste && !careful;
+                    unsafe { update_max(&mut rows, &mut acc_o, &acc_s, &transform) };
+                    may_skip_max = in_haste && !careful;
                     if E::LARGEST_EXPONENT.is_some() {
                         // A maximum over part of a block may be far below the next, for which f16 has no room.
-                        settled &= !view.masked;
+                        may_skip_max &= !view.masked;
                     }
                     for row in &rows {
-                        settled &= row.has_reference();
+                        may_skip_max &= row.has_max();
                     }
                 }
                 // O += P V
                 // SAFETY: this block of V is in shared memory; the warp is converged.
                 unsafe {
                     pv::<E, ROWS, S_COLS, O_COLS>(&mut acc_o, &mut acc_s, v, |score, i| {
-                        rows[i].accumulate(score, &scale);
+                        rows[i].accumulate(score, scale.scale_log2);
                     });
-                    settled = !any(!settled || Row::exceed(&rows, E::SETTLED_LIMIT));
+                    may_skip_max =
+                        !any(!may_skip_max || Row::any_sum_reaches(&rows, E::STALE_SUM_LIMIT));
                 }
             }
             stage ^= 1;
@@ -289,35 +288,35 @@ unsafe fn forward_tile<
     }
 }
 
-/// Moves the rows' references to the largest scores so far, and with them what was accumulated.
+/// Raises the rows' maxima to the largest scores so far, and rescales what was accumulated to them.
 ///
 /// # Safety
 /// All 32 lanes must reach the same call.
 #[inline(always)]
-unsafe fn follow<const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
+unsafe fn update_max<const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
     rows: &mut [Row; ROWS],
     acc_o: &mut [[f32; O_COLS]; ROWS],
     acc_s: &[[f32; S_COLS]; ROWS],
     transform: &ScoreTransform,
 ) {
     let mut bits = [0.0; ROWS];
-    let mut outlived = false;
+    let mut underflows = false;
     for i in 0..ROWS {
         // SAFETY: forwarded to the caller.
-        bits[i] = unsafe { rows[i].follow(&acc_s[i], transform) };
-        outlived |= rows[i].outlives(bits[i]);
+        bits[i] = rows[i].update_max(unsafe { Row::block_max(&acc_s[i], transform) });
+        underflows |= rows[i].rescale_underflows(bits[i]);
     }
     let mut rescale = |bits: &[f32; ROWS]| {
         for i in 0..ROWS {
             let factor = exp2(bits[i]);
-            rows[i].scale(factor);
+            rows[i].rescale(factor);
             for o in &mut acc_o[i] {
                 *o *= factor;
             }
         }
     };
     // SAFETY: as above.
-    if unsafe { any(outlived) } {
+    if unsafe { any(underflows) } {
         // By the square root of the factor twice, as the factor is too small.
         for bits in &mut bits {
             *bits *= 0.5;

@@ -8,24 +8,21 @@ use cuda_std::shared;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, uniform};
 
-use super::ELEM_BYTES;
 use super::copy::Source;
 use super::element::Element;
 use super::frame::{Frame, HeadKv, TileInfo};
 use super::gemm::LaneAddress;
 use crate::abi::{ForwardParams, TensorArg};
 use crate::config::mma::MmaTile;
-use crate::layout::fragment::{TILE_M, row_column};
+use crate::layout::fragment::{ROW_STEP, TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
+use crate::score::ScoreTransform;
 use crate::tile::block_range::BlockRange;
 use crate::tile::mask;
 use crate::tile::schedule::Tile;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::tile::{opaque, opaque64};
-
-/// Rows between two of a lane's rows.
-pub const ROW_STEP: u32 = 8;
+use crate::units::HALF_BYTES;
 
 /// The parameters, such that what is worked out from them is worked out again the next time.
 #[inline(always)]
@@ -85,7 +82,7 @@ impl<'a> Work<'a> {
         };
         let head_kv = head_kv(&launch, tile.head);
         let head = |operand: &TensorArg, dims: u32| {
-            let address = sequence.kv_address(operand, head_kv, ELEM_BYTES);
+            let address = sequence.kv_address(operand, head_kv, HALF_BYTES);
             let source = Source::new(operand, address, sequence.seq_kv, dims);
             HeadKv {
                 address,
@@ -174,7 +171,7 @@ impl<'a> Work<'a> {
         let config = self.config;
         let TileInfo { tile, sequence, .. } = self.info();
         let params = self.params();
-        let address = sequence.q_address(&params.attention.q, tile.head, ELEM_BYTES);
+        let address = sequence.q_address(&params.attention.q, tile.head, HALF_BYTES);
         let q_gmem = Source::new(
             &params.attention.q,
             address,
@@ -237,7 +234,7 @@ impl<'a> Work<'a> {
         // SAFETY: forwarded to the caller, and to the one of `new`.
         unsafe {
             let (batch, head) = (uniform(batch), uniform(head));
-            ScoreTransform::new(&self.params().attention, batch, head, E::SHIFT)
+            ScoreTransform::new(&self.params().attention.score, batch, head, E::SHIFT)
         }
     }
 

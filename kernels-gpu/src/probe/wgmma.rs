@@ -3,7 +3,7 @@
 use cuda_std::global::{load_u32, load4_bits, store};
 use cuda_std::half::Bf16;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::wgmma::{Descriptor, InFlight, OutputFromRegisters};
+use cuda_std::wgmma::{Descriptor, GemmRs, InFlight};
 use cuda_std::{shared, tma};
 
 use super::at;

@@ -3,8 +3,8 @@
 use cuda_std::cp_async::{copy4, copy16_padded};
 use cuda_std::thread::thread_idx_x;
 
-use super::F32_BYTES;
 use crate::tile::{opaque, source};
+use crate::units::F32_BYTES;
 
 /// Elements of the widest copy.
 const VECTOR: u32 = 4;

@@ -2,9 +2,11 @@
 
 use cuda_std::global;
 
-use super::{F32_BYTES, LANES, Place, Row};
+use super::{LANES, Place, Row};
 use crate::abi::ForwardParams;
+use crate::tile::row_state::Finalized;
 use crate::tile::sequence::Sequence;
+use crate::units::F32_BYTES;
 
 /// Consecutive output columns of a thread.
 const RUN: usize = 4;
@@ -32,7 +34,7 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
 
     for i in 0..ROWS {
         // SAFETY: all lanes run the same loop.
-        let (norm, lse) = unsafe { rows[i].finalize() };
+        let Finalized { norm, lse } = unsafe { rows[i].finalize() };
         let row = m_begin + place.row(i);
         if row >= sequence.seq_q {
             continue;

@@ -3,9 +3,10 @@
 use cuda_std::math::fma;
 use cuda_std::shared;
 
-use super::{BLOCK_N, F32_BYTES, HIDDEN, LANES, Place, SCORE_COLS, Scores};
+use super::{BLOCK_N, HIDDEN, LANES, Place, SCORE_COLS, Scores};
 use crate::config::simt::SimtTile;
 use crate::tile::opaque;
+use crate::units::F32_BYTES;
 
 /// Contraction steps one 16-byte load covers.
 const STEP: usize = 4;

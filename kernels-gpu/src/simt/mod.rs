@@ -26,13 +26,14 @@ use cuda_std::warp::sync_warp;
 
 use crate::abi::ForwardParams;
 use crate::config::simt::SimtTile;
+use crate::score::ScoreTransform;
 use crate::tile::block_range::BlockRange;
 use crate::tile::mask;
 use crate::tile::opaque;
+use crate::tile::row_state::RowState;
 use crate::tile::schedule::{Tile, TileList};
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::{Sequence, head_kv};
-use crate::tile::softmax::RowState;
+use crate::units::F32_BYTES;
 use copy::Source;
 use gemm::{pv, pv_guarded, qk, store_p};
 
@@ -43,8 +44,6 @@ const SCORE_COLS: usize = SimtTile::SCORE_COLS;
 /// Stands in P for a key that the row does not see, told by its sign from a probability that underflowed: the one
 /// contributes nothing, the other NaN where V is not finite.
 const HIDDEN: f32 = -0.0;
-
-const F32_BYTES: u32 = size_of::<f32>() as u32;
 
 /// A thread's part of the score tile: `[row][j]` is column `lane + 16j`.
 type Scores<const ROWS: usize> = [[f32; SCORE_COLS]; ROWS];
@@ -201,7 +200,7 @@ unsafe fn forward_tile<
 
     // SAFETY: forwarded to the caller.
     let transform =
-        || unsafe { ScoreTransform::new(attention, opaque(tile.batch), tile.head, SHIFT) };
+        || unsafe { ScoreTransform::new(&attention.score, opaque(tile.batch), tile.head, SHIFT) };
     let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];
     let mut stage = 0;

@@ -4,10 +4,10 @@
 pub mod block_range;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
+pub mod query_range;
+pub mod row_state;
 pub mod rows;
 pub mod schedule;
-#[cfg(target_arch = "nvptx64")]
-pub mod score;
 #[cfg(target_arch = "nvptx64")]
 pub mod sequence;
 #[cfg(target_arch = "nvptx64")]

@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use super::gqa::Packing;
 use super::tile_list::{ListHeader, ListedPlace, ListedTile, capacity};
 use crate::abi::{AttentionParams, Band};
-use crate::config::wgmma::ELEMENT_BYTES;
+use crate::units::HALF_BYTES;
 
 /// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
 pub const L2_BYTES: u64 = 32 << 20;
@@ -192,7 +192,7 @@ pub(super) fn uneven(params: &AttentionParams) -> bool {
 
 /// Bytes of a row of K and of V.
 pub(super) fn row_bytes(params: &AttentionParams) -> u32 {
-    (params.head_dim + params.head_dim_v) * ELEMENT_BYTES
+    (params.head_dim + params.head_dim_v) * HALF_BYTES
 }
 
 /// Bytes of `rows` rows of a head of K and V.

@@ -9,7 +9,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::gqa::Packing;
 use crate::abi::{ForwardParams, TensorArg};
-use crate::config::wgmma::{ELEMENT_BYTES, PANEL_COLS, WARPGROUP_ROWS, WgmmaTile};
+use crate::config::wgmma::{PANEL_COLS, WARPGROUP_ROWS, WgmmaTile};
+use crate::units::HALF_BYTES;
 
 /// An encoded `CUtensorMap`, passed to the kernel by value. `cuda_builder` raises the parameter's alignment
 /// to the 64 bytes the hardware wants.
@@ -145,7 +146,7 @@ fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexp
     if dim == 0 || axes.iter().any(|axis| axis.extent == 0) {
         return Err(Inexpressible::Empty);
     }
-    if !(dim as u64 * u64::from(ELEMENT_BYTES)).is_multiple_of(ALIGN_BYTES) {
+    if !(dim as u64 * u64::from(HALF_BYTES)).is_multiple_of(ALIGN_BYTES) {
         return Err(Inexpressible::Width(dim));
     }
     if !arg.address.is_multiple_of(ALIGN_BYTES) {
@@ -168,7 +169,7 @@ fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexp
         map.box_dims[i + 1] = axis.in_box;
         // Nothing is ever that far when there is only one: any lawful stride will do.
         if axis.extent > 1 {
-            let bytes = axis.stride.saturating_mul(i64::from(ELEMENT_BYTES));
+            let bytes = axis.stride.saturating_mul(i64::from(HALF_BYTES));
             if bytes <= 0 || bytes >= STRIDE_LIMIT || !(bytes as u64).is_multiple_of(ALIGN_BYTES) {
                 return Err(Inexpressible::Stride(axis.stride));
             }

@@ -52,8 +52,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rescale: a factor below f32's normal numbers counts as 0",
         file: "kernels-gpu/src/mma/mod.rs",
-        original: "any(outlived)",
-        broken: "any(outlived && false)",
+        original: "any(underflows)",
+        broken: "any(underflows && false)",
     },
     Mutant {
         name: "mask: one hidden key is seen",
@@ -117,7 +117,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "cluster: an address from a descriptor lacks its block's rank",
-        file: "cuda/cuda_std/src/wgmma.rs",
+        file: "cuda/cuda_std/src/wgmma/descriptor.rs",
         original: "base & !ADDRESS_MASK | self.0",
         broken: "base & 0 | self.0",
     },

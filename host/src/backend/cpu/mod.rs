@@ -7,6 +7,7 @@
 //! | `pool` | the threads, also in a forked child |
 //! | `tasks` | cuts a problem into tasks of at most `BLOCK_M` query rows, one per thread at a time |
 //! | `tile` | one task: load Q, loop over K/V tiles {QKᵀ, mask, softmax, PV}, write o and lse |
+//! | `score` | scale, softcap and bias |
 //! | `softmax` | the running maximum and sum of each row |
 //! | `math` | exp and tanh |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |
@@ -18,6 +19,7 @@ mod math;
 mod memory;
 mod pack;
 mod pool;
+mod score;
 mod softmax;
 mod tasks;
 mod tile;

@@ -8,9 +8,9 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::gemm::{Gemm, MICRO_ROWS};
-use super::math::tanh;
 use super::pack::Matrix;
-use super::softmax::State;
+use super::score::{Bias, ScoreTransform};
+use super::softmax::RowStates;
 use crate::{Operands, Problem, Sequence};
 
 /// Query rows of a task.
@@ -40,13 +40,8 @@ pub(super) struct Scratch {
     /// Keys that each column sees are `first_key[column]..end_key[column]`.
     first_key: Vec<u32>,
     end_key: Vec<u32>,
-    /// ALiBi's slope of each column, 0 without it.
-    slope: Vec<f32>,
-    /// Key position on the diagonal of each column, which biases are counted from.
-    diagonal: Vec<i64>,
-    /// The diagonal as seen from a tile's first key.
-    from_tile: Vec<f32>,
-    state: State,
+    bias: Bias,
+    rows: RowStates,
     /// One row of q or o.
     row: Vec<f32>,
 }
@@ -64,10 +59,8 @@ impl Scratch {
             v_factor: 1.0,
             first_key: vec![0; BLOCK_M],
             end_key: vec![0; BLOCK_M],
-            slope: vec![0.0; BLOCK_M],
-            diagonal: vec![0; BLOCK_M],
-            from_tile: vec![0.0; BLOCK_M],
-            state: State::new(BLOCK_M),
+            bias: Bias::new(BLOCK_M),
+            rows: RowStates::new(BLOCK_M),
             row: vec![0.0; head_dim.max(head_dim_v)],
         }
     }
@@ -110,12 +103,9 @@ impl Task<'_> {
             task: self,
             scratch: &mut *scratch,
         });
-        let columns = self.columns();
-        for row in scratch.acc_o.chunks_exact_mut(columns) {
-            for (o, &sum) in row.iter_mut().zip(&scratch.state.row_sum) {
-                // A sum of 0 means that no key is visible, or that all scores are −∞.
-                *o = if sum == 0.0 { 0.0 } else { *o / sum / v_factor };
-            }
+        scratch.rows.finalize(&mut scratch.acc_o, self.columns());
+        if v_factor != 1.0 {
+            scratch.acc_o.iter_mut().for_each(|o| *o /= v_factor);
         }
     }
 
@@ -129,6 +119,11 @@ impl Task<'_> {
                 *o = first;
             }
         }
+    }
+
+    /// What becomes of `q · k`.
+    fn transform(&self) -> ScoreTransform<'_> {
+        ScoreTransform::new(self.problem.score())
     }
 
     /// Tile width: whole vectors.
@@ -149,6 +144,7 @@ impl Task<'_> {
     unsafe fn load_q(&self, scratch: &mut Scratch) {
         let head_dim = self.problem.q().shape.dim;
         let columns = self.columns();
+        let scale = self.transform().softmax_scale;
         let row = &mut scratch.row[..head_dim];
         scratch.q[..head_dim * columns].fill(0.0);
         for column in 0..self.rows {
@@ -158,7 +154,7 @@ impl Task<'_> {
             // SAFETY: row i of this sequence and head lies inside q.
             unsafe { q.read_row(i, row) };
             for (dim, &value) in row.iter().enumerate() {
-                scratch.q[dim * columns + column] = value * self.problem.softmax_scale();
+                scratch.q[dim * columns + column] = value * scale;
             }
         }
     }
@@ -169,12 +165,11 @@ impl Task<'_> {
         let band = self.sequence.band;
         let seq_kv = self.sequence.seq_kv() as i64;
         let corner = seq_kv - self.sequence.seq_q() as i64;
+        let transform = self.transform();
         for column in 0..self.columns() {
             let (head, i) = self.query(column.min(self.rows - 1));
-            if let Some(slopes) = self.problem.alibi() {
-                scratch.slope[column] = slopes.get(self.index, head);
-                scratch.diagonal[column] = i as i64 + corner;
-            }
+            let diagonal = i as i64 + corner;
+            transform.set_query(&mut scratch.bias, column, (self.index, head), diagonal);
             let first = (i as i64 + i64::from(band.lower)).clamp(0, seq_kv);
             let end = (i as i64 + i64::from(band.upper) + 1).clamp(first, seq_kv);
             scratch.first_key[column] = first as u32;
@@ -190,7 +185,6 @@ impl Task<'_> {
         let lse: *mut f32 = std::ptr::with_exposed_provenance_mut(self.operands.lse as usize);
         for column in 0..self.rows {
             let (head, i) = self.query(column);
-            let sum = scratch.state.row_sum[column];
             let row = &mut scratch.row[..shape.dim];
             for (dim, o) in row.iter_mut().enumerate() {
                 *o = scratch.acc_o[dim * columns + column];
@@ -200,12 +194,8 @@ impl Task<'_> {
             // SAFETY: row i of this sequence and head lies inside o.
             unsafe { o.write_row(i, row) };
             let index = (batch * shape.heads + head) * shape.seq + first + i;
-            let value = match sum {
-                0.0 => f32::NEG_INFINITY,
-                _ => scratch.state.row_max[column] + sum.ln(),
-            };
             // SAFETY: lse holds an element for every row of every head of o.
-            unsafe { *lse.add(index) = value };
+            unsafe { *lse.add(index) = scratch.rows.lse(column) };
         }
     }
 }
@@ -223,7 +213,7 @@ impl WithSimd for AllTiles<'_> {
     fn with_simd<S: Simd>(mut self, simd: S) {
         let columns = self.task.columns();
         let scratch = &mut *self.scratch;
-        scratch.state.clear();
+        scratch.rows.reset();
         scratch.acc_o.fill(0.0);
         let span = |keys: &[u32]| {
             let (low, high) = keys[..columns]
@@ -269,21 +259,8 @@ impl AllTiles<'_> {
         gemm.run::<S, false>(simd);
 
         let s = &mut scratch.s[..keys * columns];
-        if let Some(softcap) = problem.softcap() {
-            cap(simd, s, softcap);
-        }
-        if problem.alibi().is_some() {
-            let diagonals = scratch.diagonal.iter().zip(&mut scratch.from_tile);
-            for (&diagonal, from_tile) in diagonals {
-                *from_tile = (diagonal - tile.start as i64) as f32;
-            }
-            bias(
-                simd,
-                s,
-                &scratch.slope[..columns],
-                &scratch.from_tile[..columns],
-            );
-        }
+        let transform = self.task.transform();
+        transform.apply(simd, s, &mut scratch.bias, tile.start, columns);
         if masked {
             hide(
                 simd,
@@ -293,8 +270,8 @@ impl AllTiles<'_> {
                 &scratch.end_key[..columns],
             );
         }
-        if scratch.state.update(simd, s, keys) {
-            rescale(simd, &mut scratch.acc_o, &scratch.state.rescale[..columns]);
+        if scratch.rows.update(simd, s, keys) {
+            scratch.rows.rescale(simd, &mut scratch.acc_o, columns);
         }
 
         let v = &scratch.v[..keys * padded_v];
@@ -353,32 +330,6 @@ impl AllTiles<'_> {
     }
 }
 
-/// `softcap · tanh(score / softcap)` for every score.
-#[inline(always)]
-fn cap<S: Simd>(simd: S, scores: &mut [f32], softcap: f32) {
-    let (scores, _) = S::as_mut_simd_f32s(scores);
-    let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(1.0 / softcap));
-    for score in scores {
-        *score = simd.mul_f32s(multiply, tanh(simd, simd.mul_f32s(*score, divide)));
-    }
-}
-
-/// Adds `-slope · |diagonal - key|` to every score; both are counted from the tile's first key.
-#[inline(always)]
-fn bias<S: Simd>(simd: S, scores: &mut [f32], slope: &[f32], diagonal: &[f32]) {
-    let columns = slope.len();
-    let (slope, _) = S::as_simd_f32s(slope);
-    let (diagonal, _) = S::as_simd_f32s(diagonal);
-    for (key, row) in scores.chunks_exact_mut(columns).enumerate() {
-        let key = simd.splat_f32s(key as f32);
-        let (row, _) = S::as_mut_simd_f32s(row);
-        for ((score, &slope), &diagonal) in row.iter_mut().zip(slope).zip(diagonal) {
-            let keys = simd.abs_f32s(simd.sub_f32s(diagonal, key));
-            *score = simd.mul_add_e_f32s(simd.neg_f32s(slope), keys, *score);
-        }
-    }
-}
-
 /// Sets the scores of hidden keys to −∞.
 #[inline(always)]
 fn hide<S: Simd>(
@@ -399,18 +350,6 @@ fn hide<S: Simd>(
             let started = simd.less_than_or_equal_u32s(first, j);
             let visible = simd.and_m32s(started, simd.less_than_u32s(j, end));
             *score = simd.select_f32s(visible, *score, hidden);
-        }
-    }
-}
-
-/// Multiplies each column of the accumulator by its factor.
-#[inline(always)]
-fn rescale<S: Simd>(simd: S, acc_o: &mut [f32], factors: &[f32]) {
-    let (factors_simd, _) = S::as_simd_f32s(factors);
-    for row in acc_o.chunks_exact_mut(factors.len()) {
-        let (row, _) = S::as_mut_simd_f32s(row);
-        for (value, &factor) in row.iter_mut().zip(factors_simd) {
-            *value = simd.mul_f32s(*value, factor);
         }
     }
 }

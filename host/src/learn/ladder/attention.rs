@@ -118,7 +118,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// The maximum to subtract: 0 as long as no key was visible, so that no ∞ − ∞ arises.
-pub(super) fn reference(max: f32) -> f32 {
+pub(super) fn finite(max: f32) -> f32 {
     if max == f32::NEG_INFINITY { 0.0 } else { max }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! O is kept normalised in memory; each step loads it with its maxima and sums, rescales it and stores it.
 
-use super::attention::{Head, Run, accumulate, blocks, reference, score_tile};
+use super::attention::{Head, Run, accumulate, blocks, finite, score_tile};
 use super::global::Matrix;
 
 pub fn run(head: &Head) -> Run {
@@ -27,10 +27,10 @@ pub fn run(head: &Head) -> Run {
                 let p: Vec<f32> = s
                     .row(i)
                     .iter()
-                    .map(|s| (s - reference(new_max)).exp())
+                    .map(|s| (s - finite(new_max)).exp())
                     .collect();
                 // What O was divided by, in units of the new maximum.
-                let old_sum = *sum * (*max - reference(new_max)).exp();
+                let old_sum = *sum * (*max - finite(new_max)).exp();
                 let new_sum = old_sum + p.iter().sum::<f32>();
                 // A row that has seen no key yet divides by nothing.
                 let norm = if new_sum == 0.0 { 0.0 } else { 1.0 / new_sum };

@@ -1,7 +1,7 @@
 //! FlashAttention-2 (Dao 2023, algorithm 1): a block of queries keeps its output, maxima and sums on the chip while K and
 //! V pass by, divides once and stores once.
 
-use super::attention::{Head, Run, accumulate, blocks, reference, score_tile};
+use super::attention::{Head, Run, accumulate, blocks, finite, score_tile};
 use super::global::{Matrix, Tile};
 
 pub fn run(head: &Head) -> Run {
@@ -18,11 +18,11 @@ pub fn run(head: &Head) -> Run {
             let s = score_tile(head, &rows, &keys, &q, &k);
             for (i, row) in rows.clone().enumerate() {
                 let new_max = s.row(i).iter().copied().fold(row_max[i], f32::max);
-                let rescale = (row_max[i] - reference(new_max)).exp();
+                let rescale = (row_max[i] - finite(new_max)).exp();
                 row_sum[i] *= rescale;
                 acc_o.row_mut(i).iter_mut().for_each(|o| *o *= rescale);
                 for (j, key) in keys.clone().enumerate() {
-                    let p = (s.row(i)[j] - reference(new_max)).exp();
+                    let p = (s.row(i)[j] - finite(new_max)).exp();
                     row_sum[i] += p;
                     let p = p * head.dropout_factor(row, key);
                     accumulate(acc_o.row_mut(i), 1.0, p, v.row(j));

@@ -1,7 +1,7 @@
 //! One pass over K and V for each query: the online softmax with the output carried along, so that no score is
 //! ever stored.
 
-use super::attention::{Head, Run, accumulate, reference};
+use super::attention::{Head, Run, accumulate, finite};
 use super::global::{Matrix, Tile};
 
 pub fn run(head: &Head) -> Run {
@@ -9,22 +9,22 @@ pub fn run(head: &Head) -> Run {
     let mut lse = Matrix::uninitialised(head.seq, 1);
     for i in 0..head.seq {
         let q = head.q.load(i..i + 1);
-        let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
+        let (mut row_max, mut row_sum) = (f32::NEG_INFINITY, 0.0);
         let mut acc_o = Tile::filled(0.0, 1, head.head_dim);
         for j in 0..head.seq {
             let (k, v) = (head.k.load(j..j + 1), head.v.load(j..j + 1));
             let s = head.score(i, j, q.row(0), k.row(0));
-            let new_max = max.max(s);
-            let rescale = (max - reference(new_max)).exp();
-            let p = (s - reference(new_max)).exp();
-            sum = sum * rescale + p;
+            let new_max = row_max.max(s);
+            let rescale = (row_max - finite(new_max)).exp();
+            let p = (s - finite(new_max)).exp();
+            row_sum = row_sum * rescale + p;
             let dropped = p * head.dropout_factor(i, j);
             accumulate(acc_o.row_mut(0), rescale, dropped, v.row(0));
-            max = new_max;
+            row_max = new_max;
         }
-        acc_o.row_mut(0).iter_mut().for_each(|o| *o /= sum);
+        acc_o.row_mut(0).iter_mut().for_each(|o| *o /= row_sum);
         o.store(i, &acc_o);
-        lse.store(i, &Tile::filled(max + sum.ln(), 1, 1));
+        lse.store(i, &Tile::filled(row_max + row_sum.ln(), 1, 1));
     }
     Run {
         o,

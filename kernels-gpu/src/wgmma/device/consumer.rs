@@ -1,9 +1,7 @@
 //! A consumer warpgroup: 64 rows of scores, softmax and output.
 
-use core::f32::consts::LOG2_E;
-
 use cuda_std::mbarrier;
-use cuda_std::wgmma::{Descriptor, InFlight};
+use cuda_std::wgmma::{Descriptor, InFlight, KMajor, MnMajor};
 
 use super::Launch;
 use super::blocks::Ranges;
@@ -16,6 +14,7 @@ use crate::abi::Band;
 use crate::barriers::Turns;
 use crate::config::wgmma::WgmmaTile;
 use crate::pipeline::Ring;
+use crate::score;
 use crate::tile::block_range::BlockRange;
 
 /// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
@@ -24,14 +23,14 @@ where
     K: Policy<S, P, O>,
 {
     pub(super) launch: &'a Launch<'a>,
-    /// Multiplies a score that enters the softmax as it is: bits.
+    /// Multiplies `q · k` where scores are plain: bits.
     pub(super) scale_log2: f32,
     pub(super) lanes: Lanes,
     pub(super) turns: Turns,
     pub(super) k: Ring,
     pub(super) v: Ring,
-    pub(super) k_smem: Descriptor,
-    pub(super) v_smem: Descriptor,
+    pub(super) k_smem: Descriptor<KMajor>,
+    pub(super) v_smem: Descriptor<MnMajor>,
     pub(super) policy: core::marker::PhantomData<K>,
     pub(super) acc_s: [f32; S],
     pub(super) p_frag: [u32; P],
@@ -65,7 +64,7 @@ pub unsafe fn consume<K, const S: usize, const P: usize, const O: usize>(
     let turns = Turns::new(warpgroup, tile.consumers);
     let mut consumer = Consumer::<K, S, P, O> {
         launch,
-        scale_log2: params.attention.score.softmax_scale * LOG2_E,
+        scale_log2: score::plain_scale_log2(&params.attention.score),
         lanes,
         turns,
         k: Ring::consumer(barriers.k_full, barriers.k_empty, tile.k_stages),
@@ -177,7 +176,7 @@ where
             self.softmax(blocks, n_block, inbox);
             self.pack();
 
-            let (fast_begin, fast_end) = if self.plain() {
+            let (fast_begin, fast_end) = if self.is_plain() {
                 blocks.unmasked(Self::TILE.block_n)
             } else {
                 (blocks.begin, blocks.begin)

@@ -8,21 +8,19 @@ use cuda_std::{global, shared, stmatrix, tma};
 
 use super::Launch;
 use super::blocks::row_begin;
-use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, ROW_STEP, swizzled};
+use super::lanes::{CHUNK_ELEMS, CHUNKS, Lanes, swizzled};
 use super::policy::Policy;
 use super::repair::Repair;
 use super::softmax::{ROWS, Rows};
 use crate::barriers::Turns;
-use crate::config::wgmma::{
-    ELEMENT_BYTES, PANEL_COLS, Staging, WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WgmmaTile,
-};
+use crate::config::wgmma::{PANEL_COLS, Staging, WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WgmmaTile};
+use crate::layout::fragment::ROW_STEP;
 use crate::pipeline::Ring;
 use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
+use crate::units::{F32_BYTES, HALF_BYTES};
 use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
-
-const F32_BYTES: u64 = size_of::<f32>() as u64;
 
 /// Writes the warpgroup's rows of `o` and `lse`, its part of tile `place`; rows past the sequence are left
 /// out, by TMA and by predicates.
@@ -52,7 +50,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
     let turns = Turns::new(warpgroup, tile.consumers);
     // SAFETY: the stage is private to the warpgroup and free after the waits and the barrier.
     unsafe {
-        let closed = rows.close();
+        let finalized = rows.finalize();
         if over_v {
             pass_over(v, warpgroup, lanes, tile);
             v.wait_full();
@@ -66,15 +64,15 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 turns.gather();
                 tile.o_offset() + warpgroup * tile.o_bytes()
             };
-        let poisoned = !is_finite(acc_o, closed.keep);
+        let poisoned = !is_finite(acc_o, finalized.keep);
         let mut step = 0;
         while step < O / 8 {
             let col = step as u32 * 16;
             let panel = col / PANEL_COLS * tile.row_panel_bytes();
             let pair = |register: usize, row: usize| {
-                let low = acc_o[register] * closed.norm[row];
-                let high = acc_o[register + 1] * closed.norm[row];
-                K::Element::pack(low, high) & closed.keep[row]
+                let low = acc_o[register] * finalized.norm[row];
+                let high = acc_o[register + 1] * finalized.norm[row];
+                K::Element::pack(low, high) & finalized.keep[row]
             };
             let r = 8 * step;
             stmatrix::store4(
@@ -93,7 +91,7 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
                 lanes,
                 o_smem,
                 row_begin: opaque(row_begin + lanes.warp * WARP_ROWS),
-                lse: closed.lse,
+                lse: finalized.lse,
             };
             repair.run::<K::Element>();
             // Without it ptxas spills in some instances.
@@ -135,8 +133,8 @@ pub unsafe fn store<K, const S: usize, const P: usize, const O: usize>(
             let row = row_begin + lanes.row() + i as u32 * ROW_STEP;
             let exists = launch.has_row(place, sequence, row);
             let of_head = sequence.lse_address(params, launch.query_head(place, row));
-            let address = of_head + packing.query(row) as u64 * F32_BYTES;
-            global::store_if(lanes.col() == 0 && exists, address, closed.lse[i]);
+            let address = of_head + packing.query(row) as u64 * F32_BYTES as u64;
+            global::store_if(lanes.col() == 0 && exists, address, finalized.lse[i]);
         }
     }
 }
@@ -189,7 +187,7 @@ unsafe fn store_rows(
     o_smem: u32,
 ) {
     let params = launch.params;
-    let head_address = sequence.q_address(&params.o, launch.query_head(place, 0), ELEMENT_BYTES);
+    let head_address = sequence.q_address(&params.o, launch.query_head(place, 0), HALF_BYTES);
     let packing = launch.packing();
     let o = &params.o;
     let thread = lanes.warp * WARP_SIZE + lanes.lane;
@@ -199,7 +197,7 @@ unsafe fn store_rows(
     while row < rows {
         let (query, head) = (packing.query(row_begin + row), packing.head(row));
         let offset = query as i64 * o.seq_stride + head as i64 * o.head_stride;
-        let row_address = head_address.wrapping_add_signed(offset * ELEMENT_BYTES as i64);
+        let row_address = head_address.wrapping_add_signed(offset * HALF_BYTES as i64);
         let exists = launch.has_row(place, sequence, row_begin + row);
         let mut panel = 0;
         while panel < tile.panels_v() {
@@ -209,7 +207,7 @@ unsafe fn store_rows(
                 // SAFETY: the chunk is staged, and exists in global memory, as head_dim_v is a multiple of it.
                 unsafe {
                     let bits = shared::load4_bits(from);
-                    global::store4_bits(row_address + (col * ELEMENT_BYTES) as u64, bits);
+                    global::store4_bits(row_address + (col * HALF_BYTES) as u64, bits);
                 }
             }
             panel += 1;

@@ -1,6 +1,6 @@
 //! A warpgroup's two multiplications, and its turns and waits around them.
 
-use cuda_std::wgmma::{InFlight, OutputFromRegisters};
+use cuda_std::wgmma::{GemmRs, InFlight};
 
 use super::consumer::Consumer;
 use super::policy::{Policy, Query};

@@ -14,9 +14,6 @@ pub struct Lanes {
     pub warp: u32,
 }
 
-/// Rows of a thread are `row()` and this many below.
-pub const ROW_STEP: u32 = 8;
-
 impl Lanes {
     #[inline(always)]
     pub fn new() -> Self {
@@ -42,7 +39,7 @@ impl Lanes {
         self.lane == 0 && self.warp == 0
     }
 
-    /// First of the thread's two rows.
+    /// First of the thread's two rows; the other is [`ROW_STEP`](crate::layout::fragment::ROW_STEP) below.
     #[inline(always)]
     pub fn row(&self) -> u32 {
         self.warp * WARP_ROWS + self.lane / 4

@@ -1,6 +1,7 @@
 //! Hiding scores that a row does not see: each border by itself, as most masked blocks have one.
 
-use super::lanes::{Lanes, ROW_STEP};
+use super::lanes::Lanes;
+use crate::layout::fragment::ROW_STEP;
 use crate::tile::block_range::visible_keys;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::gqa::Packing;

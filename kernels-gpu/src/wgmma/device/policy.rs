@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use cuda_std::half::Half;
 use cuda_std::ldmatrix;
 use cuda_std::mma_sync::MmaSync;
-use cuda_std::wgmma::{Descriptor, OutputFromRegisters, ScoresFromRegisters, ScoresFromShared};
+use cuda_std::wgmma::{Descriptor, GemmRs, GemmSs, KMajor, MnMajor};
 
 use super::lanes::Lanes;
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile};
@@ -13,7 +13,7 @@ use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, WARPGROUP_ROWS, WgmmaTil
 /// probabilities and of the output.
 pub trait Policy<const S: usize, const P: usize, const O: usize>: Maps {
     const TILE: WgmmaTile;
-    type Element: Half + MmaSync + OutputFromRegisters<O, P>;
+    type Element: Half + MmaSync + GemmRs<MnMajor, O, P>;
     type Query: Query<S>;
 }
 
@@ -36,8 +36,8 @@ pub trait Query<const S: usize>: Copy {
     /// Starts S = Q Kᵀ.
     ///
     /// # Safety
-    /// As [`ScoresFromRegisters::multiply`].
-    unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor);
+    /// As [`GemmRs::multiply`].
+    unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor<KMajor>);
 
     /// The A fragment of the warp's rows for 16 columns, number `step`; `base` is an address of the block's shared memory.
     ///
@@ -68,7 +68,7 @@ pub struct RegisterQuery<E, const Q: usize> {
     element: PhantomData<E>,
 }
 
-impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<S>
+impl<E: Half + GemmRs<KMajor, S, Q>, const S: usize, const Q: usize> Query<S>
     for RegisterQuery<E, Q>
 {
     #[inline(always)]
@@ -92,7 +92,7 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
     }
 
     #[inline(always)]
-    unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor) {
+    unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor<KMajor>) {
         // SAFETY: forwarded to the caller.
         unsafe { E::multiply(acc_s, &self.fragment, k) }
     }
@@ -107,11 +107,11 @@ impl<E: Half + ScoresFromRegisters<S, Q>, const S: usize, const Q: usize> Query<
 /// Q left in shared memory.
 #[derive(Clone, Copy)]
 pub struct SharedQuery<E, const HEAD_DIM: usize> {
-    q_smem: Descriptor,
+    q_smem: Descriptor<KMajor>,
     element: PhantomData<E>,
 }
 
-impl<E: Half + ScoresFromShared<S, HEAD_DIM>, const S: usize, const HEAD_DIM: usize> Query<S>
+impl<E: Half + GemmSs<KMajor, KMajor, S, HEAD_DIM>, const S: usize, const HEAD_DIM: usize> Query<S>
     for SharedQuery<E, HEAD_DIM>
 {
     #[inline(always)]
@@ -123,7 +123,7 @@ impl<E: Half + ScoresFromShared<S, HEAD_DIM>, const S: usize, const HEAD_DIM: us
     }
 
     #[inline(always)]
-    unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor) {
+    unsafe fn scores(&self, acc_s: &mut [f32; S], k: Descriptor<KMajor>) {
         // SAFETY: forwarded to the caller.
         unsafe { E::multiply(acc_s, self.q_smem, k) }
     }

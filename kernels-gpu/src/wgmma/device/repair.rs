@@ -14,18 +14,20 @@ use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
 use cuda_std::{global, shared};
 
 use super::Launch;
-use super::lanes::{CHUNK_ELEMS, Lanes, ROW_STEP, swizzled};
+use super::lanes::{CHUNK_ELEMS, Lanes, swizzled};
 use super::softmax::PerRow;
-use crate::config::wgmma::{ELEMENT_BYTES, PANEL_COLS, WARP_ROWS, WgmmaTile};
+use crate::config::wgmma::{PANEL_COLS, WARP_ROWS, WgmmaTile};
+use crate::layout::fragment::ROW_STEP;
+use crate::score::ScoreTransform;
 use crate::tile::block_range::visible_keys;
 use crate::tile::opaque;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
+use crate::units::HALF_BYTES;
 use crate::wgmma::schedule::Tile;
 
 /// Most pairs of columns a lane looks after: `lane + 32 i`, one in each panel.
 const PAIRS: usize = 4;
-const PAIR_BYTES: u32 = 2 * ELEMENT_BYTES;
+const PAIR_BYTES: u32 = 2 * HALF_BYTES;
 
 /// Keys looked at together, so that many loads are in flight.
 const KEYS: usize = 4;
@@ -149,8 +151,12 @@ impl Repair<'_> {
         let (first, last) = visible_keys(query as i32, band, seq_kv);
         // SAFETY: forwarded to the caller; all lanes run the same loops.
         unsafe {
-            let transform =
-                ScoreTransform::new(&self.launch.params.attention, self.place.batch, head, 0.0);
+            let transform = ScoreTransform::new(
+                &self.launch.params.attention.score,
+                self.place.batch,
+                head,
+                0.0,
+            );
             let lse = self.lse(row);
             let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];
@@ -193,7 +199,7 @@ impl Repair<'_> {
         let params = self.launch.params;
         let q = self
             .sequence
-            .q_address(&params.attention.q, head, ELEMENT_BYTES);
+            .q_address(&params.attention.q, head, HALF_BYTES);
         let mut pairs = [0; PAIRS];
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
@@ -215,7 +221,7 @@ impl Repair<'_> {
         } = self;
         let params = self.launch.params;
         // Worked out for each key rather than kept.
-        let k = sequence.kv_address(&params.attention.k, opaque(place.head_kv), ELEMENT_BYTES);
+        let k = sequence.kv_address(&params.attention.k, opaque(place.head_kv), HALF_BYTES);
         let mut dot = 0.0;
         for i in 0..self.tile.panels() as usize {
             let col = self.col(i);
@@ -257,9 +263,7 @@ impl Repair<'_> {
     #[inline(always)]
     unsafe fn v_pair(&self, key: u32, i: usize) -> u32 {
         let v = &self.launch.params.attention.v;
-        let head = self
-            .sequence
-            .kv_address(v, self.place.head_kv, ELEMENT_BYTES);
+        let head = self.sequence.kv_address(v, self.place.head_kv, HALF_BYTES);
         // SAFETY: forwarded to the caller.
         unsafe { global::load_u32(element(head, v.seq_stride, key, self.col(i))) }
     }
@@ -269,7 +273,7 @@ impl Repair<'_> {
 #[inline(always)]
 fn element(head: u64, seq_stride: i64, row: u32, col: u32) -> u64 {
     let offset = row as i64 * seq_stride + col as i64;
-    head.wrapping_add_signed(offset * ELEMENT_BYTES as i64)
+    head.wrapping_add_signed(offset * HALF_BYTES as i64)
 }
 
 /// Both columns of a pair.

@@ -13,19 +13,20 @@ use super::rescore::rescore;
 use super::softmax::{PerRow, scale_rows};
 use super::work::Inbox;
 use crate::config::wgmma::WARPGROUP;
+use crate::score::{self, ScoreTransform};
 use crate::tile::block_range::BlockRange;
 use crate::tile::opaque;
-use crate::tile::score::ScoreTransform;
 use crate::tile::sequence::Sequence;
+use crate::units::pow2;
 use crate::wgmma::schedule::Tile;
 
-/// A thread's part of a block's sum above which the references are moved: far from f32's limit, and below
+/// A thread's part of a block's sum above which the maxima are raised: far from f32's limit, and below
 /// f16's, so that no probability that is rounded to f16 overflows.
 const LARGE_SUM: f32 = 1024.0;
 
 /// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
-/// the range in which [`Rows::lower`](super::softmax::Rows::lower) has an exact factor.
-const HUGE_SUM: f32 = f32::from_bits((127 + 120) << 23);
+/// the range in which [`Rows::raise_max_pow2`](super::softmax::Rows::raise_max_pow2) has an exact factor.
+const HUGE_SUM: f32 = pow2(120);
 
 impl<K, const S: usize, const P: usize, const O: usize> Consumer<'_, K, S, P, O>
 where
@@ -55,11 +56,11 @@ where
     }
 
     /// Whether the max-free step rounds probabilities as soon as it has them, which hides the rounding under other
-    /// exponentials. It can where PV is done with the last ones, and where none that [`Self::tame`] can still save is
+    /// exponentials. It can where PV is done with the last ones, and where none that [`Self::rescale_late`] can still save is
     /// rounded to ∞.
     const PACKS_EARLY: bool = !Self::TILE.overlap && K::Element::LARGEST_EXPONENT.is_none();
 
-    /// As [`Self::step_online`] for a block without masks, under the references of the block before.
+    /// As [`Self::step_online`] for a block without masks, under the maxima of the block before.
     #[inline(always)]
     pub(super) unsafe fn step_max_free(&mut self, query: &K::Query) {
         // SAFETY: forwarded to the caller.
@@ -76,7 +77,7 @@ where
                 .release_if(!large, self.lanes.lane, Self::TILE.cluster);
             self.finish_output();
             if large {
-                self.tame(query, sums);
+                self.rescale_late(query, sums);
             } else {
                 self.rows.add(sums);
             }
@@ -87,15 +88,15 @@ where
         }
     }
 
-    /// Takes in a block in which a row of this warp outgrew its reference: by moving the reference, or, if the row may
-    /// have outgrown f32 or its references are too large to be moved exactly, by the online softmax.
+    /// Takes in a block in which a row of this warp outgrew its stale maximum: by raising the maximum, or, if the row may
+    /// have outgrown f32 or its maxima are too large to be raised exactly, by the online softmax.
     #[inline(always)]
-    unsafe fn tame(&mut self, query: &K::Query, sums: PerRow) {
+    unsafe fn rescale_late(&mut self, query: &K::Query, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
         // SAFETY: forwarded to the caller; the whole warp takes the same branch.
         unsafe {
             let in_range = sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM;
-            let factor = if warp::any(!in_range || self.rows.are_far()) {
+            let factor = if warp::any(!in_range || self.rows.raising_is_inexact()) {
                 let k_smem = self.k_smem.offset(k.stage * Self::TILE.k_bytes());
                 let k_smem = k_smem.address(self.launch.smem);
                 rescore::<K::Element, _, S>(&Self::TILE, query, &mut self.acc_s, k_smem, lanes);
@@ -108,7 +109,7 @@ where
                 factor
             } else {
                 self.rows.add(sums);
-                let factor = self.rows.lower(sums);
+                let factor = self.rows.raise_max_pow2(sums);
                 if Self::PACKS_EARLY {
                     self.scale_packed(factor);
                 } else {
@@ -132,17 +133,17 @@ where
         let key_begin = n_block * Self::TILE.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::TILE.block_n);
         let left = blocks.needs_left_mask(key_begin);
-        let plain = self.plain();
+        let is_plain = self.is_plain();
         let mut scale_log2 = self.scale_log2;
         // SAFETY: forwarded to the caller.
         unsafe {
-            if right || left || !plain {
+            if right || left || !is_plain {
                 // What only such blocks need is worked out here rather than kept.
                 let place = inbox.tile();
                 let sequence = inbox.sequence(&self.launch.params.attention, place);
                 let warpgroup = opaque(thread_idx_x()) / WARPGROUP - 1;
                 let row = row_begin(self.launch, &Self::TILE, place, warpgroup) + self.lanes.row();
-                if !plain {
+                if !is_plain {
                     scale_log2 = self.transform(place, &sequence, row, key_begin);
                 }
                 let keys = Keys {
@@ -163,7 +164,7 @@ where
         }
     }
 
-    /// Applies a softcap, a slope or a scale that is not positive; returns what is left of the scale, in bits.
+    /// Turns `q · k` into scores; returns what is left of the scale, in bits.
     #[inline(always)]
     unsafe fn transform(
         &mut self,
@@ -175,8 +176,9 @@ where
         // Slopes come with packs of one head, so there is one slope, and a row is a query.
         let head = self.launch.query_head(place, 0);
         // SAFETY: forwarded to the caller; the tile's batch entry and head exist.
-        let transform =
-            unsafe { ScoreTransform::new(&self.launch.params.attention, place.batch, head, 0.0) };
+        let transform = unsafe {
+            ScoreTransform::new(&self.launch.params.attention.score, place.batch, head, 0.0)
+        };
         let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
         let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
         let scores = core::array::from_mut(&mut self.acc_s);
@@ -188,11 +190,10 @@ where
         transform.scale_log2
     }
 
-    /// Whether scores enter the softmax as they are, up to a positive factor.
+    /// Whether scores are a positive multiple of `q · k`.
     #[inline(always)]
-    pub(super) fn plain(&self) -> bool {
-        let score = &self.launch.params.attention.score;
-        score.softcap.is_none() && score.softmax_scale > 0.0 && score.alibi_slopes.is_none()
+    pub(super) fn is_plain(&self) -> bool {
+        score::is_plain(&self.launch.params.attention.score)
     }
 
     /// Rounds the probabilities to the left operand of P V.

@@ -1,0 +1,116 @@
+//! From `q · k` to scores, on a tile whose rows are keys and whose columns are queries.
+
+use pulp::Simd;
+
+use super::math::tanh;
+use crate::AlibiSlopes;
+use crate::problem::Score;
+
+/// What a problem makes of `q · k`.
+#[derive(Clone, Copy)]
+pub(super) struct ScoreTransform<'a> {
+    /// Multiplies q, and so every score, when q is loaded.
+    pub softmax_scale: f32,
+    softcap: Option<f32>,
+    alibi: Option<&'a AlibiSlopes>,
+}
+
+/// The bias of each query of a tile, where there is one.
+pub(super) struct Bias {
+    /// Its slope.
+    slope: Vec<f32>,
+    /// Position on the diagonal, which biases are counted from.
+    diagonal: Vec<i64>,
+    /// The diagonal as seen from a tile's first key.
+    from_tile: Vec<f32>,
+}
+
+impl Bias {
+    /// Room for `columns` queries.
+    pub fn new(columns: usize) -> Self {
+        Self {
+            slope: vec![0.0; columns],
+            diagonal: vec![0; columns],
+            from_tile: vec![0.0; columns],
+        }
+    }
+}
+
+impl<'a> ScoreTransform<'a> {
+    /// What `score` says.
+    pub fn new(score: &'a Score) -> Self {
+        let Score {
+            softmax_scale,
+            softcap,
+            alibi,
+        } = score;
+        Self {
+            softmax_scale: *softmax_scale,
+            softcap: *softcap,
+            alibi: alibi.as_ref(),
+        }
+    }
+
+    /// Notes that column `column` is a query of head `head` of batch entry `batch`, which stands at key `diagonal`.
+    pub fn set_query(
+        &self,
+        bias: &mut Bias,
+        column: usize,
+        (batch, head): (usize, usize),
+        diagonal: i64,
+    ) {
+        if let Some(slopes) = self.alibi {
+            bias.slope[column] = slopes.get(batch, head);
+            bias.diagonal[column] = diagonal;
+        }
+    }
+
+    /// Turns products that q's scale is in into scores; the first row is key `first_key`.
+    #[inline(always)]
+    pub fn apply<S: Simd>(
+        &self,
+        simd: S,
+        scores: &mut [f32],
+        bias: &mut Bias,
+        first_key: usize,
+        columns: usize,
+    ) {
+        if let Some(softcap) = self.softcap {
+            cap(simd, scores, softcap);
+        }
+        if self.alibi.is_some() {
+            let diagonals = bias.diagonal.iter().zip(&mut bias.from_tile);
+            for (&diagonal, from_tile) in diagonals {
+                *from_tile = (diagonal - first_key as i64) as f32;
+            }
+            let (slope, from_tile) = (&bias.slope[..columns], &bias.from_tile[..columns]);
+            add_bias(simd, scores, slope, from_tile);
+        }
+    }
+}
+
+/// `softcap · tanh(score / softcap)` for every score.
+#[inline(always)]
+fn cap<S: Simd>(simd: S, scores: &mut [f32], softcap: f32) {
+    let (scores, _) = S::as_mut_simd_f32s(scores);
+    let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(1.0 / softcap));
+    for score in scores {
+        *score = simd.mul_f32s(multiply, tanh(simd, simd.mul_f32s(*score, divide)));
+    }
+}
+
+/// Adds `-slope · |diagonal - key|` to every score; both are counted from the tile's first key.
+#[inline(always)]
+fn add_bias<S: Simd>(simd: S, scores: &mut [f32], slope: &[f32], diagonal: &[f32]) {
+    let columns = slope.len();
+    let (slope, _) = S::as_simd_f32s(slope);
+    let (diagonal, _) = S::as_simd_f32s(diagonal);
+    for (key, row) in scores.chunks_exact_mut(columns).enumerate() {
+        let key = simd.splat_f32s(key as f32);
+        let (row, _) = S::as_mut_simd_f32s(row);
+        for ((score, &slope), &diagonal) in row.iter_mut().zip(slope).zip(diagonal) {
+            let keys = simd.abs_f32s(simd.sub_f32s(diagonal, key));
+            *score = simd.mul_add_e_f32s(simd.neg_f32s(slope), keys, *score);
+        }
+    }
+}

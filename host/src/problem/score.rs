@@ -1,0 +1,29 @@
+use super::AlibiSlopes;
+
+/// How `q · k` becomes a score, in this order.
+///
+/// Whoever computes scores takes this apart by name, without `..`, so that an option added here does not compile until
+/// each has said what it makes of it: the kernels' parameters (`plan/params.rs`), the CPU (`backend/cpu/score.rs`), the
+/// oracle (`oracle/score.rs`) and its yardstick (`oracle/naive.rs`).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Score {
+    /// Multiplies `q · k`.
+    pub softmax_scale: f32,
+    /// Scores become `softcap · tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// Biases that grow with distance.
+    pub alibi: Option<AlibiSlopes>,
+}
+
+impl Score {
+    /// Whether query heads may make different scores of the same products, so that a tile of several would have to know
+    /// which head a row belongs to.
+    pub fn differs_by_head(&self) -> bool {
+        let Self {
+            softmax_scale: _,
+            softcap: _,
+            alibi,
+        } = self;
+        alibi.is_some()
+    }
+}

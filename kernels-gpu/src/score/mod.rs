@@ -1,0 +1,39 @@
+//! What a score is: `softmax_scale · q·k`, then softcap, then the bias; the mask comes after.
+//!
+//! | file | what it says |
+//! |---|---|
+//! | `transform` | how `q · k` becomes a score, for every kernel |
+//! | `alibi` | the bias that grows with distance |
+//!
+//! Where a score is a positive multiple of `q · k`, kernels of 16-bit elements have faster loops that know of no
+//! transform. [`is_plain`] is what all of them ask before; fp32 kernels have one loop and transform always. An option of
+//! scores begins in [`ScoreParams`], which functions here take apart by name: they do not compile until each says what it
+//! makes of it.
+
+pub mod alibi;
+mod transform;
+
+use core::f32::consts::LOG2_E;
+
+use crate::abi::ScoreParams;
+pub use transform::ScoreTransform;
+
+/// Whether scores are `q · k` times a positive number: no [`ScoreTransform`] is needed then, and [`plain_scale_log2`] is
+/// all that the softmax has to know.
+#[inline(always)]
+pub fn is_plain(params: &ScoreParams) -> bool {
+    let ScoreParams {
+        softmax_scale,
+        softcap,
+        alibi_slopes,
+        alibi_batch_stride: _,
+    } = params;
+    // A scale of 0 must not meet the −∞ of hidden keys, and a negative one turns a row's maximum into its minimum.
+    softcap.is_none() && *softmax_scale > 0.0 && alibi_slopes.is_none()
+}
+
+/// What `q · k` is multiplied with to be a score in bits, where scores are plain.
+#[inline(always)]
+pub fn plain_scale_log2(params: &ScoreParams) -> f32 {
+    params.softmax_scale * LOG2_E
+}
