@@ -74,7 +74,7 @@ mod host_tensor;
 pub mod learn;
 mod mask;
 mod memory;
-mod modules;
+pub mod modules;
 mod options;
 pub mod oracle;
 mod problem;

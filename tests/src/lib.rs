@@ -3,6 +3,7 @@
 //! The test binaries also run where there is no cargo and no source tree (`cargo xtask dist`):
 //! [`paths`] finds what they need in both.
 
+pub mod by_hand;
 pub mod command;
 pub mod files;
 pub mod folder;
