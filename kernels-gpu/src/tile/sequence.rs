@@ -95,11 +95,13 @@ impl Sequence {
     #[inline(always)]
     pub fn lse_address(&self, forward: &ForwardParams, head: u32) -> u64 {
         let params = &forward.attention;
-        let row = if !params.lengths.is_packed() {
-            (self.batch as u64 * params.heads_q as u64 + head as u64) * params.seq_q as u64
+        let rows = if params.lengths.is_packed() {
+            params.lengths.total_q
         } else {
-            head as u64 * params.lengths.total_q as u64 + self.q_begin as u64
+            params.seq_q
         };
+        let of_head = (self.batch as u64 * params.heads_q as u64 + head as u64) * rows as u64;
+        let row = of_head + self.q_begin as u64;
         forward.lse + row * size_of::<f32>() as u64
     }
 }
