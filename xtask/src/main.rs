@@ -7,6 +7,7 @@ mod paths;
 mod ptx_checks;
 mod report;
 mod sass;
+mod tidy;
 
 use clap::{Parser, Subcommand};
 
@@ -40,7 +41,9 @@ enum Command {
     Example(commands::example::Args),
     /// Write the output of the commands that docs/ names into it
     Docs(commands::docs::Args),
-    /// Formatting, lints, then everything `test` runs: what to do before offering a change
+    /// Hold the workspace's modules to the table of who may import whom
+    Tidy,
+    /// Formatting, lints, who may import whom, then everything `test` runs: what to do before offering a change
     Ci,
 }
 
@@ -55,6 +58,7 @@ fn main() -> anyhow::Result<()> {
         Command::Mutants(args) => commands::mutants::run(&args),
         Command::Example(args) => commands::example::run(&args),
         Command::Docs(args) => commands::docs::run(&args),
+        Command::Tidy => commands::tidy::run(),
         Command::Ci => commands::ci::run(),
     }
 }

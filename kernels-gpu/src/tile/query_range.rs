@@ -66,8 +66,6 @@ impl QueryRange {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use core::ops::Range;
     use std::collections::BTreeMap;
 

@@ -238,8 +238,6 @@ fn scaled(value: f32, bits: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use std::vec::Vec;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use xshell::{Shell, cmd};
 
-use crate::commands::{docs, test};
+use crate::commands::{docs, test, tidy};
 use crate::paths;
 
 pub fn run() -> anyhow::Result<()> {
@@ -14,6 +14,7 @@ pub fn run() -> anyhow::Result<()> {
         "cargo clippy --workspace --all-targets -- --deny warnings"
     )
     .run()?;
+    tidy::run()?;
     docs::run(&docs::Args::check())?;
     test::run(&test::Args::default())
 }

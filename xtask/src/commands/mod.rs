@@ -9,4 +9,5 @@ pub mod doctor;
 pub mod example;
 pub mod mutants;
 pub mod test;
+pub mod tidy;
 pub mod verify;
