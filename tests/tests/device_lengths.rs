@@ -127,7 +127,7 @@ fn wrong_scene(instance: &Instance, number: usize) -> Scene {
     } = &mut scene;
     for length in cu_seqlens.iter_mut().chain([used]).flatten() {
         next += 1;
-        if next % 4 != 0 {
+        if !next.is_multiple_of(4) {
             *length = WRONG[next % WRONG.len()];
         }
     }

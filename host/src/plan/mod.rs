@@ -76,7 +76,7 @@ pub(crate) enum StepParams {
     /// The parameters of every forward kernel.
     Forward(ForwardParams),
     /// Those, and what Hopper's kernels take beside them.
-    HopperForward(ForwardParams, HopperForward),
+    HopperForward(ForwardParams, Box<HopperForward>),
     /// The launch whose tiles are to be listed for the step that follows.
     TileList(TileListParams),
 }
@@ -110,7 +110,7 @@ impl Plan {
             problem: problem.clone(),
             made_for: *here,
             variant: choice.variant,
-            kernel: choice.kernel.map(|kernel| kernel.instance),
+            kernel: choice.kernel.as_ref().map(|kernel| kernel.instance),
             steps: Vec::new(),
             workspace_bytes: 0,
         };

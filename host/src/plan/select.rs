@@ -83,19 +83,19 @@ pub fn find_instance(
 }
 
 /// A kernel that can run a problem, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Kernel {
     pub instance: &'static Instance,
     pub how: How,
 }
 
 /// How a kernel runs a problem.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum How {
     /// By the parameters of every forward kernel alone.
     Plain,
     /// By those and what TMA is told.
-    Hopper(HopperForward),
+    Hopper(Box<HopperForward>),
     /// There is nothing to compute.
     NotAtAll,
 }
@@ -152,7 +152,8 @@ fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
             "TMA cannot reach {operand}: address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}"
         ));
     }
-    HopperForward::new(asked.problem, &asked.params, tile).map(How::Hopper)
+    let hopper = HopperForward::new(asked.problem, &asked.params, tile)?;
+    Ok(How::Hopper(Box::new(hopper)))
 }
 
 /// Orders kernels for a problem: by padded head_dim, padded head_dim_v, whether the sequences are shorter than
@@ -176,7 +177,7 @@ fn waste(instance: &Instance, problem: &Problem) -> Waste {
 }
 
 /// What a problem is run by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Choice {
     pub variant: Variant,
     /// The kernel, where the variant is a family of them.
