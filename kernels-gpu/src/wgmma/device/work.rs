@@ -12,8 +12,8 @@ use crate::abi::AttentionParams;
 use crate::barriers::Barriers;
 use crate::config::wgmma::{WORK_PART_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
-use crate::tile::{opaque, opaque64};
 use crate::tile::sequence::Sequence;
+use crate::tile::{opaque, opaque64};
 use crate::wgmma::schedule::{Schedule, Tile};
 use crate::wgmma::tile_list::{ListHeader, ListedTile, Workspace};
 
@@ -316,7 +316,11 @@ impl Dispatcher<'_> {
             };
             global::fetch_increment(workspace + Workspace::COUNTER, opaque(last))
         };
-        let ring = if tile.varlen { inbox.anew().ring } else { inbox.ring };
+        let ring = if tile.varlen {
+            inbox.anew().ring
+        } else {
+            inbox.ring
+        };
         let next = ring.next_as_producer();
         let slot = inbox.slots + next.stage * tile.work_bytes();
         // SAFETY: forwarded to the caller. The slot is empty after the wait; all blocks exit together.
