@@ -75,6 +75,23 @@ fn wrong_lengths<D: Device>(gpu: &mut Gpu<D>, shift: usize) {
     });
 }
 
+/// Every other sequence claims all rows: more tiles than the list has room for.
+fn overlapping_lengths<D: Device>(gpu: &mut Gpu<D>) {
+    every_kernel(gpu, |device, instance, number| {
+        let mut scene = scene(instance, 2 * number, &mixed(instance));
+        let arrays = scene.lengths.cu_seqlens.as_mut().expect("it is packed");
+        for (index, length) in arrays
+            .iter_mut()
+            .flat_map(|array| array.iter_mut().enumerate())
+        {
+            *length = [0, i32::MAX][index % 2];
+        }
+        scene.longest = [&scene.q, &scene.k].map(|tensor| tensor.spec().shape.seq as u32);
+        let outcome = run(&scene, device, "overlapping");
+        scene.check_workspace(&outcome, "overlapping");
+    });
+}
+
 /// Slopes that are no numbers spoil their own heads only.
 fn wrong_slopes<D: Device>(gpu: &mut Gpu<D>) {
     every_kernel(gpu, |device, instance, number| {
@@ -136,6 +153,11 @@ fn lengths_of_other_kernels() {
 }
 
 #[test]
+fn overlapping() {
+    overlapping_lengths(&mut sim(0));
+}
+
+#[test]
 fn slopes() {
     wrong_slopes(&mut sim(0));
 }
@@ -146,6 +168,7 @@ fn cuda() {
         for shift in 0..22 {
             wrong_lengths(&mut gpu, shift);
         }
+        overlapping_lengths(&mut gpu);
         wrong_slopes(&mut gpu);
     }
 }

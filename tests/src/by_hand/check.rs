@@ -1,40 +1,43 @@
 //! What a launch should leave.
 
-use bytemuck::Zeroable;
 use ferroflash::cases::Case;
 use ferroflash::oracle::Rows;
 use ferroflash::{
     AlibiSlopes, ForwardOptions, HostTensor, Layout, Mask, Operands, Shape, TensorSpec,
 };
-use kernels_gpu::abi::{AttentionParams, Corner, DeviceAddress, LengthsParams, SequenceRows};
+use kernels_gpu::abi::{Corner, SequenceRows};
 use kernels_gpu::wgmma::tile_list::Workspace;
 
 use super::{Outcome, PATTERN, Scene};
 
 impl Scene {
-    /// The rows that sequence `batch` has, wrong lengths brought inside.
+    /// The rows that sequence `batch` should have: wrong lengths brought inside, by rules of this file's own.
     pub fn rows(&self, batch: u32) -> SequenceRows {
-        let at = |index: u64| DeviceAddress::new(index << 32);
-        let params = self.params(&Operands::default(), [1, 2, 3].map(|index| index << 32));
-        let mut attention = AttentionParams {
-            lengths: LengthsParams {
-                cu_seqlens_q: at(1),
-                cu_seqlens_kv: at(2),
-                seqused_kv: self.lengths.used.as_ref().and(at(3)),
-                ..params.attention.lengths
-            },
-            ..AttentionParams::zeroed()
-        };
-        [attention.seq_q, attention.seq_kv] = self.longest;
-        SequenceRows::read(&attention, batch, |address| {
-            let index = (address as u32 / 4) as usize;
-            let cu_seqlens = || self.lengths.cu_seqlens.as_ref().expect("it is packed");
-            match address >> 32 {
-                1 => cu_seqlens()[0][index],
-                2 => cu_seqlens()[1][index],
-                _ => self.lengths.used.as_ref().expect("it is there")[index],
+        let index = batch as usize;
+        let [q_shape, k_shape] = [&self.q, &self.k].map(|tensor| tensor.spec().shape);
+        let extent = |which: usize, total: usize| match &self.lengths.cu_seqlens {
+            Some(arrays) => {
+                let ends = &arrays[which][index..index + 2];
+                let begin = i64::from(ends[0]).clamp(0, total as i64);
+                let end = i64::from(ends[1]).clamp(begin, total as i64);
+                let rows = (end - begin).min(self.longest[which].into());
+                (begin as u32, rows as u32)
             }
-        })
+            None => (0, total as u32),
+        };
+        let (q_begin, seq_q) = extent(0, q_shape.seq);
+        let (kv_begin, seq_kv) = extent(1, k_shape.seq);
+        let used = self
+            .lengths
+            .used
+            .as_ref()
+            .map_or(i32::MAX, |used| used[index]);
+        SequenceRows {
+            q_begin,
+            seq_q,
+            kv_begin,
+            seq_kv: seq_kv.min(u32::try_from(used).unwrap_or(0)),
+        }
     }
 
     /// Holds every sequence's rows to the oracle, and every other row to the pattern.
