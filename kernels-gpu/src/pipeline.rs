@@ -5,6 +5,8 @@
 
 use cuda_std::mbarrier;
 
+use crate::tile::opaque;
+
 /// One side's place in a ring.
 #[derive(Clone, Copy)]
 pub struct Ring {
@@ -108,6 +110,16 @@ impl Ring {
                 let empty = self.empty();
                 mbarrier::arrive_at_if(condition & (lane < cluster), empty, lane % cluster);
             }
+        }
+    }
+
+    /// The same place, such that what is worked out from it is worked out again the next time.
+    #[inline(always)]
+    pub fn anew(self) -> Self {
+        Self {
+            stage: opaque(self.stage),
+            phase: opaque(self.phase),
+            ..self
         }
     }
 

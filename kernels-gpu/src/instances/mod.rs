@@ -134,7 +134,7 @@ const FAMILIES: [&[Instance]; Family::ALL.len()] =
 /// Every kernel that problems are given to, family by family; of two that differ in nothing a problem asks for, the
 /// preferred one first.
 pub const INSTANCES: &[Instance] = &{
-    let mut all = [FAMILIES[0][0]; count()];
+    let mut all = [TILE_LIST; count()];
     let (mut family, mut next) = (0, 0);
     while family < FAMILIES.len() {
         let mut row = 0;

@@ -25,9 +25,13 @@ impl Sequence {
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
     pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
+        // Hidden, like what is below: kernels that come here for every tile or block of keys would keep in registers
+        // whether rows are packed, and which sides of the band are open.
+        let mut params = *params;
+        params.lengths.total_q = opaque(params.lengths.total_q);
         // SAFETY: the arrays of lengths have an element, or two, for every sequence.
         let load = |address| unsafe { global::load_u32(address) } as i32;
-        Self::of_rows(params, batch, SequenceRows::read(params, batch, load))
+        Self::of_rows(&params, batch, SequenceRows::read(&params, batch, load))
     }
 
     /// The sequence of batch entry `batch`, which has `rows`.
@@ -39,14 +43,14 @@ impl Sequence {
             kv_begin,
             seq_kv,
         } = rows;
-        // Hidden, or kernels that come here at every tile would keep in registers which sides are open.
+        let is_packed = opaque(params.lengths.total_q) != 0;
         let band = Band {
             lower: opaque(params.mask.band.lower as u32) as i32,
             upper: opaque(params.mask.band.upper as u32) as i32,
         };
         let mask = MaskParams::new(band, params.mask.corner());
         Self {
-            batch: if params.lengths.is_packed() { 0 } else { batch },
+            batch: if is_packed { 0 } else { batch },
             q_begin,
             kv_begin,
             seq_q,

@@ -7,7 +7,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::gqa::Packing;
-use super::tile_list::{ListHeader, ListedPlace, ListedTile, capacity};
+use super::tile_list::{ListHeader, ListedPlace, ListedTile, Order, capacity};
 use crate::abi::{AttentionParams, Band};
 use crate::units::HALF_BYTES;
 
@@ -32,7 +32,7 @@ pub struct Tile {
 ///
 /// Varlen: another kernel has listed the tiles of one pack that have rows ([`super::tile_list`]), and what depends on
 /// how many there are stands in the list's header. The list is walked in one of two ways
-/// ([`Order`](super::tile_list::Order)).
+/// ([`Order`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
@@ -44,7 +44,7 @@ pub struct Schedule {
     packs_of_group: u32,
     /// `batch · packs`; varlen: `packs`.
     sequences: u32,
-    /// Sequences of a section; the last one may have fewer. Varlen: 0.
+    /// Sequences of a section; the last one may have fewer. Varlen: 0 for [`Order::BySequence`], else not 0.
     section: u32,
     /// Tiles of a section; varlen: 0.
     section_tiles: u32,
@@ -92,7 +92,10 @@ impl Schedule {
             packs,
             packs_of_group: packing.packs(),
             sequences: packs,
-            section: 0,
+            section: match Order::of(params) {
+                Order::BySequence => 0,
+                Order::ByLength { .. } => packs,
+            },
             section_tiles: 0,
             last,
             packing,
@@ -131,15 +134,10 @@ impl Schedule {
         index: u32,
         load: impl FnOnce(u64) -> ListedPlace,
     ) -> (Tile, u64) {
-        let by_sequence = header.section == 0;
-        let (number, pack) = if by_sequence {
-            divide(index, self.packs)
-        } else {
-            self.in_section(index, header.section, header.section_tiles)
-        };
+        let (number, pack) = self.in_section(index, header.section, header.section_tiles);
         let entry = number as u64 * size_of::<ListedTile>() as u64;
         let listed = load(entry);
-        let (super_block, pack) = if by_sequence {
+        let (super_block, pack) = if self.is_by_sequence() {
             // The numbers of a sequence are those of its entries times the packs: the entry is one of its own, which
             // says where they begin.
             let first = number - (listed.super_blocks - 1 - listed.super_block);
@@ -156,6 +154,12 @@ impl Schedule {
             batch: listed.batch,
         };
         (tile, entry)
+    }
+
+    /// Whether a varlen launch's list is in [`Order::BySequence`].
+    #[inline(always)]
+    fn is_by_sequence(&self) -> bool {
+        self.section == 0
     }
 
     /// The key/value head and the first query head, from the first of its group, of a batch entry's pack.

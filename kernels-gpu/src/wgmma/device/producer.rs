@@ -7,9 +7,10 @@ use cuda_std::{mbarrier, tma};
 use super::Launch;
 use super::blocks::{cluster_range, row_begin};
 use super::policy::Maps;
-use super::work::{Dispatcher, Inbox, leads};
+use super::work::{Dispatcher, Inbox, Keys, leads};
 use crate::config::wgmma::{PANEL_COLS, PANEL_ROW_BYTES, Staging, WARPGROUP_ROWS, WgmmaTile};
 use crate::pipeline::Ring;
+use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::schedule::Tile;
 use crate::wgmma::tensor_map::parameter;
@@ -53,12 +54,13 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
             let (place, sequence) = inbox.take_alone(&params.attention);
             let blocks = cluster_range(&sequence, tile, place, launch.packing());
             let last = blocks.end - 1;
+            let keys = || inbox.keys(&params.attention, place, &sequence);
             if tile.q_in_registers || tile.q_stages > 1 {
                 // There is room for Q early: it can come long before its tile.
                 loader.load_q(place, &sequence);
-                loader.load_k(last, place.head_kv, &sequence);
+                loader.load_k(last, keys());
             } else {
-                loader.load_k(last, place.head_kv, &sequence);
+                loader.load_k(last, keys());
                 loader.load_q(place, &sequence);
             }
             // Late, so that it is the next cluster to come free that takes the longest tile left.
@@ -68,10 +70,10 @@ pub unsafe fn produce<M: Maps>(launch: &Launch, tile: &WgmmaTile) {
                 n_block -= 1;
                 // V trails K by a block, as PV trails QKᵀ.
                 if n_block > blocks.begin {
-                    loader.load_k(n_block - 1, place.head_kv, &sequence);
+                    loader.load_k(n_block - 1, keys());
                 }
                 loader.lend_v();
-                loader.load_v(n_block, place.head_kv, &sequence);
+                loader.load_v(n_block, keys());
                 if leader && n_block == draw_at {
                     dispatcher.announce_next(&inbox);
                 }
@@ -95,6 +97,16 @@ struct Loader<'a, M> {
 }
 
 impl<M: Maps> Loader<'_, M> {
+    /// Start of shared memory. Hidden in a varlen kernel, whose producer has no register for what comes of it.
+    #[inline(always)]
+    fn smem(&self) -> u32 {
+        if self.tile.varlen {
+            opaque(self.launch.smem)
+        } else {
+            self.launch.smem
+        }
+    }
+
     /// Loads this block's Q.
     #[inline(always)]
     unsafe fn load_q(&mut self, place: Tile, sequence: &Sequence) {
@@ -143,10 +155,10 @@ impl<M: Maps> Loader<'_, M> {
     }
 
     #[inline(always)]
-    unsafe fn load_k(&mut self, n_block: u32, head: u32, sequence: &Sequence) {
+    unsafe fn load_k(&mut self, n_block: u32, keys: Keys) {
         let tile = self.tile;
-        let row = sequence.kv_begin + n_block * tile.block_n;
-        let stage = self.launch.smem + tile.k_offset() + self.k.stage * tile.k_bytes();
+        let row = keys.begin + n_block * tile.block_n;
+        let stage = self.smem() + tile.k_offset() + self.k.stage * tile.k_bytes();
         // SAFETY: forwarded to the caller.
         unsafe {
             self.load_block(
@@ -154,17 +166,17 @@ impl<M: Maps> Loader<'_, M> {
                 M::address::<{ parameter::K }>(),
                 stage,
                 tile.panels(),
-                [row, head, sequence.batch],
+                [row, keys.head, keys.batch],
             )
         };
         self.k.advance();
     }
 
     #[inline(always)]
-    unsafe fn load_v(&mut self, n_block: u32, head: u32, sequence: &Sequence) {
+    unsafe fn load_v(&mut self, n_block: u32, keys: Keys) {
         let tile = self.tile;
-        let row = sequence.kv_begin + n_block * tile.block_n;
-        let stage = self.launch.smem + tile.v_offset() + self.v.stage * tile.v_bytes();
+        let row = keys.begin + n_block * tile.block_n;
+        let stage = self.smem() + tile.v_offset() + self.v.stage * tile.v_bytes();
         // SAFETY: forwarded to the caller.
         unsafe {
             self.load_block(
@@ -172,7 +184,7 @@ impl<M: Maps> Loader<'_, M> {
                 M::address::<{ parameter::V }>(),
                 stage,
                 tile.panels_v(),
-                [row, head, sequence.batch],
+                [row, keys.head, keys.batch],
             )
         };
         self.v.advance();

@@ -12,8 +12,8 @@ use crate::abi::AttentionParams;
 use crate::barriers::Barriers;
 use crate::config::wgmma::{WORK_PART_BYTES, WORK_SLOTS, WgmmaTile};
 use crate::pipeline::Ring;
-use crate::tile::opaque;
 use crate::tile::sequence::Sequence;
+use crate::tile::{opaque, opaque64};
 use crate::wgmma::schedule::{Schedule, Tile};
 use crate::wgmma::tile_list::{ListHeader, ListedTile, Workspace};
 
@@ -83,6 +83,26 @@ unsafe fn rows(entry: u64) -> [u32; 4] {
     }
     // SAFETY: forwarded to the caller; nobody writes the list during the launch.
     unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) }
+}
+
+/// Where TMA finds the keys and values of a tile.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    pub head: u32,
+    pub batch: u32,
+    /// First row.
+    pub begin: u32,
+}
+
+impl Keys {
+    #[inline(always)]
+    fn new(place: Tile, sequence: &Sequence) -> Self {
+        Self {
+            head: place.head_kv,
+            batch: sequence.batch,
+            begin: sequence.kv_begin,
+        }
+    }
 }
 
 /// One consumer warp's, or the producer thread's, place among the announcements.
@@ -184,6 +204,21 @@ impl<'a> Inbox<'a> {
         }
     }
 
+    /// Where the keys of the announced tile are, for the producer thread. In a varlen kernel, whose producer has no
+    /// registers to keep them, they are read again.
+    ///
+    /// # Safety
+    /// As [`Self::take_alone`], which gave `place` and `sequence`.
+    #[inline(always)]
+    pub unsafe fn keys(&self, params: &AttentionParams, place: Tile, sequence: &Sequence) -> Keys {
+        if self.tile.varlen {
+            // SAFETY: forwarded to the caller.
+            let (place, sequence) = unsafe { self.anew().take_alone(params) };
+            return Keys::new(place, &sequence);
+        }
+        Keys::new(place, sequence)
+    }
+
     /// This reader is done with the slot, if `condition` holds, which it does for one lane of a warp.
     ///
     /// # Safety
@@ -193,6 +228,15 @@ impl<'a> Inbox<'a> {
         // SAFETY: forwarded to the caller.
         unsafe { mbarrier::arrive_at_if(condition, self.ring.empty(), LEADER) };
         self.ring.advance();
+    }
+
+    /// The same place, such that what is read there is read again the next time.
+    #[inline(always)]
+    fn anew(&self) -> Self {
+        Self {
+            ring: self.ring.anew(),
+            ..*self
+        }
     }
 
     #[inline(always)]
@@ -260,11 +304,9 @@ impl Dispatcher<'_> {
     /// for each tile.
     #[inline(always)]
     pub unsafe fn announce_next(&self, inbox: &Inbox) {
-        let Self {
-            schedule,
-            workspace,
-            tile,
-        } = *self;
+        let Self { schedule, tile, .. } = *self;
+        // Hidden, or addresses in it would be kept in registers from one draw to the next.
+        let workspace = opaque64(self.workspace);
         // SAFETY: forwarded to the caller.
         let drawn = unsafe {
             let last = if tile.varlen {
@@ -274,7 +316,12 @@ impl Dispatcher<'_> {
             };
             global::fetch_increment(workspace + Workspace::COUNTER, opaque(last))
         };
-        let next = inbox.ring.next_as_producer();
+        let ring = if tile.varlen {
+            inbox.anew().ring
+        } else {
+            inbox.ring
+        };
+        let next = ring.next_as_producer();
         let slot = inbox.slots + next.stage * tile.work_bytes();
         // SAFETY: forwarded to the caller. The slot is empty after the wait; all blocks exit together.
         unsafe {

@@ -10,7 +10,7 @@ use crate::abi::SequenceRows;
 pub struct ListHeader {
     /// Tiles of the launch: entries times packs. 0 if no sequence has rows.
     pub tiles: u32,
-    /// Packs of a section; the last one may have fewer. 0 for [`Order::BySequence`](super::Order::BySequence).
+    /// Packs of a section, all where there are no sections; the last one may have fewer.
     pub section: u32,
     /// Tiles of a section.
     pub section_tiles: u32,

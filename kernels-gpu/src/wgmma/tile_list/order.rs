@@ -45,10 +45,10 @@ impl Order {
         }
     }
 
-    /// Key/value heads of a section where the sequences' keys are `rows` together; 0 where there are no sections.
+    /// Key/value heads of a section where the sequences' keys are `rows` together.
     pub fn section(self, rows: u32, kv_heads: u32) -> u32 {
         match self {
-            Self::BySequence => 0,
+            Self::BySequence => kv_heads,
             Self::ByLength { row_bytes } => section(kv_heads, head_bytes(rows, row_bytes)),
         }
     }
