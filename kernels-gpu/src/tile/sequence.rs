@@ -25,13 +25,9 @@ impl Sequence {
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
     pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
-        // Hidden, like what is below: kernels that come here for every tile or block of keys would keep in registers
-        // whether rows are packed, and which sides of the band are open.
-        let mut params = *params;
-        params.lengths.total_q = opaque(params.lengths.total_q);
         // SAFETY: the arrays of lengths have an element, or two, for every sequence.
         let load = |address| unsafe { global::load_u32(address) } as i32;
-        Self::of_rows(&params, batch, SequenceRows::read(&params, batch, load))
+        Self::of_rows(params, batch, SequenceRows::read(params, batch, load))
     }
 
     /// The sequence of batch entry `batch`, which has `rows`.

@@ -8,7 +8,7 @@
 
 use bytemuck::must_cast;
 use cuda_std::thread::{sync_threads, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, lane_id, shuffle, warp_id};
+use cuda_std::warp::{WARP_SIZE, lane_id, shuffle, uniform, warp_id};
 use cuda_std::{global, shared};
 
 use super::build::build;
@@ -113,7 +113,8 @@ impl Team for Block {
                 }
             }
             sync_threads();
-            [shared::load_bits(totals), shared::load_bits(totals + WORD)]
+            // Branches are on these.
+            [0, WORD].map(|offset| uniform(shared::load_bits(totals + offset)))
         }
     }
 
