@@ -2,7 +2,9 @@
 
 use cuda_std::global;
 
-use crate::abi::{AttentionParams, Band, ForwardParams, MaskParams, SequenceRows, TensorArg};
+use crate::abi::{
+    AttentionParams, Band, ForwardParams, LengthsParams, MaskParams, SequenceRows, TensorArg,
+};
 use crate::tile::opaque;
 
 /// One batch entry of a launch.
@@ -25,6 +27,15 @@ impl Sequence {
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
     pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
+        // Hidden, like what is below: kernels that come here for every tile or block of keys would keep in registers
+        // whether rows are packed, and which sides of the band are open.
+        let params = &AttentionParams {
+            lengths: LengthsParams {
+                total_q: opaque(params.lengths.total_q),
+                ..params.lengths
+            },
+            ..*params
+        };
         // SAFETY: the arrays of lengths have an element, or two, for every sequence.
         let load = |address| unsafe { global::load_u32(address) } as i32;
         Self::of_rows(params, batch, SequenceRows::read(params, batch, load))

@@ -305,8 +305,13 @@ impl Dispatcher<'_> {
     #[inline(always)]
     pub unsafe fn announce_next(&self, inbox: &Inbox) {
         let Self { schedule, tile, .. } = *self;
-        // Hidden, or addresses in it would be kept in registers from one draw to the next.
-        let workspace = opaque64(self.workspace);
+        // In a varlen kernel, whose producer is short of registers, hidden: what comes of them would be kept from one
+        // draw to the next.
+        let (workspace, ring) = if tile.varlen {
+            (opaque64(self.workspace), inbox.ring.anew())
+        } else {
+            (self.workspace, inbox.ring)
+        };
         // SAFETY: forwarded to the caller.
         let drawn = unsafe {
             let last = if tile.varlen {
@@ -315,11 +320,6 @@ impl Dispatcher<'_> {
                 schedule.last
             };
             global::fetch_increment(workspace + Workspace::COUNTER, opaque(last))
-        };
-        let ring = if tile.varlen {
-            inbox.anew().ring
-        } else {
-            inbox.ring
         };
         let next = ring.next_as_producer();
         let slot = inbox.slots + next.stage * tile.work_bytes();

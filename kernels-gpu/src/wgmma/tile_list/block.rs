@@ -7,14 +7,14 @@
 //! ```
 
 use bytemuck::must_cast;
-use cuda_std::thread::{sync_threads, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, lane_id, shuffle, uniform, warp_id};
+use cuda_std::thread::{sync_threads, sync_threads_or, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, lane_id, shuffle, warp_id};
 use cuda_std::{global, shared};
 
 use super::build::build;
 use super::team::Team;
 use super::{ListHeader, ListedTile, TileListParams, Workspace};
-use crate::config::tile_list::{BUCKETS, THREADS, WARPS};
+use crate::config::tile_list::{BUCKETS, BUCKETS_AT_ONCE, THREADS, WARPS};
 
 const WORD: u32 = size_of::<u32>() as u32;
 const PARTIALS: u32 = BUCKETS * WORD;
@@ -92,6 +92,12 @@ impl Team for Block {
     }
 
     #[inline(always)]
+    unsafe fn any(&self, condition: bool) -> bool {
+        // SAFETY: forwarded to the caller.
+        unsafe { sync_threads_or(condition) }
+    }
+
+    #[inline(always)]
     unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2] {
         // SAFETY: forwarded to the caller. The words are the warp's own, and the totals the first warp's, until the
         // barriers; a whole warp takes the branch.
@@ -113,8 +119,7 @@ impl Team for Block {
                 }
             }
             sync_threads();
-            // Branches are on these.
-            [0, WORD].map(|offset| uniform(shared::load_bits(totals + offset)))
+            [shared::load_bits(totals), shared::load_bits(totals + WORD)]
         }
     }
 
@@ -135,15 +140,15 @@ impl Team for Block {
     }
 
     #[inline(always)]
-    fn bucket(&self, index: u32) -> u32 {
+    fn buckets(&self, index: u32) -> [u32; BUCKETS_AT_ONCE as usize] {
         // SAFETY: there are so many buckets, and a barrier parts this from writing.
-        unsafe { shared::load_bits(self.bucket_address(index)) }
+        unsafe { shared::load4_bits(self.bucket_address(index)) }
     }
 
     #[inline(always)]
-    fn set_bucket(&self, index: u32, value: u32) {
-        // SAFETY: as above; nobody else accesses it.
-        unsafe { shared::store_bits(self.bucket_address(index), value) }
+    fn set_buckets(&self, index: u32, values: [u32; BUCKETS_AT_ONCE as usize]) {
+        // SAFETY: as above; nobody else accesses them.
+        unsafe { shared::store4_bits(self.bucket_address(index), values) }
     }
 
     #[inline(always)]

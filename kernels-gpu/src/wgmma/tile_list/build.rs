@@ -3,7 +3,7 @@
 use super::sequence::ListedSequence;
 use super::team::Team;
 use super::{ListHeader, Order, TileListParams};
-use crate::config::tile_list::BUCKETS;
+use crate::config::tile_list::{BUCKETS, BUCKETS_AT_ONCE};
 
 /// Lists the tiles of the launch that `params` describe.
 ///
@@ -24,17 +24,21 @@ pub unsafe fn build<T: Team>(team: &T, params: &TileListParams) {
         let [tiles, rows] = builder.totals();
         let entries = if tiles <= params.capacity { tiles } else { 0 };
         builder.put_header(entries, rows);
-        if entries == 0 {
+        if !team.any(entries > 0) {
             return;
         }
         let parts = builder.order.parts(rows);
-        if parts > 1 {
+        if team.any(parts > 1) {
             builder.assign_parts(parts, rows);
         }
         let (mut part, mut begin) = (0, 0);
-        while part < parts {
-            begin = builder.list_part(part, parts, begin);
+        loop {
+            let listed = builder.list_part(part, parts, begin);
             part += 1;
+            if !team.any(part < parts) {
+                return;
+            }
+            begin += team.sums([listed, 0])[0];
         }
     }
 }
@@ -107,7 +111,7 @@ impl<T: Team> Builder<'_, T> {
         }
     }
 
-    /// Lists the tiles of one part from entry `begin` on; returns where the next part begins.
+    /// Lists the tiles of one part from entry `begin` on; returns of how many this member made room.
     ///
     /// # Safety
     /// As [`build`].
@@ -127,7 +131,7 @@ impl<T: Team> Builder<'_, T> {
                     })
                 }
             }
-            let placed = self.count_before(begin);
+            let listed = self.count_before(begin);
             match self.order {
                 Order::BySequence => self.place_sequences(),
                 Order::ByLength { .. } => {
@@ -137,12 +141,7 @@ impl<T: Team> Builder<'_, T> {
                     })
                 }
             }
-            if part + 1 == parts {
-                return begin;
-            }
-            let [placed, _] = team.sums([placed, 0]);
-            team.barrier();
-            begin + placed
+            listed
         }
     }
 
@@ -179,10 +178,10 @@ impl<T: Team> Builder<'_, T> {
     /// As [`build`].
     #[inline(always)]
     unsafe fn clear(&self) {
-        let mut index = self.team.rank();
+        let mut index = self.team.rank() * BUCKETS_AT_ONCE;
         while index < BUCKETS {
-            self.team.set_bucket(index, 0);
-            index += self.team.size();
+            self.team.set_buckets(index, [0; BUCKETS_AT_ONCE as usize]);
+            index += self.team.size() * BUCKETS_AT_ONCE;
         }
         // SAFETY: forwarded to the caller.
         unsafe { self.team.barrier() };
@@ -201,19 +200,20 @@ impl<T: Team> Builder<'_, T> {
         // SAFETY: forwarded to the caller.
         unsafe {
             team.barrier();
-            let mut count = 0u32;
+            let mut count = 0;
             let mut index = first;
             while index < first + own {
-                count = count.wrapping_add(team.bucket(index));
-                index += 1;
+                let of_some = running(count, team.buckets(index));
+                count = of_some[BUCKETS_AT_ONCE as usize];
+                index += BUCKETS_AT_ONCE;
             }
-            let mut before = team.sum_before(count).wrapping_add(begin);
+            let mut before = begin.wrapping_add(team.sum_before(count));
             let mut index = first;
             while index < first + own {
-                let in_bucket = team.bucket(index);
-                team.set_bucket(index, before);
-                before = before.wrapping_add(in_bucket);
-                index += 1;
+                let [a, b, c, d, end] = running(before, team.buckets(index));
+                team.set_buckets(index, [a, b, c, d]);
+                before = end;
+                index += BUCKETS_AT_ONCE;
             }
             team.barrier();
             count
@@ -271,4 +271,13 @@ impl<T: Team> Builder<'_, T> {
             batch += self.team.size() >> self.members_log2();
         }
     }
+}
+
+/// Sums of `before` and none, one, two … of the counts. Only what wrong lengths give may be too large for 32 bits.
+#[inline(always)]
+fn running(before: u32, [a, b, c, d]: [u32; 4]) -> [u32; 5] {
+    let first = before.wrapping_add(a);
+    let second = first.wrapping_add(b);
+    let third = second.wrapping_add(c);
+    [before, first, second, third, third.wrapping_add(d)]
 }

@@ -1,6 +1,7 @@
 //! What the algorithm asks of the threads that run it.
 
 use super::{ListHeader, ListedTile};
+use crate::config::tile_list::BUCKETS_AT_ONCE;
 
 /// A team of threads that list the tiles of a launch, as seen by one of its members: a thread block.
 ///
@@ -9,7 +10,7 @@ pub trait Team {
     /// This member's number.
     fn rank(&self) -> u32;
 
-    /// Members: a power of two, at most [`BUCKETS`](crate::config::tile_list::BUCKETS).
+    /// Members: a power of two, at most [`THREADS`](crate::config::tile_list::THREADS).
     fn size(&self) -> u32;
 
     /// Waits for all members.
@@ -17,6 +18,12 @@ pub trait Team {
     /// # Safety
     /// All members reach the same call.
     unsafe fn barrier(&self);
+
+    /// Whether `condition` holds for some member: the same for all. A barrier.
+    ///
+    /// # Safety
+    /// As [`Team::barrier`].
+    unsafe fn any(&self, condition: bool) -> bool;
 
     /// The sums of all members' `values`, or `u32::MAX` where that is less. A barrier.
     ///
@@ -30,11 +37,11 @@ pub trait Team {
     /// As [`Team::barrier`], which parts calls of this.
     unsafe fn sum_before(&self, value: u32) -> u32;
 
-    /// What bucket `index` holds.
-    fn bucket(&self, index: u32) -> u32;
+    /// What buckets hold from number `index` on, which is a multiple of [`BUCKETS_AT_ONCE`].
+    fn buckets(&self, index: u32) -> [u32; BUCKETS_AT_ONCE as usize];
 
-    /// Sets bucket `index`, which no other member accesses.
-    fn set_bucket(&self, index: u32, value: u32);
+    /// Sets buckets from number `index` on, which no other member accesses.
+    fn set_buckets(&self, index: u32, values: [u32; BUCKETS_AT_ONCE as usize]);
 
     /// Adds to bucket `index` at once; returns what it held.
     fn add_to_bucket(&self, index: u32, value: u32) -> u32;

@@ -10,6 +10,7 @@ use super::crew::{self, BASE, Made};
 use crate::abi::{
     AttentionParams, Band, Corner, DeviceAddress, LengthsParams, MaskParams, SequenceRows,
 };
+use crate::config::tile_list::BUCKETS;
 use crate::config::wgmma::{HD64, HD128, HD256_SINGLE, WgmmaTile};
 use crate::wgmma::gqa::Packing;
 use crate::wgmma::schedule::{Schedule, Tile};
@@ -196,7 +197,7 @@ pub fn mask() -> impl Strategy<Value = MaskParams> {
 }
 
 fn lengths() -> impl Strategy<Value = Vec<(u32, u32)>> {
-    let length = || prop_oneof![Just(0), 1..9u32, 0..300u32, 0..3000u32];
+    let length = || prop_oneof![Just(0), 1..9u32, 0..300u32, 0..BUCKETS];
     let pair = (length(), length(), any::<bool>());
     let pair = pair.prop_map(|(q, kv, alike)| (q, if alike { q } else { kv }));
     let some = proptest::collection::vec(pair.clone(), 1..12);

@@ -1,5 +1,6 @@
 //! Threads of the processor as a team.
 
+use core::array;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Barrier, Mutex};
@@ -100,6 +101,11 @@ impl Team for Member<'_> {
         self.shared.barrier.wait();
     }
 
+    unsafe fn any(&self, condition: bool) -> bool {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.sums([condition.into(), 0])[0] > 0 }
+    }
+
     unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2] {
         let Shared { sums, barrier, .. } = self.shared;
         for (sum, value) in sums.iter().zip(values) {
@@ -125,12 +131,14 @@ impl Team for Member<'_> {
         others.fold(0, |sum, value| sum.wrapping_add(value.load(SeqCst)))
     }
 
-    fn bucket(&self, index: u32) -> u32 {
-        self.shared.buckets[index as usize].load(SeqCst)
+    fn buckets(&self, index: u32) -> [u32; 4] {
+        array::from_fn(|i| self.shared.buckets[index as usize + i].load(SeqCst))
     }
 
-    fn set_bucket(&self, index: u32, value: u32) {
-        self.shared.buckets[index as usize].store(value, SeqCst);
+    fn set_buckets(&self, index: u32, values: [u32; 4]) {
+        for (i, value) in values.into_iter().enumerate() {
+            self.shared.buckets[index as usize + i].store(value, SeqCst);
+        }
     }
 
     fn add_to_bucket(&self, index: u32, value: u32) -> u32 {
