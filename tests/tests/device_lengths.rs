@@ -145,6 +145,30 @@ fn wrong_lengths<D: Device>(gpu: &mut Gpu<D>, shift: usize) {
     });
 }
 
+/// Every other sequence claims all rows, and the others none: more tiles than there is room for in Hopper's list.
+fn overlapping_lengths<D: Device>(gpu: &mut Gpu<D>) {
+    every_kernel(gpu, |gpu, instance, number| {
+        let mut scene = scene(shape(instance), 2 * number, &mixed(instance));
+        let batch = scene.cu_seqlens[0].len() - 1;
+        for ends in &mut scene.cu_seqlens {
+            for (index, end) in ends.iter_mut().enumerate() {
+                *end = [0, i32::MAX][index % 2];
+            }
+        }
+        let [q, kv] = [&scene.q, &scene.k].map(|tensor| tensor.spec().shape.seq);
+        let promised = DeviceLengths::cu_seqlens(batch, q, kv).expect("short");
+        scene.options.lengths = match scene.used.is_empty() {
+            true => promised.into(),
+            false => promised.and_seqused_kv().into(),
+        };
+        if let Some(plan) = plan(gpu, &scene, instance) {
+            let what = format!("{}: overlapping", instance.name);
+            let outcome = run(gpu, &scene, &plan, &what);
+            scene.check_untouched(&outcome, &plan, &what);
+        }
+    });
+}
+
 /// Slopes that are no numbers spoil the rows of their own head only.
 fn wrong_slopes<D: Device>(gpu: &mut Gpu<D>) {
     every_kernel(gpu, |gpu, instance, number| {
@@ -197,6 +221,11 @@ fn sim_wrong_lengths() {
 #[test]
 fn sim_other_wrong_lengths() {
     wrong_lengths(&mut without_races(0x5eed), 1);
+}
+
+#[test]
+fn sim_overlapping_lengths() {
+    overlapping_lengths(&mut without_races(0));
 }
 
 #[test]
@@ -262,6 +291,7 @@ fn cuda() {
             right(&mut gpu, tiny, shift);
             wrong_lengths(&mut gpu, shift);
         }
+        overlapping_lengths(&mut gpu);
         wrong_slopes(&mut gpu);
     }
 }
