@@ -8,12 +8,15 @@ mod loops;
 
 use anyhow::Context;
 use cuda_builder::manifest::MainLoops;
-use kernels_gpu::instances::{Family, Instance};
+use kernels_gpu::instances::{Family, Instance, Operation};
 
 use graph::Graph;
 
 /// The matrix instruction that a kernel's main loop is known by; `None` of those that are not made of matrix products.
 pub fn matrix_instruction(instance: &Instance) -> Option<&'static str> {
+    if instance.operation == Operation::TileList {
+        return None;
+    }
     match instance.family {
         Family::Wgmma => Some("HGMMA"),
         Family::Mma => Some("HMMA"),
