@@ -56,10 +56,7 @@ fn a_sweep_goes_on_where_it_was() {
     // Another problem is another line, not a point of this one.
     let others = [
         ("--mask causal", ", causal"),
-        (
-            "--window-left 3 --softcap 5",
-            ", window 3 to all, softcap 5",
-        ),
+        ("--window-left 3 --softcap 5", ", window 3:∞, softcap 5"),
         (
             "--alibi --layout bhsd --softmax-scale 0.5",
             ", scale 0.5, ALiBi, bhsd",
