@@ -61,11 +61,7 @@ impl<D: Device> Gpu<D> {
             cu_seqlens,
             ..
         } = self;
-        let mut arrays = Arrays {
-            cu_seqlens: operands.cu_seqlens,
-            seqused_kv: operands.seqused_kv,
-            alibi_slopes: operands.alibi_slopes,
-        };
+        let mut arrays = Arrays::given(problem, operands);
         let host_slopes = problem.alibi().and_then(|slopes| slopes.values());
         if let (Some(values), None) = (host_slopes, arrays.alibi_slopes) {
             let copy = slopes.get(device, values)?;

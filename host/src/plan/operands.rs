@@ -128,7 +128,7 @@ impl Operands {
             _ => None,
         };
         let packed_there = on_device.is_some_and(|lengths| lengths.is_packed());
-        let used_there = on_device.is_some_and(|lengths| lengths.has_seqused_kv());
+        let used_there = problem.has_seqused_kv();
         let slopes_there = problem
             .alibi()
             .is_some_and(|slopes| slopes.values().is_none());

@@ -88,6 +88,15 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
+    /// Those of the addresses in `operands` that `problem` has an array for; kernels read every array they are given.
+    pub fn given(problem: &Problem, operands: &Operands) -> Self {
+        Self {
+            cu_seqlens: operands.cu_seqlens.filter(|_| problem.is_packed()),
+            seqused_kv: operands.seqused_kv.filter(|_| problem.has_seqused_kv()),
+            alibi_slopes: operands.alibi_slopes.filter(|_| problem.alibi().is_some()),
+        }
+    }
+
     /// Puts the addresses into `lengths`.
     fn bind_lengths(&self, lengths: &mut LengthsParams) {
         let cu_seqlens = |index: usize| address(self.cu_seqlens.map(|both| both[index]));
@@ -152,6 +161,29 @@ mod tests {
 
     fn bound(problem: &Problem, arrays: &Arrays) -> ForwardParams {
         bind_forward(&forward_params(problem), &OPERANDS, arrays)
+    }
+
+    #[test]
+    fn arrays_that_a_problem_does_not_have_are_left_out() {
+        let all = Operands {
+            alibi_slopes: Some(6),
+            cu_seqlens: Some([7, 8]),
+            seqused_kv: Some(9),
+            ..OPERANDS
+        };
+        let of = |options: &ForwardOptions| {
+            let q = spec(Shape::packed(9, 6, 4));
+            let problem = Problem::new(q, q, q, q, options).unwrap();
+            let arrays = Arrays::given(&problem, &all);
+            (arrays.cu_seqlens, arrays.seqused_kv, arrays.alibi_slopes)
+        };
+        let options = ForwardOptions::new();
+        assert_eq!(of(&options), (None, None, None));
+        let used = options.clone().lengths(DeviceLengths::seqused_kv());
+        assert_eq!(of(&used), (None, Some(9), None));
+        let packed = CuSeqlens::from_lengths([(2, 5), (7, 4)]).unwrap();
+        let packed = options.alibi(AlibiSlopes::geometric(6)).cu_seqlens(packed);
+        assert_eq!(of(&packed), (Some([7, 8]), None, Some(6)));
     }
 
     fn spec(shape: Shape) -> TensorSpec {

@@ -88,6 +88,11 @@ impl Problem {
         }
     }
 
+    /// Whether an array in the backend's memory says how many rows of k and v each sequence uses.
+    pub(crate) fn has_seqused_kv(&self) -> bool {
+        matches!(self.lengths(), Lengths::OnDevice(lengths) if lengths.has_seqused_kv())
+    }
+
     /// Batch entry number `index`.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::plan::params::Arrays;
 use crate::problem::KnownArrays;
 use crate::{Lengths, Operands, Problem};
 
@@ -11,26 +12,20 @@ use crate::{Lengths, Operands, Problem};
 /// As for [`Backend::launch`](crate::Backend::launch), whose checks `operands` have passed.
 pub(super) unsafe fn known<'a>(problem: &'a Problem, operands: &Operands) -> Cow<'a, Problem> {
     let batch = problem.batch();
-    let lengths = match problem.lengths() {
-        Lengths::OnDevice(lengths) => Some(lengths),
-        _ => None,
-    };
-    let slopes = problem.alibi().filter(|slopes| slopes.values().is_none());
-    if lengths.is_none() && slopes.is_none() {
+    let slopes = problem.alibi();
+    let knows_slopes = slopes.is_none_or(|slopes| slopes.values().is_some());
+    if knows_slopes && !matches!(problem.lengths(), Lengths::OnDevice(_)) {
         return Cow::Borrowed(problem);
     }
-    let packed = operands
-        .cu_seqlens
-        .filter(|_| lengths.is_some_and(|lengths| lengths.is_packed()));
-    let used = operands
-        .seqused_kv
-        .filter(|_| lengths.is_some_and(|lengths| lengths.has_seqused_kv()));
+    let given = Arrays::given(problem, operands);
     // SAFETY: the caller vouches for arrays of these lengths; `check` has seen that they are aligned and not null.
     let arrays = unsafe {
         KnownArrays {
-            cu_seqlens: packed.map_or([&[]; 2], |both| both.map(|at| array(at, batch + 1))),
-            seqused_kv: used.map_or(&[], |at| array(at, batch)),
-            alibi_slopes: match (slopes, operands.alibi_slopes) {
+            cu_seqlens: given
+                .cu_seqlens
+                .map_or([&[]; 2], |both| both.map(|at| array(at, batch + 1))),
+            seqused_kv: given.seqused_kv.map_or(&[], |at| array(at, batch)),
+            alibi_slopes: match (slopes, given.alibi_slopes) {
                 (Some(slopes), Some(at)) => array(at, slopes.count(batch)),
                 _ => &[],
             },
