@@ -1,4 +1,4 @@
-"""How a peer is timed: by the definitions that `ferroflash bench` has (host/src/bin/ferroflash/bench_protocol.rs), in
+"""How a peer is timed: by the definitions that `ferroflash bench` has (cli/src/bench_protocol.rs), in
 the same words and with the same numbers. bench/README.md says why.
 
 sustained  Calls are queued without a pause for SUSTAIN_S, a chunk at a time, until the GPU has settled at its power
@@ -27,7 +27,7 @@ class Times:
     """What a call took: milliseconds, and clock (MHz) and power (W) while calls were sustained, None where unknown."""
 
     ms_sustained: float
-    ms_burst: float
+    ms_burst: float | None
     clock_mhz: float | None = None
     watts: float | None = None
 

@@ -2,7 +2,8 @@ use std::borrow::Cow;
 
 /// Everything that can go wrong in this crate.
 ///
-/// Each message reads `<argument>: <what is wrong>; <what is allowed>` on one line.
+/// A message about an argument reads `<argument>: <what is wrong>; <what is allowed>` on one line, one about a device
+/// `<device>: <operation> failed: <the device's own words>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +38,7 @@ pub enum Error {
         free: String,
     },
     /// The driver, the device or the simulator reported a failure.
-    #[error("{device}: {operation} failed: {detail}; a device and driver that run it are needed")]
+    #[error("{device}: {operation} failed: {detail}")]
     Device {
         /// The device that failed.
         device: String,

@@ -1,17 +1,26 @@
-use std::sync::Arc;
-
-use crate::spec::{Layout, Shape, TensorSpec};
-use crate::{Backend, DType, Error, ForwardOptions, Memory, Operands, Plan, Problem, Tensor};
+use crate::spec::TensorSpec;
+use crate::tensor::{allocate, lse_spec};
+use crate::{Backend, Error, ForwardOptions, Memory, Operands, Plan, Problem, Tensor};
 
 /// What [`forward`] computes.
+#[derive(Debug)]
+#[non_exhaustive]
 pub struct Output<M: Memory> {
     /// `[batch, heads_q, seq_q, head_dim_v]` in any layout, in q's dtype; of packed sequences
     /// `[1, heads_q, total_q, head_dim_v]`. Rows that see no key are 0.
     pub o: Tensor<M>,
     /// Log-sum-exp of each row's scores, in nats: contiguous f32 `[batch, heads_q, seq_q]`, of packed sequences
     /// `[heads_q, total_q]`. As every [`Tensor`] has four axes, its shape is `[batch, heads_q, seq_q, 1]` or
-    /// `[1, heads_q, total_q, 1]`. Rows that see no key hold −∞.
-    pub lse: Tensor<M>,
+    /// `[1, heads_q, total_q, 1]`. Rows that see no key hold −∞. `None` where it is not wanted
+    /// ([`ForwardOptions::lse`]).
+    pub lse: Option<Tensor<M>>,
+}
+
+impl<M: Memory> Output<M> {
+    /// What [`forward_into`] writes to: o, and lse if it is wanted.
+    pub fn new(o: Tensor<M>, lse: impl Into<Option<Tensor<M>>>) -> Self {
+        Self { o, lse: lse.into() }
+    }
 }
 
 /// Exact attention: `o = softmax(q · kᵀ · softmax_scale) · v` over the keys the mask leaves visible.
@@ -20,10 +29,23 @@ pub struct Output<M: Memory> {
 /// What the first call of a kernel, or with an [`AlibiSlopes`](crate::AlibiSlopes) or
 /// [`CuSeqlens`](crate::CuSeqlens), does beside that and waits for is listed at [`Backend::launch`].
 ///
+/// # Arguments
+/// * `q`: `[batch, heads_q, seq_q, head_dim]`, f32, f16 or bf16; head_dim is 1 to 256. Axes are named in this order
+///   whatever the layout in memory: any strides do.
+/// * `k`: `[batch, heads_kv, seq_kv, head_dim]` of q's dtype. heads_q must be a multiple of heads_kv: query head `h` attends
+///   to head `h / (heads_q / heads_kv)` of k and v, so that each is shared by a group of neighbours (GQA; MQA with one).
+/// * `v`: `[batch, heads_kv, seq_kv, head_dim_v]` of q's dtype; head_dim_v is 1 to 256 and need not be head_dim.
+/// * `options`: everything else. [`Mask::Causal`](crate::Mask::Causal) is aligned to the bottom-right corner: query `i` sees
+///   the keys up to `i + seq_kv − seq_q`, so that the last query sees every key. PyTorch's `is_causal` counts from the
+///   top-left corner ([`Mask::CAUSAL_TOP_LEFT`](crate::Mask::CAUSAL_TOP_LEFT)), which differs where seq_q is not seq_kv.
+///
+/// Packed sequences (varlen) are tensors of batch 1 with the rows of all of them along seq
+/// ([`CuSeqlens`](crate::CuSeqlens)).
+///
 /// # Errors
 /// [`Error::Argument`] naming the operand or option that is refused (lengths and slopes that only the device has are given
 /// by address: [`Backend::launch`]), [`Error::OutOfMemory`] or [`Error::Device`].
-pub fn forward<B: Backend>(
+pub fn forward<B: Backend + ?Sized>(
     backend: &mut B,
     q: &Tensor<B::Memory>,
     k: &Tensor<B::Memory>,
@@ -32,17 +54,21 @@ pub fn forward<B: Backend>(
 ) -> Result<Output<B::Memory>, Error> {
     let problem = Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), options)?;
     // Before anything is allocated. Buffers are new, so only q, k and v may lie where some kernels cannot read.
-    let inputs = inputs(backend.memory(), q, k, v);
+    let inputs = inputs(backend.memory(), q, k, v)?;
     let plan = Plan::for_operands(&problem, &backend.capabilities(), &inputs)?;
     run_into_new(backend, &plan, &inputs)
 }
 
 /// [`forward`] by a plan that was made before ([`Backend::plan`]), which spares checking the problem and choosing a kernel.
 ///
+/// # Arguments
+/// * `plan`: of a backend of the same kind.
+/// * `q`, `k`, `v`: of the shapes, strides and dtype that the plan's problem has. Contents may differ from call to call.
+///
 /// # Errors
 /// [`Error::Argument`] naming an operand that is not of the plan's problem or not at an address it was made for, or the
 /// plan if it is for another kind of backend; [`Error::OutOfMemory`] or [`Error::Device`].
-pub fn forward_planned<B: Backend>(
+pub fn forward_planned<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     q: &Tensor<B::Memory>,
@@ -55,10 +81,14 @@ pub fn forward_planned<B: Backend>(
 
 /// [`forward_into`] by a plan that was made before, as [`forward_planned`].
 ///
+/// # Arguments
+/// Those of [`forward_planned`], and
+/// * `output`: an o of the shape, strides and dtype that the plan's problem has, and an lse as for [`forward_into`].
+///
 /// # Errors
-/// Those of [`forward_planned`], and [`Error::Argument`] if o or lse is not of the plan's problem, or shares its buffer
-/// with another tensor.
-pub fn forward_planned_into<B: Backend>(
+/// Those of [`forward_planned`], and [`Error::Argument`] if o or lse is not of the plan's problem, or shares
+/// elements with another operand.
+pub fn forward_planned_into<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     q: &Tensor<B::Memory>,
@@ -68,12 +98,12 @@ pub fn forward_planned_into<B: Backend>(
 ) -> Result<(), Error> {
     let inputs = planned_inputs(backend, plan, q, k, v)?;
     check_planned("o", &output.o, plan.problem().o())?;
-    check_output(output)?;
+    check_output(backend.memory(), [q, k, v], output)?;
     run(backend, plan, &inputs, output)
 }
 
 /// The addresses of a plan's inputs, if these tensors are what it was made for.
-fn planned_inputs<B: Backend>(
+fn planned_inputs<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     q: &Tensor<B::Memory>,
@@ -84,7 +114,7 @@ fn planned_inputs<B: Backend>(
     check_planned("q", q, problem.q())?;
     check_planned("k", k, problem.k())?;
     check_planned("v", v, problem.v())?;
-    Ok(inputs(backend.memory(), q, k, v))
+    inputs(backend.memory(), q, k, v)
 }
 
 fn check_planned<M: Memory>(
@@ -104,38 +134,67 @@ fn check_planned<M: Memory>(
 }
 
 /// The addresses of q, k and v.
-fn inputs<M: Memory>(memory: &M, q: &Tensor<M>, k: &Tensor<M>, v: &Tensor<M>) -> Operands {
-    Operands {
+///
+/// # Errors
+/// [`Error::Argument`] on one whose buffer `memory` did not allocate.
+fn inputs<M: Memory>(
+    memory: &M,
+    q: &Tensor<M>,
+    k: &Tensor<M>,
+    v: &Tensor<M>,
+) -> Result<Operands, Error> {
+    for (argument, tensor) in [("q", q), ("k", k), ("v", v)] {
+        tensor.check_owned(memory, argument)?;
+    }
+    Ok(Operands {
         q: q.address(memory),
         k: k.address(memory),
         v: v.address(memory),
         ..Operands::default()
-    }
+    })
 }
 
-/// Refuses tensors that cannot be written, and an lse that does not fit o.
-fn check_output<M: Memory>(output: &mut Output<M>) -> Result<(), Error> {
-    if *output.lse.spec() != lse_spec(&output.o.spec().shape)? {
+/// Refuses an output that `memory`'s kernels cannot write, an lse that does not fit o, and outputs that share elements
+/// with each other or with an input.
+///
+/// A tensor belongs to one memory, and every access to it borrows that memory mutably: nobody else reads or writes it at
+/// the same time, so that only the operands of one call have to be kept apart.
+fn check_output<M: Memory>(
+    memory: &M,
+    inputs: [&Tensor<M>; 3],
+    output: &Output<M>,
+) -> Result<(), Error> {
+    let Output { o, lse } = output;
+    if let Some(lse) = lse
+        && *lse.spec() != lse_spec(&o.spec().shape)?
+    {
         return Err(Error::argument(
             "lse",
-            format!("it is {:?}", output.lse.spec()),
-            "a contiguous f32 tensor of [batch, heads_q, seq_q, 1]",
+            format!("it is {:?}", lse.spec()),
+            "it must be a contiguous f32 tensor of [batch, heads_q, seq_q, 1]",
         ));
     }
-    for (argument, tensor) in [("o", &mut output.o), ("lse", &mut output.lse)] {
-        if !tensor.owns_buffer() {
-            return Err(Error::argument(
-                argument,
-                "its buffer has other views",
-                "a buffer that no other tensor shares, for it is written",
-            ));
+    let [q, k, v] = inputs;
+    let others = [("q", q), ("k", k), ("v", v), ("o", o)];
+    let written = [("o", Some(o), &others[..3]), ("lse", lse.as_ref(), &others)];
+    for (argument, tensor, others) in written {
+        let Some(tensor) = tensor else { continue };
+        tensor.check_owned(memory, argument)?;
+        for (name, other) in others {
+            if tensor.may_share_elements(other) {
+                return Err(Error::argument(
+                    argument,
+                    format!("it shares elements with {name}"),
+                    "it must lie apart from the other operands, for it is written",
+                ));
+            }
         }
     }
     Ok(())
 }
 
 /// Launches `plan` on `inputs`, the addresses of tensors of its problem, and new outputs.
-fn run_into_new<B: Backend>(
+fn run_into_new<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     inputs: &Operands,
@@ -144,7 +203,10 @@ fn run_into_new<B: Backend>(
     let memory = backend.memory();
     let output = Output {
         o: allocate(memory, *o)?,
-        lse: allocate(memory, lse_spec(&o.shape)?)?,
+        lse: match plan.problem().lse() {
+            true => Some(allocate(memory, lse_spec(&o.shape)?)?),
+            false => None,
+        },
     };
     run(backend, plan, inputs, &output)?;
     Ok(output)
@@ -152,12 +214,22 @@ fn run_into_new<B: Backend>(
 
 /// [`forward`] into tensors made before, which may have any strides that keep their elements apart.
 ///
-/// [`ForwardOptions::o_layout`] is not used: `output.o` has its own strides.
+/// o and lse may be views of larger buffers, also of one that they share with each other or with q, k and v, as long as no
+/// two of them have an element in common. That is decided exactly for slices along any axis of one tensor; views whose
+/// strides differ may be refused although they interleave without touching.
+///
+/// [`ForwardOptions::o_layout`] and [`ForwardOptions::lse`] are not used: `output.o` has its own strides, and `output.lse`
+/// is written if it is there.
+///
+/// # Arguments
+/// Those of [`forward`], and
+/// * `output`: o, `[batch, heads_q, seq_q, head_dim_v]` of q's dtype in any strides that keep its elements apart; lse, if it
+///   is wanted, contiguous f32 `[batch, heads_q, seq_q, 1]`.
 ///
 /// # Errors
 /// Those of [`forward`], and [`Error::Argument`] if o or lse is not of the shape and dtype that
-/// [`forward`] gives it, lse is not contiguous, or one shares its buffer with another tensor.
-pub fn forward_into<B: Backend>(
+/// [`forward`] gives it, lse is not contiguous, or one shares elements with another operand.
+pub fn forward_into<B: Backend + ?Sized>(
     backend: &mut B,
     q: &Tensor<B::Memory>,
     k: &Tensor<B::Memory>,
@@ -166,18 +238,18 @@ pub fn forward_into<B: Backend>(
     options: &ForwardOptions,
 ) -> Result<(), Error> {
     let problem = Problem::new(*q.spec(), *k.spec(), *v.spec(), *output.o.spec(), options)?;
-    check_output(output)?;
     let memory = backend.memory();
+    check_output(memory, [q, k, v], output)?;
     let operands = Operands {
         o: output.o.address(memory),
-        ..inputs(memory, q, k, v)
+        ..inputs(memory, q, k, v)?
     };
     let plan = Plan::for_operands(&problem, &backend.capabilities(), &operands)?;
     run(backend, &plan, &operands, output)
 }
 
 /// Launches `plan` on `inputs`, the addresses of tensors, and `output`, which nobody else has.
-fn run<B: Backend>(
+fn run<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     inputs: &Operands,
@@ -186,32 +258,25 @@ fn run<B: Backend>(
     let memory = backend.memory();
     let operands = Operands {
         o: output.o.address(memory),
-        lse: output.lse.address(memory),
+        lse: output.lse.as_ref().map(|lse| lse.address(memory)),
         ..*inputs
     };
     // SAFETY: a `Tensor` reaches only into its own buffer, which is live, and `Memory` frees it only
-    // behind the work queued here. o and lse are the only views of their buffers and borrowed
-    // mutably, or just made; later accesses queue up behind this one. q, k and v are only read. Buffers are aligned
+    // behind the work queued here. o and lse share no element with another operand, or were just made; whoever else
+    // has a view of their buffers needs this memory for an access, which queues up behind this one. q, k and v are
+    // only read. Buffers are aligned
     // to 16 bytes, and origins count elements.
     unsafe { backend.launch(plan, &operands) }
 }
 
-/// lse is contiguous f32 `[batch, heads_q, seq_q, 1]`.
-fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
-    let shape = Shape { dim: 1, ..*o_shape };
-    TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
-}
-
-fn allocate<M: Memory>(memory: &mut M, spec: TensorSpec) -> Result<Tensor<M>, Error> {
-    let elements = spec.shape.element_count().unwrap_or(0);
-    let buffer = memory.alloc(elements * spec.dtype.bytes())?;
-    Tensor::new(memory, Arc::new(buffer), 0, spec)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::{Cpu, HostTensor};
+    use crate::backend::cpu::CpuMemory;
+    use crate::backend::sim::SimDevice;
+    use crate::{Cpu, HostTensor, Layout, Shape, Sim};
 
     const SHAPE: Shape = Shape {
         batch: 1,
@@ -265,15 +330,147 @@ mod tests {
         assert!(matches!(refused, Err(Error::Argument { argument, .. }) if argument == "k"));
     }
 
+    /// q, k and v, and views of one buffer with room for all that a call writes.
     #[test]
-    fn a_shared_output_is_refused() {
+    fn outputs_may_be_slices_of_one_buffer() {
         let mut cpu = Cpu::new();
+        let x = HostTensor::from_f32(&[1.0, 2.0, 3.0, 4.0], SHAPE, Layout::Bshd).unwrap();
+        let x = x.upload(cpu.memory()).unwrap();
+        let options = ForwardOptions::new();
+        let expected = forward(&mut cpu, &x, &x, &x, &options).unwrap();
+        let expected = expected.o.download(cpu.memory()).unwrap();
+        let buffer = Arc::new(cpu.memory().alloc(12 * size_of::<f32>()).unwrap());
+        let lse = lse_spec(&SHAPE).unwrap();
+        let mut view = |origin: usize, spec: TensorSpec| {
+            Tensor::new(cpu.memory(), Arc::clone(&buffer), origin, spec).unwrap()
+        };
+        // Two outputs whose rows alternate, and their lse behind them.
+        let mut spec = *x.spec();
+        spec.strides.seq = 4;
+        let mut outputs = [
+            Output::new(view(0, spec), view(8, lse)),
+            Output::new(view(2, spec), view(10, lse)),
+        ];
+        let mut overlapping = Output::new(view(0, spec), view(4, lse));
+        let mut over_q = Output::new(x.clone(), None);
+        for output in &mut outputs {
+            forward_into(&mut cpu, &x, &x, &x, output, &options).unwrap();
+        }
+        for output in &outputs {
+            let o = output.o.download(cpu.memory()).unwrap();
+            assert_eq!(o.to_f32(Layout::Bshd), expected.to_f32(Layout::Bshd));
+        }
+        let mut refused = |output: &mut Output<CpuMemory>, q: &Tensor<CpuMemory>| match forward_into(
+            &mut cpu, q, &x, &x, output, &options,
+        ) {
+            Err(Error::Argument {
+                argument, wrong, ..
+            }) => (argument.into_owned(), wrong),
+            other => panic!("expected a refused argument, got {other:?}"),
+        };
+        let message = |argument: &str, wrong: &str| (argument.to_owned(), wrong.to_owned());
+        let shares_o = message("lse", "it shares elements with o");
+        assert_eq!(refused(&mut overlapping, &x), shares_o);
+        assert_eq!(
+            refused(&mut over_q, &x),
+            message("o", "it shares elements with q")
+        );
+        let q = outputs[0].o.clone();
+        assert_eq!(refused(&mut outputs[0], &q).0, "o");
+    }
+
+    #[test]
+    fn a_download_takes_the_view_alone() {
+        let mut cpu = Cpu::new();
+        let shape = Shape { seq: 1000, ..SHAPE };
+        let values: Vec<f32> = (0..2000).map(|value| value as f32).collect();
+        let x = HostTensor::from_f32(&values, shape, Layout::Bshd).unwrap();
+        let x = x.upload(cpu.memory()).unwrap();
+        // Two rows of many, the later one first.
+        let mut spec = *x.spec();
+        spec.shape.seq = 2;
+        spec.strides.seq = -6;
+        let view = x.view(cpu.memory(), 100, spec).unwrap();
+        let copy = view.download(cpu.memory()).unwrap();
+        assert_eq!(copy.to_f32(Layout::Bshd), [100.0, 101.0, 94.0, 95.0]);
+        assert_eq!(copy.bytes().len(), 8 * size_of::<f32>());
+        spec.shape.seq = 0;
+        let nothing = x.view(cpu.memory(), 100, spec).unwrap();
+        assert!(nothing.download(cpu.memory()).unwrap().bytes().is_empty());
+    }
+
+    /// On a backend that leaves lse out, and on one whose kernels write it anyway.
+    #[test]
+    fn lse_is_left_out_where_it_is_not_wanted() {
+        fn without<B: Backend>(mut backend: B) {
+            let x = HostTensor::from_f32(&[1.0, 2.0, 3.0, 4.0], SHAPE, Layout::Bshd).unwrap();
+            let x = x.upload(backend.memory()).unwrap();
+            let options = ForwardOptions::new();
+            let with = forward(&mut backend, &x, &x, &x, &options).unwrap();
+            assert!(with.lse.is_some());
+            let options = options.lse(false);
+            let mut without = forward(&mut backend, &x, &x, &x, &options).unwrap();
+            assert!(without.lse.is_none());
+            forward_into(&mut backend, &x, &x, &x, &mut without, &options).unwrap();
+            let [with, without] = [with, without].map(|output| {
+                let o = output.o.download(backend.memory()).unwrap();
+                o.to_f32(Layout::Bshd)
+            });
+            assert_eq!(with, without);
+        }
+        without(Cpu::new());
+        without(Sim::new());
+    }
+
+    /// A backend behind a pointer, and the words of a refusal, which need an output that can be shown.
+    #[test]
+    fn backends_may_be_trait_objects() {
+        let mut cpu: Box<dyn Backend<Memory = CpuMemory>> = Box::new(Cpu::new());
         let x = HostTensor::from_f32(&[1.0; 4], SHAPE, Layout::Bshd).unwrap();
         let x = x.upload(cpu.memory()).unwrap();
         let options = ForwardOptions::new();
-        let mut output = forward(&mut cpu, &x, &x, &x, &options).unwrap();
-        output.o = x.clone();
-        let refused = forward_into(&mut cpu, &x, &x, &x, &mut output, &options);
-        assert!(matches!(refused, Err(Error::Argument { argument, .. }) if argument == "o"));
+        let output = forward(cpu.as_mut(), &x, &x, &x, &options).unwrap();
+        assert!(format!("{output:?}").contains("F32"));
+        let forced = options.softcap(-1.0);
+        let refused = forward(cpu.as_mut(), &x, &x, &x, &forced).unwrap_err();
+        assert!(refused.to_string().starts_with("softcap: "), "{refused}");
+    }
+
+    #[test]
+    fn a_tensor_of_another_device_is_refused_by_name() {
+        let (mut here, mut there) = (Sim::new(), Sim::new());
+        let x = HostTensor::from_f32(&[1.0; 4], SHAPE, Layout::Bshd).unwrap();
+        let (own, foreign) = (
+            x.upload(here.memory()).unwrap(),
+            x.upload(there.memory()).unwrap(),
+        );
+        let options = ForwardOptions::new();
+        let argument = |refused: Result<Output<SimDevice>, Error>| match refused {
+            Err(Error::Argument { argument, .. }) => argument.into_owned(),
+            other => panic!("expected a refused argument, got {other:?}"),
+        };
+        let by = |sim: &mut Sim, [q, k, v]: [&Tensor<SimDevice>; 3]| {
+            argument(forward(sim, q, k, v, &options))
+        };
+        assert_eq!(by(&mut here, [&foreign, &own, &own]), "q");
+        assert_eq!(by(&mut here, [&own, &foreign, &own]), "k");
+        assert_eq!(by(&mut here, [&own, &own, &foreign]), "v");
+
+        let mut output = forward(&mut here, &own, &own, &own, &options).unwrap();
+        let lse = forward(&mut there, &foreign, &foreign, &foreign, &options)
+            .unwrap()
+            .lse;
+        output.lse = lse;
+        let into = forward_into(&mut here, &own, &own, &own, &mut output, &options);
+        assert!(matches!(into, Err(Error::Argument { argument, .. }) if argument == "lse"));
+
+        let (mut cpu, mut other) = (Cpu::new(), Cpu::new());
+        let x_cpu = x.upload(cpu.memory()).unwrap();
+        assert!(forward(&mut other, &x_cpu, &x_cpu, &x_cpu, &options).is_err());
+        assert!(x_cpu.download(other.memory()).is_err());
+
+        assert!(foreign.download(here.memory()).is_err());
+        let buffer = Arc::clone(foreign.buffer());
+        assert!(Tensor::new(here.memory(), buffer, 0, *x.spec()).is_err());
     }
 }

@@ -83,7 +83,7 @@ impl HostTensor {
     }
 
     /// Some rows of one head, `[seq][dim]`, widened to f64.
-    pub(crate) fn head(&self, batch: usize, head: usize, rows: Range<usize>) -> Vec<f64> {
+    pub fn head(&self, batch: usize, head: usize, rows: Range<usize>) -> Vec<f64> {
         visit(
             self.spec.dtype,
             ReadHead {
@@ -128,10 +128,25 @@ impl HostTensor {
     }
 
     /// All elements as f32, in the axis order of `layout`.
+    ///
+    /// # Panics
+    /// If there is no memory for them: a view with strides of 0 may have far more elements than bytes.
     pub fn to_f32(&self, layout: Layout) -> Vec<f32> {
+        self.try_to_f32(layout).expect("memory for every element")
+    }
+
+    /// As [`to_f32`](Self::to_f32).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn try_to_f32(&self, layout: Layout) -> Result<Vec<f32>, Error> {
         let shape = self.spec.shape;
         let [_, outer, inner, _] = layout.dims(shape);
-        let mut values = Vec::with_capacity(shape.element_count().unwrap_or(0));
+        let mut values = Vec::new();
+        let count = shape.element_count().unwrap_or(usize::MAX);
+        values
+            .try_reserve_exact(count)
+            .map_err(|_| host_out_of_memory(count.saturating_mul(size_of::<f32>())))?;
         for batch in 0..shape.batch {
             for x in 0..outer {
                 for y in 0..inner {
@@ -143,21 +158,42 @@ impl HostTensor {
                 }
             }
         }
-        values
+        Ok(values)
     }
 
     /// A dense copy in another dtype, rounding to nearest.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the copy's size in bytes does not fit an i64.
+    /// [`Error::Argument`] if the copy's size in bytes does not fit an i64, [`Error::OutOfMemory`] if the host has no room.
     pub fn convert(&self, dtype: DType, layout: Layout) -> Result<Self, Error> {
         let spec = TensorSpec::contiguous(dtype, self.spec.shape, layout)?;
-        let bytes = visit(dtype, Narrow(&self.to_f32(layout)));
+        let bytes = visit(dtype, Narrow(&self.try_to_f32(layout)?));
         Self::new(spec, 0, bytes)
     }
 
     fn index(&self, batch: usize, head: usize, seq: usize, dim: usize) -> usize {
         (self.origin as i64 + self.spec.offset(batch, head, seq, dim)) as usize
+    }
+}
+
+/// So many bytes of 0.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub(crate) fn host_zeros(bytes: usize) -> Result<Vec<u8>, Error> {
+    let mut zeros = Vec::new();
+    let reserved = zeros.try_reserve_exact(bytes);
+    reserved.map_err(|_| host_out_of_memory(bytes))?;
+    zeros.resize(bytes, 0);
+    Ok(zeros)
+}
+
+/// The host has no room for `bytes` more.
+fn host_out_of_memory(bytes: usize) -> Error {
+    Error::OutOfMemory {
+        device: "host".into(),
+        requested_bytes: bytes as u64,
+        free: "a size that the host's memory holds is needed".into(),
     }
 }
 
@@ -222,5 +258,35 @@ impl VisitElement for Narrow<'_> {
     fn visit<T: Element>(self) -> Vec<u8> {
         let narrow: Vec<T> = self.0.iter().map(|&value| T::from_f32(value)).collect();
         bytemuck::cast_slice(&narrow).to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Strides;
+
+    #[test]
+    fn copies_that_no_memory_holds_are_refused() {
+        let shape = Shape {
+            batch: 1 << 30,
+            heads: 1 << 15,
+            seq: 1 << 15,
+            dim: 1,
+        };
+        let strides = Strides {
+            batch: 0,
+            head: 0,
+            seq: 0,
+            dim: 0,
+        };
+        let spec = TensorSpec {
+            dtype: DType::F32,
+            shape,
+            strides,
+        };
+        let one = HostTensor::new(spec, 0, vec![0; 4]).unwrap();
+        let copy = one.convert(DType::F16, Layout::Bshd);
+        assert!(matches!(copy, Err(Error::OutOfMemory { .. })));
     }
 }

@@ -25,13 +25,14 @@
 //! # }
 //! ```
 //!
-//! On a GPU, or in a simulated one, only the backend changes:
+//! On a GPU, or in a simulated one (feature `sim`), only the backend changes:
 //!
-//! ```no_run
-//! use ferroflash::{Cuda, CudaDevice, Sim};
+#![cfg_attr(all(feature = "cuda", feature = "sim"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "cuda", feature = "sim")), doc = "```ignore")]
+//! use ferroflash::{Cuda, Sim};
 //!
 //! # fn main() -> Result<(), ferroflash::Error> {
-//! let mut gpu = Cuda::on(CudaDevice::new(0)?); // `CudaDevice::with_stream` takes the caller's stream
+//! let mut gpu = Cuda::new(0)?; // `CudaDevice::with_stream` takes the caller's stream
 //! let mut simulated = Sim::new();
 //! # Ok(())
 //! # }
@@ -52,7 +53,7 @@
 //! let options = ForwardOptions::new()
 //!     .mask(Mask::Causal)
 //!     .cu_seqlens(CuSeqlens::from_lengths([(3, 3), (5, 5)])?)
-//!     .alibi(AlibiSlopes::geometric(2));
+//!     .alibi(AlibiSlopes::geometric(2)?);
 //! let out = forward(&mut cpu, &x, &x, &x, &options)?; // o is of x's shape
 //! # assert_eq!(out.o.download(cpu.memory())?.get(0, 1, 7, 3), 0.5);
 //! # Ok(())
@@ -61,41 +62,68 @@
 //!
 //! Tensors have any i64 strides, so slices, transposes and broadcasts need no copy. Engines that own
 //! their buffers and streams make a [`Plan`] once and launch it with addresses ([`Backend::launch`]).
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `cuda` (default) | NVIDIA GPUs, through the driver that is found when the program runs |
+//! | `sim` | a simulated GPU, which checks the kernels while it runs them |
+//! | `gpu` | what both share: the kernels' PTX and how they are launched; either feature asks for it |
+//! | `serde` | `Serialize` for what backends count |
+//!
+//! The CPU backend is always there; without features it is all there is.
+
+// Plans are made for GPUs whether or not this build can launch them.
+#![cfg_attr(not(feature = "gpu"), allow(dead_code))]
 
 pub mod backend;
-pub mod cases;
+mod backward;
 mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
-#[cfg(feature = "cli")]
-pub mod learn;
 mod memory;
-mod modules;
-pub mod oracle;
+mod merge;
 pub mod plan;
 mod problem;
+mod sealed;
 mod spec;
 mod tensor;
 
+#[cfg(feature = "cuda")]
+pub use backend::Auto;
+pub use backend::Backend;
+#[cfg(feature = "gpu")]
+pub use backend::Gpu;
 pub use backend::cpu::Cpu;
+#[cfg(feature = "cuda")]
 pub use backend::cuda::{Cuda, CudaDevice};
+#[cfg(feature = "sim")]
 pub use backend::sim::Sim;
-pub use backend::{Backend, Gpu};
+pub use backward::{Gradients, OutputGradients, backward, backward_into};
 pub use error::Error;
 pub use forward::{Output, forward, forward_into, forward_planned, forward_planned_into};
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
 pub use memory::Memory;
-pub use plan::{Capabilities, GpuCapabilities, Operands, Plan, WORKSPACE_ALIGN_BYTES, Workspace};
+pub use merge::{merge, merge_host};
+pub use plan::{
+    Capabilities, GpuCapabilities, GradientOperands, Operands, Plan, WORKSPACE_ALIGN_BYTES,
+    Workspace,
+};
+// For the oracle, which takes it apart; an option is a new field.
+#[doc(hidden)]
+pub use problem::Score;
 pub use problem::{
-    AlibiSlopes, CuSeqlens, DeviceLengths, ForwardOptions, KnownArrays, Lengths, MAX_HEAD_DIM,
-    Mask, Problem, SEQ_LIMIT, Sequence, Variant,
+    AlibiSlopes, BackwardOptions, CuSeqlens, DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths,
+    ForwardOptions, GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, Problem, SEQ_LIMIT,
+    Sequence, Variant,
 };
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;
 
 /// Compiles and runs what README.md shows.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

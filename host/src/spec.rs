@@ -191,7 +191,7 @@ impl TensorSpec {
     ///
     /// Exact for every tensor made by slicing, padding, permuting or reversing a dense one; other
     /// strides may be reported as overlapping although they interleave without touching.
-    pub(crate) fn may_overlap(&self) -> bool {
+    pub fn may_overlap(&self) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -208,13 +208,117 @@ impl TensorSpec {
         false
     }
 
-    /// Offset of one element from element `[0, 0, 0, 0]`, in elements.
-    pub(crate) fn offset(&self, batch: usize, head: usize, seq: usize, dim: usize) -> i64 {
-        batch as i64 * self.strides.batch
-            + head as i64 * self.strides.head
-            + seq as i64 * self.strides.seq
-            + dim as i64 * self.strides.dim
+    /// Whether a view of this kind whose element `[0, 0, 0, 0]` is element `origin` of a buffer may have an element in
+    /// common with `other` at `other_origin`.
+    ///
+    /// Exact for slices along any axes of one tensor that is dense, padded or permuted; views of different dtypes, and
+    /// strides that interleave in too many ways, are told apart by their first and last elements alone.
+    pub(crate) fn may_share_elements(
+        &self,
+        origin: usize,
+        other: &Self,
+        other_origin: usize,
+    ) -> bool {
+        if self.is_empty() || other.is_empty() {
+            return false;
+        }
+        let (Ok(here), Ok(there)) = (self.reach("tensor"), other.reach("tensor")) else {
+            return true;
+        };
+        let span = |reach: &Reach, origin: usize, dtype: DType| {
+            let bytes = dtype.bytes() as i128;
+            let first = (origin as i128 + i128::from(reach.lowest)) * bytes;
+            first..(origin as i128 + i128::from(reach.highest) + 1) * bytes
+        };
+        let (a, b) = (
+            span(&here, origin, self.dtype),
+            span(&there, other_origin, other.dtype),
+        );
+        if a.end <= b.start || b.end <= a.start {
+            return false;
+        }
+        if self.dtype != other.dtype {
+            return true;
+        }
+        let distance = other_origin as i128 - origin as i128;
+        meets(distance, &steps_between(self, other), &mut {
+            MEETING_BUDGET
+        })
     }
+
+    /// Offset of one element from element `[0, 0, 0, 0]`, in elements.
+    ///
+    /// Exact for an element that there is, once [`reach`](Self::reach) has been checked. A tensor without elements may have
+    /// any strides: its offsets wrap, and nobody reads there.
+    pub(crate) fn offset(&self, batch: usize, head: usize, seq: usize, dim: usize) -> i64 {
+        let along = |index: usize, stride: i64| (index as i64).wrapping_mul(stride);
+        along(batch, self.strides.batch)
+            .wrapping_add(along(head, self.strides.head))
+            .wrapping_add(along(seq, self.strides.seq))
+            .wrapping_add(along(dim, self.strides.dim))
+    }
+}
+
+/// Work allowed to find out whether two views meet.
+const MEETING_BUDGET: u32 = 1000;
+
+/// `steps` times `stride`, with any number of steps from `least` to `most`.
+struct Steps {
+    stride: i128,
+    least: i128,
+    most: i128,
+}
+
+/// What lies between an element of `a` and one of `b`, counted from both origins: axes of equal strides count as one,
+/// the longest strides come first.
+fn steps_between(a: &TensorSpec, b: &TensorSpec) -> Vec<Steps> {
+    let mut all: Vec<Steps> = Vec::new();
+    for (axes, sign) in [(a.axes(), 1), (b.axes(), -1)] {
+        for (size, stride) in axes.into_iter().filter(|&(size, _)| size > 1) {
+            let last = size as i128 - 1;
+            let stride = i128::from(stride) * sign;
+            let (least, most) = if stride < 0 { (-last, 0) } else { (0, last) };
+            let stride = stride.abs();
+            match all.iter_mut().find(|steps| steps.stride == stride) {
+                Some(steps) => {
+                    steps.least += least;
+                    steps.most += most;
+                }
+                None => all.push(Steps {
+                    stride,
+                    least,
+                    most,
+                }),
+            }
+        }
+    }
+    all.sort_by_key(|steps| std::cmp::Reverse(steps.stride));
+    all
+}
+
+/// Whether `distance` can be a sum of so many steps each; yes, too, if that takes more than `budget` to find out.
+fn meets(distance: i128, all: &[Steps], budget: &mut u32) -> bool {
+    let Some((first, rest)) = all.split_first() else {
+        return distance == 0;
+    };
+    if first.stride == 0 {
+        return meets(distance, rest, budget);
+    }
+    let end = |of: fn(&Steps) -> i128| rest.iter().map(|s| of(s) * s.stride).sum::<i128>();
+    let (lowest, highest) = (end(|s| s.least), end(|s| s.most));
+    // lowest <= distance - steps * stride <= highest
+    let least = (distance - highest + first.stride - 1).div_euclid(first.stride);
+    let most = (distance - lowest).div_euclid(first.stride);
+    for steps in least.max(first.least)..=most.min(first.most) {
+        if *budget == 0 {
+            return true;
+        }
+        *budget -= 1;
+        if meets(distance - steps * first.stride, rest, budget) {
+            return true;
+        }
+    }
+    false
 }
 
 fn too_large(argument: &'static str, shape: Shape) -> Error {
@@ -267,5 +371,88 @@ mod tests {
             ..SHAPE
         };
         assert!(TensorSpec::contiguous(DType::F32, huge, Layout::Bshd).is_err());
+    }
+
+    /// The elements of a view, each by its place in the buffer.
+    fn places(spec: &TensorSpec, origin: usize) -> Vec<i64> {
+        let Shape {
+            batch,
+            heads,
+            seq,
+            dim,
+        } = spec.shape;
+        let mut places = Vec::new();
+        for b in 0..batch {
+            for h in 0..heads {
+                for s in 0..seq {
+                    places.extend((0..dim).map(|d| origin as i64 + spec.offset(b, h, s, d)));
+                }
+            }
+        }
+        places
+    }
+
+    #[test]
+    fn slices_of_one_tensor_are_told_apart_exactly() {
+        let whole = Shape {
+            batch: 2,
+            heads: 4,
+            seq: 3,
+            dim: 4,
+        };
+        let whole = TensorSpec::contiguous(DType::F32, whole, Layout::Bshd).unwrap();
+        // Halves and overlapping parts along every axis, forwards and backwards.
+        let mut slices = vec![(whole, 0)];
+        for axis in 0..4 {
+            for (first, count, reversed) in
+                [(0, 1, false), (1, 1, false), (0, 2, true), (1, 2, false)]
+            {
+                let mut slice = whole;
+                let (size, stride) = match axis {
+                    0 => (&mut slice.shape.batch, &mut slice.strides.batch),
+                    1 => (&mut slice.shape.heads, &mut slice.strides.head),
+                    2 => (&mut slice.shape.seq, &mut slice.strides.seq),
+                    _ => (&mut slice.shape.dim, &mut slice.strides.dim),
+                };
+                if first >= *size {
+                    continue;
+                }
+                let count = count.min(*size - first);
+                *size = count;
+                let mut origin = first * *stride as usize;
+                if reversed {
+                    origin += (count - 1) * *stride as usize;
+                    *stride = -*stride;
+                }
+                slices.push((slice, origin));
+            }
+        }
+        let mut apart = 0;
+        for (a, a_origin) in &slices {
+            for (b, b_origin) in &slices {
+                let theirs = places(b, *b_origin);
+                let shared = places(a, *a_origin)
+                    .iter()
+                    .any(|place| theirs.contains(place));
+                let found = a.may_share_elements(*a_origin, b, *b_origin);
+                assert_eq!(found, shared, "{a:?} at {a_origin}, {b:?} at {b_origin}");
+                apart += usize::from(!shared);
+            }
+        }
+        assert!(apart > 10);
+    }
+
+    #[test]
+    fn views_of_different_dtypes_are_told_apart_by_their_ends() {
+        let narrow = TensorSpec::contiguous(DType::F16, SHAPE, Layout::Bshd).unwrap();
+        let wide = TensorSpec::contiguous(DType::F32, SHAPE, Layout::Bshd).unwrap();
+        let count = SHAPE.element_count().unwrap();
+        assert!(!wide.may_share_elements(count / 2, &narrow, 0));
+        assert!(wide.may_share_elements(count / 2 - 1, &narrow, 0));
+        assert!(!wide.may_share_elements(0, &narrow, 2 * count));
+        assert!(wide.may_share_elements(0, &narrow, 2 * count - 1));
+        let mut empty = wide;
+        empty.shape.seq = 0;
+        assert!(!wide.may_share_elements(0, &empty, 3));
     }
 }

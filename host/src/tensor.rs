@@ -1,7 +1,10 @@
+use std::fmt;
 use std::sync::Arc;
 
-use crate::spec::TensorSpec;
-use crate::{Error, HostTensor, Memory};
+use crate::host_tensor::host_zeros;
+use crate::memory::check_owned_operand;
+use crate::spec::{Layout, Shape, TensorSpec};
+use crate::{DType, Error, HostTensor, Memory};
 
 /// A strided view of a buffer in a backend's memory.
 ///
@@ -23,17 +26,28 @@ impl<M: Memory> Clone for Tensor<M> {
     }
 }
 
+impl<M: Memory> fmt::Debug for Tensor<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { spec, origin, .. } = self;
+        f.debug_struct("Tensor")
+            .field("spec", spec)
+            .field("origin", origin)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<M: Memory> Tensor<M> {
     /// A view of `buffer` whose element `[0, 0, 0, 0]` is its element number `origin`.
     ///
     /// # Errors
-    /// [`Error::Argument`] on `tensor` if the view reaches outside the buffer.
+    /// [`Error::Argument`] on `tensor` if the view reaches outside the buffer, or `memory` did not allocate it.
     pub fn new(
         memory: &M,
         buffer: Arc<M::Buffer>,
         origin: usize,
         spec: TensorSpec,
     ) -> Result<Self, Error> {
+        check_owned_operand(memory, &buffer, "tensor")?;
         check_inside(&spec, origin, memory.size_bytes(&buffer))?;
         Ok(Self {
             spec,
@@ -65,25 +79,56 @@ impl<M: Memory> Tensor<M> {
         &self.buffer
     }
 
-    /// Whether no other view of the buffer exists.
-    pub(crate) fn owns_buffer(&mut self) -> bool {
-        Arc::get_mut(&mut self.buffer).is_some()
+    /// Whether an element of this view may be one of `other`'s; exact as
+    /// [`TensorSpec::may_share_elements`] is.
+    pub(crate) fn may_share_elements(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer)
+            && self
+                .spec
+                .may_share_elements(self.origin, &other.spec, other.origin)
+    }
+
+    /// Refuses `argument`, which is this tensor, if `memory` did not allocate its buffer.
+    pub(crate) fn check_owned(&self, memory: &M, argument: &'static str) -> Result<(), Error> {
+        check_owned_operand(memory, &self.buffer, argument)
     }
 
     /// Address of element `[0, 0, 0, 0]`.
+    ///
+    /// # Panics
+    /// If another memory than `memory` allocated the buffer.
     pub fn address(&self, memory: &M) -> u64 {
         memory.address(&self.buffer) + (self.origin * self.spec.dtype.bytes()) as u64
     }
 
-    /// Copies the whole buffer to the host, waiting for the work that produces it.
+    /// Copies the view to the host, from its first element in memory to its last and whatever lies between them, waiting
+    /// for the work that produces it.
     ///
     /// # Errors
-    /// [`Error::Device`], which may report the failure of an earlier launch.
+    /// [`Error::Device`], which may report the failure of an earlier launch; [`Error::OutOfMemory`] if the host has no
+    /// room; [`Error::Argument`] if another memory allocated the buffer.
     pub fn download(&self, memory: &mut M) -> Result<HostTensor, Error> {
-        let mut bytes = vec![0; memory.size_bytes(&self.buffer)];
-        memory.read(&self.buffer, &mut bytes)?;
-        HostTensor::new(self.spec, self.origin, bytes)
+        let reach = self.spec.reach("tensor")?;
+        let element = self.spec.dtype.bytes();
+        let first = self.origin as i64 + reach.lowest;
+        let elements = (reach.highest - reach.lowest + 1) as usize;
+        let mut bytes = host_zeros(elements * element)?;
+        memory.read_at(&self.buffer, first as usize * element, &mut bytes)?;
+        HostTensor::new(self.spec, reach.lowest.unsigned_abs() as usize, bytes)
     }
+}
+
+/// Of a forward pass's lse, contiguous f32 `[batch, heads_q, seq_q, 1]`.
+pub(crate) fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
+    let shape = Shape { dim: 1, ..*o_shape };
+    TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
+}
+
+/// A new tensor, which holds anything.
+pub(crate) fn allocate<M: Memory>(memory: &mut M, spec: TensorSpec) -> Result<Tensor<M>, Error> {
+    let elements = spec.shape.element_count().unwrap_or(0);
+    let buffer = memory.alloc(elements * spec.dtype.bytes())?;
+    Tensor::new(memory, Arc::new(buffer), 0, spec)
 }
 
 /// Checks that every element of a view lies in a buffer of `size_bytes`.

@@ -14,21 +14,17 @@ pub mod abi;
 pub mod config;
 pub mod dtype;
 pub mod instances;
-pub mod ladder;
 pub mod layout;
 pub mod math;
-pub mod probe;
 pub mod score;
 pub mod tile;
 pub mod units;
 pub mod wgmma;
 
-#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-mod barriers;
+#[cfg(target_arch = "nvptx64")]
+mod backward;
 #[cfg(target_arch = "nvptx64")]
 mod mma;
-#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-mod pipeline;
 #[cfg(target_arch = "nvptx64")]
 mod simt;
 

@@ -44,11 +44,25 @@ impl ParseError {
 
 /// Line `line` (1-based) of `source`, trimmed and shortened.
 pub(crate) fn source_line(source: &str, line: u32) -> String {
-    let text = source
-        .lines()
-        .nth((line as usize).saturating_sub(1))
-        .unwrap_or("")
-        .trim();
+    SourceLines::new(source).quote(line)
+}
+
+/// A source whose lines are found without reading it again for each.
+pub(crate) struct SourceLines<'s>(Vec<&'s str>);
+
+impl<'s> SourceLines<'s> {
+    pub(crate) fn new(source: &'s str) -> Self {
+        Self(source.lines().collect())
+    }
+
+    /// Line number `line`, counted from 1, cut to what a message has room for.
+    pub(crate) fn quote(&self, line: u32) -> String {
+        let text = self.0.get((line as usize).saturating_sub(1));
+        shortened(text.copied().unwrap_or_default().trim())
+    }
+}
+
+fn shortened(text: &str) -> String {
     if text.chars().count() > QUOTED_CHARS {
         text.chars().take(QUOTED_CHARS).chain(['…']).collect()
     } else {
@@ -62,6 +76,8 @@ pub(crate) fn source_line(source: &str, line: u32) -> String {
 pub enum MemoryError {
     #[error("cannot allocate {bytes} bytes of device memory: at most {limit}")]
     TooLarge { bytes: u64, limit: u64 },
+    #[error("cannot allocate {bytes} bytes of device memory: the host has no room for them")]
+    OutOfMemory { bytes: u64 },
     #[error("address {address:#x} is not the start of a live allocation")]
     NotAllocated { address: u64 },
     #[error(

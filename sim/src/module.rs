@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::analysis::{self, Divergence};
 use crate::decode;
-use crate::error::{MemoryError, ParseError, SimError};
+use crate::error::{MemoryError, ParseError, SimError, SourceLines};
 use crate::ir::{Kernel, Op, Parameter};
 use crate::memory::Memory;
 use crate::ptx::ast::{Init, VarSpace};
@@ -166,7 +166,7 @@ impl Module {
                     continue;
                 }
                 // Without an initialiser a variable is zero (PTX ISA §5.4.4).
-                let mut bytes = vec![0; variable.bytes as usize];
+                let mut bytes = zeroed(variable.bytes)?;
                 let size = variable.elem_bytes as usize;
                 for (value, out) in variable.init.iter().zip(bytes.chunks_mut(size)) {
                     let bits = match *value {
@@ -192,6 +192,15 @@ impl Module {
         let index = self.variables.iter().position(|v| v.name == name);
         Ok(index.map(|i| addresses[i]))
     }
+}
+
+/// So many bytes of 0 on the host.
+fn zeroed(bytes: u64) -> Result<Vec<u8>, MemoryError> {
+    let mut zeros = Vec::new();
+    let reserved = zeros.try_reserve_exact(bytes as usize);
+    reserved.map_err(|_| MemoryError::OutOfMemory { bytes })?;
+    zeros.resize(bytes as usize, 0);
+    Ok(zeros)
 }
 
 /// What a launcher needs to know of a kernel.
@@ -250,15 +259,14 @@ impl<'m> KernelInfo<'m> {
 
     /// Instructions the simulator does not know: line, text, reason.
     pub fn unsupported(&self) -> Vec<(u32, String, String)> {
+        let source = SourceLines::new(self.source);
         self.kernel
             .code
             .iter()
             .filter_map(|inst| match &inst.op {
-                Op::Unsupported(what) => Some((
-                    inst.line,
-                    crate::error::source_line(self.source, inst.line),
-                    what.to_string(),
-                )),
+                Op::Unsupported(what) => {
+                    Some((inst.line, source.quote(inst.line), what.to_string()))
+                }
                 _ => None,
             })
             .collect()

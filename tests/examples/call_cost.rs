@@ -12,7 +12,6 @@ use ferroflash::{
     Backend, Capabilities, DType, ForwardOptions, HostTensor, Layout, Mask, Memory, Operands, Plan,
     Problem, Shape, TensorSpec, forward_into, forward_planned, forward_planned_into,
 };
-use kernels_gpu::instances::Family;
 
 /// A kernel with one parameter of the size of a forward kernel's, and one with all parameters of a Hopper kernel's.
 const NOTHING_PTX: &str = "
@@ -56,12 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let options = ForwardOptions::new().mask(Mask::Causal);
     let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd)?;
-    let hopper = Capabilities::Gpu(GpuCapabilities {
-        compute_capability: (9, 0),
-        shared_bytes: 227 << 10,
-        multiprocessors: 132,
-        families: &Family::ALL,
-    });
+    let hopper = Capabilities::Gpu(GpuCapabilities::new((9, 0), 227 << 10, 132));
     let clock = us(&mut (), |()| {}, |()| {});
     println!("reading the clock            {clock:.2} µs, in every figure");
     let make = || Problem::new(spec, spec, spec, spec, &options).expect("valid");
@@ -115,14 +109,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let plan = cuda.plan(&Problem::new(spec, spec, spec, spec, &options)?)?;
         let mut out = forward_planned(&mut cuda, &plan, &x, &x, &x)?;
         let memory = cuda.memory();
-        let operands = Operands {
-            q: x.address(memory),
-            k: x.address(memory),
-            v: x.address(memory),
-            o: out.o.address(memory),
-            lse: out.lse.address(memory),
-            ..Operands::default()
-        };
+        let input = x.address(memory);
+        let lse = out.lse.as_ref().map(|lse| lse.address(memory));
+        let operands = Operands::new(input, input, input, out.o.address(memory)).lse(lse);
         let name = dtype.name();
         // SAFETY: the tensors live until the end of the loop's body, which waits.
         let raw = |cuda: &mut Cuda| unsafe { cuda.launch(&plan, &operands) }.expect("launched");

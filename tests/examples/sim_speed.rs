@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use ferroflash::backend::Device;
 use ferroflash::backend::sim::{Sim, SimDevice};
-use ferroflash::cases::{CaseSpec, Lengths};
 use ferroflash::{Backend, DType, Variant};
+use ferroflash_testing::cases::{CaseSpec, Lengths};
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::Family;
 use ptx_sim::Checks;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..plain(dtype, Lengths::one(256, 256), 64)
         }
         .build()?;
-        case.options.force = Some(Variant::Kernels(family));
+        case.options.force = Variant::of_family(family);
         let mut name = String::new();
         let mut cells = Vec::new();
         for checks in [Checks::NONE, Checks::ALL] {

@@ -69,6 +69,16 @@ impl Outcome {
     /// `error: <argument>: <what is wrong>; <what is allowed>`, and returns `(argument, rest)`.
     #[track_caller]
     pub fn failed(&self, code: i32) -> (&str, &str) {
+        let (argument, rest) = self.failed_on_device(code);
+        let (wrong, allowed) = rest.split_once("; ").expect("what is allowed is said");
+        assert!(!wrong.is_empty() && !allowed.is_empty(), "{self:#?}");
+        (argument, rest)
+    }
+
+    /// Asserts that the command failed with `code` and one line `error: <device>: <what failed>`, and returns
+    /// `(device, rest)`.
+    #[track_caller]
+    pub fn failed_on_device(&self, code: i32) -> (&str, &str) {
         assert_eq!(self.code, Some(code), "{self:#?}");
         assert_eq!(self.stdout, "", "a failure prints no result");
         let errors: Vec<_> = self
@@ -80,9 +90,6 @@ impl Outcome {
             panic!("not one error line: {self:#?}");
         };
         assert!(self.stderr.ends_with(&format!("error: {line}\n")));
-        let (argument, rest) = line.split_once(": ").expect("an argument is named");
-        let (wrong, allowed) = rest.split_once("; ").expect("what is allowed is said");
-        assert!(!wrong.is_empty() && !allowed.is_empty(), "{self:#?}");
-        (argument, rest)
+        line.split_once(": ").expect("it is said what failed")
     }
 }

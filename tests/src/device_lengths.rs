@@ -1,12 +1,14 @@
 //! Problems whose lengths and slopes lie in the backend's memory alone, launched by a plan.
 
 use bytemuck::cast_slice;
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths as CaseLengths};
-use ferroflash::oracle::{self, Inputs, Rows};
 use ferroflash::{
     AlibiSlopes, Backend, DType, DeviceLengths, Error, ForwardOptions, HostTensor, KnownArrays,
     Layout, Mask, Memory, Operands, Plan, Problem, Variant, Workspace,
 };
+use ferroflash_testing::cases::{Arrangement, CaseSpec, InputKind, Lengths as CaseLengths};
+use ferroflash_testing::oracle::{self, Inputs, Rows};
+
+use crate::packed_kernels;
 
 /// A problem, its inputs and its arrays.
 pub struct Scene {
@@ -29,7 +31,7 @@ pub struct Outcome {
     pub o: HostTensor,
     /// As o.
     pub lse: HostTensor,
-    /// The workspace with [`MARGIN`] bytes behind it, filled with [`PATTERN`] but for the part that the plan needs.
+    /// The workspace with `MARGIN` bytes behind it, filled with [`PATTERN`] but for the part that the plan needs.
     pub workspace: Vec<u8>,
 }
 
@@ -47,23 +49,15 @@ pub struct Shape {
     pub head_dim_v: usize,
 }
 
-const MASKS: [Mask; 6] = [
-    Mask::CAUSAL_TOP_LEFT,
-    Mask::None,
-    Mask::Causal,
-    Mask::Window {
-        left: Some(70),
-        right: Some(20),
-    },
-    Mask::Window {
-        left: Some(3),
-        right: Some(0),
-    },
-    Mask::Band {
+/// Aligned to either corner.
+const MASKS: [Mask; 6] = {
+    let [none, causal, window, narrow] = packed_kernels::MASKS;
+    let band = Mask::Band {
         lower: Some(-40),
         upper: Some(9),
-    },
-];
+    };
+    [Mask::CAUSAL_TOP_LEFT, none, causal, window, narrow, band]
+};
 
 /// Sequences of (seq_q, seq_kv): packed on operands with some rows more, or as a batch whose keys are used in part. Each
 /// `number` has other options.
@@ -191,21 +185,18 @@ impl Scene {
         ];
         let used = upload(memory, cast_slice(&self.used))?;
         let slopes = upload(memory, cast_slice(&self.slopes))?;
-        let operands = Operands {
-            q: q.address(memory),
-            k: k.address(memory),
-            v: v.address(memory),
-            o: memory.address(&o),
-            lse: memory.address(&lse),
-            alibi_slopes: (!self.slopes.is_empty()).then(|| memory.address(&slopes)),
-            cu_seqlens: (!cu_q.is_empty())
-                .then(|| cu_seqlens.each_ref().map(|array| memory.address(array))),
-            seqused_kv: (!self.used.is_empty()).then(|| memory.address(&used)),
-            workspace: Some(Workspace {
+        let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.address(memory));
+        let sums =
+            (!cu_q.is_empty()).then(|| cu_seqlens.each_ref().map(|array| memory.address(array)));
+        let operands = Operands::new(q, k, v, memory.address(&o))
+            .lse(memory.address(&lse))
+            .alibi_slopes((!self.slopes.is_empty()).then(|| memory.address(&slopes)))
+            .cu_seqlens(sums)
+            .seqused_kv((!self.used.is_empty()).then(|| memory.address(&used)))
+            .workspace(Workspace {
                 address: memory.address(&workspace),
                 bytes: plan.workspace_bytes(),
-            }),
-        };
+            });
         // SAFETY: the buffers are as large as the problem says, and live until they are read below.
         unsafe { backend.launch(plan, &operands) }?;
         let memory = backend.memory();

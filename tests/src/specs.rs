@@ -1,7 +1,7 @@
 //! Cases that tests begin from.
 
-use ferroflash::cases::{Arrangement, CaseSpec, InputKind, Lengths};
 use ferroflash::{DType, Layout, Mask};
+use ferroflash_testing::cases::{Arrangement, CaseSpec, InputKind, Lengths};
 
 /// One head of random inputs, contiguous, with no option set.
 pub fn plain(dtype: DType, lengths: Lengths, head_dim: usize) -> CaseSpec {

@@ -1,9 +1,9 @@
 //! Results against the oracle.
 
-use ferroflash::cases::Case;
-use ferroflash::oracle::Rows;
 use ferroflash::plan::eligible;
 use ferroflash::{Backend, HostTensor, Variant};
+use ferroflash_testing::cases::Case;
+use ferroflash_testing::oracle::Rows;
 
 /// Runs `case` by every variant that can on `backend`, and holds all rows to the oracle.
 ///

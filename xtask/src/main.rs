@@ -1,15 +1,10 @@
 //! The project's own commands: `cargo xtask <command>`. One file a command.
 
-mod budgets;
 mod commands;
-mod kernels;
-mod paths;
-mod ptx_checks;
-mod report;
-mod sass;
-mod tidy;
+mod tools;
 
 use clap::{Parser, Subcommand};
+use xtask::paths;
 
 #[derive(Parser)]
 #[command(
@@ -34,7 +29,7 @@ enum Command {
     /// Pack what a GPU machine without Rust needs into dist/
     Dist,
     /// Say what the build needs, what is found, and how to get what is missing
-    Doctor,
+    Doctor(commands::doctor::Args),
     /// Break the kernels in known ways and see the tests notice
     Mutants(commands::mutants::Args),
     /// Run `ferroflash attend` on a real model's attention layer and compare with the model's own output
@@ -43,22 +38,30 @@ enum Command {
     Docs(commands::docs::Args),
     /// Hold the workspace's modules to the table of who may import whom
     Tidy,
+    /// Stage the crates that are published in target/publish, with compiled kernels, and try them as a user would
+    Package,
     /// Formatting, lints, who may import whom, then everything `test` runs: what to do before offering a change
     Ci,
 }
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Build => commands::build::run(),
+    let command = Cli::parse().command;
+    // What the others run compiles kernels somewhere, by build scripts that install nothing.
+    if !matches!(command, Command::Doctor(_) | Command::Tidy) {
+        cuda_builder::install::compiler(paths::root())?;
+    }
+    match command {
+        Command::Build => tools::run_alone(&["build"]),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Test(args) => commands::test::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Dist => commands::dist::run(),
-        Command::Doctor => commands::doctor::run(),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Mutants(args) => commands::mutants::run(&args),
         Command::Example(args) => commands::example::run(&args),
         Command::Docs(args) => commands::docs::run(&args),
-        Command::Tidy => commands::tidy::run(),
+        Command::Tidy => tools::run_alone(&["tidy"]),
+        Command::Package => tools::run_alone(&["package"]),
         Command::Ci => commands::ci::run(),
     }
 }

@@ -33,6 +33,30 @@ impl Report {
         self.outcomes.push(outcome);
     }
 
+    /// Adds what another program printed of an outcome; prints any other line, but for such a program's summary.
+    pub fn add_line(&mut self, line: &str) {
+        let detail = |word| {
+            line.strip_prefix(word)
+                .map(|rest| rest.trim_start().to_owned())
+        };
+        if let Some(detail) = detail("ok  ") {
+            self.add(Outcome::Passed(detail));
+        } else if let Some(detail) = detail("FAILED  ") {
+            self.add(Outcome::Failed(detail));
+        } else if let Some(detail) = detail("NOT RUN  ") {
+            self.add(Outcome::NotRun(detail));
+        } else if !line.starts_with("  ") {
+            println!("{line}");
+        }
+    }
+
+    /// Whether an outcome is a failure.
+    pub fn has_failed(&self) -> bool {
+        self.outcomes
+            .iter()
+            .any(|o| matches!(o, Outcome::Failed(_)))
+    }
+
     /// Says again what was not run, and fails if anything failed.
     pub fn finish(&self, what: &str) -> anyhow::Result<()> {
         let count =

@@ -47,7 +47,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles, and returns what was made. A kernel without `#[launch_bounds]` is refused, as the
+    /// Compiles with the compiler that [`Compiler::find`] finds, and returns what was made; installs nothing. A kernel without `#[launch_bounds]` is refused, as the
     /// registers it may use would be the assembler's guess.
     pub fn build(self) -> Result<Build, Error> {
         let crate_dir = self
@@ -61,7 +61,7 @@ impl CudaBuilder {
         let output = self.copy_to.unwrap_or_else(|| target_dir.join("ptx"));
         std::fs::create_dir_all(&output).map_err(Error::io(&output))?;
 
-        let compiler = Compiler::find_or_install(&crate_dir)?;
+        let compiler = Compiler::find(&crate_dir)?;
         let compile = |arch| kernels(&compiler, &crate_dir, arch, &target_dir, &output);
         let compile = &compile;
         // Side by side, as each keeps one core busy for most of a minute.

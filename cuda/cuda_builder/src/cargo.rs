@@ -49,23 +49,43 @@ pub fn compile(
     target_dir: &Path,
 ) -> Result<PathBuf, Error> {
     let target_dir = target_dir.join(arch);
-    let ptx = target_dir.join("kernels.ptx");
+    // Crates that share a folder do not overwrite each other's.
+    let name = manifest_dir.file_name().unwrap_or_default();
+    let ptx = target_dir.join(name).with_extension("ptx");
     std::fs::create_dir_all(&target_dir).map_err(Error::io(&target_dir))?;
     let linker = target_dir.join("linker.sh");
     write_if_changed(&linker, LINKER)?;
     std::fs::set_permissions(&linker, Permissions::from_mode(0o755)).map_err(Error::io(&linker))?;
-    let mut command = command(compiler, manifest_dir, arch, &target_dir);
-    command
-        .arg("--")
-        .arg(format!("--emit=asm={}", ptx.display()));
-    run::checked(&mut command)?;
+    let run = || run(compiler, manifest_dir, arch, &target_dir, &ptx);
+    run()?;
     if !ptx.exists() {
         // Cargo found nothing to do, but somebody removed the output: make it forget and do it again.
         let artifacts = target_dir.join(TARGET);
         std::fs::remove_dir_all(&artifacts).map_err(Error::io(artifacts))?;
-        run::checked(&mut command)?;
+        run()?;
     }
     Ok(ptx)
+}
+
+/// Runs cargo without the network, and with it only if that fails for want of it: a build that was fetched before works
+/// offline, though cargo does not tell build scripts of its `--offline`.
+fn run(
+    compiler: &Compiler,
+    manifest_dir: &Path,
+    arch: &str,
+    target_dir: &Path,
+    ptx: &Path,
+) -> Result<(), Error> {
+    let attempt = |network: &[&str]| {
+        let mut command = command(compiler, manifest_dir, arch, target_dir);
+        let emit = format!("--emit=asm={}", ptx.display());
+        run::checked(command.args(network).arg("--").arg(emit))
+    };
+    match attempt(&["--offline"]) {
+        Err(Error::Failed { output, .. }) if output.contains("--offline") => attempt(&[])?,
+        outcome => outcome?,
+    };
+    Ok(())
 }
 
 fn command(compiler: &Compiler, manifest_dir: &Path, arch: &str, target_dir: &Path) -> Command {

@@ -1,4 +1,4 @@
-//! Finding, and where possible installing, a rustc that can build `core` for the GPU.
+//! Finding a rustc that can build `core` for the GPU.
 //!
 //! Such a compiler has its own source of the standard library (`rust-src`) and is recent enough. The order:
 //!
@@ -19,12 +19,6 @@ pub const OLDEST: (u32, u32) = (1, 95);
 
 /// Where distributions install a rustc that rustup does not manage.
 const SYSTEM_RUSTC: [&str; 2] = ["/usr/bin/rustc", "/usr/local/bin/rustc"];
-
-/// The commands that install a GPU compiler, in the order they are tried.
-pub const INSTALL_COMMANDS: [&str; 2] = [
-    "rustup component add rust-src",
-    "apt-get update && apt-get install -y --no-install-recommends rustc-web rust-web-src libstd-rust-web-dev",
-];
 
 /// A rustc that can build `core` for the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,40 +54,19 @@ pub fn candidates(workspace: &Path) -> Vec<Candidate> {
 }
 
 impl Compiler {
-    /// The first compiler that will do, installing one if there is none.
+    /// The first compiler that will do. Installs nothing: that is what `install::compiler` is for.
     ///
     /// # Errors
-    /// [`Error::NoCompiler`] says what was found wanting and which command would mend it.
-    pub fn find_or_install(workspace: &Path) -> Result<Self, Error> {
-        if let Some(compiler) = Self::find(workspace) {
-            return Ok(compiler);
-        }
-        // A compiler the user named is the one they want: do not install another behind their back.
-        if std::env::var_os(RUSTC_VAR).is_none() {
-            for command in INSTALL_COMMANDS {
-                if install(command, workspace)
-                    && let Some(compiler) = Self::find(workspace)
-                {
-                    return Ok(compiler);
-                }
+    /// [`Error::NoCompiler`] says what was found wanting and which command mends it.
+    pub fn find(workspace: &Path) -> Result<Self, Error> {
+        let mut reasons = Vec::new();
+        for (origin, candidate) in candidates(workspace) {
+            match candidate {
+                Ok(compiler) => return Ok(compiler),
+                Err(why) => reasons.push(format!("{origin}: {why}")),
             }
         }
-        let mut reasons: Vec<String> = candidates(workspace)
-            .into_iter()
-            .filter_map(|(origin, result)| result.err().map(|why| format!("{origin}: {why}")))
-            .collect();
-        reasons.push(format!(
-            "install one with `{}`",
-            INSTALL_COMMANDS.join("` or `")
-        ));
         Err(Error::NoCompiler(reasons))
-    }
-
-    /// The first compiler that will do.
-    pub fn find(workspace: &Path) -> Option<Self> {
-        candidates(workspace)
-            .into_iter()
-            .find_map(|(_, result)| result.ok())
     }
 }
 
@@ -149,37 +122,6 @@ fn inspect(rustc: &Path, directory: &Path, origin: &'static str) -> Result<Compi
 fn parse_release(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split_whitespace().nth(1)?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Runs one of [`INSTALL_COMMANDS`] if this machine has what it needs. Its output goes to stderr.
-fn install(command: &str, workspace: &Path) -> bool {
-    let program = command.split_whitespace().next().unwrap_or_default();
-    if which::which(program).is_err() || (program == "apt-get" && !is_root()) {
-        return false;
-    }
-    eprintln!("installing a GPU compiler: {command}");
-    let result = run::output(
-        Command::new("sh")
-            .args(["-c", command])
-            .current_dir(workspace)
-            .env("DEBIAN_FRONTEND", "noninteractive"),
-    );
-    match result {
-        Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            let text = String::from_utf8_lossy(&output.stderr);
-            eprintln!("it failed: {}", text.lines().last().unwrap_or("no message"));
-            false
-        }
-        Err(error) => {
-            eprintln!("it failed: {error}");
-            false
-        }
-    }
-}
-
-fn is_root() -> bool {
-    run::checked(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No rustc that can build `core` for the GPU, and none could be installed.
-    #[error("no GPU compiler: {}", .0.join("; "))]
+    /// No rustc that can build `core` for the GPU; why each one that was found will not do.
+    #[error("no GPU compiler ({}); `cargo xtask doctor --install` in ferroflash's workspace installs one", .0.join("; "))]
     NoCompiler(Vec<String>),
     /// A package was installed and lacks the program it is known for.
     #[error("{package} ships no {name}")]
@@ -46,5 +46,23 @@ impl Error {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A build script hands it to cargo, which shows one line.
+    #[test]
+    fn a_missing_compiler_is_told_in_one_line() {
+        let reasons = ["the workspace toolchain: it has no rust-src".to_owned()];
+        let message = Error::NoCompiler(reasons.into()).to_string();
+        assert_eq!(
+            message,
+            "no GPU compiler (the workspace toolchain: it has no rust-src); `cargo xtask doctor --install` in ferroflash's \
+             workspace installs one"
+        );
+        assert_eq!(message.lines().count(), 1);
     }
 }

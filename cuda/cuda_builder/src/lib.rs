@@ -11,16 +11,24 @@
 //! # Ok::<(), cuda_builder::Error>(())
 //! ```
 //!
+//! Nothing here installs anything, but for the module `install`, which the feature of that name adds and no build script
+//! asks for.
+//!
 //! Keeps the names of Rust-CUDA's `cuda_builder`. The steps, one module each: find a compiler that can build
-//! `core` for the GPU ([`compiler`]); run cargo with it ([`cargo`]); write the directives rustc cannot emit
+//! `core` for the GPU ([`compiler`]); run cargo with it (`cargo`); write the directives rustc cannot emit
 //! ([`ptx::finish`]); cut the text into one module per kernel ([`ptx::split`]); describe them in
-//! [`manifest`]. For whoever wants PTX checked, [`tool`] finds NVIDIA's programs, [`ptxas`] assembles and reads the
+//! [`manifest`]. A crate that carries PTX calls [`build_script::embed`] from its build script. For whoever wants PTX
+//! checked, [`tool`] finds NVIDIA's programs, [`ptxas`] assembles and reads the
 //! report, [`nvdisasm`] takes apart what came of it.
 
+pub mod build_script;
 mod builder;
 mod cargo;
 pub mod compiler;
+mod embed;
 mod error;
+#[cfg(feature = "install")]
+pub mod install;
 pub mod manifest;
 pub mod nvdisasm;
 pub mod ptx;
@@ -32,3 +40,4 @@ pub use builder::CudaBuilder;
 pub use compiler::Compiler;
 pub use error::Error;
 pub use manifest::{Build, Kernel};
+pub use tool::Tool;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "manifest")]
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -10,7 +11,8 @@ use crate::Error;
 pub const FILE_NAME: &str = "manifest.json";
 
 /// The kernels of a build.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct Build {
     /// What compiled it: `rustc --version`.
     pub compiler: String,
@@ -18,7 +20,8 @@ pub struct Build {
 }
 
 /// One kernel in a PTX module of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct Kernel {
     /// Name of the kernel in the module.
     pub entry: String,
@@ -31,17 +34,24 @@ pub struct Kernel {
     /// Blocks in a cluster; 1 is no cluster.
     pub cluster: u32,
     /// Dynamic shared memory of a launch, bytes, where whoever wrote the manifest knows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "manifest",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub dynamic_shared_bytes: Option<u32>,
     /// The module, in the folder of the manifest.
     pub ptx: PathBuf,
     /// What ptxas reported for each architecture it was asked for; empty where it was not run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(
+        feature = "manifest",
+        serde(default, skip_serializing_if = "Vec::is_empty")
+    )]
     pub resources: Vec<Resources>,
 }
 
 /// What ptxas reports about a kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct Resources {
     /// Architecture it was assembled for.
     pub arch: String,
@@ -56,12 +66,16 @@ pub struct Resources {
     /// Warnings and performance notes, whole lines.
     pub notes: Vec<String>,
     /// What its main loops are made of, where the machine code was taken apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "manifest",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub main_loops: Option<MainLoops>,
 }
 
 /// The loops of a kernel's machine code in which its matrix products are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct MainLoops {
     /// The matrix instruction by which they are known: `HGMMA` or `HMMA`.
     pub instruction: String,
@@ -85,6 +99,7 @@ impl Resources {
     }
 }
 
+#[cfg(feature = "manifest")]
 impl Build {
     /// Writes the manifest into `directory`. Its age then tells which modules it speaks of.
     pub fn write(&self, directory: &Path) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! NVIDIA's own programs: finding them, and installing them where there is no CUDA toolkit.
+//! NVIDIA's own programs: finding them, in a CUDA toolkit or in a virtual environment of Python.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,22 +49,7 @@ impl Tool {
             .find(|path| version(path).is_ok())
     }
 
-    /// [`find`](Self::find), or else installs the package into a virtual environment in `venv`.
-    ///
-    /// # Errors
-    /// [`Error::Spawn`], [`Error::Failed`] or [`Error::NoTool`] if it could not be installed.
-    pub fn find_or_install(&self, venv: &Path) -> Result<PathBuf, Error> {
-        if let Some(path) = self.find(venv) {
-            return Ok(path);
-        }
-        let Self { name, package, .. } = self;
-        eprintln!("installing {name}: {}", self.install_command(venv));
-        run::checked(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
-        run::checked(Command::new(venv.join("bin/pip")).args(["install", "--quiet", package]))?;
-        self.find(venv).ok_or(Error::NoTool { name, package })
-    }
-
-    /// What [`find_or_install`](Self::find_or_install) runs, for people.
+    /// The command that installs it into `venv`.
     pub fn install_command(&self, venv: &Path) -> String {
         format!(
             "python3 -m venv {0} && {0}/bin/pip install '{1}'",

@@ -18,10 +18,10 @@ pub trait Half: Copy {
     ///
     /// # PTX
     /// `cvt.rn.*x2.f32`.
-    fn pack(low: f32, high: f32) -> u32;
+    fn cvt_pair(low: f32, high: f32) -> u32;
 
     /// The two numbers of a pair, low half first.
-    fn unpack(pair: u32) -> [f32; 2];
+    fn widen_pair(pair: u32) -> [f32; 2];
 }
 
 /// bfloat16: 8 exponent bits, 7 fraction bits.
@@ -37,7 +37,7 @@ impl Half for Bf16 {
     const LARGEST_EXPONENT: Option<f32> = None;
 
     #[inline(always)]
-    fn unpack(pair: u32) -> [f32; 2] {
+    fn widen_pair(pair: u32) -> [f32; 2] {
         [
             f32::from_bits(pair << 16),
             f32::from_bits(pair & 0xffff_0000),
@@ -45,7 +45,7 @@ impl Half for Bf16 {
     }
 
     #[inline(always)]
-    fn pack(low: f32, high: f32) -> u32 {
+    fn cvt_pair(low: f32, high: f32) -> u32 {
         let packed: u32;
         // SAFETY: pure arithmetic.
         unsafe {
@@ -61,7 +61,7 @@ impl Half for F16 {
     const LARGEST_EXPONENT: Option<f32> = Some(15.0);
 
     #[inline(always)]
-    fn unpack(pair: u32) -> [f32; 2] {
+    fn widen_pair(pair: u32) -> [f32; 2] {
         let [low, high]: [f32; 2];
         // SAFETY: pure arithmetic.
         unsafe {
@@ -72,7 +72,7 @@ impl Half for F16 {
     }
 
     #[inline(always)]
-    fn pack(low: f32, high: f32) -> u32 {
+    fn cvt_pair(low: f32, high: f32) -> u32 {
         let packed: u32;
         // SAFETY: pure arithmetic.
         unsafe {

@@ -80,7 +80,7 @@ pub fn launch_bounds(attr: TokenStream, item: TokenStream) -> TokenStream {
 /// ss(A, B): (n, k), …;    both in shared memory: `GemmSs`
 /// ```
 ///
-/// `A` and `B` say how the operand lies: `k` for K-major, `k of 128` for rows of K-major panels that have 128, `mn` for
+/// `A` and `B` say how the operand lies: `k` for K-major, `k of 128` for rows of K-major atom columns that have 128, `mn` for
 /// MN-major.
 #[proc_macro]
 pub fn wgmma_gemms(input: TokenStream) -> TokenStream {

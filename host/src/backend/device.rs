@@ -6,12 +6,14 @@ use crate::{Error, Memory};
 
 /// A GPU, or a simulation of one: memory, and a way to launch kernels on it.
 ///
-/// [`Gpu`](super::Gpu) turns any device into a [`Backend`](crate::Backend).
+/// [`Gpu`](super::Gpu) turns any device into a [`Backend`](crate::Backend). Implemented by this crate's devices alone: the
+/// trait will gain methods.
 pub trait Device: Memory {
-    /// The name `--backend` takes.
+    /// [`Backend::name`](crate::Backend::name) of a backend on it.
     const BACKEND_NAME: &'static str;
 
     /// Families of kernels whose instructions this device has.
+    #[doc(hidden)]
     const FAMILIES: &'static [Family] = &Family::ALL;
 
     /// What this device is.
@@ -26,23 +28,27 @@ pub trait Device: Memory {
     /// `params` must be the kernel's parameters, byte for byte, and every address the kernel computes
     /// from them must lie in live memory of this device until the launch is done, accessed by nobody
     /// else where the kernel writes.
+    #[doc(hidden)]
     unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error>;
 
     /// Encodes the descriptor by which TMA reads or writes an operand of element type `dtype`.
     ///
     /// # Errors
     /// [`Error::Device`] if the device has no TMA or refuses the description.
+    #[doc(hidden)]
     fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error>;
 
-    /// What the launches since the last call did, if this device counts.
+    /// What the launches since the last call did, if this device counts. For the project's own teaching and tests.
+    #[doc(hidden)]
     fn take_counts(&mut self) -> Option<Counts> {
         None
     }
 }
 
 /// What launches did.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Counts {
     /// Instructions, each counted once a warp.
     pub warp_instructions: u64,
@@ -52,7 +58,8 @@ pub struct Counts {
     pub bank_conflicts: u64,
 }
 
-/// One kernel launch. Block size and shared memory stand in the instance.
+/// One kernel launch. Block size and shared memory stand in the instance. For the project's own kernels alone.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
     /// Entry name, threads of a block and shared memory.
@@ -67,6 +74,7 @@ pub struct Launch<'a> {
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// The device in words.
     pub name: String,

@@ -1,13 +1,16 @@
 use bytemuck::bytes_of;
+use kernels_gpu::instances::Instance;
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
+use crate::plan::backward::{bind_backward, bind_delta};
 use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
 use crate::plan::{Step, StepParams};
+use crate::sealed::Sealed;
 use crate::{
-    Backend, Capabilities, Error, GpuCapabilities, Lengths, Operands, Plan, Problem, modules,
+    Backend, Capabilities, Error, GpuCapabilities, Lengths, Operands, Plan, Problem, Shape,
 };
 
 /// Runs problems with the embedded kernels on a [`Device`].
@@ -19,6 +22,8 @@ pub struct Gpu<D: Device> {
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
     workspace: OwnWorkspace<D::Buffer>,
+    /// Where kernels write an lse that nobody wants.
+    unwanted_lse: OwnWorkspace<D::Buffer>,
     tensor_maps: TensorMaps,
     slopes: Uploads<f32, D::Buffer>,
     cu_seqlens: Uploads<i32, D::Buffer>,
@@ -31,6 +36,7 @@ impl<D: Device> Gpu<D> {
             device,
             most_shared_bytes: u32::MAX,
             workspace: OwnWorkspace::default(),
+            unwanted_lse: OwnWorkspace::default(),
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
@@ -38,7 +44,8 @@ impl<D: Device> Gpu<D> {
     }
 
     /// From now on runs no kernel that needs more than `bytes` of shared memory a block, as on a GPU that has no more.
-    /// `u32::MAX` lifts the limit.
+    /// `u32::MAX` lifts the limit. For tests.
+    #[doc(hidden)]
     pub fn limit_shared_bytes(&mut self, bytes: u32) {
         self.most_shared_bytes = bytes;
     }
@@ -79,14 +86,16 @@ impl<D: Device> Gpu<D> {
     /// What the device can run, within the limit that was set.
     pub fn gpu_capabilities(&self) -> GpuCapabilities {
         let info = self.device.info();
-        GpuCapabilities {
-            compute_capability: info.compute_capability,
-            shared_bytes: info.shared_bytes.min(self.most_shared_bytes),
-            multiprocessors: info.multiprocessors,
-            families: D::FAMILIES,
-        }
+        GpuCapabilities::new(
+            info.compute_capability,
+            info.shared_bytes.min(self.most_shared_bytes),
+            info.multiprocessors,
+        )
+        .with_families(D::FAMILIES)
     }
 }
+
+impl<D: Device> Sealed for Gpu<D> {}
 
 impl<D: Device> Backend for Gpu<D> {
     type Memory = D;
@@ -119,10 +128,17 @@ impl<D: Device> Backend for Gpu<D> {
             (None, 0) => 0,
             (None, bytes) => self.workspace.address(&mut self.device, bytes)?,
         };
+        let places = Places {
+            operands,
+            problem: plan.problem(),
+            lse: self.lse_address(plan.problem(), operands)?,
+            arrays: &arrays,
+            workspace,
+        };
         for step in plan.steps() {
             // SAFETY: forwarded to the caller, who vouches for the operands and for a workspace that is given; the
             // backend's own is used by this stream alone.
-            let launched = unsafe { self.step(step, operands, &arrays, workspace) };
+            let launched = unsafe { self.step(step, &places) };
             if launched.is_err() {
                 // It may have stopped in the middle, with tiles drawn.
                 self.workspace.give_up();
@@ -133,23 +149,59 @@ impl<D: Device> Backend for Gpu<D> {
     }
 }
 
+/// Where a launch's kernels find what they read and write.
+struct Places<'a> {
+    problem: &'a Problem,
+    operands: &'a Operands,
+    lse: u64,
+    arrays: &'a Arrays,
+    workspace: u64,
+}
+
 impl<D: Device> Gpu<D> {
+    /// Where kernels write lse: the caller's memory, or this backend's if the caller does not want it.
+    fn lse_address(&mut self, problem: &Problem, operands: &Operands) -> Result<u64, Error> {
+        if let Some(given) = operands.lse {
+            return Ok(given);
+        }
+        if problem.is_empty() {
+            return Ok(0);
+        }
+        let Shape {
+            batch, heads, seq, ..
+        } = problem.o().shape;
+        // o has an element for each of these rows, so that their number fits.
+        let bytes = batch * heads * seq * size_of::<f32>();
+        self.unwanted_lse.address(&mut self.device, bytes)
+    }
+
     /// Queues one step of a plan.
     ///
     /// # Safety
     /// As for [`Backend::launch`].
-    unsafe fn step(
-        &mut self,
-        step: &Step,
-        operands: &Operands,
-        arrays: &Arrays,
-        workspace: u64,
-    ) -> Result<(), Error> {
+    unsafe fn step(&mut self, step: &Step, places: &Places<'_>) -> Result<(), Error> {
+        let &Places {
+            problem,
+            operands,
+            lse,
+            arrays,
+            workspace,
+        } = places;
         match &step.params {
             StepParams::Forward(params) => {
-                let params = bind_forward(params, operands, arrays);
+                let params = bind_forward(params, operands, lse, arrays);
                 // SAFETY: these are the kernel's parameters; it reads and writes what the problem's shapes and strides
                 // reach, which the caller vouches for.
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
+            }
+            StepParams::Delta(params) => {
+                let params = bind_delta(params, problem, operands, workspace);
+                // SAFETY: these are the kernel's parameters; it reads o, d_o, lse and d_lse, and writes the workspace.
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
+            }
+            StepParams::Backward(params) => {
+                let params = bind_backward(params, problem, operands, arrays, workspace);
+                // SAFETY: as for the forward kernels.
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
             StepParams::TileList(params) => {
@@ -158,7 +210,7 @@ impl<D: Device> Gpu<D> {
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
             StepParams::HopperForward(params, hopper) => {
-                let params = bind_forward(params, operands, arrays);
+                let params = bind_forward(params, operands, lse, arrays);
                 let specs = hopper.maps(operands);
                 let maps = &mut self.tensor_maps;
                 let [q, k, v, o] = maps.of_forward(&self.device, step.kernel.dtype, &specs)?;
@@ -183,11 +235,16 @@ impl<D: Device> Gpu<D> {
     unsafe fn queue(&mut self, step: &Step, params: &[&[u8]]) -> Result<(), Error> {
         let launch = Launch {
             kernel: step.kernel,
-            ptx: modules::of,
+            ptx: ptx_of,
             grid: step.grid,
             params,
         };
         // SAFETY: forwarded to the caller.
         unsafe { self.device.launch(&launch) }
     }
+}
+
+/// The PTX module that holds the kernel of `instance`.
+fn ptx_of(instance: &Instance) -> &'static str {
+    ferroflash_ptx::ptx(instance.name).expect("every instance has a module")
 }

@@ -1,25 +1,42 @@
 //! What runs a problem.
 
+#[cfg(feature = "cuda")]
+mod auto;
 pub mod cpu;
+#[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "gpu")]
 mod device;
+#[cfg(feature = "gpu")]
 mod gpu;
+mod pool;
+#[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "gpu")]
 mod tensor_maps;
+#[cfg(feature = "gpu")]
 mod uploads;
+#[cfg(feature = "gpu")]
 mod workspace;
 
+#[cfg(feature = "cuda")]
+pub use auto::{Auto, AutoBuffer, AutoMark};
+#[cfg(feature = "gpu")]
 pub use device::{Counts, Device, DeviceInfo, Launch};
+#[cfg(feature = "gpu")]
 pub use gpu::Gpu;
 
+use crate::sealed::Sealed;
 use crate::{Capabilities, Error, Memory, Operands, Plan, Problem};
 
 /// Something that runs attention problems: the CPU, a GPU or a simulated GPU.
-pub trait Backend {
+///
+/// Implemented by this crate's backends alone: the trait will gain methods.
+pub trait Backend: Sealed {
     /// Where this backend's tensors live.
     type Memory: Memory;
 
-    /// The name `--backend` takes.
+    /// A short name: `cpu`, `cuda` or `sim`.
     fn name(&self) -> &'static str;
 
     /// The device in words, for reports.
@@ -56,7 +73,7 @@ pub trait Backend {
     ///   of milliseconds and device memory for its code.
     /// * Where `operands` gives no workspace and the plan needs one, the first launch of a plan that needs more than those
     ///   before, and the first after one that failed, allocates it, writes zeros and waits for that. It grows in powers of
-    ///   two.
+    ///   two. So is memory for an lse that `operands` does not ask for.
     /// * Slopes and cu_seqlens that the host knows, for which `operands` has no address, are copied
     ///   to the device: allocated, written, waited for. The copy is known by the value in the problem and its clones
     ///   ([`AlibiSlopes`](crate::AlibiSlopes), [`CuSeqlens`](crate::CuSeqlens)) and kept while one of them lives, at most
@@ -81,14 +98,13 @@ pub trait Backend {
     /// let problem = Problem::new(spec, spec, spec, spec, &ForwardOptions::new())?;
     /// let mut backend = Cpu::new();
     /// let plan = backend.plan(&problem)?; // once, for any number of launches
-    /// let operands = Operands {
-    ///     q: q.as_ptr().expose_provenance() as u64,
-    ///     k: k.as_ptr().expose_provenance() as u64,
-    ///     v: v.as_ptr().expose_provenance() as u64,
-    ///     o: o.as_mut_ptr().expose_provenance() as u64,
-    ///     lse: lse.as_mut_ptr().expose_provenance() as u64,
-    ///     ..Operands::default()
-    /// };
+    /// let operands = Operands::new(
+    ///     q.as_ptr().expose_provenance() as u64,
+    ///     k.as_ptr().expose_provenance() as u64,
+    ///     v.as_ptr().expose_provenance() as u64,
+    ///     o.as_mut_ptr().expose_provenance() as u64,
+    /// )
+    /// .lse(lse.as_mut_ptr().expose_provenance() as u64);
     /// // SAFETY: the vectors hold as many elements as the problem reaches, and outlive the call, which
     /// // on this backend returns when the work is done.
     /// unsafe { backend.launch(&plan, &operands)? };

@@ -11,13 +11,16 @@ use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 use ptx_sim::{Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
 
 use super::device::{Counts, Device, DeviceInfo, Launch};
+use super::pool;
+use crate::memory::{FOREIGN_BUFFER, check_owned};
+use crate::sealed::Sealed;
 use crate::{Error, Gpu, Memory};
 
 /// Runs problems on a simulated Hopper GPU.
 ///
 /// Slow, and exact about faults: an access out of bounds, a read of memory that nothing wrote or a
 /// barrier that part of a warp reaches is an [`Error::Device`] that names the kernel, the PTX line, the
-/// block and the thread.
+/// block and the thread. Blocks run on the threads that the CPU backend uses.
 pub type Sim = Gpu<SimDevice>;
 
 impl Sim {
@@ -160,13 +163,17 @@ fn failure(operation: impl Into<String>, error: impl fmt::Display) -> Error {
     }
 }
 
+impl Sealed for SimDevice {}
+
 // SAFETY: simulated addresses are numbers that only the simulator resolves, bounds-checked, in
 // allocations that do not overlap; work is done before `launch` returns, so a drop never outruns it.
 unsafe impl Memory for SimDevice {
     type Buffer = SimBuffer;
     type Mark = Instant;
 
-    const IS_QUEUED: bool = false;
+    fn is_queued(&self) -> bool {
+        false
+    }
 
     fn alloc(&mut self, bytes: usize) -> Result<SimBuffer, Error> {
         let address = self
@@ -177,6 +184,12 @@ unsafe impl Memory for SimDevice {
                     device: DEVICE_NAME.to_owned(),
                     requested_bytes: bytes as u64,
                     free: format!("one allocation holds at most {limit} bytes"),
+                },
+                MemoryError::OutOfMemory { .. } => Error::OutOfMemory {
+                    device: DEVICE_NAME.to_owned(),
+                    requested_bytes: bytes as u64,
+                    free: "the host has less, and simulated memory takes 9 bytes for every 8"
+                        .into(),
                 },
                 error => failure(format!("allocating {bytes} bytes"), error),
             })?;
@@ -191,26 +204,35 @@ unsafe impl Memory for SimDevice {
         buffer.size_bytes
     }
 
-    /// # Panics
-    /// If the buffer was allocated by another device, whose addresses mean something else.
+    /// Not if another device allocated it, whose addresses mean something else.
+    fn owns(&self, buffer: &SimBuffer) -> bool {
+        Arc::ptr_eq(&self.memory, &buffer.memory)
+    }
+
     fn address(&self, buffer: &SimBuffer) -> u64 {
-        assert!(
-            Arc::ptr_eq(&self.memory, &buffer.memory),
-            "a buffer is used by the device that allocated it"
-        );
+        assert!(self.owns(buffer), "{FOREIGN_BUFFER}");
         buffer.address
     }
 
     fn write(&mut self, buffer: &mut SimBuffer, bytes: &[u8]) -> Result<(), Error> {
         assert!(bytes.len() <= buffer.size_bytes, "write beyond the buffer");
+        check_owned(self, buffer)?;
         let address = self.address(buffer);
         let written = self.memory.write(address, bytes);
         written.map_err(|error| failure("copying to the device", error))
     }
 
-    fn read(&mut self, buffer: &SimBuffer, bytes: &mut [u8]) -> Result<(), Error> {
-        assert!(bytes.len() <= buffer.size_bytes, "read beyond the buffer");
-        let read = self.memory.read(self.address(buffer), bytes);
+    fn read_at(
+        &mut self,
+        buffer: &SimBuffer,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), Error> {
+        let is_inside = offset <= buffer.size_bytes && bytes.len() <= buffer.size_bytes - offset;
+        assert!(is_inside, "read beyond the buffer");
+        check_owned(self, buffer)?;
+        let address = self.address(buffer) + offset as u64;
+        let read = self.memory.read(address, bytes);
         read.map_err(|error| failure("copying from the device", error))
     }
 
@@ -246,8 +268,9 @@ impl Device for SimDevice {
             checks: self.checks,
             ..LaunchConfig::new([launch.grid, 1, 1], [launch.kernel.threads, 1, 1])
         };
-        let module = &self.modules[name];
-        match ptx_sim::launch(module, name, &config, launch.params, &self.memory) {
+        let (module, memory) = (&self.modules[name], &self.memory);
+        let run = || ptx_sim::launch(module, name, &config, launch.params, memory);
+        match pool::install(run) {
             Ok(report) => {
                 self.count(launch, report);
                 Ok(())

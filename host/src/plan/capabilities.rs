@@ -12,6 +12,7 @@ pub enum Capabilities {
 
 /// What a GPU can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GpuCapabilities {
     /// Major and minor compute capability; (9, 0) is Hopper.
     pub compute_capability: (u32, u32),
@@ -21,5 +22,28 @@ pub struct GpuCapabilities {
     pub multiprocessors: u32,
     /// Families whose instructions it has; a simulator may lack some that its compute capability
     /// promises.
+    #[doc(hidden)]
     pub families: &'static [Family],
+}
+
+impl GpuCapabilities {
+    /// A GPU of this compute capability, with so many bytes of shared memory for a block and so many multiprocessors.
+    pub const fn new(
+        compute_capability: (u32, u32),
+        shared_bytes: u32,
+        multiprocessors: u32,
+    ) -> Self {
+        Self {
+            compute_capability,
+            shared_bytes,
+            multiprocessors,
+            families: &Family::ALL,
+        }
+    }
+
+    /// The same GPU, which runs these families of kernels alone.
+    #[doc(hidden)]
+    pub const fn with_families(self, families: &'static [Family]) -> Self {
+        Self { families, ..self }
+    }
 }

@@ -1,11 +1,11 @@
 //! How a Hopper kernel runs a problem: which query heads share tiles, what TMA is told, and the order of tiles.
 
 use kernels_gpu::abi::ForwardParams;
-use kernels_gpu::config::wgmma::WgmmaTile;
-use kernels_gpu::wgmma::gqa::Packing;
-use kernels_gpu::wgmma::schedule::Schedule;
+use kernels_gpu::config::wgmma::WgmmaConfig;
+use kernels_gpu::wgmma::pack_gqa::PackGqa;
+use kernels_gpu::wgmma::scheduler::Schedule;
+use kernels_gpu::wgmma::scheduler::tile_list::{TileListParams, Workspace};
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible};
-use kernels_gpu::wgmma::tile_list::{TileListParams, Workspace};
 
 use super::operands::{Operands, TMA_ALIGN_BYTES};
 use crate::{Lengths, Problem};
@@ -14,7 +14,7 @@ use crate::{Lengths, Problem};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopperForward {
     /// How query heads share tiles.
-    pub packing: Packing,
+    pub pack_gqa: PackGqa,
     /// What TMA is told, of operands at address 0.
     maps: ForwardMaps,
     /// The order of tiles: by arithmetic alone, or by a list that another kernel makes.
@@ -22,41 +22,45 @@ pub(crate) struct HopperForward {
 }
 
 impl HopperForward {
-    /// How a kernel of shape `tile` runs `problem`, launched with `params`, or why it cannot.
+    /// How a kernel of shape `config` runs `problem`, launched with `params`, or why it cannot.
     pub fn new(
         problem: &Problem,
         params: &ForwardParams,
-        tile: &WgmmaTile,
+        config: &WgmmaConfig,
     ) -> Result<Self, String> {
         let attention = &params.attention;
-        if attention.head_dim > tile.head_dim || attention.head_dim_v > tile.head_dim_v {
+        if attention.head_dim > config.head_dim || attention.head_dim_v > config.head_dim_v {
             return Err(format!(
                 "it holds a head_dim of {} and a head_dim_v of {} at most",
-                tile.head_dim, tile.head_dim_v
+                config.head_dim, config.head_dim_v
             ));
         }
-        let packing = packing(problem, tile);
-        let schedule = if tile.varlen {
-            Schedule::listed(attention, packing, tile.cluster_m())
+        let pack_gqa = pack_gqa(problem, config);
+        let schedule = if config.varlen {
+            Schedule::listed(attention, pack_gqa, config.cluster_m())
         } else {
-            Schedule::new(attention, packing, tile.cluster_m())
+            Schedule::new(attention, pack_gqa, config.cluster_m())
         };
         let schedule = schedule.ok_or("it has no tile, or more than it can count")?;
-        let maps = ForwardMaps::new(params, tile, packing).map_err(|(operand, reason)| {
+        let maps = ForwardMaps::new(params, config, pack_gqa).map_err(|(operand, reason)| {
             format!("TMA cannot reach {operand}: {}", words(reason))
         })?;
         Ok(Self {
-            packing,
+            pack_gqa,
             maps,
             schedule,
         })
     }
 
-    /// What the kernel is launched with that lists the tiles of varlen `params` for a kernel of shape `tile`, without
+    /// What the kernel is launched with that lists the tiles of varlen `params` for a kernel of shape `config`, without
     /// addresses; `None` where tiles are in order by arithmetic alone.
-    pub fn tile_list(&self, params: &ForwardParams, tile: &WgmmaTile) -> Option<TileListParams> {
-        let list = || TileListParams::new(&params.attention, tile, self.packing, 0);
-        tile.varlen.then(list).flatten()
+    pub fn tile_list(
+        &self,
+        params: &ForwardParams,
+        config: &WgmmaConfig,
+    ) -> Option<TileListParams> {
+        let list = || TileListParams::new(&params.attention, config, self.pack_gqa, 0);
+        config.varlen.then(list).flatten()
     }
 
     /// Device memory of a launch whose tiles are listed by `list`, or of one without a list.
@@ -78,24 +82,24 @@ impl HopperForward {
 /// Sequences that are looked at to choose the packing of a problem, about: a launch must not wait for more.
 const SAMPLED_SEQUENCES: usize = 64;
 
-/// How query heads share the tiles of a kernel of shape `tile` that runs `problem`.
+/// How query heads share the tiles of a kernel of shape `config` that runs `problem`.
 ///
 /// The kernels know one transform of scores a tile: where it differs by head, so do tiles.
-pub(crate) fn packing(problem: &Problem, tile: &WgmmaTile) -> Packing {
+pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
     let group = problem.group() as u32;
-    let too_long = problem.seq_q() > Packing::LONGEST as usize;
+    let too_long = problem.seq_q() > PackGqa::LONGEST as usize;
     if group == 1 || too_long || problem.score().differs_by_head() {
-        return Packing::none(group);
+        return PackGqa::none(group);
     }
     let of_one = |length: usize| {
         let length = std::iter::once(length as u32);
-        Packing::fewest_tiles(group, length, tile.cluster_m())
+        PackGqa::fewest_tiles(group, length, config.cluster_m())
     };
     match problem.lengths() {
         Lengths::Packed(packed) => {
             let lengths = packed.q().windows(2).map(|ends| (ends[1] - ends[0]) as u32);
             let every = packed.batch().div_ceil(SAMPLED_SEQUENCES).max(1);
-            Packing::fewest_tiles(group, lengths.step_by(every), tile.cluster_m())
+            PackGqa::fewest_tiles(group, lengths.step_by(every), config.cluster_m())
         }
         // Of lengths that the host does not know, the mean.
         _ if problem.is_packed() => {
@@ -145,7 +149,7 @@ mod tests {
         };
         let (q, kv) = (spec(HEADS), spec(HEADS_KV));
         let problem = Problem::with_dense_output(q, kv, kv, options).unwrap();
-        packing(&problem, &HD128).heads()
+        pack_gqa(&problem, &HD128).heads()
     }
 
     fn packed_heads_per_tile(lengths: impl IntoIterator<Item = usize>) -> u32 {
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn heads_of_different_slopes_do_not_share_a_tile() {
-        let slopes = AlibiSlopes::geometric(HEADS);
+        let slopes = AlibiSlopes::geometric(HEADS).unwrap();
         let options = ForwardOptions::new().alibi(Some(slopes));
         assert_eq!(heads_per_tile(1, &options), 1);
     }

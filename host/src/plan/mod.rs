@@ -6,28 +6,31 @@
 //! | file | what it does |
 //! |---|---|
 //! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
+//! | `backward` | the launches of a backward pass |
 //! | `hopper` | what Hopper's kernels need: packed GQA, tensor maps, the order of tiles |
 //! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
 //! | `operands` | the addresses, and which of them cannot be |
 //! | `capabilities` | what a backend can run |
 
+pub(crate) mod backward;
 mod capabilities;
 mod hopper;
 mod operands;
 pub(crate) mod params;
 mod select;
 
-use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams};
 use kernels_gpu::instances::{Instance, TILE_LIST};
-use kernels_gpu::tile::schedule::TileList;
-use kernels_gpu::wgmma::tile_list::TileListParams;
+use kernels_gpu::tile::grid::TileGrid;
+use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 
 pub use capabilities::{Capabilities, GpuCapabilities};
 pub(crate) use hopper::HopperForward;
-pub use operands::{Operands, WORKSPACE_ALIGN_BYTES, Workspace};
+pub use operands::{GradientOperands, Operands, WORKSPACE_ALIGN_BYTES, Workspace};
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
 use crate::{Error, Problem, Variant};
+use backward::{BackwardKernels, BackwardLaunches};
 use select::{How, Kernel, Question, choose};
 
 /// How one problem is run on one kind of device: the kernels, in order, with everything but addresses.
@@ -77,6 +80,10 @@ pub(crate) enum StepParams {
     Forward(ForwardParams),
     /// Those, and what Hopper's kernels take beside them.
     HopperForward(ForwardParams, Box<HopperForward>),
+    /// The parameters of the kernel that computes lse in bits and delta.
+    Delta(DeltaParams),
+    /// Those of every other backward kernel.
+    Backward(BackwardParams),
     /// The launch whose tiles are to be listed for the step that follows.
     TileList(TileListParams),
 }
@@ -125,10 +132,11 @@ impl Plan {
         let Kernel { instance, how } = kernel;
         match how {
             How::NotAtAll => {}
+            How::Backward(kernels) => self.add_backward(&kernels),
             How::Plain => {
                 let attention = &params.attention;
                 let (batch, heads) = (attention.batch, attention.heads_q);
-                let tiles = TileList::new(batch, heads, attention.seq_q, instance.block_m);
+                let tiles = TileGrid::new(batch, heads, attention.seq_q, instance.block_m);
                 self.add(instance, tiles.grid(), StepParams::Forward(*params));
             }
             How::Hopper(mut hopper) => {
@@ -142,6 +150,26 @@ impl Plan {
                 hopper.schedule = schedule;
                 let grid = schedule.clusters * tile.cluster;
                 self.add(instance, grid, StepParams::HopperForward(*params, hopper));
+            }
+        }
+    }
+
+    /// Adds the launches of a backward pass; those of no rows have no blocks, and are left out.
+    fn add_backward(&mut self, kernels: &BackwardKernels) {
+        let launches = BackwardLaunches::new(&self.problem, kernels);
+        self.workspace_bytes = launches.workspace_bytes;
+        let params = StepParams::Backward(launches.params);
+        for (kernel, grid, params) in [
+            (
+                kernels.delta,
+                launches.delta_grid,
+                StepParams::Delta(launches.delta),
+            ),
+            (kernels.keys, launches.keys_grid, params.clone()),
+            (kernels.queries, launches.queries_grid, params),
+        ] {
+            if grid > 0 {
+                self.add(kernel, grid, params);
             }
         }
     }
@@ -173,11 +201,14 @@ impl Plan {
     pub fn kernel_name(&self) -> String {
         match self.kernel {
             Some(kernel) => kernel.name.to_owned(),
-            None => format!(
-                "fa_fwd_cpu_{}_{}",
-                self.problem.q().dtype.name(),
-                self.variant
-            ),
+            None => {
+                let pass = match self.problem.gradients() {
+                    None => "fwd",
+                    Some(_) => "bwd",
+                };
+                let dtype = self.problem.q().dtype.name();
+                format!("fa_{pass}_cpu_{dtype}_{}", self.variant)
+            }
         }
     }
 
@@ -185,8 +216,8 @@ impl Plan {
     /// head has tiles of its own.
     pub fn heads_per_tile(&self) -> u32 {
         let packed = self.steps.iter().find_map(|step| match &step.params {
-            StepParams::HopperForward(_, hopper) => Some(hopper.packing.heads()),
-            StepParams::Forward(_) | StepParams::TileList(_) => None,
+            StepParams::HopperForward(_, hopper) => Some(hopper.pack_gqa.heads()),
+            _ => None,
         });
         packed.unwrap_or(1)
     }

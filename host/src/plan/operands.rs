@@ -8,7 +8,15 @@ use crate::{Error, Lengths, Problem};
 /// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand
 /// without elements is never read, whatever its address. Shapes are those of a dense problem; packed
 /// operands have batch 1.
+///
+/// ```
+/// # use ferroflash::Operands;
+/// # let [q, k, v, o, lse] = [16; 5];
+/// let operands = Operands::new(q, k, v, o).lse(lse);
+/// assert_eq!(operands.workspace, None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Operands {
     /// q, `[batch, heads_q, seq_q, head_dim]`.
     pub q: u64,
@@ -18,8 +26,9 @@ pub struct Operands {
     pub v: u64,
     /// o, `[batch, heads_q, seq_q, head_dim_v]`; written.
     pub o: u64,
-    /// lse, f32 `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`, contiguous, in nats; written.
-    pub lse: u64,
+    /// lse, f32 `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`, contiguous, in nats; written. `None`: it is
+    /// not wanted. Kernels of this version write it all the same on a GPU, to memory that the backend has for it.
+    pub lse: Option<u64>,
     /// The values of the problem's [`AlibiSlopes`](crate::AlibiSlopes), f32. `None`: the backend uses a copy of those
     /// that the host knows, made at the first call with them.
     pub alibi_slopes: Option<u64>,
@@ -30,6 +39,43 @@ pub struct Operands {
     pub seqused_kv: Option<u64>,
     /// What the launch works in. `None`: the backend has its own.
     pub workspace: Option<Workspace>,
+    /// Those of a backward pass, in which o and lse are read.
+    pub gradients: Option<GradientOperands>,
+}
+
+/// Addresses that a backward pass has beside [`Operands`]'s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GradientOperands {
+    /// The loss's gradient by o, of o's shape.
+    pub d_o: u64,
+    /// The loss's gradient by lse, f32 of lse's shape. `None`: 0, as where the loss does not depend on lse.
+    pub d_lse: Option<u64>,
+    /// dq, of q's shape; written.
+    pub dq: u64,
+    /// dk, of k's shape; written.
+    pub dk: u64,
+    /// dv, of v's shape; written.
+    pub dv: u64,
+}
+
+impl GradientOperands {
+    /// Where d_o is read and the gradients are written, of a loss that does not depend on lse.
+    pub const fn new(d_o: u64, dq: u64, dk: u64, dv: u64) -> Self {
+        Self {
+            d_o,
+            d_lse: None,
+            dq,
+            dk,
+            dv,
+        }
+    }
+
+    /// Sets [`d_lse`](Self::d_lse).
+    pub fn d_lse(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.d_lse = address.into();
+        self
+    }
 }
 
 /// Memory of the backend that launches work in.
@@ -45,7 +91,7 @@ pub struct Workspace {
 }
 
 /// Alignment of a [`Workspace`].
-pub const WORKSPACE_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tile_list::Workspace::ALIGN;
+pub const WORKSPACE_ALIGN_BYTES: u64 = kernels_gpu::wgmma::scheduler::tile_list::Workspace::ALIGN;
 
 /// Alignment that the tensor copy engine of a Hopper GPU wants of q, k, v and o.
 pub(crate) const TMA_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
@@ -74,6 +120,58 @@ impl Misaligned {
 }
 
 impl Operands {
+    /// Of a problem without arrays, whose lse is not wanted, to be run in the backend's own workspace.
+    pub const fn new(q: u64, k: u64, v: u64, o: u64) -> Self {
+        Self {
+            q,
+            k,
+            v,
+            o,
+            lse: None,
+            alibi_slopes: None,
+            cu_seqlens: None,
+            seqused_kv: None,
+            workspace: None,
+            gradients: None,
+        }
+    }
+
+    /// Sets [`lse`](Self::lse).
+    pub fn lse(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.lse = address.into();
+        self
+    }
+
+    /// Sets [`alibi_slopes`](Self::alibi_slopes).
+    pub fn alibi_slopes(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.alibi_slopes = address.into();
+        self
+    }
+
+    /// Sets [`cu_seqlens`](Self::cu_seqlens): of q, and of k and v.
+    pub fn cu_seqlens(mut self, addresses: impl Into<Option<[u64; 2]>>) -> Self {
+        self.cu_seqlens = addresses.into();
+        self
+    }
+
+    /// Sets [`seqused_kv`](Self::seqused_kv).
+    pub fn seqused_kv(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.seqused_kv = address.into();
+        self
+    }
+
+    /// Sets [`workspace`](Self::workspace).
+    pub fn workspace(mut self, workspace: impl Into<Option<Workspace>>) -> Self {
+        self.workspace = workspace.into();
+        self
+    }
+
+    /// Sets [`gradients`](Self::gradients).
+    pub fn gradients(mut self, gradients: impl Into<Option<GradientOperands>>) -> Self {
+        self.gradients = gradients.into();
+        self
+    }
+
     /// The operand that keeps TMA from reaching them all, if one does.
     pub(crate) fn misaligned_for_tma(&self) -> Option<Misaligned> {
         self.tensors()
@@ -95,9 +193,50 @@ impl Operands {
                 check_address(name, address, spec.dtype.bytes() as u64)?;
             }
         }
-        check_address("lse", self.lse, WORD_BYTES)?;
+        // A backward pass may have keys and no query.
+        if let Some(lse) = self.lse.filter(|_| !problem.o().is_empty()) {
+            check_address("lse", lse, WORD_BYTES)?;
+        }
+        self.check_gradients(problem)?;
         self.check_workspace(plan.workspace_bytes())?;
         self.check_arrays(problem)
+    }
+
+    /// Refuses a backward pass whose gradients cannot be where they are said to be.
+    fn check_gradients(&self, problem: &Problem) -> Result<(), Error> {
+        let Some(specs) = problem.gradients() else {
+            return Ok(());
+        };
+        if self.lse.is_none() && !problem.o().is_empty() {
+            let wrong = "no address is given";
+            return Err(Error::argument(
+                "lse",
+                wrong,
+                "it must be that of the forward pass's lse",
+            ));
+        }
+        let Some(gradients) = &self.gradients else {
+            let wrong = "no addresses of gradients are given";
+            return Err(Error::argument(
+                "gradients",
+                wrong,
+                "those of d_o, dq, dk and dv",
+            ));
+        };
+        for (name, spec, address) in [
+            ("d_o", specs.d_o, gradients.d_o),
+            ("dq", specs.dq, gradients.dq),
+            ("dk", specs.dk, gradients.dk),
+            ("dv", specs.dv, gradients.dv),
+        ] {
+            if !spec.is_empty() {
+                check_address(name, address, spec.dtype.bytes() as u64)?;
+            }
+        }
+        match gradients.d_lse {
+            Some(address) if !problem.o().is_empty() => check_address("d_lse", address, WORD_BYTES),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a workspace of less than `needed` bytes, or that cannot be where it is said to be.
@@ -174,20 +313,13 @@ fn check_address(argument: &'static str, address: u64, align: u64) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use kernels_gpu::instances::Family;
-
     use super::*;
     use crate::{
         AlibiSlopes, CuSeqlens, DType, DeviceLengths, ForwardOptions, Layout, Shape, TensorSpec,
     };
     use crate::{Capabilities, GpuCapabilities};
 
-    const HOPPER: Capabilities = Capabilities::Gpu(GpuCapabilities {
-        compute_capability: (9, 0),
-        shared_bytes: 227 << 10,
-        multiprocessors: 132,
-        families: &Family::ALL,
-    });
+    const HOPPER: Capabilities = Capabilities::Gpu(GpuCapabilities::new((9, 0), 227 << 10, 132));
 
     fn refusal(
         options: &ForwardOptions,
@@ -201,7 +333,7 @@ mod tests {
             k: 4,
             v: 6,
             o: 8,
-            lse: 4,
+            lse: Some(4),
             ..Operands::default()
         };
         edit(&mut operands);
@@ -229,7 +361,7 @@ mod tests {
         let odd = "address 0x7 is not a multiple of 2";
         assert_eq!(refused(|at| at.v = 7), message("v", odd));
         let odd = "address 0x6 is not a multiple of 4";
-        assert_eq!(refused(|at| at.lse = 6), message("lse", odd));
+        assert_eq!(refused(|at| at.lse = Some(6)), message("lse", odd));
         let null = "its address is null";
         assert_eq!(
             refused(|at| at.workspace = workspace(0, 99)),
@@ -265,7 +397,7 @@ mod tests {
         let known = CuSeqlens::from_lengths([(4, 4), (5, 5)]).unwrap();
         let known = ForwardOptions::new()
             .cu_seqlens(known)
-            .alibi(AlibiSlopes::geometric(2));
+            .alibi(AlibiSlopes::geometric(2).unwrap());
         assert_eq!(refusal(&known, |_| {}), None);
     }
 }

@@ -5,7 +5,7 @@ use kernels_gpu::abi::{
     AttentionParams, DeviceAddress, ForwardParams, LengthsParams, Positive, ScoreParams, TensorArg,
 };
 
-use kernels_gpu::wgmma::tile_list::TileListParams;
+use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 
 use super::Operands;
 use crate::problem::Score;
@@ -22,7 +22,7 @@ pub(crate) fn forward_params(problem: &Problem) -> ForwardParams {
 }
 
 /// What every kernel is launched with for `problem`, without addresses.
-fn attention_params(problem: &Problem) -> AttentionParams {
+pub(super) fn attention_params(problem: &Problem) -> AttentionParams {
     let (q, k, v) = (problem.q(), problem.k(), problem.v());
     let (seq_q, seq_kv) = (problem.seq_q(), problem.seq_kv());
     let mask = match problem.lengths() {
@@ -60,15 +60,28 @@ fn score_params(score: &Score) -> ScoreParams {
         softcap,
         alibi,
     } = score;
+    let softmax_scale = match softcap {
+        Some(softcap) => finite_over(*softmax_scale, *softcap),
+        None => *softmax_scale,
+    };
     ScoreParams {
-        softmax_scale: *softmax_scale,
+        softmax_scale,
         softcap: softcap.and_then(Positive::new),
         alibi_slopes: None,
         alibi_batch_stride: alibi.as_ref().map_or(0, AlibiSlopes::batch_stride) as u64,
     }
 }
 
-fn tensor_arg(spec: &TensorSpec) -> TensorArg {
+/// `scale`, or one of its sign whose quotient by `softcap`, which kernels multiply `q · k` by, is finite: a product of 0
+/// must not meet ∞, and any other is so far beyond the cap that half of f32's range is as good as its end.
+fn finite_over(scale: f32, softcap: f32) -> f32 {
+    match (scale / softcap).is_finite() {
+        true => scale,
+        false => (softcap * (f32::MAX / 2.0)).copysign(scale),
+    }
+}
+
+pub(super) fn tensor_arg(spec: &TensorSpec) -> TensorArg {
     let strides = spec.strides;
     TensorArg {
         address: 0,
@@ -106,22 +119,32 @@ impl Arrays {
     }
 }
 
-/// `params` with addresses.
+/// `params` with addresses; that of lse is where kernels write it, wanted or not.
 pub(crate) fn bind_forward(
     params: &ForwardParams,
     operands: &Operands,
+    lse_address: u64,
     arrays: &Arrays,
 ) -> ForwardParams {
     let mut params = *params;
     let ForwardParams { attention, o, lse } = &mut params;
+    bind_attention(attention, operands, arrays);
+    o.address = operands.o;
+    *lse = lse_address;
+    params
+}
+
+/// Puts the addresses of the inputs into `attention`.
+pub(super) fn bind_attention(
+    attention: &mut AttentionParams,
+    operands: &Operands,
+    arrays: &Arrays,
+) {
     attention.q.address = operands.q;
     attention.k.address = operands.k;
     attention.v.address = operands.v;
-    o.address = operands.o;
-    *lse = operands.lse;
     arrays.bind_lengths(&mut attention.lengths);
     attention.score.alibi_slopes = address(arrays.alibi_slopes);
-    params
 }
 
 /// `params` with addresses, which are those of small arrays alone: the kernel reads no operands.
@@ -152,15 +175,16 @@ mod tests {
         k: 2,
         v: 3,
         o: 4,
-        lse: 5,
+        lse: Some(5),
         alibi_slopes: None,
         cu_seqlens: None,
         seqused_kv: None,
         workspace: None,
+        gradients: None,
     };
 
     fn bound(problem: &Problem, arrays: &Arrays) -> ForwardParams {
-        bind_forward(&forward_params(problem), &OPERANDS, arrays)
+        bind_forward(&forward_params(problem), &OPERANDS, 5, arrays)
     }
 
     #[test]
@@ -182,7 +206,9 @@ mod tests {
         let used = options.clone().lengths(DeviceLengths::seqused_kv());
         assert_eq!(of(&used), (None, Some(9), None));
         let packed = CuSeqlens::from_lengths([(2, 5), (7, 4)]).unwrap();
-        let packed = options.alibi(AlibiSlopes::geometric(6)).cu_seqlens(packed);
+        let packed = options
+            .alibi(AlibiSlopes::geometric(6).unwrap())
+            .cu_seqlens(packed);
         assert_eq!(of(&packed), (Some([7, 8]), None, Some(6)));
     }
 
@@ -215,6 +241,28 @@ mod tests {
         assert_eq!(attention.mask.corner(), Corner::TopLeft);
         assert_eq!(attention.k.seq_stride, 12);
         assert_eq!(attention.lengths, LengthsParams::zeroed());
+    }
+
+    #[test]
+    fn a_softcap_divides_the_scale_to_a_finite_factor() {
+        let caps = [
+            f32::from_bits(1),
+            1e-40,
+            2.9e-39,
+            f32::MIN_POSITIVE,
+            30.0,
+            f32::MAX,
+        ];
+        for softcap in caps {
+            for scale in [1.0, -0.125, 1e10, f32::MAX, 0.0] {
+                let factor = finite_over(scale, softcap) / softcap;
+                assert!(factor.is_finite(), "{scale:e} / {softcap:e}");
+                let is_exact = factor == scale / softcap;
+                let is_large =
+                    factor.abs() > f32::MAX / 4.0 && factor.is_sign_positive() == (scale > 0.0);
+                assert!(is_exact || is_large, "{scale:e} / {softcap:e}: {factor:e}");
+            }
+        }
     }
 
     #[test]

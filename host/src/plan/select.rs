@@ -4,10 +4,11 @@
 use std::cmp::Reverse;
 
 use kernels_gpu::abi::ForwardParams;
-use kernels_gpu::config::wgmma::WgmmaTile;
+use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, Operation};
 
-use super::hopper::{HopperForward, packing};
+use super::backward::BackwardKernels;
+use super::hopper::{HopperForward, pack_gqa};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
 use super::{Capabilities, GpuCapabilities};
@@ -96,6 +97,8 @@ pub(super) enum How {
     Plain,
     /// By those and what TMA is told.
     Hopper(Box<HopperForward>),
+    /// A backward pass, by several kernels.
+    Backward(BackwardKernels),
     /// There is nothing to compute.
     NotAtAll,
 }
@@ -107,12 +110,15 @@ fn find_kernel(
     gpu: &GpuCapabilities,
 ) -> Result<Kernel, String> {
     let problem = asked.problem;
+    if problem.gradients().is_some() {
+        return find_backward(family, problem, gpu);
+    }
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
     // Kernels that take tensor maps are made for sequences that are all alike, or for such that may differ; the others
     // take both.
     let may_differ = !matches!(problem.lengths(), Lengths::Dense);
-    let takes_lengths = |tile: &WgmmaTile| tile.varlen == may_differ;
+    let takes_lengths = |config: &WgmmaConfig| config.varlen == may_differ;
     let of_dtype = INSTANCES
         .iter()
         .filter(|instance| instance.operation == Operation::Forward)
@@ -139,12 +145,28 @@ fn find_kernel(
     Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
 }
 
+/// The kernels of `family` for a backward pass.
+fn find_backward(
+    family: Family,
+    problem: &Problem,
+    gpu: &GpuCapabilities,
+) -> Result<Kernel, String> {
+    let kernels = BackwardKernels::find(family, problem, gpu)?;
+    Ok(Kernel {
+        instance: kernels.keys,
+        how: match problem.is_empty() {
+            true => How::NotAtAll,
+            false => How::Backward(kernels),
+        },
+    })
+}
+
 /// How `instance` runs the problem, or why its shape, strides or addresses keep it from that.
 fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
     if asked.problem.is_empty() {
         return Ok(How::NotAtAll);
     }
-    let Some(tile) = instance.wgmma() else {
+    let Some(config) = instance.wgmma() else {
         return Ok(How::Plain);
     };
     if let Some(Misaligned { operand, address }) = asked.misaligned {
@@ -152,7 +174,7 @@ fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
             "TMA cannot reach {operand}: address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}"
         ));
     }
-    let hopper = HopperForward::new(asked.problem, &asked.params, tile)?;
+    let hopper = HopperForward::new(asked.problem, &asked.params, config)?;
     Ok(How::Hopper(Box::new(hopper)))
 }
 
@@ -163,17 +185,17 @@ type Waste = (u32, u32, bool, Reverse<u32>);
 /// The place of `instance` among the kernels for `problem`: the least padding first; of two for the same head_dim the one
 /// made for this many rows.
 fn waste(instance: &Instance, problem: &Problem) -> Waste {
-    let Some(tile) = instance.wgmma() else {
+    let Some(config) = instance.wgmma() else {
         return (instance.head_dim, 0, false, Reverse(0));
     };
     let is_too_short = || {
         // Rows of a head, or of the heads that share its tiles.
-        let heads = packing(problem, tile).heads() as usize;
-        problem.seq_q() * heads < tile.shortest_run as usize
+        let heads = pack_gqa(problem, config).heads() as usize;
+        problem.seq_q() * heads < config.min_rows as usize
     };
-    let too_short = tile.shortest_run > 0 && is_too_short();
-    let shortest_run = Reverse(tile.shortest_run);
-    (tile.head_dim, tile.head_dim_v, too_short, shortest_run)
+    let too_short = config.min_rows > 0 && is_too_short();
+    let min_rows = Reverse(config.min_rows);
+    (config.head_dim, config.head_dim_v, too_short, min_rows)
 }
 
 /// What a problem is run by.
@@ -186,17 +208,15 @@ pub(super) struct Choice {
 
 /// How `variant` runs the problem here, or why it cannot.
 fn fit(variant: Variant, asked: &Question<'_>) -> Result<Choice, String> {
-    let kernel = match (variant, asked.here) {
-        (Variant::Tiled, Capabilities::Cpu) => None,
-        (Variant::Tiled, Capabilities::Gpu(_)) => {
+    let kernel = match (variant.family(), asked.here) {
+        (None, Capabilities::Cpu) => None,
+        (None, Capabilities::Gpu(_)) => {
             return Err("it runs on the cpu backend".into());
         }
-        (Variant::Kernels(_), Capabilities::Cpu) => {
+        (Some(_), Capabilities::Cpu) => {
             return Err("it runs on the cuda and sim backends".into());
         }
-        (Variant::Kernels(family), Capabilities::Gpu(gpu)) => {
-            Some(find_kernel(family, asked, gpu)?)
-        }
+        (Some(family), Capabilities::Gpu(gpu)) => Some(find_kernel(family, asked, gpu)?),
     };
     Ok(Choice { variant, kernel })
 }

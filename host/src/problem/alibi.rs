@@ -61,13 +61,23 @@ impl AlibiSlopes {
 
     /// The paper's slopes for a power of two of heads, `2^(−8·1/heads), 2^(−8·2/heads), …, 2^−8`; the
     /// same formula for any other number.
-    pub fn geometric(heads: usize) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Argument`] on `heads` if there are more than a problem can have, 2³² − 1.
+    pub fn geometric(heads: usize) -> Result<Self, Error> {
+        if u32::try_from(heads).is_err() {
+            return Err(Error::argument(
+                "heads",
+                format!("it is {heads}"),
+                format!("it must be at most {}", u32::MAX),
+            ));
+        }
         let slope = |head: usize| (-8.0 * (head + 1) as f64 / heads as f64).exp2() as f32;
-        Self {
+        Ok(Self {
             values: Some((0..heads).map(slope).collect()),
             heads,
             is_batched: false,
-        }
+        })
     }
 
     /// Slopes in the backend's memory, f32 `[heads_q]`, or `[batch, heads_q]` if `is_batched`: their address is given with
@@ -120,13 +130,13 @@ impl AlibiSlopes {
         let refused = |wrong, allowed| Err(Error::argument("alibi_slopes", wrong, allowed));
         if self.heads != heads {
             let wrong = format!("it has {} slopes a batch entry", self.heads);
-            return refused(wrong, format!("{heads}, the heads_q of q"));
+            return refused(wrong, format!("they must be {heads}, the heads_q of q"));
         }
         if let Some(values) = self.values.as_ref().filter(|_| self.is_batched) {
             let rows = values.len() / heads;
             if rows != batch {
                 let wrong = format!("it has slopes of {rows} batch entries");
-                return refused(wrong, format!("{batch}, the batch"));
+                return refused(wrong, format!("they must be {batch}, the batch"));
             }
         }
         Ok(())
@@ -141,7 +151,7 @@ fn check(slopes: &[f32]) -> Result<(), Error> {
         Some(index) => Err(Error::argument(
             "alibi_slopes",
             format!("element {index} is {}", slopes[index]),
-            format!("finite numbers below {SLOPE_LIMIT:e} in size"),
+            format!("slopes must be finite and below {SLOPE_LIMIT:e} in size"),
         )),
     }
 }
@@ -160,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_papers_slopes() {
-        let slopes = AlibiSlopes::geometric(8);
+        let slopes = AlibiSlopes::geometric(8).unwrap();
         let all: Vec<f32> = (0..8).map(|head| slopes.get(0, head)).collect();
         assert_eq!(
             all,
@@ -168,6 +178,16 @@ mod tests {
                 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625
             ]
         );
+    }
+
+    #[test]
+    fn slopes_of_more_heads_than_there_can_be_are_refused() {
+        for heads in [1 << 32, usize::MAX] {
+            let refused = AlibiSlopes::geometric(heads);
+            assert!(
+                matches!(refused, Err(Error::Argument { argument, .. }) if argument == "heads")
+            );
+        }
     }
 
     #[test]

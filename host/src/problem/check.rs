@@ -5,7 +5,7 @@ use crate::Error;
 use crate::spec::TensorSpec;
 
 /// Refuses `argument` unless its `what` equals that of another operand.
-fn check_equal<T: PartialEq + std::fmt::Display>(
+pub(super) fn check_equal<T: PartialEq + std::fmt::Display>(
     argument: &'static str,
     what: &str,
     found: T,
@@ -18,7 +18,7 @@ fn check_equal<T: PartialEq + std::fmt::Display>(
     Err(Error::argument(
         argument,
         format!("{what} is {found}"),
-        format!("{expected}, the {what} of {of}"),
+        format!("it must be {expected}, the {what} of {of}"),
     ))
 }
 
@@ -31,7 +31,7 @@ pub(super) fn check_dims(q: &TensorSpec, k: &TensorSpec, v: &TensorSpec) -> Resu
             return Err(Error::argument(
                 argument,
                 format!("{what} is {dim}"),
-                format!("1 to {MAX_HEAD_DIM}"),
+                format!("it must be 1 to {MAX_HEAD_DIM}"),
             ));
         }
     }
@@ -44,29 +44,47 @@ pub(super) fn check_dims(q: &TensorSpec, k: &TensorSpec, v: &TensorSpec) -> Resu
     check_equal("v", "heads_kv", v.shape.heads, k.shape.heads, "k")?;
     let (heads_q, heads_kv) = (q.shape.heads, k.shape.heads);
     if heads_kv == 0 {
-        return Err(Error::argument("k", "heads_kv is 0", "1 or more"));
+        return Err(Error::argument(
+            "k",
+            "heads_kv is 0",
+            "it must be 1 or more",
+        ));
     }
     if heads_q == 0 || !heads_q.is_multiple_of(heads_kv) {
         return Err(Error::argument(
             "q",
             format!("heads_q is {heads_q}"),
-            format!("a positive multiple of heads_kv, which is {heads_kv}"),
+            format!("it must be a positive multiple of heads_kv, which is {heads_kv}"),
         ));
     }
     Ok(())
 }
 
 pub(super) fn check_output(q: &TensorSpec, v: &TensorSpec, o: &TensorSpec) -> Result<(), Error> {
-    check_equal("o", "dtype", o.dtype.name(), q.dtype.name(), "q")?;
-    check_equal("o", "batch", o.shape.batch, q.shape.batch, "q")?;
-    check_equal("o", "heads_q", o.shape.heads, q.shape.heads, "q")?;
-    check_equal("o", "seq_q", o.shape.seq, q.shape.seq, "q")?;
+    check_outer_shape("o", o, q)?;
     check_equal("o", "head_dim_v", o.shape.dim, v.shape.dim, "v")?;
-    if o.may_overlap() {
+    check_apart("o", o)
+}
+
+/// Refuses `argument` unless its dtype and all axes but the last are q's.
+pub(super) fn check_outer_shape(
+    argument: &'static str,
+    spec: &TensorSpec,
+    q: &TensorSpec,
+) -> Result<(), Error> {
+    check_equal(argument, "dtype", spec.dtype.name(), q.dtype.name(), "q")?;
+    check_equal(argument, "batch", spec.shape.batch, q.shape.batch, "q")?;
+    check_equal(argument, "heads_q", spec.shape.heads, q.shape.heads, "q")?;
+    check_equal(argument, "seq_q", spec.shape.seq, q.shape.seq, "q")
+}
+
+/// Refuses to write a tensor of which two elements may lie at one address.
+pub(super) fn check_apart(argument: &'static str, spec: &TensorSpec) -> Result<(), Error> {
+    if spec.may_overlap() {
         return Err(Error::argument(
-            "o",
+            argument,
             "its strides place several elements at one address",
-            "strides that keep all elements apart",
+            "they must keep all elements apart",
         ));
     }
     Ok(())
@@ -83,7 +101,7 @@ pub(super) fn check_sizes(argument: &'static str, spec: &TensorSpec) -> Result<(
             return Err(Error::argument(
                 argument,
                 format!("{what} is {size}"),
-                format!("at most {limit}"),
+                format!("it must be at most {limit}"),
             ));
         }
     }
@@ -117,7 +135,7 @@ pub(super) fn check_packing(
             return Err(Error::argument(
                 argument,
                 format!("its last element, number {}, is {total}", sums.len() - 1),
-                format!("{rows}, the rows of {of}"),
+                format!("it must be {rows}, the rows of {of}"),
             ));
         }
     }
@@ -140,7 +158,7 @@ fn check_is_packed(q: &TensorSpec) -> Result<(), Error> {
     Err(Error::argument(
         "q",
         format!("batch is {} beside cu_seqlens", q.shape.batch),
-        "1: packed sequences follow each other along seq",
+        "it must be 1: packed sequences follow each other along seq",
     ))
 }
 
@@ -149,7 +167,7 @@ pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
         return Err(Error::argument(
             "softmax_scale",
             format!("it is {scale}"),
-            "any finite number",
+            "it must be finite",
         ));
     }
     if let Some(softcap) = options
@@ -159,7 +177,7 @@ pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
         return Err(Error::argument(
             "softcap",
             format!("it is {softcap}"),
-            "a finite number above 0",
+            "it must be finite and above 0",
         ));
     }
     Ok(())
@@ -262,7 +280,7 @@ mod tests {
     #[test]
     fn slopes_are_of_every_head() {
         assert_eq!(
-            refused(|_, o| o.alibi = Some(AlibiSlopes::geometric(3))),
+            refused(|_, o| o.alibi = AlibiSlopes::geometric(3).ok()),
             message("alibi_slopes", "it has 3 slopes a batch entry")
         );
         assert_eq!(

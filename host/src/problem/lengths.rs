@@ -159,6 +159,8 @@ pub struct KnownLengths {
 pub(super) struct Extent {
     pub q_rows: Range<usize>,
     pub kv_rows: Range<usize>,
+    /// Rows of k and v after those, which `seqused_kv` leaves out.
+    pub unused_kv: usize,
 }
 
 impl KnownLengths {
@@ -178,11 +180,16 @@ impl KnownLengths {
                 q_rows = clamped(q, index, rows[0], longest_q);
                 kv_rows = clamped(kv, index, rows[1], longest_kv);
             }
+            let all_kv = kv_rows.len();
             if lengths.has_seqused_kv {
                 let used = arrays.seqused_kv[index].max(0) as usize;
                 kv_rows.end = kv_rows.end.min(kv_rows.start + used);
             }
-            Extent { q_rows, kv_rows }
+            Extent {
+                unused_kv: all_kv - kv_rows.len(),
+                q_rows,
+                kv_rows,
+            }
         };
         Self {
             is_packed: bounds.is_some(),
@@ -227,7 +234,9 @@ mod tests {
     ) -> Vec<(Range<usize>, Range<usize>)> {
         let known = KnownLengths::new(lengths, arrays, 2, [10, 20]);
         let extent = |index| {
-            let Extent { q_rows, kv_rows } = known.sequence(index);
+            let Extent {
+                q_rows, kv_rows, ..
+            } = known.sequence(index);
             (q_rows, kv_rows)
         };
         (0..known.batch()).map(extent).collect()

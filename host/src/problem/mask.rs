@@ -73,7 +73,8 @@ impl Mask {
     ///
     /// Sequence lengths are below [`Band::OPEN`], so clamping to it never changes which keys are
     /// visible.
-    pub(crate) fn band(self, seq_q: usize, seq_kv: usize) -> Band {
+    #[doc(hidden)]
+    pub fn band(self, seq_q: usize, seq_kv: usize) -> Band {
         let (lower, upper, corner) = self.bounds();
         let shift = match corner {
             Corner::TopLeft => 0,

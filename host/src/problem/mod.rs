@@ -3,6 +3,7 @@
 //! Knows nothing of what runs it, of kernels or of addresses.
 
 mod alibi;
+mod backward;
 mod check;
 mod cu_seqlens;
 mod lengths;
@@ -13,11 +14,13 @@ mod sequence;
 mod variant;
 
 pub use alibi::AlibiSlopes;
+pub(crate) use backward::Backward;
+pub use backward::{BackwardOptions, DEFAULT_WORKSPACE_LIMIT_BYTES, GradientSpecs};
 pub use cu_seqlens::CuSeqlens;
 pub use lengths::{DeviceLengths, KnownArrays, Lengths};
 pub use mask::Mask;
 pub use options::ForwardOptions;
-pub(crate) use score::Score;
+pub use score::Score;
 pub use sequence::Sequence;
 pub use variant::Variant;
 
@@ -61,12 +64,22 @@ struct Attention {
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
 enum Operation {
-    /// o and lse.
-    Forward { o: TensorSpec },
+    /// o, and lse if it is wanted.
+    Forward { o: TensorSpec, lse: bool },
+    /// dq, dk and dv.
+    Backward(Box<Backward>),
 }
 
 impl Problem {
     /// Checks a problem.
+    ///
+    /// # Arguments
+    /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256.
+    /// * `k`: `[batch, heads_kv, seq_kv, head_dim]` of q's dtype; heads_q is a multiple of heads_kv.
+    /// * `v`: `[batch, heads_kv, seq_kv, head_dim_v]` of q's dtype; head_dim_v is 1 to 256.
+    /// * `o`: `[batch, heads_q, seq_q, head_dim_v]` of q's dtype, in strides that keep its elements apart.
+    ///
+    /// Inputs may have any strides, those of 0 and negative ones included.
     ///
     /// # Errors
     /// [`Error::Argument`] naming the first operand or option that is refused.
@@ -105,7 +118,10 @@ impl Problem {
                 mask: options.mask,
                 lengths: options.lengths.clone(),
             },
-            operation: Operation::Forward { o },
+            operation: Operation::Forward {
+                o,
+                lse: options.lse,
+            },
             force: options.force,
         };
         if let Some(slopes) = problem.alibi() {
@@ -150,7 +166,16 @@ impl Problem {
     /// Shape, strides and dtype of o, `[batch, heads_q, seq_q, head_dim_v]`.
     pub fn o(&self) -> &TensorSpec {
         match &self.operation {
-            Operation::Forward { o } => o,
+            Operation::Forward { o, .. } => o,
+            Operation::Backward(backward) => &backward.specs.o,
+        }
+    }
+
+    /// Whether lse is wanted of a call that makes its own output.
+    pub fn lse(&self) -> bool {
+        match &self.operation {
+            Operation::Forward { lse, .. } => *lse,
+            Operation::Backward(_) => false,
         }
     }
 
@@ -160,7 +185,8 @@ impl Problem {
     }
 
     /// How `q · k` becomes a score.
-    pub(crate) fn score(&self) -> &Score {
+    #[doc(hidden)]
+    pub fn score(&self) -> &Score {
         &self.attention.score
     }
 
@@ -194,26 +220,43 @@ impl Problem {
         self.q().shape.heads / self.k().shape.heads
     }
 
-    /// Floating-point operations of the two matrix products over visible pairs,
-    /// `2 · pairs · (head_dim + head_dim_v)` a head.
+    /// Floating-point operations of the matrix products over visible pairs: of the two of the forward pass
+    /// `2 · pairs · (head_dim + head_dim_v)` a head, of the five of the backward pass `2 · pairs · (3 · head_dim + 2 ·
+    /// head_dim_v)`.
     ///
     /// # Panics
     /// If only the device knows the lengths.
     pub fn flops(&self) -> f64 {
         let heads = self.q().shape.heads as f64;
-        let dims = (self.q().shape.dim + self.v().shape.dim) as f64;
-        2.0 * heads * self.visible_pairs() as f64 * dims
+        let (head_dim, head_dim_v) = (self.q().shape.dim, self.v().shape.dim);
+        let dims = match self.operation {
+            Operation::Forward { .. } => head_dim + head_dim_v,
+            // S and dP; dV, dK and dQ.
+            Operation::Backward(_) => 3 * head_dim + 2 * head_dim_v,
+        };
+        2.0 * heads * self.visible_pairs() as f64 * dims as f64
     }
 
-    /// Bytes of q, k and v read once and of o and lse written once.
+    /// Bytes of all operands, each read or written once.
     pub fn bytes(&self) -> f64 {
-        let operands = [self.q(), self.k(), self.v(), self.o()];
-        let elements = operands.map(|spec| {
+        let bytes = |spec: &TensorSpec| {
             let [batch, heads, seq, dim] = spec.axes().map(|(size, _)| size as f64);
             batch * heads * seq * dim * spec.dtype.bytes() as f64
+        };
+        let gradients = self.gradients().map_or(0.0, |specs| {
+            let GradientSpecs {
+                o: _,
+                d_o,
+                dq,
+                dk,
+                dv,
+            } = specs;
+            [d_o, dq, dk, dv].map(bytes).iter().sum()
         });
-        let rows = self.q().shape.batch * self.q().shape.heads * self.q().shape.seq;
-        elements.iter().sum::<f64>() + (rows * size_of::<f32>()) as f64
+        let [batch, heads, seq, _] = self.q().axes().map(|(size, _)| size as f64);
+        let lse = batch * heads * seq * size_of::<f32>() as f64;
+        let forward = [self.q(), self.k(), self.v(), self.o()].map(bytes);
+        forward.iter().sum::<f64>() + lse + gradients
     }
 
     /// The same problem with what its arrays in the backend's memory hold: the host then knows its sequences and slopes

@@ -3,12 +3,19 @@ use crate::Layout;
 
 /// What to compute beside the tensors themselves.
 ///
+/// # How large scores may be
+/// On the CPU any score may be that is finite in f32. GPU kernels subtract a row's largest score from the others in one
+/// rounding together with the change of base, as FlashAttention-2 does, so where scores are so large that f32 holds them
+/// to some dozens of nats only, the difference of a score to itself is off by that much. A row is right while its largest
+/// score is below 1.8e8 in size for f16, and below 1.4e9 for bf16 and f32 (2²⁸ and 2³¹ bits); beyond, o may be 0 or NaN
+/// and lse ±∞ (`tests/tests/score_limits.rs`). `q · k` before it is scaled has to be finite in f32 there, too.
+///
 /// ```
 /// use ferroflash::{ForwardOptions, Mask};
 /// let options = ForwardOptions::new().mask(Mask::Causal).softmax_scale(0.125);
 /// assert_eq!(options.softcap, None);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ForwardOptions {
     /// Multiplies `q · k`; any finite value. `None` means `1 / sqrt(head_dim)`.
@@ -23,8 +30,25 @@ pub struct ForwardOptions {
     pub lengths: Lengths,
     /// Axis order of the output tensor in memory.
     pub o_layout: Layout,
+    /// Whether [`forward`](crate::forward) gives lse, too; so unless it is set to `false`.
+    pub lse: bool,
     /// Runs this kernel variant instead of the preferred one.
     pub force: Option<Variant>,
+}
+
+impl Default for ForwardOptions {
+    fn default() -> Self {
+        Self {
+            softmax_scale: None,
+            mask: Mask::None,
+            softcap: None,
+            alibi: None,
+            lengths: Lengths::Dense,
+            o_layout: Layout::default(),
+            lse: true,
+            force: None,
+        }
+    }
 }
 
 impl ForwardOptions {
@@ -72,6 +96,12 @@ impl ForwardOptions {
     /// Sets [`o_layout`](Self::o_layout).
     pub fn o_layout(mut self, layout: Layout) -> Self {
         self.o_layout = layout;
+        self
+    }
+
+    /// Sets [`lse`](Self::lse).
+    pub fn lse(mut self, is_wanted: bool) -> Self {
+        self.lse = is_wanted;
         self
     }
 

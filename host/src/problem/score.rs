@@ -4,9 +4,9 @@ use super::AlibiSlopes;
 ///
 /// Whoever computes scores takes this apart by name, without `..`, so that an option added here does not compile until
 /// each has said what it makes of it: the kernels' parameters (`plan/params.rs`), the CPU (`backend/cpu/score.rs`), the
-/// oracle (`oracle/score.rs`) and its yardstick (`oracle/naive.rs`).
+/// oracle (`testing/src/oracle/score.rs`) and its yardstick (`testing/src/oracle/naive.rs`).
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Score {
+pub struct Score {
     /// Multiplies `q · k`.
     pub softmax_scale: f32,
     /// Scores become `softcap · tanh(score / softcap)`.

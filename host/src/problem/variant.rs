@@ -11,24 +11,42 @@ use crate::Error;
 pub enum Variant {
     /// The tiled, multi-threaded f32 loop on the CPU.
     Tiled,
-    /// One family of GPU kernels.
-    Kernels(Family),
+    /// fp32 on a GPU's CUDA cores.
+    Simt,
+    /// f16 and bf16 by `mma.sync`, on the tensor cores of every GPU since Ampere.
+    Mma,
+    /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
+    Wgmma,
 }
 
 impl Variant {
     /// Every variant, the most preferred first.
     pub fn all() -> impl Iterator<Item = Self> {
-        // The table lists families from the general to the specialised.
-        let kernels = Family::ALL.into_iter().rev().map(Self::Kernels);
-        kernels.chain([Self::Tiled])
+        [Self::Wgmma, Self::Mma, Self::Simt, Self::Tiled].into_iter()
     }
 
-    /// The name `--force` takes.
+    /// Its name in words and messages.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tiled => "tiled",
-            Self::Kernels(family) => family.name(),
+        match self.family() {
+            None => "tiled",
+            Some(family) => family.name(),
         }
+    }
+
+    /// The family of kernels that it is; none on the CPU.
+    pub(crate) const fn family(self) -> Option<Family> {
+        match self {
+            Self::Tiled => None,
+            Self::Simt => Some(Family::Simt),
+            Self::Mma => Some(Family::Mma),
+            Self::Wgmma => Some(Family::Wgmma),
+        }
+    }
+
+    /// The variant that is a family of kernels; none if problems are never given to it.
+    #[doc(hidden)]
+    pub fn of_family(family: Family) -> Option<Self> {
+        Self::all().find(|variant| variant.family() == Some(family))
     }
 
     /// The names of some variants, for a message.

@@ -248,7 +248,7 @@ fn a_kernel_that_does_not_compile_says_why() {
     assert_eq!(
         bad.to_string(),
         "Fake H1: compiling kernel bad failed: CUDA_ERROR_INVALID_PTX (218): ptxas application ptx input, \
-         line 7; fatal   : unknown instruction 'bad_instruction'; a device and driver that run it are needed"
+         line 7; fatal   : unknown instruction 'bad_instruction'"
     );
     let new = compile("new", ".version 99.0").unwrap_err();
     let code = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)";
@@ -309,11 +309,20 @@ fn an_empty_buffer_needs_no_memory() {
 #[test]
 fn a_buffer_of_another_device_is_refused() {
     let Some(_fake) = fake() else { return };
-    let buffer = CudaDevice::new(0).unwrap().alloc(16).unwrap();
-    let other = CudaDevice::new(0).unwrap();
+    let mut buffer = CudaDevice::new(0).unwrap().alloc(16).unwrap();
+    let mut other = CudaDevice::new(0).unwrap();
+    assert!(!other.owns(&buffer));
+    let message = "its buffer was allocated by another device";
+    for refused in [
+        other.write(&mut buffer, &[0; 16]),
+        other.read(&buffer, &mut [0; 16]),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(message), "{refused}");
+    }
     let refused = catch_unwind(AssertUnwindSafe(|| other.address(&buffer)));
-    let message = refused.unwrap_err().downcast::<&str>().unwrap();
-    assert_eq!(*message, "a buffer is used by the device that allocated it");
+    let said = refused.unwrap_err().downcast::<String>().unwrap();
+    assert_eq!(*said, message);
 }
 
 #[test]
@@ -369,7 +378,7 @@ fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
     let q = tensor.upload(cuda.memory()).unwrap();
     let options = ForwardOptions::new()
         .cu_seqlens(CuSeqlens::from_lengths([(10, 30), (30, 10)]).unwrap())
-        .alibi(AlibiSlopes::geometric(2));
+        .alibi(AlibiSlopes::geometric(2).unwrap());
     let mut out = forward(&mut cuda, &q, &q, &q, &options).unwrap();
     let calls = || {
         let mut log = fake.take_log();
@@ -388,7 +397,7 @@ fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
             "{first:?}"
         );
     }
-    let launch = ["cuLaunchKernel fa_fwd_simt_f32_hd64"];
+    let launch = ["cuLaunchKernel fa_fwd_simt_sm80_f32_hd64"];
     assert_eq!(first.last().map(String::as_str), Some(launch[0]));
 
     // Of a clone, and of a problem whose other options differ.
@@ -399,20 +408,24 @@ fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
     let problem = Problem::new(*q.spec(), *q.spec(), *q.spec(), *out.o.spec(), &options).unwrap();
     let mut other = Cuda::on(CudaDevice::new(0).unwrap());
     let address = q.address(cuda.memory());
-    let operands = Operands {
-        q: address,
-        k: address,
-        v: address,
-        o: address,
-        lse: address,
-        alibi_slopes: Some(address),
-        cu_seqlens: Some([address; 2]),
-        ..Operands::default()
-    };
+    let operands = every_operand_at(address);
     calls();
     // SAFETY: the fake does not run this kernel.
     unsafe { other.forward_raw(&problem, &operands) }.unwrap();
     assert_eq!(calls(), launch);
+}
+
+/// Every operand and array that a problem can have, at one address.
+fn every_operand_at(address: u64) -> Operands {
+    Operands::new(address, address, address, address)
+        .lse(address)
+        .alibi_slopes(address)
+        .cu_seqlens([address; 2])
+        .seqused_kv(address)
+}
+
+fn workspace(address: u64, bytes: usize) -> Option<Workspace> {
+    Some(Workspace { address, bytes })
 }
 
 /// Lengths and slopes on the device, the caller's workspace: what a CUDA graph captures.
@@ -444,20 +457,10 @@ fn a_planned_launch_allocates_copies_and_waits_for_nothing() {
                 let buffer = cuda.memory().alloc(1 << 20).unwrap();
                 let address = cuda.memory().address(&buffer);
                 let workspace = cuda.memory().alloc(plan.workspace_bytes().max(1)).unwrap();
-                let operands = Operands {
-                    q: address,
-                    k: address,
-                    v: address,
-                    o: address,
-                    lse: address,
-                    alibi_slopes: Some(address),
-                    cu_seqlens: Some([address; 2]),
-                    seqused_kv: Some(address),
-                    workspace: Some(Workspace {
-                        address: cuda.memory().address(&workspace),
-                        bytes: plan.workspace_bytes(),
-                    }),
-                };
+                let operands = every_operand_at(address).workspace(Workspace {
+                    address: cuda.memory().address(&workspace),
+                    bytes: plan.workspace_bytes(),
+                });
                 // Compiles the kernels.
                 // SAFETY: the fake does not run them.
                 unsafe { cuda.launch(&plan, &operands) }.unwrap();
@@ -487,14 +490,7 @@ fn a_plan_is_launched_where_and_on_what_it_was_made_for() {
     let problem = Problem::new(spec, spec, spec, spec, &ForwardOptions::new()).unwrap();
     let plan = cuda.plan(&problem).unwrap();
     let address = 1 << 20;
-    let operands = Operands {
-        q: address,
-        k: address,
-        v: address,
-        o: address,
-        lse: address,
-        ..Operands::default()
-    };
+    let operands = every_operand_at(address);
     let refusal = |cuda: &mut Cuda, plan: &Plan, operands: &Operands| {
         // SAFETY: the launch is refused.
         match unsafe { cuda.launch(plan, operands) }.unwrap_err() {
@@ -504,64 +500,24 @@ fn a_plan_is_launched_where_and_on_what_it_was_made_for() {
     };
     let foreign = ferroflash::Cpu::new().plan(&problem).unwrap();
     assert_eq!(refusal(&mut cuda, &foreign, &operands), "plan");
-    for (expected, wrong) in [
-        ("q", Operands { q: 0, ..operands }),
-        (
-            "v",
-            Operands {
-                v: address + 1,
-                ..operands
-            },
-        ),
+    type Edit = fn(&mut Operands);
+    let wrongs: [(&str, Edit); 7] = [
+        ("q", |at| at.q = 0),
+        ("v", |at| at.v += 1),
         // The Hopper kernel that was planned cannot reach it.
-        (
-            "k",
-            Operands {
-                k: address + 8,
-                ..operands
-            },
-        ),
-        (
-            "lse",
-            Operands {
-                lse: address + 2,
-                ..operands
-            },
-        ),
-        (
-            "workspace",
-            Operands {
-                workspace: Some(Workspace { address, bytes: 3 }),
-                ..operands
-            },
-        ),
-        (
-            "workspace",
-            Operands {
-                workspace: Some(Workspace {
-                    address: 0,
-                    bytes: 99,
-                }),
-                ..operands
-            },
-        ),
-        (
-            "workspace",
-            Operands {
-                workspace: Some(Workspace {
-                    address: address + 8,
-                    bytes: 99,
-                }),
-                ..operands
-            },
-        ),
-    ] {
+        ("k", |at| at.k += 8),
+        ("lse", |at| at.lse = Some(at.q + 2)),
+        ("workspace", |at| at.workspace = workspace(at.q, 3)),
+        ("workspace", |at| at.workspace = workspace(0, 99)),
+        ("workspace", |at| at.workspace = workspace(at.q + 8, 99)),
+    ];
+    for (expected, edit) in wrongs {
+        let mut wrong = operands;
+        edit(&mut wrong);
         assert_eq!(refusal(&mut cuda, &plan, &wrong), expected, "{wrong:?}");
     }
-    let elsewhere = Operands {
-        k: address + 8,
-        ..operands
-    };
+    let mut elsewhere = operands;
+    elsewhere.k += 8;
     let other = Plan::for_operands(&problem, &cuda.capabilities(), &elsewhere).unwrap();
     assert_ne!(other.kernel_name(), plan.kernel_name());
     // SAFETY: the fake does not run the kernel.

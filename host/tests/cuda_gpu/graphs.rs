@@ -4,12 +4,12 @@ use std::ptr;
 
 use cust::sys;
 use ferroflash::backend::cuda::{Cuda, CudaDevice};
-use ferroflash::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths as CaseLengths};
-use ferroflash::oracle::Rows;
 use ferroflash::{
     Backend, DType, DeviceLengths, HostTensor, Layout, Mask, Memory, Operands, Plan, Problem,
     Tensor, TensorSpec, Variant, Workspace,
 };
+use ferroflash_testing::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths as CaseLengths};
+use ferroflash_testing::oracle::Rows;
 
 use crate::device;
 
@@ -191,19 +191,13 @@ impl Run {
     fn operands(&self, memory: &CudaDevice) -> Operands {
         let [q, k, v, workspace] =
             [&self.q, &self.k, &self.v, &self.workspace].map(|buffer| memory.address(buffer));
-        Operands {
-            q,
-            k,
-            v,
-            o: self.o.address(memory),
-            lse: self.lse.address(memory),
-            cu_seqlens: Some(self.sums.each_ref().map(|buffer| memory.address(buffer))),
-            workspace: Some(Workspace {
+        Operands::new(q, k, v, self.o.address(memory))
+            .lse(self.lse.address(memory))
+            .cu_seqlens(self.sums.each_ref().map(|buffer| memory.address(buffer)))
+            .workspace(Workspace {
                 address: workspace,
                 bytes: self.plan.workspace_bytes(),
-            }),
-            ..Operands::default()
-        }
+            })
     }
 
     fn launch(&self, cuda: &mut Cuda) {

@@ -273,8 +273,8 @@ fn the_callers_stream_and_context_are_respected() {
 
     for stream in [stream, ptr::null_mut()] {
         // SAFETY: a stream of the primary context, destroyed at the end; or the default one.
-        let mut device = unsafe { CudaDevice::with_stream(0, stream) }.unwrap();
-        assert_eq!(device.stream(), stream);
+        let mut device = unsafe { CudaDevice::with_stream(0, stream.cast()) }.unwrap();
+        assert_eq!(device.stream(), stream.cast());
         let a = upload(&mut device, &[1.0, 2.0]);
         let b = upload(&mut device, &[10.0, 20.0]);
         let c = device.alloc(8).unwrap();

@@ -11,12 +11,12 @@ use super::tensor::DeviceAddress;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct LengthsParams {
-    /// Rows of q, and of o, of all sequences together, where they are packed; 0 otherwise.
+    /// Rows of q, and of o, of all sequences together, where those follow one another (cu_seqlens); 0 otherwise.
     pub total_q: u32,
     /// As `total_q`, of k and v.
     pub total_kv: u32,
-    /// i32 `[batch + 1]`: sequence `b` has the rows `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]` of q, o and lse, which are
-    /// packed along their rows. `None` where each sequence is a batch entry of its operands.
+    /// i32 `[batch + 1]`: sequence `b` has the rows `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]` of q, o and lse, one sequence after the
+    /// other. `None` where each sequence is a batch entry of its operands.
     pub cu_seqlens_q: Option<DeviceAddress>,
     /// As `cu_seqlens_q`, of k and v.
     pub cu_seqlens_kv: Option<DeviceAddress>,
@@ -27,17 +27,17 @@ pub struct LengthsParams {
 impl LengthsParams {
     /// Whether sequences follow one another along the rows of the operands, which then have no batch axis.
     #[inline(always)]
-    pub const fn is_packed(&self) -> bool {
+    pub const fn has_cu_seqlens(&self) -> bool {
         self.total_q != 0
     }
 
-    /// Whether sequences may differ in length (varlen): in what only device memory says, or in how they are packed.
+    /// Whether sequences may differ in length (varlen): in what only device memory says, or in `cu_seqlens`.
     pub const fn is_varlen(&self) -> bool {
-        self.is_packed() || self.seqused_kv.is_some()
+        self.has_cu_seqlens() || self.seqused_kv.is_some()
     }
 }
 
-/// Where the rows of one sequence lie: among the packed rows, or among those of its batch entry.
+/// Where the rows of one sequence lie: among the rows of all, or among those of its batch entry.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct SequenceRows {

@@ -21,6 +21,16 @@ impl Band {
         upper: Self::OPEN,
     };
 
+    /// The same pairs with keys in the place of queries and queries in that of keys: `lower <= j - i <= upper` is
+    /// `-upper <= i - j <= -lower`.
+    #[inline(always)]
+    pub const fn transposed(self) -> Self {
+        Self {
+            lower: -self.upper,
+            upper: -self.lower,
+        }
+    }
+
     /// A band given from the top-left corner, moved to the bottom-right one; open sides stay open.
     #[inline(always)]
     pub const fn bottom_right(self, seq_q: u32, seq_kv: u32) -> Self {

@@ -5,6 +5,7 @@
 //! be absent is an `Option` whose `None` is zero.
 
 mod attention;
+mod backward;
 mod forward;
 mod lengths;
 mod mask;
@@ -12,6 +13,7 @@ mod score;
 mod tensor;
 
 pub use attention::AttentionParams;
+pub use backward::{BackwardParams, DeltaParams, RowTerms};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
@@ -39,5 +41,12 @@ mod tests {
         assert_eq!(offset_of!(ForwardParams, o), 216);
         assert_eq!(offset_of!(ForwardParams, lse), 256);
         assert_eq!(size_of::<ForwardParams>(), 264);
+        assert_eq!(offset_of!(DeltaParams, lse), 80);
+        assert_eq!(offset_of!(DeltaParams, terms), 96);
+        assert_eq!(offset_of!(DeltaParams, dim), 124);
+        assert_eq!(size_of::<DeltaParams>(), 128);
+        assert_eq!(offset_of!(BackwardParams, d_o), 216);
+        assert_eq!(offset_of!(BackwardParams, terms), 376);
+        assert_eq!(size_of::<BackwardParams>(), 392);
     }
 }

@@ -2,14 +2,14 @@
 
 use super::limits::SM86_SHARED_BYTES;
 use crate::layout::fragment::{TILE_K, TILE_M};
-use crate::layout::swizzle::{row_bytes, row_pieces};
+use crate::layout::swizzle::{row_bytes, row_vec16s};
 
 /// Tile shape of one `mma.sync` forward kernel ([`crate::instances`]).
 ///
 /// A block of `warps` warps owns `block_m` query rows; a warp owns `warp_tiles` accumulator tiles of 16 rows, all of
 /// `block_n` keys of the scores and all head dimensions of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MmaTile {
+pub struct MmaConfig {
     /// Largest head_dim and head_dim_v; smaller ones are padded with zeros in shared memory.
     pub head_dim: usize,
     pub warps: u32,
@@ -17,13 +17,13 @@ pub struct MmaTile {
     pub warp_tiles: usize,
     /// Keys a step of the loop covers.
     pub block_n: usize,
-    /// Whether Q stays in registers, or its fragments are loaded anew for each block of keys.
+    /// Whether Q stays in registers, or its fragments are loaded again for each block of keys.
     pub q_in_registers: bool,
     /// Blocks that fit an SM at once; bounds the registers of a thread.
     pub min_blocks: u32,
 }
 
-impl MmaTile {
+impl MmaConfig {
     /// Stages of the pipeline of K and V: one being computed on, one being filled.
     pub const STAGES: u32 = 2;
 
@@ -59,8 +59,8 @@ impl MmaTile {
 
     /// Pieces of a row that neighbouring lanes copy together: a whole 128-byte line, or half of one where rows are not
     /// made of whole lines.
-    pub const fn copy_chunk(head_dim: usize) -> u32 {
-        if row_pieces(head_dim).is_multiple_of(8) {
+    pub const fn copy_lanes(head_dim: usize) -> u32 {
+        if row_vec16s(head_dim).is_multiple_of(8) {
             8
         } else {
             4
@@ -92,11 +92,11 @@ impl MmaTile {
         }
     }
 
-    /// Bytes of the frame, the tile's numbers (five times four words). It follows the stages and Q.
-    pub const FRAME_BYTES: u32 = 80;
+    /// Bytes of the tile's numbers, five times four words. They follow the stages and Q.
+    pub const TILE_INFO_BYTES: u32 = 80;
 
-    /// Where the frame starts.
-    pub const fn frame_offset(&self) -> u32 {
+    /// Where the tile's numbers start.
+    pub const fn tile_info_offset(&self) -> u32 {
         let stages = Self::STAGES * self.stage_bytes();
         let q_end = self.q_offset() + self.q_bytes();
         if q_end > stages { q_end } else { stages }
@@ -104,7 +104,7 @@ impl MmaTile {
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        self.frame_offset() + Self::FRAME_BYTES
+        self.tile_info_offset() + Self::TILE_INFO_BYTES
     }
 }
 
@@ -112,7 +112,7 @@ impl MmaTile {
 // backend in the same run.
 
 /// Three blocks an SM: bf16, seq 8192, full (FA2 220): 264, with two 242.
-pub const HD32: MmaTile = MmaTile {
+pub const HD32: MmaConfig = MmaConfig {
     head_dim: 32,
     warps: 4,
     warp_tiles: 2,
@@ -121,7 +121,7 @@ pub const HD32: MmaTile = MmaTile {
     min_blocks: 3,
 };
 /// bf16, seq 8192, full (FA2 305): 346. With `block_n` 32 and three blocks an SM 302; with eight warps of one tile 290.
-pub const HD64: MmaTile = MmaTile {
+pub const HD64: MmaConfig = MmaConfig {
     head_dim: 64,
     warps: 4,
     warp_tiles: 2,
@@ -130,7 +130,7 @@ pub const HD64: MmaTile = MmaTile {
     min_blocks: 2,
 };
 /// bf16, seq 8192, full (FA2 343): 361, with Q in registers 311.
-pub const HD96: MmaTile = MmaTile {
+pub const HD96: MmaConfig = MmaConfig {
     head_dim: 96,
     warps: 4,
     warp_tiles: 2,
@@ -140,7 +140,7 @@ pub const HD96: MmaTile = MmaTile {
 };
 /// bf16, seq 8192, full (FA2 356): 404. Q does not fit in registers beside the output. With `block_n` 48 or 32 350; with eight
 /// warps of one tile, for which the loads from shared memory bind, 269.
-pub const HD128: MmaTile = MmaTile {
+pub const HD128: MmaConfig = MmaConfig {
     head_dim: 128,
     warps: 4,
     warp_tiles: 2,
@@ -149,7 +149,7 @@ pub const HD128: MmaTile = MmaTile {
     min_blocks: 2,
 };
 /// One tile a warp, as two take too many registers. bf16, seq 2048, full (FA2 297): 314, with `block_n` 32 279.
-pub const HD192: MmaTile = MmaTile {
+pub const HD192: MmaConfig = MmaConfig {
     head_dim: 192,
     warps: 4,
     warp_tiles: 1,
@@ -159,7 +159,7 @@ pub const HD192: MmaTile = MmaTile {
 };
 /// One tile a warp and 64 rows a block, so that two blocks hide each other's barriers and ends. bf16, full and causal: seq 8192
 /// 344 and 313 (FA2 325, 283), seq 512 255 and 181 (259, 184); with one block of 128 rows 327 and 293, 246 and 162.
-pub const HD256: MmaTile = MmaTile {
+pub const HD256: MmaConfig = MmaConfig {
     head_dim: 256,
     warps: 4,
     warp_tiles: 1,
@@ -169,22 +169,22 @@ pub const HD256: MmaTile = MmaTile {
 };
 
 /// Every tile shape.
-pub const TILES: [MmaTile; 6] = [HD32, HD64, HD96, HD128, HD192, HD256];
+pub const CONFIGS: [MmaConfig; 6] = [HD32, HD64, HD96, HD128, HD192, HD256];
 
 const _: () = {
     let mut i = 0;
-    while i < TILES.len() {
-        let tile = TILES[i];
-        assert!(tile.shared_bytes() <= SM86_SHARED_BYTES);
+    while i < CONFIGS.len() {
+        let config = CONFIGS[i];
+        assert!(config.shared_bytes() <= SM86_SHARED_BYTES);
         assert!(
-            (tile.block_m() + 1) * row_pieces(tile.head_dim) * size_of::<u32>()
-                <= tile.stage_bytes() as usize,
-            "the notes of a careful tile fit a stage"
+            (config.block_m() + 1) * row_vec16s(config.head_dim) * size_of::<u32>()
+                <= config.stage_bytes() as usize,
+            "the mask of non-finite elements fits a stage"
         );
-        let rows_per_step = tile.threads() / MmaTile::copy_chunk(tile.head_dim);
+        let rows_per_step = config.threads() / MmaConfig::copy_lanes(config.head_dim);
         assert!(
-            (tile.block_n as u32).is_multiple_of(rows_per_step)
-                && (tile.block_m() as u32).is_multiple_of(rows_per_step),
+            (config.block_n as u32).is_multiple_of(rows_per_step)
+                && (config.block_m() as u32).is_multiple_of(rows_per_step),
             "a copy step covers whole rows of the tile"
         );
         i += 1;

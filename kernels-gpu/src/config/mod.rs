@@ -1,10 +1,8 @@
 //! Tile shapes: one row per kernel instance, with the measured reason beside it; one file per family. [`limits`] holds what
 //! GPUs allow them.
 
-pub mod ladder;
 pub mod limits;
 pub mod mma;
-pub mod probe;
 pub mod simt;
 pub mod tile_list;
 pub mod wgmma;

@@ -1,4 +1,4 @@
-//! The shape of the kernel that lists the tiles of a varlen launch ([`crate::wgmma::tile_list`]).
+//! The shape of the kernel that lists the tiles of a varlen launch ([`crate::wgmma::scheduler::tile_list`]).
 
 /// Threads of its only block. With more, most of what an SM issues would be what every warp works out for itself.
 pub const THREADS: u32 = 512;

@@ -1,36 +1,38 @@
 //! Tile shapes of the Hopper kernels.
 
-use super::limits::SM90_SHARED_BYTES;
+use super::limits::{SM_REGISTERS, SM90_SHARED_BYTES};
+use crate::units::HALF_BYTES;
 
-/// Alignment of a tile in shared memory: the 128-byte swizzle repeats every 8 rows of 128 bytes.
-pub const TILE_ALIGN: u32 = 1024;
 /// Threads in a warpgroup.
 pub const WARPGROUP: u32 = 128;
 /// Rows of Q and O one warpgroup owns: the M of `wgmma`.
 pub const WARPGROUP_ROWS: u32 = 64;
 /// Rows of those that each of its warps owns.
 pub const WARP_ROWS: u32 = WARPGROUP_ROWS / 4;
-/// Columns of a panel: the 128 bytes that the swizzle spans, in 16-bit elements.
-pub const PANEL_COLS: u32 = 64;
-pub const PANEL_ROW_BYTES: u32 = 128;
-/// Slots in which the producer announces tiles: the one being stored, the one being computed, and the next.
-pub const WORK_SLOTS: u32 = 3;
-/// Bytes of each of a slot's two parts: a tile, and where the rows of its sequence are.
+/// Columns of a swizzle atom: the 128 bytes that the swizzle spans, in 16-bit elements.
+pub const ATOM_COLS: u32 = 64;
+/// Bytes of a row of a swizzle atom.
+pub const ATOM_ROW_BYTES: u32 = ATOM_COLS * HALF_BYTES;
+/// Rows of a swizzle atom, after which the 128-byte swizzle repeats.
+pub const ATOM_ROWS: u32 = 8;
+/// Stages in which the producer publishes tiles: the one being stored, the one being computed, and the next.
+pub const WORK_STAGES: u32 = 3;
+/// Bytes of each of a stage's two parts: a tile, and where the rows of its sequence are.
 pub const WORK_PART_BYTES: u32 = 16;
 
-/// Where the output tile is staged for its TMA store.
+/// Where the output tile lies for its TMA store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Staging {
+pub enum EpilogueSmem {
     /// In shared memory of its own: the store runs under the next tile.
     Own,
-    /// In the next stages of V, one a warpgroup, which the producer passes over: V of the next tile arrives only
+    /// In the next stages of V, one a warpgroup, which the producer skips: V of the next tile arrives only
     /// after the store has read them, but its Q and K do not wait.
-    OverV,
+    ReuseV,
 }
 
 /// Tile shape and pipeline of one Hopper forward kernel ([`crate::instances`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WgmmaTile {
+pub struct WgmmaConfig {
     /// Largest head_dim; TMA pads smaller ones with zeros.
     pub head_dim: u32,
     /// Largest head_dim_v.
@@ -50,25 +52,24 @@ pub struct WgmmaTile {
     pub overlap: bool,
     /// Warpgroups take turns issuing GEMMs, so that one's softmax runs under the others' GEMMs.
     pub ping_pong: bool,
-    pub staging: Staging,
+    pub epilogue_smem: EpilogueSmem,
     /// Takes varlen launches ([`LengthsParams::is_varlen`](crate::abi::LengthsParams::is_varlen)), and only those: its
     /// tiles come from a list. A kernel for the others takes a band that is counted from the top-left corner.
     pub varlen: bool,
-    /// Of two kernels for the same head_dim, the one to prefer is the one with the larger value up to the rows that share
-    /// K and V: seq_q, times the heads that share a tile.
-    pub shortest_run: u32,
-    /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch gives,
-    /// 168 · 384 or 128 · 512.
+    /// Fewest query rows (seq_q × packed heads) for which this configuration is preferred over one with smaller clusters.
+    pub min_rows: u32,
+    /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch
+    /// gives ([`register_pool`](Self::register_pool)).
     pub producer_registers: u32,
     pub consumer_registers: u32,
 }
 
-/// Panels that hold `dim` columns.
-const fn panels(dim: u32) -> u32 {
-    dim.div_ceil(PANEL_COLS)
+/// Atom columns that hold `dim` columns.
+const fn atom_columns(dim: u32) -> u32 {
+    dim.div_ceil(ATOM_COLS)
 }
 
-impl WgmmaTile {
+impl WgmmaConfig {
     /// Threads in a block.
     pub const fn threads(&self) -> u32 {
         (self.consumers + 1) * WARPGROUP
@@ -84,14 +85,14 @@ impl WgmmaTile {
         self.block_m() * self.cluster
     }
 
-    /// Panels of Q and K.
-    pub const fn panels(&self) -> u32 {
-        panels(self.head_dim)
+    /// Atom columns of Q and K.
+    pub const fn atom_columns(&self) -> u32 {
+        atom_columns(self.head_dim)
     }
 
-    /// Panels of V and O.
-    pub const fn panels_v(&self) -> u32 {
-        panels(self.head_dim_v)
+    /// Atom columns of V and O.
+    pub const fn atom_columns_v(&self) -> u32 {
+        atom_columns(self.head_dim_v)
     }
 
     /// Rows of K and V that one TMA box holds: a block's part of a stage.
@@ -99,34 +100,34 @@ impl WgmmaTile {
         self.block_n / self.cluster
     }
 
-    /// Bytes of a panel of K or V.
-    pub const fn kv_panel_bytes(&self) -> u32 {
-        self.block_n * PANEL_ROW_BYTES
+    /// Bytes of an atom column of K or V.
+    pub const fn kv_atom_column_bytes(&self) -> u32 {
+        self.block_n * ATOM_ROW_BYTES
     }
 
-    /// Bytes of a panel of a warpgroup's Q or O.
-    pub const fn row_panel_bytes(&self) -> u32 {
-        WARPGROUP_ROWS * PANEL_ROW_BYTES
+    /// Bytes of an atom column of a warpgroup's Q or O.
+    pub const fn q_atom_column_bytes(&self) -> u32 {
+        WARPGROUP_ROWS * ATOM_ROW_BYTES
     }
 
     /// Bytes of a warpgroup's Q.
     pub const fn q_bytes(&self) -> u32 {
-        self.panels() * self.row_panel_bytes()
+        self.atom_columns() * self.q_atom_column_bytes()
     }
 
     /// Bytes of a warpgroup's O.
     pub const fn o_bytes(&self) -> u32 {
-        self.panels_v() * self.row_panel_bytes()
+        self.atom_columns_v() * self.q_atom_column_bytes()
     }
 
     /// Bytes of a stage of K.
     pub const fn k_bytes(&self) -> u32 {
-        self.panels() * self.kv_panel_bytes()
+        self.atom_columns() * self.kv_atom_column_bytes()
     }
 
     /// Bytes of a stage of V.
     pub const fn v_bytes(&self) -> u32 {
-        self.panels_v() * self.kv_panel_bytes()
+        self.atom_columns_v() * self.kv_atom_column_bytes()
     }
 
     /// Offset of K's stages; Q lies before them.
@@ -139,21 +140,21 @@ impl WgmmaTile {
         self.k_offset() + self.k_stages * self.k_bytes()
     }
 
-    /// Offset of the staged output, if it has memory of its own.
+    /// Offset of the output, if it has memory of its own.
     pub const fn o_offset(&self) -> u32 {
         self.v_offset() + self.v_stages * self.v_bytes()
     }
 
-    /// Offset of the announced tiles.
+    /// Offset of the published tiles.
     pub const fn work_offset(&self) -> u32 {
-        match self.staging {
-            Staging::Own => self.o_offset() + self.consumers * self.o_bytes(),
-            Staging::OverV => self.o_offset(),
+        match self.epilogue_smem {
+            EpilogueSmem::Own => self.o_offset() + self.consumers * self.o_bytes(),
+            EpilogueSmem::ReuseV => self.o_offset(),
         }
     }
 
-    /// Bytes of a slot. The rows of a dense launch's sequences need not be announced.
-    pub const fn work_bytes(&self) -> u32 {
+    /// Bytes of a stage of published tiles. The rows of a dense launch's sequences need not be published.
+    pub const fn work_stage_bytes(&self) -> u32 {
         if self.varlen {
             2 * WORK_PART_BYTES
         } else {
@@ -163,17 +164,17 @@ impl WgmmaTile {
 
     /// Offset of the mbarriers.
     pub const fn barriers_offset(&self) -> u32 {
-        self.work_offset() + WORK_SLOTS * self.work_bytes()
+        self.work_offset() + WORK_STAGES * self.work_stage_bytes()
     }
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        // A full and an empty barrier for each stage and each slot.
-        let pairs = self.q_stages + self.k_stages + self.v_stages + WORK_SLOTS;
+        // A full and an empty barrier for each stage.
+        let pairs = self.q_stages + self.k_stages + self.v_stages + WORK_STAGES;
         self.barriers_offset() + pairs * 2 * size_of::<u64>() as u32
     }
 
-    /// The same tile for varlen launches.
+    /// The same configuration for varlen launches.
     pub const fn for_varlen(self) -> Self {
         Self {
             varlen: true,
@@ -181,23 +182,26 @@ impl WgmmaTile {
         }
     }
 
+    /// Registers that a block is launched with: ptxas gives each of the threads that fit an SM's register file, of which one
+    /// block takes all, a multiple of 8.
+    pub const fn register_pool(&self) -> u32 {
+        let registers_a_thread = SM_REGISTERS / self.threads() / 8 * 8;
+        registers_a_thread * self.threads()
+    }
+
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     pub const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
+        assert!(self.consumers == 2 || self.consumers == 3);
         assert!(self.block_n.is_multiple_of(16) && self.block_n <= 256);
-        assert!((self.kv_box_rows() * PANEL_ROW_BYTES).is_multiple_of(TILE_ALIGN));
+        assert!((self.kv_box_rows() * ATOM_ROW_BYTES).is_multiple_of(ATOM_ROWS * ATOM_ROW_BYTES));
         assert!(self.head_dim.is_multiple_of(16) && self.head_dim_v.is_multiple_of(16));
         // A consumer warp arrives at each block of the cluster with a lane of its own.
         assert!(self.cluster == 1 || self.cluster == 2);
-        let over_v = matches!(self.staging, Staging::OverV);
-        assert!(!over_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
-        let pool = match self.consumers {
-            2 => 168 * 384,
-            3 => 128 * 512,
-            _ => panic!("two or three consumer warpgroups"),
-        };
+        let reuse_v = matches!(self.epilogue_smem, EpilogueSmem::ReuseV);
+        assert!(!reuse_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
         let used = self.producer_registers + self.consumers * self.consumer_registers;
-        assert!(used * WARPGROUP <= pool);
+        assert!(used * WARPGROUP <= self.register_pool());
     }
 }
 
@@ -207,7 +211,7 @@ const LONG: u32 = 1024;
 /// head_dim ≤ 64. Three consumers, as exponentials bind as much as the tensor cores and more warps hide each
 /// other's; for the same reason no overlap inside a warpgroup, which costs 5 % there. Four stages of K: a block
 /// stays until its exponentials are done, which take most of a step.
-pub const HD64: WgmmaTile = WgmmaTile {
+pub const HD64: WgmmaConfig = WgmmaConfig {
     head_dim: 64,
     head_dim_v: 64,
     consumers: 3,
@@ -219,21 +223,21 @@ pub const HD64: WgmmaTile = WgmmaTile {
     q_in_registers: false,
     overlap: false,
     ping_pong: true,
-    staging: Staging::Own,
+    epilogue_smem: EpilogueSmem::Own,
     varlen: false,
-    shortest_run: 0,
+    min_rows: 0,
     producer_registers: 32,
     consumer_registers: 160,
 };
 /// head_dim ≤ 96: as 128.
-pub const HD96: WgmmaTile = WgmmaTile {
+pub const HD96: WgmmaConfig = WgmmaConfig {
     head_dim: 96,
     head_dim_v: 96,
     ..HD128
 };
 /// head_dim ≤ 128, a cluster of two: multicast halves the L2 traffic, and with it power. The third stage of K fills what
 /// shared memory is left (2k full +2 %, else nothing).
-pub const HD128: WgmmaTile = WgmmaTile {
+pub const HD128: WgmmaConfig = WgmmaConfig {
     head_dim: 128,
     head_dim_v: 128,
     consumers: 2,
@@ -245,45 +249,45 @@ pub const HD128: WgmmaTile = WgmmaTile {
     q_in_registers: true,
     overlap: true,
     ping_pong: true,
-    staging: Staging::Own,
+    epilogue_smem: EpilogueSmem::Own,
     varlen: false,
-    shortest_run: LONG,
+    min_rows: LONG,
     producer_registers: 40,
     consumer_registers: 232,
 };
 /// head_dim ≤ 128 without clusters, for short sequences: a cluster's blocks wait for each other.
-pub const HD128_SINGLE: WgmmaTile = WgmmaTile {
+pub const HD128_NOCLUSTER: WgmmaConfig = WgmmaConfig {
     cluster: 1,
-    shortest_run: 0,
+    min_rows: 0,
     ..HD128
 };
 /// head_dim ≤ 192 with head_dim_v ≤ 128 (DeepSeek's 192/128).
-pub const HD192_V128: WgmmaTile = WgmmaTile {
+pub const HD192_V128: WgmmaConfig = WgmmaConfig {
     head_dim_v: 128,
-    staging: Staging::Own,
+    epilogue_smem: EpilogueSmem::Own,
     ..HD192
 };
 /// head_dim ≤ 192. The longest block for which two stages of K and V fit beside Q, and the scores beside O.
-pub const HD192: WgmmaTile = WgmmaTile {
+pub const HD192: WgmmaConfig = WgmmaConfig {
     head_dim: 192,
     head_dim_v: 192,
     block_n: 112,
     k_stages: 2,
     q_in_registers: false,
-    staging: Staging::OverV,
+    epilogue_smem: EpilogueSmem::ReuseV,
     ..HD128
 };
 /// head_dim ≤ 256: as 192.
-pub const HD256: WgmmaTile = WgmmaTile {
+pub const HD256: WgmmaConfig = WgmmaConfig {
     head_dim: 256,
     head_dim_v: 256,
     block_n: 80,
     ..HD192
 };
 /// head_dim ≤ 256 without clusters, for short sequences: as 128.
-pub const HD256_SINGLE: WgmmaTile = WgmmaTile {
+pub const HD256_NOCLUSTER: WgmmaConfig = WgmmaConfig {
     cluster: 1,
-    shortest_run: 0,
+    min_rows: 0,
     ..HD256
 };
 
@@ -291,18 +295,18 @@ const _: () = {
     HD64.check();
     HD96.check();
     HD128.check();
-    HD128_SINGLE.check();
+    HD128_NOCLUSTER.check();
     HD192_V128.check();
     HD192.check();
     HD256.check();
-    HD256_SINGLE.check();
-    // A varlen kernel announces more.
+    HD256_NOCLUSTER.check();
+    // A varlen kernel publishes more.
     HD64.for_varlen().check();
     HD96.for_varlen().check();
     HD128.for_varlen().check();
-    HD128_SINGLE.for_varlen().check();
+    HD128_NOCLUSTER.for_varlen().check();
     HD192_V128.for_varlen().check();
     HD192.for_varlen().check();
     HD256.for_varlen().check();
-    HD256_SINGLE.for_varlen().check();
+    HD256_NOCLUSTER.for_varlen().check();
 };

@@ -2,22 +2,38 @@
 //!
 //! One file per family lists what is instantiated. On the GPU each row becomes a kernel; everywhere it becomes
 //! an entry of [`INSTANCES`], from which the host computes launches.
+//!
+//! # Names
+//!
+//! ```text
+//! fa_<operation>_<family>_<arch>[_<dtype>_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem99k][_varlen]]
+//! ```
+//!
+//! | part | values |
+//! |---|---|
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_delta`; `tile_list`, which no problem is given to |
+//! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
+//! | arch | `sm80`, `sm90a` ([`Arch`]) |
+//! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
+//! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
+//! | `smem99k` | it fits 99 KiB of shared memory, unlike the kernel without it |
+//! | `varlen` | it takes varlen launches only, and the kernel without it none |
+//!
+//! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
 
-mod ladder;
+mod backward;
 mod mma;
-mod probe;
 mod simt;
 mod tile_list;
 mod wgmma;
 
-pub use ladder::LADDER;
-pub use probe::PROBES;
+pub use backward::BACKWARD;
 pub use tile_list::TILE_LIST;
 
 use crate::config::limits::SM86_SHARED_BYTES;
-use crate::config::mma::MmaTile;
-use crate::config::simt::SimtTile;
-use crate::config::wgmma::WgmmaTile;
+use crate::config::mma::MmaConfig;
+use crate::config::simt::SimtConfig;
+use crate::config::wgmma::WgmmaConfig;
 use crate::dtype::DType;
 
 /// Oldest architecture a kernel's PTX runs on. `Sm90a` runs on Hopper only.
@@ -48,14 +64,9 @@ pub enum Family {
     Mma,
     /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
     Wgmma,
-    /// The steps towards the others that `ferroflash ladder` shows; in no table that problems are given to.
-    Ladder,
-    /// What `ferroflash roofline --device measured` times; in no table that problems are given to.
-    Probe,
 }
 
 impl Family {
-    /// What a problem may be given to.
     pub const ALL: [Self; 3] = [Self::Simt, Self::Mma, Self::Wgmma];
 
     pub const fn name(self) -> &'static str {
@@ -63,8 +74,6 @@ impl Family {
             Self::Simt => "simt",
             Self::Mma => "mma",
             Self::Wgmma => "wgmma",
-            Self::Ladder => "ladder",
-            Self::Probe => "probe",
         }
     }
 }
@@ -93,14 +102,14 @@ pub struct Instance {
     /// What it computes.
     pub operation: Operation,
     /// Its tile shape.
-    pub config: TileConfig,
+    pub config: KernelConfig,
 }
 
 impl Instance {
     /// The tile shape of a Hopper kernel; `None` of any other.
-    pub const fn wgmma(&self) -> Option<&'static WgmmaTile> {
+    pub const fn wgmma(&self) -> Option<&'static WgmmaConfig> {
         match self.config {
-            TileConfig::Wgmma(tile) => Some(tile),
+            KernelConfig::Wgmma(config) => Some(config),
             _ => None,
         }
     }
@@ -111,18 +120,38 @@ impl Instance {
 pub enum Operation {
     /// o and lse of q, k and v.
     Forward,
+    /// What the backward pass needs of each row: lse in bits, and delta.
+    BackwardDelta,
+    /// dk and dv.
+    BackwardKeys,
+    /// dq.
+    BackwardQueries,
     /// The list of a varlen launch's tiles.
     TileList,
     /// Something to learn or measure from; problems are never given to it.
     Insight,
 }
 
+impl Operation {
+    /// What it is called in the names of kernels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "fwd",
+            Self::BackwardDelta => "bwd_delta",
+            Self::BackwardKeys => "bwd_dkdv",
+            Self::BackwardQueries => "bwd_dq",
+            Self::TileList => "tile_list",
+            Self::Insight => "insight",
+        }
+    }
+}
+
 /// The tile shape of a kernel, by family.
 #[derive(Clone, Copy, Debug)]
-pub enum TileConfig {
-    Simt(&'static SimtTile),
-    Mma(&'static MmaTile),
-    Wgmma(&'static WgmmaTile),
+pub enum KernelConfig {
+    Simt(&'static SimtConfig),
+    Mma(&'static MmaConfig),
+    Wgmma(&'static WgmmaConfig),
     /// None that a host computes with.
     Fixed,
 }
@@ -154,7 +183,7 @@ const _: () = {
         let is_portable = matches!(INSTANCES[i].arch, Arch::Sm80);
         assert!(
             !is_portable || fits_everywhere(&INSTANCES[i]),
-            "a kernel for every GPU has a tile that fits the smallest shared memory among them"
+            "a kernel for every GPU has a config that fits the smallest shared memory among them"
         );
         i += 1;
     }
@@ -187,13 +216,70 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel: [`INSTANCES`], [`TILE_LIST`], [`LADDER`] and [`PROBES`].
+/// Every exported kernel of this crate: [`INSTANCES`], [`BACKWARD`] and [`TILE_LIST`].
 pub fn all() -> impl Iterator<Item = &'static Instance> {
     const OTHERS: &[Instance] = &[TILE_LIST];
-    INSTANCES.iter().chain(OTHERS).chain(LADDER).chain(PROBES)
+    INSTANCES.iter().chain(BACKWARD).chain(OTHERS)
 }
 
 /// The exported kernel of that name.
 pub fn find(name: &str) -> Option<&'static Instance> {
     all().find(|instance| instance.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+    use std::string::String;
+
+    use super::*;
+
+    /// The name of a row, as the module's documentation has it.
+    fn name(instance: &Instance) -> String {
+        let (operation, family) = (instance.operation.name(), instance.family.name());
+        let arch = instance.arch.name().replace('_', "");
+        let kernel = format!("fa_{operation}_{family}_{arch}");
+        if instance.operation == Operation::TileList {
+            return kernel;
+        }
+        let (dtype, head_dim) = (instance.dtype.name(), instance.head_dim);
+        if instance.operation == Operation::BackwardDelta {
+            return format!("{kernel}_{dtype}");
+        }
+        let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
+        let like = |other: &&Instance| {
+            other.operation == instance.operation
+                && other.family == instance.family
+                && other.dtype == instance.dtype
+                && other.head_dim == head_dim
+        };
+        let mut others = INSTANCES.iter().chain(BACKWARD).filter(like);
+        match instance.config {
+            KernelConfig::Wgmma(config) => {
+                if config.head_dim_v < config.head_dim {
+                    name += &format!("_v{}", config.head_dim_v);
+                }
+                if config.cluster == 1 && others.any(|other| other.cluster > 1) {
+                    name += "_nocluster";
+                }
+                if config.varlen {
+                    name += "_varlen";
+                }
+            }
+            _ => {
+                let is_small = instance.shared_bytes <= SM86_SHARED_BYTES;
+                if is_small && others.any(|other| other.shared_bytes > SM86_SHARED_BYTES) {
+                    name += "_smem99k";
+                }
+            }
+        }
+        name
+    }
+
+    #[test]
+    fn names_follow_one_scheme() {
+        for instance in INSTANCES.iter().chain(BACKWARD).chain([&TILE_LIST]) {
+            assert_eq!(instance.name, name(instance));
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The kernel that lists tiles: in a table of its own, as no problem is given to it alone.
 
-use super::{Arch, Family, Instance, Operation, TileConfig};
+use super::{Arch, Family, Instance, KernelConfig, Operation};
 use crate::config::tile_list::{SHARED_BYTES, THREADS};
 use crate::dtype::DType;
 
@@ -8,18 +8,18 @@ use crate::dtype::DType;
 ///
 /// # Safety
 /// `params` describes the launch; its arrays of lengths and its workspace are live.
-#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_80"))]
+#[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
 #[cuda_std::launch_bounds(THREADS)]
 #[cuda_std::kernel]
-pub unsafe fn fa_tile_list(params: crate::wgmma::tile_list::TileListParams) {
+pub unsafe fn fa_tile_list_wgmma_sm80(params: crate::wgmma::scheduler::tile_list::TileListParams) {
     // SAFETY: forwarded to the launch.
-    unsafe { crate::wgmma::tile_list::list_tiles(&params) }
+    unsafe { crate::wgmma::scheduler::tile_list::list_tiles(&params) }
 }
 
 /// The row of the kernel that lists the tiles of varlen launches of every Hopper kernel. It takes
-/// [`TileListParams`](crate::wgmma::tile_list::TileListParams) and touches no elements.
+/// [`TileListParams`](crate::wgmma::scheduler::tile_list::TileListParams) and touches no elements.
 pub const TILE_LIST: Instance = Instance {
-    name: "fa_tile_list",
+    name: "fa_tile_list_wgmma_sm80",
     family: Family::Wgmma,
     arch: Arch::Sm80,
     dtype: DType::F32,
@@ -30,5 +30,5 @@ pub const TILE_LIST: Instance = Instance {
     cluster: 1,
     shared_bytes: SHARED_BYTES,
     operation: Operation::TileList,
-    config: TileConfig::Fixed,
+    config: KernelConfig::Fixed,
 };

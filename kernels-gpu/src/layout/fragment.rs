@@ -45,23 +45,23 @@ pub const fn row_column(lane: u32, index: u32) -> u32 {
     index / 2 * TILE_N as u32 + lane % 4 * 2 + index % 2
 }
 
-/// Operand A, 16 rows × 2 pieces (`ldmatrix.x4`): the row and piece whose address `lane` gives.
+/// Operand A, 16 rows × 2 vec16s (`ldmatrix.x4`): the row and vec16 whose address `lane` gives.
 #[inline(always)]
-pub const fn a_row_piece(lane: u32) -> (u32, u32) {
+pub const fn a_row_vec16(lane: u32) -> (u32, u32) {
     (lane % 16, lane / 16)
 }
 
-/// K as operand B, 16 keys × 2 pieces of head dimensions (`ldmatrix.x4`): registers 0 and 1 are B of keys 0..8,
+/// K as operand B, 16 keys × 2 vec16s of head dimensions (`ldmatrix.x4`): registers 0 and 1 are B of keys 0..8,
 /// registers 2 and 3 of keys 8..16.
 #[inline(always)]
-pub const fn k_row_piece(lane: u32) -> (u32, u32) {
+pub const fn k_row_vec16(lane: u32) -> (u32, u32) {
     (lane % 8 + lane / 16 * 8, lane / 8 % 2)
 }
 
-/// V as operand B, 16 keys × 2 pieces of head dimensions (`ldmatrix.x4.trans`): registers 0 and 1 are B of the first
-/// piece's dimensions, registers 2 and 3 of the second's.
+/// V as operand B, 16 keys × 2 vec16s of head dimensions (`ldmatrix.x4.trans`): registers 0 and 1 are B of the first
+/// vec16's dimensions, registers 2 and 3 of the second's.
 #[inline(always)]
-pub const fn v_row_piece(lane: u32) -> (u32, u32) {
+pub const fn v_row_vec16(lane: u32) -> (u32, u32) {
     (lane % 16, lane / 16)
 }
 
@@ -84,8 +84,8 @@ mod tests {
         } else {
             (row, column)
         };
-        let (memory_row, piece) = map(register * 8 + row);
-        (memory_row, piece * 8 + column)
+        let (memory_row, vec16) = map(register * 8 + row);
+        (memory_row, vec16 * 8 + column)
     }
 
     fn all() -> impl Iterator<Item = (u32, u32, u32)> {
@@ -97,15 +97,15 @@ mod tests {
     #[test]
     fn loads_fill_the_operands() {
         for (lane, register, half) in all() {
-            let loaded = ldmatrix(a_row_piece, lane, register, half, false);
+            let loaded = ldmatrix(a_row_vec16, lane, register, half, false);
             assert_eq!(loaded, a(lane, register, half));
 
             let (step, key) = b(lane, register % 2, half);
-            let loaded = ldmatrix(k_row_piece, lane, register, half, false);
+            let loaded = ldmatrix(k_row_vec16, lane, register, half, false);
             assert_eq!(loaded, (key + register / 2 * 8, step));
 
             let (key, dim) = b(lane, register % 2, half);
-            let loaded = ldmatrix(v_row_piece, lane, register, half, true);
+            let loaded = ldmatrix(v_row_vec16, lane, register, half, true);
             assert_eq!(loaded, (key, dim + register / 2 * 8));
         }
     }
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Packing two neighbouring score tiles gives operand A of the second product.
+    /// PackGqa two neighbouring score tiles gives operand A of the second product.
     #[test]
     fn scores_become_operand_a() {
         for (lane, register, half) in all() {

@@ -1,74 +1,85 @@
 //! Tiles of 16-bit elements in shared memory, stored so that tensor-core loads touch every bank once.
 //!
-//! A row is cut into *pieces* of 16 bytes, what a lane moves at once. Eight lanes that read the same piece of eight
-//! consecutive rows would all hit one group of four banks if rows lay plainly one after the other; so piece `p` of
-//! row `r` is stored in place `p xor mask(r)` of its row.
+//! A row is cut into *vec16s* of 16 bytes, what a lane moves at once. Eight lanes that read the same vec16 of eight
+//! consecutive rows would all hit one group of four banks if rows lay plainly one after the other; so vec16 `v` of
+//! row `r` is stored in place `v xor mask(r)` of its row.
+//!
+//! ```text
+//! head_dim 64: which vec16 lies in which place (4 banks each)      a tensor core reads vec16 2 of rows 0 .. 8:
+//! place   0  1  2  3  4  5  6  7                                   places 2 3 0 1 6 7 4 5, every bank once
+//! row 0   0  1  2  3  4  5  6  7
+//! row 1   1  0  3  2  5  4  7  6
+//! row 2   2  3  0  1  6  7  4  5
+//! row 3   3  2  1  0  7  6  5  4
+//! ...
+//! row 7   7  6  5  4  3  2  1  0
+//! ```
 
-/// Elements in a piece.
-pub const PIECE_ELEMS: usize = 8;
-/// Bytes in a piece.
-pub const PIECE_BYTES: u32 = 16;
-/// Pieces that span all 32 banks.
-const BANK_PIECES: usize = 8;
+/// Elements in a vec16.
+pub const VEC16_ELEMS: usize = 8;
+/// Bytes in a vec16.
+pub const VEC16_BYTES: u32 = 16;
+/// Vec16s that span all 32 banks.
+const BANK_VEC16S: usize = 8;
 
-/// Pieces in a row of `HEAD_DIM` elements.
-pub const fn row_pieces(head_dim: usize) -> usize {
-    assert!(head_dim.is_multiple_of(PIECE_ELEMS * BANK_PIECES / 2));
-    head_dim / PIECE_ELEMS
+/// Vec16s in a row of `HEAD_DIM` elements.
+pub const fn row_vec16s(head_dim: usize) -> usize {
+    assert!(head_dim.is_multiple_of(VEC16_ELEMS * BANK_VEC16S / 2));
+    head_dim / VEC16_ELEMS
 }
 
 /// Bytes from one row to the next.
 pub const fn row_bytes(head_dim: usize) -> u32 {
-    (row_pieces(head_dim)) as u32 * PIECE_BYTES
+    (row_vec16s(head_dim)) as u32 * VEC16_BYTES
 }
 
-/// Bytes within which pieces of a row change places; rows are aligned to it.
+/// Bytes within which vec16s of a row change places; rows are aligned to it.
 pub const fn window_bytes(head_dim: usize) -> u32 {
-    let pieces = if row_pieces(head_dim).is_multiple_of(BANK_PIECES) {
-        BANK_PIECES
+    let vec16s = if row_vec16s(head_dim).is_multiple_of(BANK_VEC16S) {
+        BANK_VEC16S
     } else {
-        BANK_PIECES / 2
+        BANK_VEC16S / 2
     };
-    pieces as u32 * PIECE_BYTES
+    vec16s as u32 * VEC16_BYTES
 }
 
-/// What the piece index of row `row` is xored with.
+/// What the vec16 index of row `row` is xored with.
 ///
 /// Rows that are a multiple of 128 bytes all start in the same bank: eight rows take eight masks. Rows that are
 /// an odd multiple of 64 bytes start in alternate halves of the banks: pairs of rows share one of four masks.
 #[inline(always)]
 pub const fn mask(head_dim: usize, row: u32) -> u32 {
-    if row_pieces(head_dim).is_multiple_of(BANK_PIECES) {
+    if row_vec16s(head_dim).is_multiple_of(BANK_VEC16S) {
         row % 8
     } else {
         row / 2 % 4
     }
 }
 
-/// Bytes from the start of the tile to piece `piece` of row `row`.
+/// Bytes from the start of the tile to vec16 `vec16` of row `row`.
 #[inline(always)]
-pub const fn offset(head_dim: usize, row: u32, piece: u32) -> u32 {
-    row * row_bytes(head_dim) + (piece ^ mask(head_dim, row)) * PIECE_BYTES
+pub const fn offset(head_dim: usize, row: u32, vec16: u32) -> u32 {
+    row * row_bytes(head_dim) + (vec16 ^ mask(head_dim, row)) * VEC16_BYTES
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::mma::TILES;
-    use crate::layout::fragment::{a_row_piece, k_row_piece, v_row_piece};
+    use crate::config::mma::CONFIGS;
+    use crate::layout::fragment::{a_row_vec16, k_row_vec16, v_row_vec16};
 
     #[test]
-    fn every_piece_has_one_place() {
-        for tile in TILES {
-            let head_dim = tile.head_dim;
+    fn every_vec16_has_one_place() {
+        for config in CONFIGS {
+            let head_dim = config.head_dim;
             const ROWS: u32 = 16;
             let bytes = ROWS * row_bytes(head_dim);
             let mut seen = [false; 16 * 32];
             for row in 0..ROWS {
-                for piece in 0..row_pieces(head_dim) as u32 {
-                    let offset = offset(head_dim, row, piece);
-                    assert!(offset < bytes && offset.is_multiple_of(PIECE_BYTES));
-                    let place = &mut seen[(offset / PIECE_BYTES) as usize];
+                for vec16 in 0..row_vec16s(head_dim) as u32 {
+                    let offset = offset(head_dim, row, vec16);
+                    assert!(offset < bytes && offset.is_multiple_of(VEC16_BYTES));
+                    let place = &mut seen[(offset / VEC16_BYTES) as usize];
                     assert!(!core::mem::replace(place, true));
                 }
             }
@@ -78,21 +89,21 @@ mod tests {
     /// The groups of four banks that eight 16-byte accesses of one phase touch.
     fn assert_conflict_free(offsets: impl Iterator<Item = u32>) {
         let groups = offsets.fold(0u32, |groups, offset| {
-            groups | 1 << (offset / PIECE_BYTES % BANK_PIECES as u32)
+            groups | 1 << (offset / VEC16_BYTES % BANK_VEC16S as u32)
         });
         assert_eq!(groups, 0xff);
     }
 
     #[test]
     fn ldmatrix_has_no_bank_conflicts() {
-        for tile in TILES {
-            let head_dim = tile.head_dim;
-            for lanes in row_piece_maps() {
+        for config in CONFIGS {
+            let head_dim = config.head_dim;
+            for lanes in row_vec16_maps() {
                 for step in 0..head_dim as u32 / 16 {
                     for matrix in 0..4 {
                         assert_conflict_free((0..8).map(|i| {
-                            let (row, piece) = lanes(matrix * 8 + i);
-                            offset(head_dim, row, 2 * step + piece)
+                            let (row, vec16) = lanes(matrix * 8 + i);
+                            offset(head_dim, row, 2 * step + vec16)
                         }));
                     }
                 }
@@ -100,34 +111,34 @@ mod tests {
         }
     }
 
-    fn row_piece_maps() -> [fn(u32) -> (u32, u32); 3] {
-        [a_row_piece, k_row_piece, v_row_piece]
+    fn row_vec16_maps() -> [fn(u32) -> (u32, u32); 3] {
+        [a_row_vec16, k_row_vec16, v_row_vec16]
     }
 
-    /// The copy from global memory writes 8 (or 4) consecutive pieces of consecutive rows with consecutive lanes.
+    /// The copy from global memory writes 8 (or 4) consecutive vec16s of consecutive rows with consecutive lanes.
     #[test]
     fn copies_have_no_bank_conflicts() {
-        for tile in TILES {
-            let head_dim = tile.head_dim;
-            let chunk = crate::config::mma::MmaTile::copy_chunk(head_dim);
+        for config in CONFIGS {
+            let head_dim = config.head_dim;
+            let lanes = crate::config::mma::MmaConfig::copy_lanes(head_dim);
             for phase in 0..8u32 {
-                for chunk_begin in (0..row_pieces(head_dim) as u32).step_by(chunk as usize) {
+                for vec16_begin in (0..row_vec16s(head_dim) as u32).step_by(lanes as usize) {
                     assert_conflict_free((0..8).map(|i| {
                         let lane = phase * 8 + i;
-                        offset(head_dim, lane / chunk, chunk_begin + lane % chunk)
+                        offset(head_dim, lane / lanes, vec16_begin + lane % lanes)
                     }));
                 }
             }
         }
     }
 
-    /// The epilogue writes a 4-byte pair of columns per lane: row `lane / 4`, pair `lane % 4` of one piece.
+    /// The epilogue writes a 4-byte pair of columns per lane: row `lane / 4`, pair `lane % 4` of one vec16.
     #[test]
     fn accumulator_stores_have_no_bank_conflicts() {
-        for tile in TILES {
-            for piece in 0..row_pieces(tile.head_dim) as u32 {
+        for config in CONFIGS {
+            for vec16 in 0..row_vec16s(config.head_dim) as u32 {
                 let banks = (0..32u32).fold(0u32, |banks, lane| {
-                    let bytes = offset(tile.head_dim, lane / 4, piece) + lane % 4 * 4;
+                    let bytes = offset(config.head_dim, lane / 4, vec16) + lane % 4 * 4;
                     banks | 1 << (bytes / 4 % 32)
                 });
                 assert_eq!(banks, !0);

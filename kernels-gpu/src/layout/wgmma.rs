@@ -1,7 +1,7 @@
 //! Which thread of a warpgroup holds which element of `wgmma.mma_async.m64nNk16`.
 //!
 //! PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16". Each warp holds 16 of the 64 rows, exactly as
-//! `mma.m16n8k16` lays them out, so these maps are [`fragment`](super::fragment)'s, repeated.
+//! `mma.m16n8k16` lays them out, so these maps are [`fragment`]'s, repeated.
 
 use super::fragment::{self, TILE_M, TILE_N};
 

@@ -3,22 +3,25 @@
 //! A lane keeps its part of a score or output tile by rows, `[row][column]`: the warp's rows `lane / 4 + 8i`, and of
 //! each the columns [`row_column`](crate::layout::fragment::row_column).
 
+use core::marker::PhantomData;
+
 use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
 
+use super::MmaKernel;
 use super::element::Element;
-use crate::layout::fragment::{TILE_K, a_row_piece, k_row_piece, v_row_piece};
-use crate::layout::swizzle::{PIECE_BYTES, offset, row_bytes, window_bytes};
-use crate::tile::opaque;
+use crate::layout::fragment::{TILE_K, a_row_vec16, k_row_vec16, v_row_vec16};
+use crate::layout::swizzle::{VEC16_BYTES, offset, row_bytes, window_bytes};
+use crate::tile::black_box;
 
 /// Score or output columns that one `ldmatrix.x4` of K or V is for, as elements of a lane's row.
 pub const LOAD_COLS: usize = 4;
 
-/// The addresses a lane names when its warp loads 16 rows × 2 pieces of a shared-memory tile.
+/// The addresses a lane names when its warp loads 16 rows × 2 vec16s of a shared-memory tile.
 #[derive(Clone, Copy)]
 pub struct LaneAddress {
-    /// Of row block 0, piece pair 0.
+    /// Of row block 0, vec16 pair 0.
     base: u32,
-    /// Bytes within which the swizzle moves pieces; they are aligned to it.
+    /// Bytes within which the swizzle moves vec16s; they are aligned to it.
     window: u32,
     /// Bytes of 16 rows.
     block_bytes: u32,
@@ -26,9 +29,9 @@ pub struct LaneAddress {
 
 impl LaneAddress {
     #[inline(always)]
-    fn new(tile: u32, head_dim: usize, (row, piece): (u32, u32)) -> Self {
+    fn new(tile: u32, head_dim: usize, (row, vec16): (u32, u32)) -> Self {
         Self {
-            base: tile + offset(head_dim, row, piece),
+            base: tile + offset(head_dim, row, vec16),
             window: window_bytes(head_dim),
             block_bytes: TILE_K as u32 * row_bytes(head_dim),
         }
@@ -37,26 +40,26 @@ impl LaneAddress {
     /// For Q, as operand A.
     #[inline(always)]
     pub fn q(tile: u32, head_dim: usize, lane: u32) -> Self {
-        Self::new(tile, head_dim, a_row_piece(lane))
+        Self::new(tile, head_dim, a_row_vec16(lane))
     }
 
     /// For K, as operand B.
     #[inline(always)]
     pub fn k(tile: u32, head_dim: usize, lane: u32) -> Self {
-        Self::new(tile, head_dim, k_row_piece(lane))
+        Self::new(tile, head_dim, k_row_vec16(lane))
     }
 
     /// For V, as operand B.
     #[inline(always)]
     pub fn v(tile: u32, head_dim: usize, lane: u32) -> Self {
-        Self::new(tile, head_dim, v_row_piece(lane))
+        Self::new(tile, head_dim, v_row_vec16(lane))
     }
 
-    /// Rows `16·block ..`, pieces `2·step ..`: an xor that few steps differ in, and a constant.
+    /// Rows `16·block ..`, vec16s `2·step ..`: an xor that few steps differ in, and a constant.
     #[inline(always)]
     pub fn at(&self, block: usize, step: usize) -> u32 {
-        let step_bytes = 2 * step as u32 * PIECE_BYTES;
-        // The swizzle's xor splits: 2·step has no bit in common with the lane's piece, 0 or 1.
+        let step_bytes = 2 * step as u32 * VEC16_BYTES;
+        // The swizzle's xor splits: 2·step has no bit in common with the lane's vec16, 0 or 1.
         let moved = self.base ^ (step_bytes % self.window);
         moved + step_bytes / self.window * self.window + block as u32 * self.block_bytes
     }
@@ -65,19 +68,19 @@ impl LaneAddress {
 /// Registers of operand A by rows: of row `i`, the pair in the left and the pair in the right half of the tile.
 pub type Operand<const ROWS: usize> = [[u32; 2]; ROWS];
 
-/// Fragments of Q: kept in registers, or loaded anew for each block of keys.
-pub struct QFragments<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool> {
+/// Fragments of Q: kept in registers, or loaded again for each block of keys.
+pub struct QFragments<K, const ROWS: usize, const K_STEPS: usize> {
     registers: [Operand<ROWS>; K_STEPS],
+    kernel: PhantomData<K>,
 }
 
-impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
-    QFragments<ROWS, K_STEPS, IN_REGISTERS>
-{
+impl<K: MmaKernel, const ROWS: usize, const K_STEPS: usize> QFragments<K, ROWS, K_STEPS> {
     /// Nothing is read yet.
     #[inline(always)]
     pub fn new() -> Self {
         Self {
             registers: [[[0; 2]; ROWS]; K_STEPS],
+            kernel: PhantomData,
         }
     }
 
@@ -88,10 +91,9 @@ impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     /// the same call.
     #[inline(always)]
     pub unsafe fn fill(&mut self, address: LaneAddress) {
-        if IN_REGISTERS {
+        if K::CONFIG.q_in_registers {
             for step in 0..K_STEPS {
-                // SAFETY: forwarded to the caller.
-                self.registers[step] = unsafe { Self::load(address, step) };
+                self.registers[step] = Self::load(address, step);
             }
         }
     }
@@ -102,12 +104,11 @@ impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     unsafe fn load(address: LaneAddress, step: usize) -> Operand<ROWS> {
         let mut operand = [[0; 2]; ROWS];
         let address = LaneAddress {
-            base: opaque(address.base),
+            base: black_box(address.base),
             ..address
         };
         for tile in 0..ROWS / 2 {
-            // SAFETY: forwarded to the caller.
-            let a = unsafe { load_x4(address.at(tile, step)) };
+            let a = load_x4(address.at(tile, step));
             operand[2 * tile] = [a[0], a[2]];
             operand[2 * tile + 1] = [a[1], a[3]];
         }
@@ -118,11 +119,10 @@ impl<const ROWS: usize, const K_STEPS: usize, const IN_REGISTERS: bool>
     /// As [`QFragments::fill`].
     #[inline(always)]
     unsafe fn get(&self, address: LaneAddress, step: usize) -> Operand<ROWS> {
-        if IN_REGISTERS {
+        if K::CONFIG.q_in_registers {
             self.registers[step]
         } else {
-            // SAFETY: forwarded to the caller.
-            unsafe { Self::load(address, step) }
+            Self::load(address, step)
         }
     }
 }
@@ -147,8 +147,7 @@ pub unsafe fn multiply<E: Element, const ROWS: usize, const COLS: usize>(
             acc[lower][col + 1],
         ];
         let a = [a[upper][0], a[lower][0], a[upper][1], a[lower][1]];
-        // SAFETY: forwarded to the caller.
-        let c = unsafe { E::multiply_add(a, b, c) };
+        let c = E::multiply_add(a, b, c);
         acc[upper][col] = c[0];
         acc[upper][col + 1] = c[1];
         acc[lower][col] = c[2];
@@ -161,29 +160,19 @@ pub unsafe fn multiply<E: Element, const ROWS: usize, const COLS: usize>(
 /// # Safety
 /// Q and K are in shared memory and visible to the warp; all 32 lanes must reach the same call.
 #[inline(always)]
-pub unsafe fn qk<
-    E: Element,
-    const ROWS: usize,
-    const COLS: usize,
-    const K_STEPS: usize,
-    const Q_IN_REGISTERS: bool,
->(
-    q: &QFragments<ROWS, K_STEPS, Q_IN_REGISTERS>,
+pub unsafe fn qk<K: MmaKernel, const ROWS: usize, const COLS: usize, const K_STEPS: usize>(
+    q: &QFragments<K, ROWS, K_STEPS>,
     q_address: LaneAddress,
     k: LaneAddress,
 ) -> [[f32; COLS]; ROWS] {
     let mut acc_s = [[0.0; COLS]; ROWS];
     for step in 0..K_STEPS {
-        // SAFETY: forwarded to the caller.
-        let q_frag = unsafe { q.get(q_address, step) };
+        let q_frag = q.get(q_address, step);
         for keys in 0..COLS / LOAD_COLS {
             let col = keys * LOAD_COLS;
-            // SAFETY: forwarded to the caller.
-            unsafe {
-                let [b0, b1, b2, b3] = load_x4(k.at(keys, step));
-                multiply::<E, ROWS, COLS>(&mut acc_s, col, &q_frag, [b0, b1]);
-                multiply::<E, ROWS, COLS>(&mut acc_s, col + 2, &q_frag, [b2, b3]);
-            }
+            let [b0, b1, b2, b3] = load_x4(k.at(keys, step));
+            multiply::<K::Element, ROWS, COLS>(&mut acc_s, col, &q_frag, [b0, b1]);
+            multiply::<K::Element, ROWS, COLS>(&mut acc_s, col + 2, &q_frag, [b2, b3]);
         }
     }
     acc_s
@@ -199,8 +188,8 @@ pub fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
     let mut operand = [[0; 2]; ROWS];
     for i in 0..ROWS {
         operand[i] = [
-            E::pack(p[i][col], p[i][col + 1]),
-            E::pack(p[i][col + 2], p[i][col + 3]),
+            E::cvt_pair(p[i][col], p[i][col + 1]),
+            E::cvt_pair(p[i][col + 2], p[i][col + 3]),
         ];
     }
     operand
@@ -232,12 +221,9 @@ pub unsafe fn pv<E: Element, const ROWS: usize, const S_COLS: usize, const O_COL
         let p_frag = p_operand::<E, ROWS, S_COLS>(p, step);
         for part in 0..parts {
             let col = part * LOAD_COLS;
-            // SAFETY: forwarded to the caller.
-            unsafe {
-                let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, part));
-                multiply::<E, ROWS, O_COLS>(acc_o, col, &p_frag, [b0, b1]);
-                multiply::<E, ROWS, O_COLS>(acc_o, col + 2, &p_frag, [b2, b3]);
-            }
+            let [b0, b1, b2, b3] = load_x4_transposed(v.at(step, part));
+            multiply::<E, ROWS, O_COLS>(acc_o, col, &p_frag, [b0, b1]);
+            multiply::<E, ROWS, O_COLS>(acc_o, col + 2, &p_frag, [b2, b3]);
             if step + 1 < steps {
                 let elements = ROWS * LOAD_COLS;
                 for index in part * elements / parts..(part + 1) * elements / parts {

@@ -28,7 +28,7 @@ pub fn is_plain(params: &ScoreParams) -> bool {
         alibi_slopes,
         alibi_batch_stride: _,
     } = params;
-    // A scale of 0 must not meet the −∞ of hidden keys, and a negative one turns a row's maximum into its minimum.
+    // A scale of 0 must not meet the −∞ of masked-out keys, and a negative one turns a row's maximum into its minimum.
     softcap.is_none() && *softmax_scale > 0.0 && alibi_slopes.is_none()
 }
 

@@ -4,7 +4,7 @@ use core::f32::consts::LOG2_E;
 
 use super::{alibi, is_plain};
 use crate::abi::{Positive, ScoreParams};
-use crate::math::tanh;
+use crate::math::{fma, tanh};
 
 /// Scores in the units the softmax works in.
 ///
@@ -52,7 +52,7 @@ impl ScoreTransform {
         let (factor, scale) = if softcap > 0.0 {
             (softmax_scale / softcap, 1.0)
         } else if slope != 0.0 || softmax_scale == 0.0 {
-            // A scale of 0 must not meet the −∞ of hidden keys.
+            // A scale of 0 must not meet the −∞ of masked-out keys.
             (softmax_scale, 1.0)
         } else {
             (1.0f32.copysign(softmax_scale), softmax_scale.abs())
@@ -78,9 +78,26 @@ impl ScoreTransform {
         distance: impl Fn(usize) -> i32,
         column: impl Fn(usize) -> i32,
     ) {
+        self.apply_with_slope(scores, distance, column, |_, _, _| {});
+    }
+
+    /// The same, giving `slope(i, j, s)` the derivative `s` of each score by the scaled product where that is not 1, which is
+    /// with a softcap: `1 − tanh²`.
+    #[inline(always)]
+    pub fn apply_with_slope<const COLS: usize, const ROWS: usize>(
+        &self,
+        scores: &mut [[f32; COLS]; ROWS],
+        distance: impl Fn(usize) -> i32,
+        column: impl Fn(usize) -> i32,
+        mut slope: impl FnMut(usize, usize, f32),
+    ) {
         if self.softcap > 0.0 {
-            for score in scores.as_flattened_mut() {
-                *score = self.softcap * tanh(*score * self.factor);
+            for (i, row) in scores.iter_mut().enumerate() {
+                for (j, score) in row.iter_mut().enumerate() {
+                    let tanh = tanh(*score * self.factor);
+                    slope(i, j, fma(-tanh, tanh, 1.0));
+                    *score = self.softcap * tanh;
+                }
             }
         } else if self.factor != 1.0 {
             for score in scores.as_flattened_mut() {

@@ -2,8 +2,8 @@
 
 use cuda_std::global;
 
-use super::{LANES, Place, Row};
-use crate::abi::ForwardParams;
+use super::{LANES, Row, ThreadLayout};
+use crate::abi::{ForwardParams, TensorArg};
 use crate::tile::row_state::Finalized;
 use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
@@ -16,10 +16,10 @@ const RUN: usize = 4;
 /// # Safety
 /// `params` describes live allocations; all lanes of a warp must reach the same call.
 #[inline(always)]
-pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
+pub unsafe fn store<const ROWS: usize, const O_COLS: usize>(
     acc_o: &[[f32; O_COLS]; ROWS],
     rows: &[Row; ROWS],
-    place: Place<THREADS>,
+    layout: ThreadLayout,
     params: &ForwardParams,
     sequence: Sequence,
     head: u32,
@@ -29,42 +29,71 @@ pub unsafe fn store<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
     let head_address = sequence.q_address(o, head, F32_BYTES);
     let lse_address = sequence.lse_address(params, head);
     let row_bytes = o.seq_stride * F32_BYTES as i64;
-    let misaligned = (head_address | row_bytes as u64) % (RUN as u32 * F32_BYTES) as u64 != 0;
-    let vectors = o.dim_stride == 1 && !misaligned;
-
     for i in 0..ROWS {
         // SAFETY: all lanes run the same loop.
         let Finalized { norm, lse } = unsafe { rows[i].finalize() };
-        let row = m_begin + place.row(i);
+        let row = m_begin + layout.row(i);
         if row >= sequence.seq_q {
             continue;
         }
-        let row_address = head_address.wrapping_add_signed(row as i64 * row_bytes);
-        for j in 0..O_COLS / RUN {
-            let col = place.lane * RUN as u32 + (j * RUN * LANES) as u32;
-            let mut run = [0.0; RUN];
-            for step in 0..RUN {
-                run[step] = acc_o[i][j * RUN + step] * norm;
-            }
-            if vectors && col + RUN as u32 <= params.attention.head_dim_v {
-                // SAFETY: the four columns exist and are aligned.
-                unsafe { global::store4(row_address + (col * F32_BYTES) as u64, run) };
-            } else {
-                for step in 0..RUN {
-                    let dim = col + step as u32;
-                    if dim < params.attention.head_dim_v {
-                        let offset = dim as i64 * o.dim_stride * F32_BYTES as i64;
-                        // SAFETY: the column exists.
-                        unsafe {
-                            global::store(row_address.wrapping_add_signed(offset), run[step])
-                        };
-                    }
-                }
-            }
+        let mut values = [0.0; O_COLS];
+        for (value, acc) in values.iter_mut().zip(&acc_o[i]) {
+            *value = acc * norm;
         }
-        if place.lane == 0 {
+        let to = RowOfTensor {
+            tensor: o,
+            address: head_address.wrapping_add_signed(row as i64 * row_bytes),
+            dims: params.attention.head_dim_v,
+        };
+        store_row(&to, layout, &values);
+        if layout.lane == 0 {
             // SAFETY: lse has an element for every row.
             unsafe { global::store(lse_address + row as u64 * F32_BYTES as u64, lse) };
+        }
+    }
+}
+
+/// One row of a head of a tensor.
+pub struct RowOfTensor<'a> {
+    pub tensor: &'a TensorArg,
+    /// Of its first component.
+    pub address: u64,
+    /// Components that there are.
+    pub dims: u32,
+}
+
+/// Writes a thread's columns of a row: runs of [`RUN`], as [`pv`](super::gemm::pv) leaves them.
+///
+/// # Safety
+/// The row lies in a live allocation, and is the half-warp's own.
+#[inline(always)]
+pub unsafe fn store_row<const COLS: usize>(
+    to: &RowOfTensor<'_>,
+    layout: ThreadLayout,
+    values: &[f32; COLS],
+) {
+    let &RowOfTensor {
+        tensor,
+        address,
+        dims,
+    } = to;
+    let is_aligned = address.is_multiple_of((RUN as u32 * F32_BYTES) as u64);
+    let is_vec16 = tensor.dim_stride == 1 && is_aligned;
+    for j in 0..COLS / RUN {
+        let col = layout.lane * RUN as u32 + (j * RUN * LANES) as u32;
+        let run: [f32; RUN] = core::array::from_fn(|step| values[j * RUN + step]);
+        if is_vec16 && col + RUN as u32 <= dims {
+            // SAFETY: the four columns exist and are aligned.
+            unsafe { global::store4(address + (col * F32_BYTES) as u64, run) };
+        } else {
+            for step in 0..RUN {
+                let dim = col + step as u32;
+                if dim < dims {
+                    let offset = dim as i64 * tensor.dim_stride * F32_BYTES as i64;
+                    // SAFETY: the column exists.
+                    unsafe { global::store(address.wrapping_add_signed(offset), run[step]) };
+                }
+            }
         }
     }
 }

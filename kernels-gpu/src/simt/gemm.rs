@@ -3,49 +3,42 @@
 use cuda_std::math::fma;
 use cuda_std::shared;
 
-use super::{BLOCK_N, HIDDEN, LANES, Place, SCORE_COLS, Scores};
-use crate::config::simt::SimtTile;
-use crate::tile::opaque;
+use super::{BLOCK_N, LANES, MASKED_OUT, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
+use crate::config::simt::SimtConfig;
+use crate::tile::black_box;
 use crate::units::F32_BYTES;
 
 /// Contraction steps one 16-byte load covers.
 const STEP: usize = 4;
 
-/// S += Q Kᵀ over up to `K_CHUNK` head dimensions.
+/// S += Q Kᵀ over up to `k_chunk` head dimensions.
 ///
 /// `q_smem` points at the chunk's first dimension of the Q tile; `dims` head dimensions remain.
 ///
 /// # Safety
 /// Q and the chunk of K are in shared memory and visible to this thread.
 #[inline(always)]
-pub unsafe fn qk<
-    const THREADS: u32,
-    const ROWS: usize,
-    const HEAD_DIM: usize,
-    const K_CHUNK: usize,
->(
+pub unsafe fn qk<K: SimtKernel, const ROWS: usize>(
     acc_s: &mut Scores<ROWS>,
     q_smem: u32,
     k_smem: u32,
-    place: Place<THREADS>,
+    layout: ThreadLayout,
     dims: u32,
 ) {
-    let q_row_bytes = (HEAD_DIM + SimtTile::ROW_PAD) as u32 * F32_BYTES;
-    let k_row_bytes = (K_CHUNK + SimtTile::ROW_PAD) as u32 * F32_BYTES;
-    let mut q_address = q_smem + place.row(0) * q_row_bytes;
-    let mut k_address = k_smem + place.lane * k_row_bytes;
-    let mut steps = opaque(dims.min(K_CHUNK as u32).div_ceil(STEP as u32));
+    let q_row_bytes = (K::CONFIG.head_dim + SimtConfig::ROW_PAD) as u32 * F32_BYTES;
+    let k_row_bytes = (K::CONFIG.k_chunk + SimtConfig::ROW_PAD) as u32 * F32_BYTES;
+    let mut q_address = q_smem + layout.row(0) * q_row_bytes;
+    let mut k_address = k_smem + layout.lane * k_row_bytes;
+    let mut steps = black_box(dims.min(K::CONFIG.k_chunk as u32).div_ceil(STEP as u32));
     while steps > 0 {
         let mut q_frag = [[0.0; STEP]; ROWS];
         for i in 0..ROWS {
-            let row = i as u32 * Place::<THREADS>::groups();
-            // SAFETY: forwarded to the caller.
-            q_frag[i] = unsafe { shared::load4(q_address + row * q_row_bytes) };
+            let row = i as u32 * layout.row_groups;
+            q_frag[i] = shared::load4(q_address + row * q_row_bytes);
         }
         for j in 0..SCORE_COLS {
             let row = (j * LANES) as u32;
-            // SAFETY: forwarded to the caller.
-            let k_frag = unsafe { shared::load4(k_address + row * k_row_bytes) };
+            let k_frag = shared::load4(k_address + row * k_row_bytes);
             for i in 0..ROWS {
                 for step in 0..STEP {
                     acc_s[i][j] = fma(q_frag[i][step], k_frag[step], acc_s[i][j]);
@@ -59,25 +52,20 @@ pub unsafe fn qk<
 }
 
 /// Bytes between two rows of P in shared memory.
-const P_ROW_BYTES: u32 = (BLOCK_N + SimtTile::P_PAD) as u32 * F32_BYTES;
+pub const P_ROW_BYTES: u32 = (BLOCK_N + SimtConfig::P_PAD) as u32 * F32_BYTES;
 
 /// Hands P from its score layout to the half-warp that multiplies with it.
 ///
 /// # Safety
 /// The half-warp is done reading its rows of P.
 #[inline(always)]
-pub unsafe fn store_p<const THREADS: u32, const ROWS: usize>(
-    p: &Scores<ROWS>,
-    p_smem: u32,
-    place: Place<THREADS>,
-) {
-    let address = p_smem + place.row(0) * P_ROW_BYTES + place.lane * F32_BYTES;
+pub unsafe fn store_p<const ROWS: usize>(p: &Scores<ROWS>, p_smem: u32, layout: ThreadLayout) {
+    let address = p_smem + layout.row(0) * P_ROW_BYTES + layout.lane * F32_BYTES;
     for i in 0..ROWS {
-        let row = i as u32 * Place::<THREADS>::groups();
+        let row = i as u32 * layout.row_groups;
         for j in 0..SCORE_COLS {
             let col = (j * LANES) as u32;
-            // SAFETY: forwarded to the caller.
-            unsafe { shared::store(address + row * P_ROW_BYTES + col * F32_BYTES, p[i][j]) };
+            shared::store(address + row * P_ROW_BYTES + col * F32_BYTES, p[i][j]);
         }
     }
 }
@@ -90,29 +78,27 @@ pub unsafe fn store_p<const THREADS: u32, const ROWS: usize>(
 /// # Safety
 /// P and the chunk of V are in shared memory and visible to this thread.
 #[inline(always)]
-pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
+pub unsafe fn pv<const ROWS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
     p_smem: u32,
     v_smem: u32,
-    place: Place<THREADS>,
+    layout: ThreadLayout,
     keys: u32,
 ) {
     let v_row_bytes = (O_COLS * LANES) as u32 * F32_BYTES;
-    let mut p_address = p_smem + place.row(0) * P_ROW_BYTES;
-    let mut v_address = v_smem + place.lane * STEP as u32 * F32_BYTES;
-    let mut steps = opaque(keys.div_ceil(STEP as u32));
+    let mut p_address = p_smem + layout.row(0) * P_ROW_BYTES;
+    let mut v_address = v_smem + layout.lane * STEP as u32 * F32_BYTES;
+    let mut steps = black_box(keys.div_ceil(STEP as u32));
     while steps > 0 {
         let mut p_frag = [[0.0; STEP]; ROWS];
         for i in 0..ROWS {
-            let row = i as u32 * Place::<THREADS>::groups();
-            // SAFETY: forwarded to the caller.
-            p_frag[i] = unsafe { shared::load4(p_address + row * P_ROW_BYTES) };
+            let row = i as u32 * layout.row_groups;
+            p_frag[i] = shared::load4(p_address + row * P_ROW_BYTES);
         }
         for step in 0..STEP {
             for j in 0..O_COLS / STEP {
                 let offset = step as u32 * v_row_bytes + (j * STEP * LANES) as u32 * F32_BYTES;
-                // SAFETY: forwarded to the caller.
-                let v_frag = unsafe { shared::load4(v_address + offset) };
+                let v_frag = shared::load4(v_address + offset);
                 for i in 0..ROWS {
                     for col in 0..STEP {
                         let o = &mut acc_o[i][j * STEP + col];
@@ -127,37 +113,35 @@ pub unsafe fn pv<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
     }
 }
 
-/// [`pv`] for a block with hidden keys: [`HIDDEN`] contributes nothing, even where V is not finite.
+/// [`pv`] for a block with masked-out keys: [`MASKED_OUT`] contributes nothing, even where V is not finite.
 ///
 /// One key at a time, as selecting among four at once takes more registers than there are.
 ///
 /// # Safety
 /// As [`pv`].
 #[inline(always)]
-pub unsafe fn pv_guarded<const THREADS: u32, const ROWS: usize, const O_COLS: usize>(
+pub unsafe fn pv_masked<const ROWS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
     p_smem: u32,
     v_smem: u32,
-    place: Place<THREADS>,
+    layout: ThreadLayout,
     keys: u32,
 ) {
     let v_row_bytes = (O_COLS * LANES) as u32 * F32_BYTES;
-    let mut p_address = p_smem + place.row(0) * P_ROW_BYTES;
-    let mut v_address = v_smem + place.lane * STEP as u32 * F32_BYTES;
-    let mut keys = opaque(keys);
+    let mut p_address = p_smem + layout.row(0) * P_ROW_BYTES;
+    let mut v_address = v_smem + layout.lane * STEP as u32 * F32_BYTES;
+    let mut keys = black_box(keys);
     while keys > 0 {
         let mut p_frag = [0.0; ROWS];
         for i in 0..ROWS {
-            let row = i as u32 * Place::<THREADS>::groups();
-            // SAFETY: forwarded to the caller.
-            p_frag[i] = unsafe { shared::load(p_address + row * P_ROW_BYTES) };
+            let row = i as u32 * layout.row_groups;
+            p_frag[i] = shared::load(p_address + row * P_ROW_BYTES);
         }
         for j in 0..O_COLS / STEP {
             let offset = (j * STEP * LANES) as u32 * F32_BYTES;
-            // SAFETY: forwarded to the caller.
-            let v_frag = unsafe { shared::load4(v_address + offset) };
+            let v_frag = shared::load4(v_address + offset);
             for i in 0..ROWS {
-                let visible = p_frag[i].to_bits() != HIDDEN.to_bits();
+                let visible = p_frag[i].to_bits() != MASKED_OUT.to_bits();
                 for col in 0..STEP {
                     let o = &mut acc_o[i][j * STEP + col];
                     if visible {

@@ -41,7 +41,7 @@ impl BlockRange {
         }
     }
 
-    /// The blocks that queries `begin..end`, if any, need; block `hidden` alone if they see no key.
+    /// The blocks that queries `begin..end`, if any, need; block `masked_out` alone if they see no key.
     ///
     /// Chosen at the end, as a value that is left open on one path keeps a register through a kernel's loop.
     #[inline(always)]
@@ -50,13 +50,13 @@ impl BlockRange {
         band: Band,
         seq_kv: u32,
         block_n: u32,
-        hidden: u32,
+        masked_out: u32,
     ) -> Self {
         let range = Self::new(begin, end, band, seq_kv, block_n);
         if begin < end && range.begin < range.end {
             range
         } else {
-            Self::hidden(hidden)
+            Self::masked_out(masked_out)
         }
     }
 
@@ -80,7 +80,7 @@ impl BlockRange {
 
     /// Block `block` alone, none of whose keys any row sees.
     #[inline(always)]
-    pub fn hidden(block: u32) -> Self {
+    pub fn masked_out(block: u32) -> Self {
         Self {
             begin: block,
             end: block + 1,

@@ -3,9 +3,9 @@
 use crate::abi::Band;
 use crate::tile::block_range::visible_keys;
 
-/// Sets the scores of hidden keys to −∞; the arguments are those of [`mark_hidden`].
+/// Sets the scores of masked-out keys to −∞; the arguments are those of [`mark_masked_out`].
 #[inline(always)]
-pub fn hide<const COLS: usize, const ROWS: usize>(
+pub fn apply_mask<const COLS: usize, const ROWS: usize>(
     scores: &mut [[f32; COLS]; ROWS],
     query: impl Fn(usize) -> u32,
     first_key: u32,
@@ -13,7 +13,7 @@ pub fn hide<const COLS: usize, const ROWS: usize>(
     band: Band,
     seq_kv: u32,
 ) {
-    mark_hidden(
+    mark_masked_out(
         scores,
         query,
         first_key,
@@ -24,12 +24,12 @@ pub fn hide<const COLS: usize, const ROWS: usize>(
     );
 }
 
-/// Sets the elements of hidden keys to `mark`.
+/// Sets the elements of masked-out keys to `mark`.
 ///
 /// Row `i` of `tile` belongs to query `query(i)`; its element `j` to key `first_key + column(j)`, where `column` gives
 /// compile-time constants, so that only two comparisons an element remain.
 #[inline(always)]
-pub fn mark_hidden<const COLS: usize, const ROWS: usize>(
+pub fn mark_masked_out<const COLS: usize, const ROWS: usize>(
     tile: &mut [[f32; COLS]; ROWS],
     query: impl Fn(usize) -> u32,
     first_key: u32,

@@ -2,12 +2,14 @@
 //! tile of queries sees, which tile a block works on, and the running softmax.
 
 pub mod block_range;
+pub mod grid;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
+#[cfg(target_arch = "nvptx64")]
+pub mod non_finite;
 pub mod query_range;
 pub mod row_state;
 pub mod rows;
-pub mod schedule;
 #[cfg(target_arch = "nvptx64")]
 pub mod sequence;
 #[cfg(target_arch = "nvptx64")]
@@ -15,11 +17,11 @@ pub mod softmax;
 #[cfg(target_arch = "nvptx64")]
 pub mod source;
 
-/// Hides a value from the optimiser: a loop bounded by it stays rolled (the build's high unrolling threshold
+/// Hides a value from the optimiser, as `std::hint::black_box` does: a loop bounded by it stays rolled (the build's high unrolling threshold
 /// is meant for loops over register arrays), and what is computed from it is not kept in registers.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-pub fn opaque(value: u32) -> u32 {
+pub fn black_box(value: u32) -> u32 {
     let result: u32;
     // SAFETY: moves a register. Not `pure`, so that it is not hoisted out of a loop.
     unsafe {
@@ -29,10 +31,10 @@ pub fn opaque(value: u32) -> u32 {
     result
 }
 
-/// [`opaque`] for 64 bits.
+/// [`black_box`] for 64 bits.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-pub fn opaque64(value: u64) -> u64 {
+pub fn black_box64(value: u64) -> u64 {
     let result: u64;
     // SAFETY: as above.
     unsafe {

@@ -15,13 +15,8 @@ impl QueryRange {
     /// The tiles of `block_m` queries that see a key of `key_begin..key_end` (not empty, and not beyond the sequence).
     #[inline(always)]
     pub fn new(key_begin: u32, key_end: u32, band: Band, seq_q: u32, block_m: u32) -> Self {
-        let transposed = Band {
-            lower: -band.upper,
-            upper: -band.lower,
-        };
-        Self(BlockRange::new(
-            key_begin, key_end, transposed, seq_q, block_m,
-        ))
+        let band = band.transposed();
+        Self(BlockRange::new(key_begin, key_end, band, seq_q, block_m))
     }
 
     /// First tile with a query that sees a key.

@@ -11,14 +11,14 @@
 //! and no maximum is taken. [`RowState::update_max`] makes `m` the maximum; [`RowState::accumulate`] leaves it stale.
 //!
 //! Nothing here depends on a target or on which lanes share a row: `softmax.rs` (simt, mma) and
-//! `wgmma/device/softmax.rs` reduce over lanes, host code merges partial results.
+//! `wgmma/forward/softmax.rs` reduce over lanes, host code merges partial results.
 
 use core::f32::consts::{LN_2, LOG2_E};
 
 use crate::math::{exp2, fma, log2, max};
 use crate::units::{EXPONENT_BIAS, EXPONENT_SHIFT, SMALLEST_EXPONENT};
 
-/// `row_max` of a row that has seen no key. Finite, so that it gives the −∞ of hidden keys the probability 0 without a
+/// `row_max` of a row that has seen no key. Finite, so that it gives the −∞ of masked-out keys the probability 0 without a
 /// test; no score in bits is less.
 const NO_KEY: f32 = f32::MIN;
 
@@ -70,7 +70,7 @@ impl<const LANES: u32> RowState<LANES> {
     /// Takes in scores whose largest is `block_max`, in bits, and turns them into probabilities under the new maximum;
     /// returns the factor for what was accumulated under the old one.
     ///
-    /// Hidden scores are −∞; a row that has seen no visible key gets zeros.
+    /// Masked-out scores are −∞; a row that has seen no visible key gets zeros.
     #[inline(always)]
     pub fn update_under<const COLS: usize>(
         &mut self,
@@ -298,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn hidden_scores_weigh_nothing() {
-        let hidden = [f32::NEG_INFINITY; 8];
-        let (row, o) = online(&hidden, &[1.0; 8]);
+    fn masked_out_scores_weigh_nothing() {
+        let masked_out = [f32::NEG_INFINITY; 8];
+        let (row, o) = online(&masked_out, &[1.0; 8]);
         assert_eq!((row, o), (Row::new(), 0.0));
         assert!(!row.has_max());
         let empty = Finalized {

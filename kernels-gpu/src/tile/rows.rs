@@ -10,14 +10,14 @@ impl SequenceRows {
     #[inline(always)]
     pub fn read(params: &AttentionParams, batch: u32, load: impl Fn(u64) -> i32) -> Self {
         let lengths = &params.lengths;
-        let (q_begin, seq_q, kv_begin, mut seq_kv) = if lengths.is_packed() {
+        let (q_begin, seq_q, kv_begin, mut seq_kv) = if lengths.has_cu_seqlens() {
             let extent = |ends: Option<DeviceAddress>, total, longest| {
                 let begin = element(ends, batch);
                 let end = begin + size_of::<i32>() as u64;
                 clamped((load(begin), load(end)), total, longest)
             };
             let q = extent(lengths.cu_seqlens_q, lengths.total_q, params.seq_q);
-            let kv = extent(lengths.cu_seqlens_kv, lengths.total_kv, params.seq_kv);
+            let kv = kv_rows(params, batch, &load);
             (q.0, q.1, kv.0, kv.1)
         } else {
             (0, params.seq_q, 0, params.seq_kv)
@@ -32,6 +32,19 @@ impl SequenceRows {
             kv_begin,
             seq_kv,
         }
+    }
+}
+
+/// First row and number of rows of k and v of sequence `batch`, those included that `seqused_kv` leaves unused.
+#[inline(always)]
+pub fn kv_rows(params: &AttentionParams, batch: u32, load: impl Fn(u64) -> i32) -> (u32, u32) {
+    let lengths = &params.lengths;
+    if lengths.has_cu_seqlens() {
+        let begin = element(lengths.cu_seqlens_kv, batch);
+        let end = begin + size_of::<i32>() as u64;
+        clamped((load(begin), load(end)), lengths.total_kv, params.seq_kv)
+    } else {
+        (0, params.seq_kv)
     }
 }
 
@@ -89,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_rows_are_cut_to_what_is_used() {
+    fn varlen_rows_are_cut_to_what_is_used() {
         let memory = [
             0, 4, 4, 9, /* kv */ 0, 6, 8, 20, /* used */ 3, 100, -1,
         ];

@@ -5,12 +5,12 @@ use cuda_std::global;
 use crate::abi::{
     AttentionParams, Band, ForwardParams, LengthsParams, MaskParams, SequenceRows, TensorArg,
 };
-use crate::tile::opaque;
+use crate::tile::black_box;
 
 /// One batch entry of a launch.
 #[derive(Clone, Copy)]
 pub struct Sequence {
-    /// Batch index for the strides of operands: 0 where sequences are packed.
+    /// Batch index for the strides of operands: 0 with cu_seqlens.
     pub batch: u32,
     /// First row of q and o.
     pub q_begin: u32,
@@ -28,10 +28,10 @@ impl Sequence {
     #[inline(always)]
     pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
         // Hidden, like what is below: kernels that come here for every tile or block of keys would keep in registers
-        // whether rows are packed, and which sides of the band are open.
+        // whether there are cu_seqlens, and which sides of the band are open.
         let params = &AttentionParams {
             lengths: LengthsParams {
-                total_q: opaque(params.lengths.total_q),
+                total_q: black_box(params.lengths.total_q),
                 ..params.lengths
             },
             ..*params
@@ -50,14 +50,14 @@ impl Sequence {
             kv_begin,
             seq_kv,
         } = rows;
-        let is_packed = opaque(params.lengths.total_q) != 0;
+        let has_cu_seqlens = black_box(params.lengths.total_q) != 0;
         let band = Band {
-            lower: opaque(params.mask.band.lower as u32) as i32,
-            upper: opaque(params.mask.band.upper as u32) as i32,
+            lower: black_box(params.mask.band.lower as u32) as i32,
+            upper: black_box(params.mask.band.upper as u32) as i32,
         };
         let mask = MaskParams::new(band, params.mask.corner());
         Self {
-            batch: if is_packed { 0 } else { batch },
+            batch: if has_cu_seqlens { 0 } else { batch },
             q_begin,
             kv_begin,
             seq_q,
@@ -105,15 +105,20 @@ impl Sequence {
     /// Address of row 0 of `head` of lse.
     #[inline(always)]
     pub fn lse_address(&self, forward: &ForwardParams, head: u32) -> u64 {
-        let params = &forward.attention;
-        let rows = if params.lengths.is_packed() {
+        self.row_address(&forward.attention, forward.lse, head)
+    }
+
+    /// Address of row 0 of `head` of an array of f32 at `array` that is laid out as lse.
+    #[inline(always)]
+    pub fn row_address(&self, params: &AttentionParams, array: u64, head: u32) -> u64 {
+        let rows = if params.lengths.has_cu_seqlens() {
             params.lengths.total_q
         } else {
             params.seq_q
         };
         let of_head = (self.batch as u64 * params.heads_q as u64 + head as u64) * rows as u64;
         let row = of_head + self.q_begin as u64;
-        forward.lse + row * size_of::<f32>() as u64
+        array + row * size_of::<f32>() as u64
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Source<const ELEM_BYTES: u32> {
     pub rows: u32,
     pub dims: u32,
     /// Whether every 16 bytes of a row's elements are contiguous and aligned.
-    pub vectors: bool,
+    pub is_vec16: bool,
 }
 
 impl<const ELEM_BYTES: u32> Source<ELEM_BYTES> {
@@ -29,7 +29,7 @@ impl<const ELEM_BYTES: u32> Source<ELEM_BYTES> {
             dim_bytes: operand.dim_stride * ELEM_BYTES as i64,
             rows,
             dims,
-            vectors: operand.dim_stride == 1 && aligned,
+            is_vec16: operand.dim_stride == 1 && aligned,
         }
     }
 }

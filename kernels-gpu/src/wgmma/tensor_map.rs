@@ -2,14 +2,14 @@
 //!
 //! k and v are 4-D tensors `[dim, seq, head, batch]`, innermost first, copied in boxes of 64 columns by some rows
 //! under the 128-byte swizzle. q and o are 5-D tensors `[dim, head of group, seq, group, batch]`, whose boxes of 64
-//! rows hold as many heads as a pack ([`Packing`]). All extents are the true ones: TMA reads zeros beyond them and
+//! rows hold as many heads as a pack ([`PackGqa`]). All extents are the true ones: TMA reads zeros beyond them and
 //! writes nothing there, which pads head_dim, ends the sequences and fills the last pack of a group.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::gqa::Packing;
+use super::pack_gqa::PackGqa;
 use crate::abi::{ForwardParams, TensorArg};
-use crate::config::wgmma::{PANEL_COLS, WARPGROUP_ROWS, WgmmaTile};
+use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS, WgmmaConfig};
 use crate::units::HALF_BYTES;
 
 /// An encoded `CUtensorMap`, passed to the kernel by value. `cuda_builder` raises the parameter's alignment
@@ -79,12 +79,12 @@ impl ForwardMaps {
     /// The maps for `forward` and a kernel of this tile shape.
     pub fn new(
         forward: &ForwardParams,
-        tile: &WgmmaTile,
-        packing: Packing,
+        config: &WgmmaConfig,
+        pack_gqa: PackGqa,
     ) -> Result<Self, Refusal> {
         let params = &forward.attention;
         let lengths = &params.lengths;
-        let (batch, seq_q, seq_kv) = if lengths.is_packed() {
+        let (batch, seq_q, seq_kv) = if lengths.has_cu_seqlens() {
             (1, lengths.total_q, lengths.total_kv)
         } else {
             (params.batch, params.seq_q, params.seq_kv)
@@ -92,11 +92,11 @@ impl ForwardMaps {
         let (d, d_v) = (params.head_dim, params.head_dim_v);
         let rows = |name, arg: &TensorArg, dim| {
             let axes = [
-                Axis::new(packing.group(), arg.head_stride, packing.heads()),
-                Axis::new(seq_q, arg.seq_stride, packing.query(WARPGROUP_ROWS)),
+                Axis::new(pack_gqa.group(), arg.head_stride, pack_gqa.heads()),
+                Axis::new(seq_q, arg.seq_stride, pack_gqa.query(WARPGROUP_ROWS)),
                 Axis::new(
                     params.heads_kv,
-                    arg.head_stride.saturating_mul(packing.group().into()),
+                    arg.head_stride.saturating_mul(pack_gqa.group().into()),
                     1,
                 ),
                 Axis::new(batch, arg.batch_stride, 1),
@@ -105,7 +105,7 @@ impl ForwardMaps {
         };
         let keys = |name, arg: &TensorArg, dim| {
             let axes = [
-                Axis::new(seq_kv, arg.seq_stride, tile.kv_box_rows()),
+                Axis::new(seq_kv, arg.seq_stride, config.kv_box_rows()),
                 Axis::new(params.heads_kv, arg.head_stride, 1),
                 Axis::new(batch, arg.batch_stride, 1),
             ];
@@ -163,7 +163,7 @@ fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexp
         box_dims: [1; MAX_RANK],
     };
     map.dims[0] = dim.into();
-    map.box_dims[0] = PANEL_COLS;
+    map.box_dims[0] = ATOM_COLS;
     for (i, axis) in axes.iter().enumerate() {
         map.dims[i + 1] = axis.extent.into();
         map.box_dims[i + 1] = axis.in_box;
@@ -183,7 +183,7 @@ fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexp
 mod tests {
     use super::*;
     use crate::abi::AttentionParams;
-    use crate::config::wgmma::HD128_SINGLE;
+    use crate::config::wgmma::HD128_NOCLUSTER;
     use bytemuck::Zeroable;
 
     const ARG: TensorArg = TensorArg {
@@ -232,19 +232,19 @@ mod tests {
             o: ARG,
             lse: 0,
         };
-        let maps = |packing| ForwardMaps::new(&params, &HD128_SINGLE, packing).unwrap();
-        let packed = maps(Packing::fewest_tiles(5, [7].into_iter(), 128));
-        for map in [packed.q, packed.o] {
+        let maps = |pack_gqa| ForwardMaps::new(&params, &HD128_NOCLUSTER, pack_gqa).unwrap();
+        let shared = maps(PackGqa::fewest_tiles(5, [7].into_iter(), 128));
+        for map in [shared.q, shared.o] {
             assert_eq!(map.rank, 5);
             // Five heads, not the eight of a pack: the others are the next group's, which a store must not touch.
             assert_eq!(map.dims, [96, 5, 7, 2, 3]);
             assert_eq!(map.strides, [192, 1536, 5 * 192, 2 << 20]);
             assert_eq!(map.box_dims, [64, 8, 8, 1, 1]);
         }
-        let unpacked = maps(Packing::none(5));
-        assert_eq!(unpacked.q.box_dims, [64, 1, 64, 1, 1]);
-        assert_eq!(unpacked.q.dims, packed.q.dims);
-        assert_eq!((unpacked.k, unpacked.v), (packed.k, packed.v));
+        let single = maps(PackGqa::none(5));
+        assert_eq!(single.q.box_dims, [64, 1, 64, 1, 1]);
+        assert_eq!(single.q.dims, shared.q.dims);
+        assert_eq!((single.k, single.v), (shared.k, shared.v));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use level::Level;
 use transfer::{Levels, Reader};
 use versions::Versions;
 
-use crate::error::source_line;
+use crate::error::SourceLines;
 use crate::ir::cfg::Graph;
 use crate::ir::{Inst, Kernel, Op, Operands, PRED_TRUE, Place};
 
@@ -186,6 +186,7 @@ pub(crate) fn divergences(kernel: &Kernel, source: &str) -> Vec<Divergence> {
         return Vec::new();
     }
     let analysis = Analysis::new(kernel);
+    let source = SourceLines::new(source);
     let mut found = Vec::new();
     for (pc, inst) in kernel.code.iter().enumerate() {
         let Some(needs) = needs(&inst.op, &analysis.levels) else {
@@ -199,7 +200,7 @@ pub(crate) fn divergences(kernel: &Kernel, source: &str) -> Vec<Divergence> {
         if control.level > allowed {
             found.push(Divergence {
                 line: inst.line,
-                text: source_line(source, inst.line),
+                text: source.quote(inst.line),
                 branch_line: control.line,
                 needs,
             });

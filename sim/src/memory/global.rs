@@ -3,7 +3,9 @@
 //! Kernels of one launch run on several CPU threads, so words are atomics with relaxed order: a racy
 //! kernel is a finding of the race check, never undefined behaviour here.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::HashMap;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
 
@@ -16,11 +18,17 @@ const OFFSET_BITS: u32 = 37;
 /// Most bytes of one allocation: half of its slot, so overruns of either sign miss everything.
 const MAX_BYTES: u64 = 1 << (OFFSET_BITS - 1);
 
-fn zeroed(words: usize) -> Box<[AtomicU32]> {
-    // `vec![0; n]` is mapped lazily by the allocator; atomics built one by one would not be.
-    let plain: Box<[u32]> = vec![0u32; words].into();
-    // SAFETY: `AtomicU32` has the size, alignment and bit validity of `u32`, and the box is owned.
-    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
+/// Words of 0, which the allocator maps lazily; `None` if there is no room.
+fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
+    if words == 0 {
+        return Some(Box::new([]));
+    }
+    let layout = Layout::array::<AtomicU32>(words).ok()?;
+    // SAFETY: the layout's size is not 0.
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast::<AtomicU32>();
+    let words = NonNull::slice_from_raw_parts(start, words);
+    // SAFETY: the memory has the layout of so many atomics, for which bytes of 0 are valid, and nobody else has it.
+    Some(unsafe { Box::from_raw(words.as_ptr()) })
 }
 
 /// One allocation.
@@ -33,14 +41,15 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    fn new(base: u64, bytes: u64) -> Self {
+    fn new(base: u64, bytes: u64) -> Result<Self, MemoryError> {
         let words = bytes.div_ceil(4) as usize;
-        Self {
+        let zeroed = |words| zeroed(words).ok_or(MemoryError::OutOfMemory { bytes });
+        Ok(Self {
             base,
             bytes,
-            data: zeroed(words),
-            written: zeroed(words.div_ceil(8)),
-        }
+            data: zeroed(words)?,
+            written: zeroed(words.div_ceil(8))?,
+        })
     }
 
     /// Element of 1, 2, 4 or 8 bytes at `offset` (in bounds, aligned to `size`).
@@ -172,7 +181,7 @@ impl Memory {
     /// to 256 bytes and far from every other allocation.
     ///
     /// # Errors
-    /// [`MemoryError::TooLarge`] above 64 GiB.
+    /// [`MemoryError::TooLarge`] above 64 GiB, [`MemoryError::OutOfMemory`] if the host has no room.
     pub fn alloc(&self, bytes: u64) -> Result<u64, MemoryError> {
         if bytes > MAX_BYTES {
             return Err(MemoryError::TooLarge {
@@ -182,7 +191,7 @@ impl Memory {
         }
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
         let base = (slots.len() as u64 + 1) << OFFSET_BITS;
-        slots.push(Some(Arc::new(Allocation::new(base, bytes))));
+        slots.push(Some(Arc::new(Allocation::new(base, bytes)?)));
         Ok(base)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Count, Counters};
-use crate::error::source_line;
+use crate::error::SourceLines;
 use crate::ir::{Kernel, Op};
 
 /// What one PTX line did.
@@ -74,13 +74,14 @@ impl Statistics {
             line.0 += *count;
             line.1 += tensor_macs;
         }
+        let source = SourceLines::new(source);
         for ((line, opcode), (count, tensor_macs)) in lines {
             let opcode = kernel.opcodes[opcode as usize].to_string();
             stats.thread_instructions += count.lanes;
             *stats.mix.entry(opcode.clone()).or_default() += count.warps;
             stats.lines.push(LineStatistics {
                 line,
-                text: source_line(source, line),
+                text: source.quote(line),
                 opcode,
                 warps: count.warps,
                 lanes: count.lanes,

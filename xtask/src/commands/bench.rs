@@ -2,7 +2,7 @@
 
 use xshell::{Shell, cmd};
 
-use crate::paths;
+use xtask::paths;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -15,7 +15,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
-    cmd!(sh, "cargo build --release --package ferroflash").run()?;
+    cmd!(sh, "cargo build --release --package ferroflash-cli").run()?;
     let binary = paths::target().join("release/ferroflash");
     let arguments = &args.side_by_side;
     cmd!(sh, "python3 bench/side_by_side.py {binary} {arguments...}").run()?;

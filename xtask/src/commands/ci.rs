@@ -1,20 +1,51 @@
 //! `cargo xtask ci`
 
-use xshell::{Shell, cmd};
+use std::time::Instant;
 
-use crate::commands::{docs, test, tidy};
-use crate::paths;
+use xshell::{Shell, cmd};
+use xtask::paths;
+
+use crate::commands::{docs, test};
+use crate::tools;
+
+/// A step's name, and how it is done.
+type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
+
+/// In the order they are done: what fails soonest first.
+const STEPS: [Step; 7] = [
+    ("formatting", |sh| {
+        Ok(cmd!(sh, "cargo fmt --all --check").run()?)
+    }),
+    ("lints", |sh| {
+        let lint = cmd!(
+            sh,
+            "cargo clippy --workspace --all-targets -- --deny warnings"
+        );
+        Ok(lint.run()?)
+    }),
+    ("imports", |_| tools::run_alone(&["tidy"])),
+    ("rustdoc", |sh| {
+        let _denied = sh.push_env("RUSTDOCFLAGS", "--deny warnings");
+        Ok(cmd!(sh, "cargo doc --workspace --no-deps --quiet").run()?)
+    }),
+    ("docs", |_| docs::run(&docs::Args::check())),
+    ("tests", |_| test::run(&test::Args::default())),
+    ("packages", |_| tools::run_alone(&["package"])),
+];
 
 pub fn run() -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
-    cmd!(sh, "cargo fmt --all --check").run()?;
-    cmd!(
-        sh,
-        "cargo clippy --workspace --all-targets -- --deny warnings"
-    )
-    .run()?;
-    tidy::run()?;
-    docs::run(&docs::Args::check())?;
-    test::run(&test::Args::default())
+    let mut times = Vec::new();
+    for (name, step) in STEPS {
+        let begin = Instant::now();
+        let outcome = step(&sh);
+        times.push(format!("{name} {:.0} s", begin.elapsed().as_secs_f64()));
+        if outcome.is_err() {
+            println!("ci: {}; {name} failed", times.join(", "));
+        }
+        outcome?;
+    }
+    println!("ci: {}", times.join(", "));
+    Ok(())
 }

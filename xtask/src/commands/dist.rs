@@ -8,7 +8,9 @@ use anyhow::Context;
 use serde_json::Value;
 use xshell::{Shell, cmd};
 
-use crate::{kernels, paths};
+use xtask::paths;
+
+use crate::tools;
 
 /// The script that runs everything in the packed folder.
 const RUN_TESTS: &str = include_str!("run-tests.sh");
@@ -23,11 +25,14 @@ pub fn run() -> anyhow::Result<()> {
         sh.create_dir(dist.join(folder))?;
     }
 
-    let build = kernels::compile()?;
-    for kernel in &build.kernels {
-        sh.copy_file(&kernel.ptx, dist.join("ptx"))?;
+    tools::run_alone(&["build"])?;
+    let manifest = fs::read_to_string(paths::ptx().join("manifest.json"))?;
+    let manifest: Value = serde_json::from_str(&manifest).context("the build's manifest")?;
+    for kernel in manifest["kernels"].as_array().into_iter().flatten() {
+        let ptx = kernel["ptx"].as_str().context("a kernel has PTX")?;
+        sh.copy_file(ptx, dist.join("ptx"))?;
     }
-    cmd!(sh, "cargo build --release --package ferroflash").run()?;
+    cmd!(sh, "cargo build --release --package ferroflash-cli").run()?;
     pack_binary(
         &sh,
         &paths::target().join("release/ferroflash"),
@@ -60,7 +65,7 @@ const NOT_PACKED: [&str; 1] = ["cuda_fake"];
 fn test_binaries(sh: &Shell) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let json = cmd!(
         sh,
-        "cargo test --release --no-run --package ferroflash-tests --package ferroflash --message-format=json"
+        "cargo test --release --no-run --package ferroflash-tests --package ferroflash --package ferroflash-insight --package ferroflash-testing --package ferroflash-cli --message-format=json"
     )
     .read()?;
     let mut binaries = Vec::new();

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use xshell::{Shell, cmd};
 
-use crate::paths;
+use xtask::paths;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -42,12 +42,7 @@ const PAGES: [&str; 1] = ["docs/how-it-works.md"];
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
-    // As the tests want it, so that nothing is built twice.
-    cmd!(
-        sh,
-        "cargo build --quiet --package ferroflash --profile test"
-    )
-    .run()?;
+    cmd!(sh, "cargo build --quiet --package ferroflash-cli").run()?;
     let fresh_folder = paths::target().join("docs");
     fs::create_dir_all(&fresh_folder)?;
     let mut stale = Vec::new();

@@ -2,13 +2,28 @@
 
 use std::path::Path;
 
-use cuda_builder::{compiler, tool};
+use cuda_builder::{Compiler, compiler, install, tool};
 
 use crate::commands::verify::has_gpu;
-use crate::paths;
+use xtask::paths;
 
-pub fn run() -> anyhow::Result<()> {
+#[derive(clap::Args)]
+pub struct Args {
+    /// Install what is missing first: a GPU compiler, ptxas and nvdisasm
+    #[arg(long)]
+    install: bool,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let workspace = paths::root();
+    if args.install {
+        install::compiler(workspace)?;
+        for tool in [tool::PTXAS, tool::NVDISASM] {
+            if let Err(error) = install::tool(&tool, &paths::tools_venv()) {
+                println!("not installed: {error}");
+            }
+        }
+    }
     println!(
         "GPU compiler (rustc ≥ {}.{} with rust-src), in order:",
         compiler::OLDEST.0,
@@ -24,10 +39,10 @@ pub fn run() -> anyhow::Result<()> {
             Err(why) => println!("  no       {origin}: {why}"),
         }
     }
-    if compiler::Compiler::find(workspace).is_none() {
+    if Compiler::find(workspace).is_err() {
         println!(
-            "  MISSING  install with `{}`",
-            compiler::INSTALL_COMMANDS.join("`, or `")
+            "  MISSING  `cargo xtask doctor --install` runs `{}`",
+            install::COMPILER_COMMANDS.join("`, or `")
         );
     }
 

@@ -7,7 +7,7 @@ use anyhow::Context;
 use safetensors::{Dtype, SafeTensors};
 use xshell::{Shell, cmd};
 
-use crate::paths;
+use xtask::paths;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let backend = &args.backend;
     cmd!(
         sh,
-        "cargo run --quiet --release --package ferroflash -- attend examples/minilm-layer.safetensors --output {output} --backend {backend}"
+        "cargo run --quiet --package ferroflash-cli -- attend examples/minilm-layer.safetensors --output {output} --backend {backend}"
     )
     .run()?;
 

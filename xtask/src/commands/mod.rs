@@ -1,7 +1,6 @@
 //! One module a command.
 
 pub mod bench;
-pub mod build;
 pub mod ci;
 pub mod dist;
 pub mod docs;
@@ -9,5 +8,4 @@ pub mod doctor;
 pub mod example;
 pub mod mutants;
 pub mod test;
-pub mod tidy;
 pub mod verify;

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::Context;
 use xshell::{Shell, cmd};
 
-use crate::paths;
-use crate::report::{Outcome, Report};
+use xtask::paths;
+use xtask::report::{Outcome, Report};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -45,13 +45,13 @@ impl Mutant {
 const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rescale: the accumulator keeps its old maximum",
-        file: "kernels-gpu/src/simt/mod.rs",
+        file: "kernels-gpu/src/simt/forward.rs",
         original: "*o *= rescale;",
         broken: "*o *= rescale.max(1.0);",
     },
     Mutant {
         name: "rescale: a factor below f32's normal numbers counts as 0",
-        file: "kernels-gpu/src/mma/mod.rs",
+        file: "kernels-gpu/src/mma/accumulator.rs",
         original: "any(underflows)",
         broken: "any(underflows && false)",
     },
@@ -75,9 +75,9 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "tail: the last partial chunk of V is left out",
-        file: "kernels-gpu/src/simt/mod.rs",
-        original: "keys.div_ceil(v_chunk)",
-        broken: "(keys / v_chunk).max(1)",
+        file: "kernels-gpu/src/simt/forward.rs",
+        original: "block.keys.div_ceil(v_chunk)",
+        broken: "(block.keys / v_chunk).max(1)",
     },
     Mutant {
         name: "stride: heads use the sequence stride",
@@ -87,33 +87,33 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "barrier: a chunk is read before it is visible",
-        file: "kernels-gpu/src/simt/mod.rs",
-        original: "            unsafe { sync_threads() };\n            if chunk + 1 < k_chunks {",
-        broken: "            if chunk + 1 < k_chunks {",
+        file: "kernels-gpu/src/simt/stages.rs",
+        original: "        sync_threads();\n        self.now",
+        broken: "        self.now",
     },
     Mutant {
         name: "wait: a block of K and V is multiplied before it has arrived",
-        file: "kernels-gpu/src/mma/mod.rs",
-        original: "            wait_group::<0>();\n            // SAFETY: the trip count",
-        broken: "            wait_group::<1>();\n            // SAFETY: the trip count",
+        file: "kernels-gpu/src/mma/kv_loader.rs",
+        original: "        wait_group::<0>();\n        // The barrier publishes",
+        broken: "        wait_group::<1>();\n        // The barrier publishes",
     },
     Mutant {
         name: "wait: scores are used while wgmma writes them",
-        file: "kernels-gpu/src/wgmma/device/consumer.rs",
-        original: "            self.scores(query);\n            self.acc_s.wait::<0>();",
-        broken: "            self.scores(query);\n            self.acc_s.wait::<1>();",
+        file: "kernels-gpu/src/wgmma/forward/consumer.rs",
+        original: "        self.issue_qk(q_operand);\n        self.acc_s.wait::<0>();",
+        broken: "        self.issue_qk(q_operand);\n        self.acc_s.wait::<1>();",
     },
     Mutant {
         name: "fence: TMA stores what it may not see yet",
-        file: "kernels-gpu/src/wgmma/device/epilogue.rs",
+        file: "kernels-gpu/src/wgmma/forward/epilogue.rs",
         original: "        tma::fence_shared();\n",
         broken: "",
     },
     Mutant {
         name: "order: lanes release what another still stores",
-        file: "kernels-gpu/src/wgmma/device/epilogue.rs",
-        original: "            warp::sync_warp();\n            own.release",
-        broken: "            own.release",
+        file: "kernels-gpu/src/wgmma/forward/epilogue.rs",
+        original: "        warp::sync_warp();\n        own.consumer_release",
+        broken: "        own.consumer_release",
     },
     Mutant {
         name: "cluster: an address from a descriptor lacks its block's rank",
@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let test = || {
         cmd!(
             sh,
-            "cargo test --quiet --package ferroflash-tests --test properties --test stress"
+            "cargo test --quiet --package ferroflash-tests --test backends -- properties:: stress::"
         )
         .quiet()
     };

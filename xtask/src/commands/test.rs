@@ -2,9 +2,10 @@
 
 use xshell::{Shell, cmd};
 
-use crate::commands::verify::{check_ptx, has_gpu};
-use crate::paths;
-use crate::report::{Outcome, Report};
+use crate::commands::verify::has_gpu;
+use crate::tools;
+use xtask::paths;
+use xtask::report::{Outcome, Report};
 
 #[derive(Default, clap::Args)]
 pub struct Args {
@@ -16,13 +17,13 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::default();
     if args.filter.is_empty() {
-        check_ptx(false, &mut report)?;
+        tools::run(&["ptx"], &mut report)?;
     }
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
     let filter = &args.filter;
     report.add(
-        match cmd!(sh, "cargo test --workspace -- {filter...}").run() {
+        match cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}").run() {
             Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
             Err(error) => Outcome::Failed(error.to_string()),
         },

@@ -2,9 +2,10 @@
 
 use xshell::{Shell, cmd};
 
-use crate::kernels::Tools;
-use crate::report::{Outcome, Report};
-use crate::{budgets, kernels, paths, ptx_checks};
+use xtask::paths;
+use xtask::report::{Outcome, Report};
+
+use crate::tools;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -24,7 +25,12 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::default();
-    check_ptx(args.pin_registers, &mut report)?;
+    let pin: &[&str] = if args.pin_registers {
+        &["--pin-registers"]
+    } else {
+        &[]
+    };
+    tools::run(&[&["ptx"], pin].concat(), &mut report)?;
 
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
@@ -43,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for backend in backends {
         let verify = cmd!(
             sh,
-            "cargo run --quiet --package ferroflash -- verify --backend {backend} --cases {cases} --seed {seed}"
+            "cargo run --quiet --package ferroflash-cli -- verify --backend {backend} --cases {cases} --seed {seed}"
         );
         if *backend == "cuda" && args.backend == "auto" && !has_gpu() {
             report.add(Outcome::NotRun(
@@ -63,29 +69,4 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 pub fn has_gpu() -> bool {
     std::path::Path::new("/proc/driver/nvidia/version").exists()
         || std::path::Path::new("/dev/nvidiactl").exists()
-}
-
-/// Builds the kernels and checks their PTX; without ptxas and nvdisasm what they tell is reported as not run.
-pub fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
-    let mut build = kernels::compile()?;
-    println!(
-        "{} kernels compiled by {}",
-        build.kernels.len(),
-        build.compiler
-    );
-    ptx_checks::check_text(&build, report)?;
-    match Tools::find_or_install() {
-        Ok(tools) => {
-            kernels::assemble(&mut build, &tools)?;
-            if pin_registers {
-                budgets::write(&build)?;
-            }
-            ptx_checks::check_resources(&build, &budgets::read()?, report);
-        }
-        Err(error) => {
-            let reason = format!("registers, spills and main loops: {error}");
-            report.add(Outcome::NotRun(reason));
-        }
-    }
-    Ok(())
 }

@@ -1,12 +1,12 @@
 //! Matrices in shared memory, as `wgmma` is told of them.
 //!
-//! They lie in panels of 64 elements (128 bytes) with the 128-byte swizzle, as TMA writes them:
-//! `[panel][row][128 bytes]`, every panel 1024-byte aligned (PTX ISA, "Strides", "Matrix Descriptor Format"). M and N are
+//! They lie in atom columns of 64 elements (128 bytes), each a column of swizzle atoms, with the 128-byte swizzle, as TMA writes them:
+//! `[atom column][row][128 bytes]`, every atom column 1024-byte aligned (PTX ISA, "Strides", "Matrix Descriptor Format"). M and N are
 //! the dimensions of A and B that D keeps, K the one that is contracted.
 //!
 //! ```text
-//! K-major    a row is one m (or n), a panel 64 consecutive k      q · k of attention: rows of Q and K, as they are stored
-//! MN-major   a row is one k, a panel 64 consecutive m (or n)      p · v of attention: rows of V, as they are stored
+//! K-major    a row is one m (or n), an atom column 64 consecutive k      q · k of attention: rows of Q and K, as they are stored
+//! MN-major   a row is one k, an atom column 64 consecutive m (or n)      p · v of attention: rows of V, as they are stored
 //! ```
 
 use core::marker::PhantomData;
@@ -14,28 +14,28 @@ use core::marker::PhantomData;
 /// Along which dimension the rows of an operand in shared memory run.
 pub trait Major: Copy {}
 
-/// Rows run along K; a panel has the operand's rows and no others: 64 of A, n of B.
+/// Rows run along K; an atom column has the operand's rows and no others: 64 of A, n of B.
 #[derive(Clone, Copy)]
 pub struct KMajor;
 
-/// Rows run along K and are some of the `PANEL_ROWS` that a panel has, from a multiple of eight on: a warpgroup's part of
+/// Rows run along K and are some of the `ATOM_COLUMN_ROWS` that an atom column has, from a multiple of eight on: a warpgroup's part of
 /// a matrix that several share.
 #[derive(Clone, Copy)]
-pub struct KMajorOf<const PANEL_ROWS: usize>;
+pub struct KMajorOf<const ATOM_COLUMN_ROWS: usize>;
 
 /// Rows run along M or N.
 #[derive(Clone, Copy)]
 pub struct MnMajor;
 
 impl Major for KMajor {}
-impl<const PANEL_ROWS: usize> Major for KMajorOf<PANEL_ROWS> {}
+impl<const ATOM_COLUMN_ROWS: usize> Major for KMajorOf<ATOM_COLUMN_ROWS> {}
 impl Major for MnMajor {}
 
 /// A matrix in shared memory: its address, strides and swizzle, and by its type how it lies.
 #[derive(Clone, Copy)]
 pub struct Descriptor<M: Major>(pub(super) u64, PhantomData<M>);
 
-/// Bytes of a panel's row, and of the unit in which a descriptor counts.
+/// Bytes of an atom column's row, and of the unit in which a descriptor counts.
 const ROW_BYTES: u32 = 128;
 const UNIT: u32 = 16;
 /// Shared-memory addresses a descriptor can name.
@@ -46,15 +46,15 @@ const STRIDE_OFFSET: u64 = ((8 * ROW_BYTES / UNIT) as u64) << 32;
 const SWIZZLE_128B: u64 = 1 << 62;
 
 impl Descriptor<KMajor> {
-    /// A matrix whose rows run along K and fill their panels. The leading offset is unused with this swizzle.
+    /// A matrix whose rows run along K and fill their atom columns. The leading offset is unused with this swizzle.
     #[inline(always)]
     pub fn k_major(address: u32) -> Self {
         Self::new(address, UNIT)
     }
 }
 
-impl<const PANEL_ROWS: usize> Descriptor<KMajorOf<PANEL_ROWS>> {
-    /// A matrix whose rows run along K, the first of them at `address`, among others of panels of `PANEL_ROWS`.
+impl<const ATOM_COLUMN_ROWS: usize> Descriptor<KMajorOf<ATOM_COLUMN_ROWS>> {
+    /// A matrix whose rows run along K, the first of them at `address`, among others of atom columns of `ATOM_COLUMN_ROWS`.
     #[inline(always)]
     pub fn k_major_of(address: u32) -> Self {
         Self::new(address, UNIT)
@@ -62,10 +62,10 @@ impl<const PANEL_ROWS: usize> Descriptor<KMajorOf<PANEL_ROWS>> {
 }
 
 impl Descriptor<MnMajor> {
-    /// A matrix whose rows run along M or N, with `panel_bytes` from a panel to the next.
+    /// A matrix whose rows run along M or N, with `atom_column_bytes` from an atom column to the next.
     #[inline(always)]
-    pub fn mn_major(address: u32, panel_bytes: u32) -> Self {
-        Self::new(address, panel_bytes)
+    pub fn mn_major(address: u32, atom_column_bytes: u32) -> Self {
+        Self::new(address, atom_column_bytes)
     }
 }
 

@@ -7,8 +7,8 @@ use syn::{LitInt, Token, parenthesized};
 
 use super::text::K_STEP;
 
-/// Elements of a 128-byte row, the width of a swizzled panel.
-const PANEL_ELEMS: usize = 64;
+/// Elements of a 128-byte row, the width of a swizzled atom column.
+const ATOM_COLS: usize = 64;
 const PANEL_ROW_BYTES: usize = 128;
 const ELEM_BYTES: usize = 2;
 /// Unit of the addresses in a matrix descriptor, in bytes.
@@ -19,8 +19,8 @@ pub const A_ROWS: usize = 64;
 /// Along which dimension an operand in shared memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Major {
-    /// Along K; of panels with so many rows, or with the operand's own.
-    K { panel_rows: Option<usize> },
+    /// Along K; of atom columns with so many rows, or with the operand's own.
+    K { atom_column_rows: Option<usize> },
     /// Along M or N.
     Mn,
 }
@@ -29,12 +29,17 @@ impl Major {
     /// The type that stands for it in `cuda_std::wgmma`, of an operand with `rows` rows where it lies along K.
     pub fn marker(self, rows: usize) -> Tokens {
         match self {
-            Self::K { panel_rows: None } => quote!(KMajor),
             Self::K {
-                panel_rows: Some(panel_rows),
+                atom_column_rows: None,
+            } => quote!(KMajor),
+            Self::K {
+                atom_column_rows: Some(atom_column_rows),
             } => {
-                assert!(panel_rows >= rows, "a panel holds the operand's rows");
-                quote!(KMajorOf<#panel_rows>)
+                assert!(
+                    atom_column_rows >= rows,
+                    "an atom column holds the operand's rows"
+                );
+                quote!(KMajorOf<#atom_column_rows>)
             }
             Self::Mn => quote!(MnMajor),
         }
@@ -44,11 +49,11 @@ impl Major {
     /// K.
     pub fn offset(self, step: usize, rows: usize) -> usize {
         let bytes = match self {
-            Self::K { panel_rows } => {
-                let steps_a_panel = PANEL_ELEMS / K_STEP;
-                let in_panel = step % steps_a_panel * K_STEP * ELEM_BYTES;
-                let panel_bytes = panel_rows.unwrap_or(rows) * PANEL_ROW_BYTES;
-                in_panel + step / steps_a_panel * panel_bytes
+            Self::K { atom_column_rows } => {
+                let steps_a_column = ATOM_COLS / K_STEP;
+                let in_column = step % steps_a_column * K_STEP * ELEM_BYTES;
+                let atom_column_bytes = atom_column_rows.unwrap_or(rows) * PANEL_ROW_BYTES;
+                in_column + step / steps_a_column * atom_column_bytes
             }
             Self::Mn => step * K_STEP * PANEL_ROW_BYTES,
         };
@@ -89,15 +94,17 @@ impl Parse for Major {
             return Err(syn::Error::new(major.span(), "an operand is `k` or `mn`"));
         }
         if !input.peek(syn::Ident) {
-            return Ok(Self::K { panel_rows: None });
+            return Ok(Self::K {
+                atom_column_rows: None,
+            });
         }
         let of: Ident = input.parse()?;
         if of != "of" {
             return Err(syn::Error::new(of.span(), "expected `k of ROWS`"));
         }
-        let panel_rows = input.parse::<LitInt>()?.base10_parse()?;
+        let atom_column_rows = input.parse::<LitInt>()?.base10_parse()?;
         Ok(Self::K {
-            panel_rows: Some(panel_rows),
+            atom_column_rows: Some(atom_column_rows),
         })
     }
 }

@@ -8,8 +8,8 @@ use super::text::Gemm;
 
 /// Threads of a warpgroup.
 const THREADS: usize = 128;
-/// Width of a panel in elements, and bytes of its rows.
-const PANEL: usize = 64;
+/// Width of an atom column in elements, and bytes of its rows.
+const ATOM_COLS: usize = 64;
 const LINE_BYTES: usize = 128;
 /// The accumulator's content before the multiplication.
 const BEFORE: f32 = 1000.0;
@@ -36,12 +36,12 @@ fn encode(ptx_type: &str, value: f32) -> u16 {
     (bits >> 31 << 15) as u16 | exponent << 10 | (bits >> 13 & 0x3ff) as u16
 }
 
-/// An operand's image in shared memory: panels of 64 elements with the 128-byte swizzle.
+/// An operand's image in shared memory: atom columns of 64 elements with the 128-byte swizzle.
 struct Image {
     bytes: Vec<u8>,
     /// Where the operand begins.
     begin: usize,
-    panel_bytes: usize,
+    atom_column_bytes: usize,
 }
 
 impl Image {
@@ -51,23 +51,25 @@ impl Image {
         (extent, depth): (usize, usize),
         element: fn(usize, usize) -> f32,
     ) -> Self {
-        // A part of a taller panel is its last rows.
-        let (panel_rows, panels, first_row) = match major {
-            Major::K { panel_rows } => {
-                let rows = panel_rows.unwrap_or(extent);
-                (rows, depth.div_ceil(PANEL), rows - extent)
+        // A part of a taller atom column is its last rows.
+        let (atom_column_rows, atom_columns, first_row) = match major {
+            Major::K { atom_column_rows } => {
+                let rows = atom_column_rows.unwrap_or(extent);
+                (rows, depth.div_ceil(ATOM_COLS), rows - extent)
             }
-            Major::Mn => (depth, extent.div_ceil(PANEL), 0),
+            Major::Mn => (depth, extent.div_ceil(ATOM_COLS), 0),
         };
-        let panel_bytes = panel_rows * LINE_BYTES;
-        let mut bytes = vec![0; panels * panel_bytes];
+        let atom_column_bytes = atom_column_rows * LINE_BYTES;
+        let mut bytes = vec![0; atom_columns * atom_column_bytes];
         for mn in 0..extent {
             for k in 0..depth {
                 let (row, column) = match major {
                     Major::K { .. } => (first_row + mn, k),
                     Major::Mn => (k, mn),
                 };
-                let offset = column / PANEL * panel_bytes + row * LINE_BYTES + column % PANEL * 2;
+                let offset = column / ATOM_COLS * atom_column_bytes
+                    + row * LINE_BYTES
+                    + column % ATOM_COLS * 2;
                 let swizzled = offset ^ (offset / LINE_BYTES % 8) << 4;
                 let value = encode(ptx_type, element(mn, k)).to_le_bytes();
                 bytes[swizzled..swizzled + 2].copy_from_slice(&value);
@@ -76,7 +78,7 @@ impl Image {
         Self {
             bytes,
             begin: first_row * LINE_BYTES,
-            panel_bytes,
+            atom_column_bytes,
         }
     }
 
@@ -84,7 +86,7 @@ impl Image {
     fn descriptor(&self, major: Major, address: usize) -> u64 {
         let leading = match major {
             Major::K { .. } => 16,
-            Major::Mn => self.panel_bytes,
+            Major::Mn => self.atom_column_bytes,
         };
         let field = |bytes: usize| (bytes >> 4) as u64;
         field(address + self.begin) | field(leading) << 16 | field(8 * LINE_BYTES) << 32 | 1 << 62
@@ -244,15 +246,17 @@ fn check(gemm: &Gemm, text: &str, accumulate: u32) {
     }
 }
 
-const K: Major = Major::K { panel_rows: None };
+const K: Major = Major::K {
+    atom_column_rows: None,
+};
 const K_OF_256: Major = Major::K {
-    panel_rows: Some(256),
+    atom_column_rows: Some(256),
 };
 
-/// Every form; of A at most 64 rows, so that panels of 128 rows are a part's.
+/// Every form; of A at most 64 rows, so that atom columns of 128 rows are a part's.
 fn forms() -> impl Iterator<Item = Form> {
     let k_of_128 = Major::K {
-        panel_rows: Some(128),
+        atom_column_rows: Some(128),
     };
     let of_a = [
         OperandA::Registers,

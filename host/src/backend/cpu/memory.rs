@@ -1,7 +1,10 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::memory::{FOREIGN_BUFFER, check_owned};
+use crate::sealed::Sealed;
 use crate::{Error, Memory};
 
 /// What the allocator gives anyway: beyond it, `alloc_zeroed` writes every byte itself instead of leaving
@@ -10,7 +13,10 @@ const ALIGN_BYTES: usize = 16;
 
 /// The host's heap as a backend's memory.
 #[derive(Debug, Default)]
-pub struct CpuMemory {}
+pub struct CpuMemory {
+    /// What its buffers are known by.
+    identity: Arc<()>,
+}
 
 /// An allocation on the host's heap.
 #[derive(Debug)]
@@ -18,6 +24,14 @@ pub struct CpuBuffer {
     start: NonNull<u8>,
     layout: Layout,
     size_bytes: usize,
+    owner: Arc<()>,
+}
+
+impl CpuBuffer {
+    /// The size that was asked for, in bytes.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
 }
 
 // SAFETY: a buffer owns its memory; writing through it takes `&mut`, or the promises of
@@ -33,13 +47,17 @@ impl Drop for CpuBuffer {
     }
 }
 
+impl Sealed for CpuMemory {}
+
 // SAFETY: an address is that of the allocation itself, exposed so that kernels may use it; work is
-// done before `forward_raw` returns, so a drop never outruns it.
+// done before `launch` returns, so a drop never outruns it.
 unsafe impl Memory for CpuMemory {
     type Buffer = CpuBuffer;
     type Mark = Instant;
 
-    const IS_QUEUED: bool = false;
+    fn is_queued(&self) -> bool {
+        false
+    }
 
     fn alloc(&mut self, bytes: usize) -> Result<CpuBuffer, Error> {
         let out_of_memory = || Error::OutOfMemory {
@@ -56,6 +74,7 @@ unsafe impl Memory for CpuMemory {
             start,
             layout,
             size_bytes: bytes,
+            owner: Arc::clone(&self.identity),
         })
     }
 
@@ -63,22 +82,37 @@ unsafe impl Memory for CpuMemory {
         buffer.size_bytes
     }
 
+    /// Not if another value of this type allocated it, although all lie on one heap: whoever has this memory mutably
+    /// then knows that nobody else reads or writes the buffer meanwhile.
+    fn owns(&self, buffer: &CpuBuffer) -> bool {
+        Arc::ptr_eq(&self.identity, &buffer.owner)
+    }
+
     fn address(&self, buffer: &CpuBuffer) -> u64 {
+        assert!(self.owns(buffer), "{FOREIGN_BUFFER}");
         buffer.start.as_ptr().expose_provenance() as u64
     }
 
     fn write(&mut self, buffer: &mut CpuBuffer, bytes: &[u8]) -> Result<(), Error> {
+        check_owned(self, buffer)?;
         assert!(bytes.len() <= buffer.size_bytes);
         // SAFETY: the length was just checked, and `&mut` keeps every other access out.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.start.as_ptr(), bytes.len()) }
         Ok(())
     }
 
-    fn read(&mut self, buffer: &CpuBuffer, bytes: &mut [u8]) -> Result<(), Error> {
-        assert!(bytes.len() <= buffer.size_bytes);
+    fn read_at(
+        &mut self,
+        buffer: &CpuBuffer,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), Error> {
+        check_owned(self, buffer)?;
+        assert!(offset <= buffer.size_bytes && bytes.len() <= buffer.size_bytes - offset);
         // SAFETY: the length was just checked, and the buffer is initialised from its allocation on.
         unsafe {
-            std::ptr::copy_nonoverlapping(buffer.start.as_ptr(), bytes.as_mut_ptr(), bytes.len());
+            let from = buffer.start.as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
         }
         Ok(())
     }

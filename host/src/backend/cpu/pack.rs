@@ -18,7 +18,9 @@ impl Matrix {
     /// The matrix of one (batch, head), from position `first` on, of the operand whose element
     /// `[0, 0, 0, 0]` lies at `address`.
     pub fn new(spec: &TensorSpec, address: u64, batch: usize, head: usize, first: usize) -> Self {
-        let offset_bytes = spec.offset(batch, head, first, 0) * spec.dtype.bytes() as i64;
+        // It wraps where the operand has no elements, as the offset does.
+        let offset = spec.offset(batch, head, first, 0);
+        let offset_bytes = offset.wrapping_mul(spec.dtype.bytes() as i64);
         Self {
             dtype: spec.dtype,
             address: address.wrapping_add_signed(offset_bytes),
@@ -31,6 +33,7 @@ impl Matrix {
     ///
     /// # Safety
     /// The first `out.len()` elements of the row must lie inside the operand, readable.
+    #[inline(always)]
     pub unsafe fn read_row(&self, seq: usize, out: &mut [f32]) {
         let (matrix, row) = (*self, seq);
         visit(self.dtype, ReadRow { matrix, row, out });
@@ -53,6 +56,7 @@ impl Matrix {
         );
     }
 
+    #[inline(always)]
     fn row_start<T>(&self, row: usize) -> *mut T {
         let offset_bytes = row as i64 * self.seq_stride * size_of::<T>() as i64;
         let address = self.address.wrapping_add_signed(offset_bytes);
@@ -69,6 +73,8 @@ struct ReadRow<'a> {
 
 impl VisitElement for ReadRow<'_> {
     type Output = ();
+    // Compiled for the vectors of whoever calls it.
+    #[inline(always)]
     fn visit<T: Element>(self) {
         let start = self.matrix.row_start::<T>(self.row).cast_const();
         let stride = self.matrix.dim_stride as isize;

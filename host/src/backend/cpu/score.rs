@@ -78,6 +78,43 @@ impl<'a> ScoreTransform<'a> {
         if let Some(softcap) = self.softcap {
             cap(simd, scores, softcap);
         }
+        self.add_bias(simd, scores, bias, first_key, columns);
+    }
+
+    /// Turns products into scores, and leaves the derivative of a score by its scaled product in `slope`, which is there
+    /// exactly if there is a softcap: without one the derivative is 1.
+    #[inline(always)]
+    pub fn apply_with_slope<S: Simd>(
+        &self,
+        simd: S,
+        scores: &mut [f32],
+        slope: Option<&mut [f32]>,
+        bias: &mut Bias,
+        first_key: usize,
+        columns: usize,
+    ) {
+        let scale = simd.splat_f32s(self.softmax_scale);
+        let (scaled, _) = S::as_mut_simd_f32s(scores);
+        for score in scaled {
+            *score = simd.mul_f32s(*score, scale);
+        }
+        if let (Some(softcap), Some(slope)) = (self.softcap, slope) {
+            cap(simd, scores, softcap);
+            slope_of_capped(simd, scores, slope, softcap);
+        }
+        self.add_bias(simd, scores, bias, first_key, columns);
+    }
+
+    /// Adds ALiBi's bias, where there is one.
+    #[inline(always)]
+    fn add_bias<S: Simd>(
+        &self,
+        simd: S,
+        scores: &mut [f32],
+        bias: &mut Bias,
+        first_key: usize,
+        columns: usize,
+    ) {
         if self.alibi.is_some() {
             let diagonals = bias.diagonal.iter().zip(&mut bias.from_tile);
             for (&diagonal, from_tile) in diagonals {
@@ -93,9 +130,23 @@ impl<'a> ScoreTransform<'a> {
 #[inline(always)]
 fn cap<S: Simd>(simd: S, scores: &mut [f32], softcap: f32) {
     let (scores, _) = S::as_mut_simd_f32s(scores);
-    let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(1.0 / softcap));
+    // The reciprocal of the smallest softcaps is beyond f32: a score of 0 must not meet ∞, and any other is capped anyway.
+    let reciprocal = (1.0 / softcap).min(f32::MAX);
+    let (multiply, divide) = (simd.splat_f32s(softcap), simd.splat_f32s(reciprocal));
     for score in scores {
         *score = simd.mul_f32s(multiply, tanh(simd, simd.mul_f32s(*score, divide)));
+    }
+}
+
+/// `1 − (score / softcap)²` of every capped score.
+#[inline(always)]
+fn slope_of_capped<S: Simd>(simd: S, scores: &[f32], slope: &mut [f32], softcap: f32) {
+    let (scores, _) = S::as_simd_f32s(scores);
+    let (slope, _) = S::as_mut_simd_f32s(slope);
+    let (divide, one) = (simd.splat_f32s(1.0 / softcap), simd.splat_f32s(1.0));
+    for (slope, &score) in slope.iter_mut().zip(scores) {
+        let tanh = simd.mul_f32s(score, divide);
+        *slope = simd.mul_add_e_f32s(simd.neg_f32s(tanh), tanh, one);
     }
 }
 

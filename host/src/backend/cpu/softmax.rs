@@ -89,6 +89,11 @@ impl RowStates {
         }
     }
 
+    /// A query's sum: 0 if it saw no key, or none of a score above −∞.
+    pub fn sum(&self, column: usize) -> f32 {
+        self.row_sum[column]
+    }
+
     /// A query's log-sum-exp in nats: −∞ if it saw no key.
     pub fn lse(&self, column: usize) -> f32 {
         match self.row_sum[column] {

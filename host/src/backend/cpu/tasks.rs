@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::pack::Matrix;
 use super::tile::{BLOCK_M, Scratch, Task};
-use crate::{Operands, Problem, Sequence};
+use crate::{Lengths, Operands, Problem, Sequence};
 
 /// Runs `problem`, whose lengths and slopes the host knows, on rayon's current thread pool.
 ///
@@ -14,28 +14,19 @@ use crate::{Operands, Problem, Sequence};
 /// # Safety
 /// As for [`Backend::launch`](crate::Backend::launch).
 pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
-    let heads_kv = problem.k().shape.heads;
-    let sequences: Vec<Sequence> = problem.sequences().collect();
-    // Tasks of the sequences before each one.
-    let mut tasks = 0;
-    let first_tasks: Vec<usize> = sequences
-        .iter()
-        .map(|sequence| {
-            let first = tasks;
-            tasks += heads_kv * blocks(problem, sequence);
-            first
-        })
-        .collect();
+    if problem.is_empty() {
+        return;
+    }
+    let numbering = Numbering::of(problem);
     // The last rows see the most keys under a causal mask: starting with them leaves the short
     // tasks to even out the end.
-    let order = (0..tasks).into_par_iter().rev();
+    let order = (0..numbering.count()).into_par_iter().rev();
     order.for_each_init(
         || Scratch::new(problem),
-        |scratch, task| {
-            let index = first_tasks.partition_point(|&first| first <= task) - 1;
-            let sequence = &sequences[index];
+        |scratch, number| {
+            let (index, task) = numbering.place(number);
+            let sequence = &problem.sequence(index);
             let blocks = blocks(problem, sequence);
-            let task = task - first_tasks[index];
             let (head_kv, block) = (task / blocks, task % blocks);
             let first_row = block * BLOCK_M;
             let rows = problem.group() * sequence.seq_q();
@@ -56,6 +47,58 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
             unsafe { task.run(scratch) };
         },
     );
+}
+
+/// Which sequence a task belongs to. Tasks are numbered sequence by sequence.
+enum Numbering {
+    /// Sequences that are all alike need no list, however many there are.
+    Alike {
+        sequences: usize,
+        tasks_of_each: usize,
+    },
+    /// Tasks before each sequence, and the number of all tasks.
+    Listed(Vec<usize>),
+}
+
+impl Numbering {
+    fn of(problem: &Problem) -> Self {
+        let heads_kv = problem.k().shape.heads;
+        let tasks = |sequence: Sequence| heads_kv * blocks(problem, &sequence);
+        if matches!(problem.lengths(), Lengths::Dense) {
+            return Self::Alike {
+                sequences: problem.batch(),
+                tasks_of_each: tasks(problem.sequence(0)),
+            };
+        }
+        let mut before = Vec::with_capacity(problem.batch() + 1);
+        before.push(0);
+        for sequence in problem.sequences() {
+            before.push(before[before.len() - 1] + tasks(sequence));
+        }
+        Self::Listed(before)
+    }
+
+    /// Tasks of all sequences.
+    fn count(&self) -> usize {
+        match self {
+            Self::Alike {
+                sequences,
+                tasks_of_each,
+            } => sequences * tasks_of_each,
+            Self::Listed(before) => before[before.len() - 1],
+        }
+    }
+
+    /// The sequence of task `number`, and the task's number among those of that sequence.
+    fn place(&self, number: usize) -> (usize, usize) {
+        match self {
+            Self::Alike { tasks_of_each, .. } => (number / tasks_of_each, number % tasks_of_each),
+            Self::Listed(before) => {
+                let index = before.partition_point(|&before| before <= number) - 1;
+                (index, number - before[index])
+            }
+        }
+    }
 }
 
 /// Tasks of one head of K and V of a sequence.

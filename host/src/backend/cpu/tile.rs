@@ -18,7 +18,7 @@ pub(super) const BLOCK_M: usize = 64;
 /// Keys of a tile; scores of one tile then take 24 KiB and stay in the L1 cache.
 const BLOCK_N: usize = 16 * MICRO_ROWS;
 /// Columns come in multiples of this, the longest vector of any processor in f32 lanes.
-const COLUMN_STEP: usize = 16;
+pub(super) const COLUMN_STEP: usize = 16;
 
 /// Factor of V where Σ p v left f32 before it was normalised: room for any number of keys.
 const SCALED_DOWN: f32 = 1.0 / (1u64 << 63) as f32;
@@ -37,6 +37,8 @@ pub(super) struct Scratch {
     acc_o: Vec<f32>,
     /// Multiplies V: [`SCALED_DOWN`], or 1.
     v_factor: f32,
+    /// Whether scores that are not finite are worked out again: [`AllTiles::mend_scores`].
+    mends_scores: bool,
     /// Keys that each column sees are `first_key[column]..end_key[column]`.
     first_key: Vec<u32>,
     end_key: Vec<u32>,
@@ -57,6 +59,7 @@ impl Scratch {
             s: vec![0.0; BLOCK_N * BLOCK_M],
             acc_o: vec![0.0; padded_v * BLOCK_M],
             v_factor: 1.0,
+            mends_scores: false,
             first_key: vec![0; BLOCK_M],
             end_key: vec![0; BLOCK_M],
             bias: Bias::new(BLOCK_M),
@@ -86,9 +89,13 @@ impl Task<'_> {
     /// on these rows at the same time.
     pub unsafe fn run(&self, scratch: &mut Scratch) {
         // SAFETY: the rows are the task's own, inside q.
-        unsafe { self.load_q(scratch) };
+        scratch.mends_scores = unsafe { self.load_q(scratch) } == Scaled::Overflows;
         self.find_keys(scratch);
         self.compute(scratch, 1.0);
+        if !scratch.mends_scores && self.has_lost_a_row(scratch) {
+            scratch.mends_scores = true;
+            self.compute(scratch, 1.0);
+        }
         if scratch.acc_o.iter().any(|o| !o.is_finite()) {
             self.repeat_scaled_down(scratch);
         }
@@ -139,24 +146,51 @@ impl Task<'_> {
         (head, row % seq_q)
     }
 
+    /// Whether a row's sum says that its scores may have left f32 on the way: it is NaN, or 0 although keys are visible.
+    fn has_lost_a_row(&self, scratch: &Scratch) -> bool {
+        let is_lost = |column: usize| {
+            let sees_keys = scratch.first_key[column] < scratch.end_key[column];
+            let sum = scratch.rows.sum(column);
+            sum.is_nan() || sum == 0.0 && sees_keys
+        };
+        (0..self.rows).any(is_lost)
+    }
+
+    /// Reads q and multiplies it by the scale, which may take elements that are finite beyond f32.
+    ///
     /// # Safety
     /// The operands' promise.
-    unsafe fn load_q(&self, scratch: &mut Scratch) {
+    unsafe fn load_q(&self, scratch: &mut Scratch) -> Scaled {
         let head_dim = self.problem.q().shape.dim;
         let columns = self.columns();
         let scale = self.transform().softmax_scale;
         let row = &mut scratch.row[..head_dim];
         scratch.q[..head_dim * columns].fill(0.0);
+        let mut largest: f32 = 0.0;
         for column in 0..self.rows {
-            let (head, i) = self.query(column);
-            let (batch, first) = (self.sequence.batch, self.sequence.q_rows.start);
-            let q = Matrix::new(self.problem.q(), self.operands.q, batch, head, first);
-            // SAFETY: row i of this sequence and head lies inside q.
-            unsafe { q.read_row(i, row) };
+            // SAFETY: the column is one of the task's rows.
+            unsafe { self.read_q(column, row) };
             for (dim, &value) in row.iter().enumerate() {
                 scratch.q[dim * columns + column] = value * scale;
+                largest = largest.max(value.abs());
             }
         }
+        match (largest * scale).is_finite() {
+            true => Scaled::Fits,
+            false => Scaled::Overflows,
+        }
+    }
+
+    /// Reads the query of a column, as it lies in q.
+    ///
+    /// # Safety
+    /// The operands' promise, and the column is below `rows`.
+    unsafe fn read_q(&self, column: usize, row: &mut [f32]) {
+        let (head, i) = self.query(column);
+        let (batch, first) = (self.sequence.batch, self.sequence.q_rows.start);
+        let q = Matrix::new(self.problem.q(), self.operands.q, batch, head, first);
+        // SAFETY: row i of this sequence and head lies inside q.
+        unsafe { q.read_row(i, row) };
     }
 
     /// Finds which keys each column sees, and its bias. Padding columns repeat the last one, so that
@@ -182,7 +216,10 @@ impl Task<'_> {
     unsafe fn store(&self, scratch: &mut Scratch) {
         let shape = self.problem.o().shape;
         let columns = self.columns();
-        let lse: *mut f32 = std::ptr::with_exposed_provenance_mut(self.operands.lse as usize);
+        let lse = self
+            .operands
+            .lse
+            .map(|address| std::ptr::with_exposed_provenance_mut::<f32>(address as usize));
         for column in 0..self.rows {
             let (head, i) = self.query(column);
             let row = &mut scratch.row[..shape.dim];
@@ -194,10 +231,21 @@ impl Task<'_> {
             // SAFETY: row i of this sequence and head lies inside o.
             unsafe { o.write_row(i, row) };
             let index = (batch * shape.heads + head) * shape.seq + first + i;
-            // SAFETY: lse holds an element for every row of every head of o.
-            unsafe { *lse.add(index) = scratch.rows.lse(column) };
+            if let Some(lse) = lse {
+                // SAFETY: lse holds an element for every row of every head of o.
+                unsafe { *lse.add(index) = scratch.rows.lse(column) };
+            }
         }
     }
+}
+
+/// What becomes of a task's q when it is scaled.
+#[derive(PartialEq)]
+enum Scaled {
+    /// Every element is finite, or was not before.
+    Fits,
+    /// Some elements left f32, or were infinite before.
+    Overflows,
 }
 
 /// The loop over K/V tiles.
@@ -257,7 +305,12 @@ impl AllTiles<'_> {
             columns,
         };
         gemm.run::<S, false>(simd);
+        if scratch.mends_scores {
+            // SAFETY: as for `Task::run`, which was promised.
+            unsafe { self.mend_scores(keys) };
+        }
 
+        let scratch = &mut *self.scratch;
         let s = &mut scratch.s[..keys * columns];
         let transform = self.task.transform();
         transform.apply(simd, s, &mut scratch.bias, tile.start, columns);
@@ -292,6 +345,41 @@ impl AllTiles<'_> {
         gemm.run::<S, true>(simd);
     }
 
+    /// Works out again, in f64, the scores of the tile's `keys` that are not finite although q and k are: `q · scale`, a
+    /// product or a sum of products left f32 on the way. No step of finite f32 values leaves f64.
+    ///
+    /// # Safety
+    /// The operands' promise.
+    #[cold]
+    #[inline(never)]
+    unsafe fn mend_scores(&mut self, keys: usize) {
+        let (task, columns) = (self.task, self.task.columns());
+        let head_dim = task.problem.q().shape.dim;
+        let scale = f64::from(task.transform().softmax_scale);
+        let Scratch { s, k, row, .. } = &mut *self.scratch;
+        let q = &mut row[..head_dim];
+        let are_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
+        for column in 0..task.rows {
+            if (0..keys).all(|key| s[key * columns + column].is_finite()) {
+                continue;
+            }
+            // SAFETY: the column is one of the task's rows.
+            unsafe { task.read_q(column, q) };
+            if !are_finite(q) {
+                continue;
+            }
+            for (key, k) in k.chunks_exact(head_dim).take(keys).enumerate() {
+                let score = &mut s[key * columns + column];
+                if !score.is_finite() && are_finite(k) {
+                    let products = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k));
+                    *score = (products.sum::<f64>() * scale) as f32;
+                }
+            }
+        }
+    }
+
+    /// Inlined where vectors are as wide as the processor's: widening 16-bit elements takes as long as copying them then.
+    #[inline(always)]
     fn load_kv(&mut self, tile: Range<usize>, head_dim: usize, head_dim_v: usize, padded_v: usize) {
         let k_rows = self.scratch.k.chunks_exact_mut(head_dim);
         let v_rows = self.scratch.v.chunks_exact_mut(padded_v);

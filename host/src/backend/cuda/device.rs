@@ -6,9 +6,12 @@ use super::primary::{Primary, device_count};
 use super::queue::Queue;
 use super::{CudaBuffer, CudaInfo, CudaMark, KernelLaunch, tensor_map};
 use crate::backend::{Device, DeviceInfo, Launch};
+use crate::memory::{FOREIGN_BUFFER, check_owned};
+use crate::sealed::Sealed;
 use crate::{Error, Memory};
 use cuda_loader::{CuResult, sys};
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,7 +57,8 @@ impl CudaDevice {
     /// As for [`new`](Self::new).
     ///
     /// # Safety
-    /// `stream` is null (the legacy default stream) or a live stream of that device's primary context.
+    /// `stream` is a `CUstream` of the driver, or the `cudaStream_t` that the runtime calls the same thing by: null (the
+    /// legacy default stream) or a live stream of that device's primary context.
     /// It stays alive until this value and every buffer and mark made from it are dropped.
     ///
     /// # Threads
@@ -62,8 +66,9 @@ impl CudaDevice {
     /// the stream orders their work, and each has a workspace and copies of its own. One handle, `CU_STREAM_PER_THREAD`
     /// (0x2), names a different stream in each thread. A backend made with it must stay in the thread that made it, since
     /// nothing orders its copies and workspace among streams: keep one a thread (`thread_local!`).
-    pub unsafe fn with_stream(ordinal: u32, stream: sys::CUstream) -> Result<Self, Error> {
+    pub unsafe fn with_stream(ordinal: u32, stream: *mut c_void) -> Result<Self, Error> {
         let primary = Primary::retain(ordinal)?;
+        let stream: sys::CUstream = stream.cast();
         // SAFETY: the caller vouches for the stream.
         Ok(Self::on(unsafe { Queue::borrow(primary, stream) }))
     }
@@ -81,8 +86,12 @@ impl CudaDevice {
         &self.queue.primary.info
     }
 
-    /// The stream that work is queued on, for other libraries; valid as long as this value.
-    pub fn stream(&self) -> sys::CUstream {
+    /// The stream that work is queued on, a `CUstream`, for other libraries; valid as long as this value.
+    pub fn stream(&self) -> *mut c_void {
+        self.raw_stream().cast()
+    }
+
+    fn raw_stream(&self) -> sys::CUstream {
         self.queue.stream()
     }
 
@@ -153,13 +162,17 @@ impl CudaDevice {
     }
 }
 
+impl Sealed for CudaDevice {}
+
 // SAFETY: the driver's allocations are disjoint and writable by kernels, and a drop frees behind what the
 // buffer's stream has queued. Addresses are only handed out to launches on that same stream.
 unsafe impl Memory for CudaDevice {
     type Buffer = CudaBuffer;
     type Mark = CudaMark;
 
-    const IS_QUEUED: bool = true;
+    fn is_queued(&self) -> bool {
+        true
+    }
 
     fn alloc(&mut self, bytes: usize) -> Result<CudaBuffer, Error> {
         let queue = &self.queue;
@@ -184,13 +197,13 @@ unsafe impl Memory for CudaDevice {
         buffer.size_bytes()
     }
 
-    /// # Panics
-    /// If the buffer was allocated by another device: its memory is freed in the order of another stream.
+    /// Not if another device allocated it, be it on the same GPU: its memory is freed in the order of another stream.
+    fn owns(&self, buffer: &CudaBuffer) -> bool {
+        buffer.is_of(&self.queue)
+    }
+
     fn address(&self, buffer: &CudaBuffer) -> u64 {
-        assert!(
-            buffer.is_of(&self.queue),
-            "a buffer is used by the device that allocated it"
-        );
+        assert!(self.owns(buffer), "{FOREIGN_BUFFER}");
         buffer.address()
     }
 
@@ -199,10 +212,11 @@ unsafe impl Memory for CudaDevice {
             bytes.len() <= buffer.size_bytes(),
             "write beyond the buffer"
         );
+        check_owned(self, buffer)?;
         if bytes.is_empty() {
             return Ok(());
         }
-        let (to, stream) = (self.address(buffer), self.stream());
+        let (to, stream) = (self.address(buffer), self.raw_stream());
         self.queue.call("copying to the device", || {
             let from = bytes.as_ptr().cast();
             // SAFETY: both ranges hold `bytes.len()` bytes. `bytes` stays until the copy is done: pinned
@@ -212,12 +226,20 @@ unsafe impl Memory for CudaDevice {
         })
     }
 
-    fn read(&mut self, buffer: &CudaBuffer, bytes: &mut [u8]) -> Result<(), Error> {
-        assert!(bytes.len() <= buffer.size_bytes(), "read beyond the buffer");
+    fn read_at(
+        &mut self,
+        buffer: &CudaBuffer,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), Error> {
+        let size_bytes = buffer.size_bytes();
+        let is_inside = offset <= size_bytes && bytes.len() <= size_bytes - offset;
+        assert!(is_inside, "read beyond the buffer");
+        check_owned(self, buffer)?;
         if bytes.is_empty() {
             return self.synchronize();
         }
-        let (from, stream) = (self.address(buffer), self.stream());
+        let (from, stream) = (self.address(buffer) + offset as u64, self.raw_stream());
         self.queue.call("copying from the device", || {
             let to = bytes.as_mut_ptr().cast();
             // SAFETY: both ranges hold `bytes.len()` bytes, and `bytes` stays until the copy is done.

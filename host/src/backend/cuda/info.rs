@@ -10,6 +10,7 @@ use std::fmt;
 
 /// The facts about a GPU that reports and kernel selection use.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CudaInfo {
     /// What every device says about itself.
     pub device: DeviceInfo,

@@ -28,6 +28,16 @@ mod tensor_map;
 /// The backend that runs problems on an NVIDIA GPU.
 pub type Cuda = crate::Gpu<CudaDevice>;
 
+impl Cuda {
+    /// GPU number `ordinal`, with a stream of its own; [`CudaDevice::with_stream`] takes the caller's.
+    ///
+    /// # Errors
+    /// Those of [`CudaDevice::new`].
+    pub fn new(ordinal: u32) -> Result<Self, crate::Error> {
+        Ok(Self::on(CudaDevice::new(ordinal)?))
+    }
+}
+
 pub use buffer::CudaBuffer;
 pub use device::CudaDevice;
 pub use info::CudaInfo;

@@ -1,0 +1,290 @@
+//! How `bench` times a call. `bench/protocol.py` times peers by the same definitions, which `bench/README.md` explains.
+//!
+//! *Sustained* is what training and prefill see: calls are queued without a pause until the GPU has settled at its
+//! power limit. *Burst* is what a lone layer sees: the GPU idles, then a few calls are queued. In both the queue is
+//! ahead of the device, so no host time is in them, and nothing waits between two calls that are timed.
+//!
+//! A device that does not queue ([`Memory::is_queued`]) has no queue to keep ahead of it: its calls run one at a time,
+//! nothing is dropped, and few are enough. A call that takes seconds, as in the simulator, is made twice.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferroflash::{Backend, Memory};
+use ferroflash_insight::timing::queued_ms;
+
+use crate::bench_gauge::{Gauge, Reading};
+use crate::failure::Failure;
+
+/// What the calls of a kernel took.
+pub struct Times {
+    /// Milliseconds of a call, sustained.
+    pub ms_sustained: f64,
+    /// Milliseconds of a call in a burst.
+    pub ms_burst: f64,
+    /// Clock and power while calls were sustained, where the device tells.
+    pub reading: Option<Reading>,
+    /// Microseconds until a call returns.
+    pub host_us: f64,
+    /// Calls that were queued before any was waited for.
+    chunk: usize,
+    /// Calls that `ms_sustained` is the median of.
+    pub sustained_calls: usize,
+    /// Bursts that `ms_burst` is the median of.
+    pub bursts: usize,
+}
+
+/// How much of a call is timed.
+struct Effort {
+    /// Calls before the first chunk; as many again tell how long one takes, if any.
+    warm_up_calls: usize,
+    /// A chunk is queued whole before any of it is waited for: as many calls as take [`CHUNK_MS`], within these bounds.
+    chunk_calls: (usize, usize),
+    /// The sustained part ends with the first chunk that ends later than this.
+    sustain: Duration,
+    /// Calls of a burst, and how many of them, from the first, do not count.
+    burst_calls: usize,
+    burst_dropped: usize,
+    /// No burst begins later than this after the first.
+    bursts_within: Duration,
+}
+
+const QUEUED: Effort = Effort {
+    warm_up_calls: 3,
+    chunk_calls: (4, 64),
+    sustain: Duration::from_millis(1500),
+    burst_calls: 6,
+    burst_dropped: 1,
+    bursts_within: Duration::MAX,
+};
+const ONE_AT_A_TIME: Effort = Effort {
+    warm_up_calls: 0,
+    chunk_calls: (1, 1),
+    sustain: Duration::from_millis(500),
+    burst_calls: 1,
+    burst_dropped: 0,
+    bursts_within: Duration::from_millis(500),
+};
+
+const CHUNK_MS: f64 = 100.0;
+/// Of the calls of a chunk, one in so many does not count, from the first: the queue is not yet far ahead.
+const CHUNK_DROPPED: usize = 4;
+/// Bursts, at most, and the pause before each.
+const BURSTS: usize = 9;
+const IDLE: Duration = Duration::from_millis(30);
+
+/// Times `call`, which has run before on these operands.
+pub fn times<B: Backend>(
+    backend: &mut B,
+    call: &mut impl FnMut(&mut B) -> Result<(), Failure>,
+) -> Result<Times, Failure> {
+    let is_queued = backend.memory().is_queued();
+    let effort = if is_queued { &QUEUED } else { &ONE_AT_A_TIME };
+    let gauge = Gauge::of(backend.pci_bus_id());
+    let mut queue = |calls| queued_ms(backend, calls, &mut *call);
+    let chunk = effort.chunk(&mut queue)?;
+    let (all, reading) = Gauge::during(gauge, || effort.sustained(chunk, &mut queue));
+    let all = all?;
+    let bursts = effort.bursts(&mut queue)?;
+    let settled = second_half(&all);
+    let ms_sustained = median(settled);
+    Ok(Times {
+        ms_sustained,
+        ms_burst: median(&bursts),
+        reading,
+        // Where nothing is queued, a call returns when its work is done.
+        host_us: host_us_of(backend, chunk, call)?.unwrap_or(ms_sustained * 1e3),
+        chunk,
+        sustained_calls: settled.len(),
+        bursts: bursts.len(),
+    })
+}
+
+// `queue` makes so many calls, all queued before any is waited for, and tells the milliseconds of each.
+impl Effort {
+    /// Calls of a chunk. Makes some to find out.
+    fn chunk(
+        &self,
+        queue: &mut impl FnMut(usize) -> Result<Vec<f64>, Failure>,
+    ) -> Result<usize, Failure> {
+        queue(self.warm_up_calls)?;
+        let warm = queue(self.warm_up_calls)?;
+        let (least, most) = self.chunk_calls;
+        Ok(match warm.last() {
+            Some(one_ms) => ((CHUNK_MS / one_ms) as usize).clamp(least, most),
+            None => least,
+        })
+    }
+
+    /// Milliseconds of every call that counts, of chunks that follow each other.
+    fn sustained(
+        &self,
+        chunk: usize,
+        queue: &mut impl FnMut(usize) -> Result<Vec<f64>, Failure>,
+    ) -> Result<Vec<f64>, Failure> {
+        let begin = Instant::now();
+        let mut all = Vec::new();
+        while all.is_empty() || begin.elapsed() < self.sustain {
+            all.extend_from_slice(counted_of_chunk(&queue(chunk)?));
+        }
+        Ok(all)
+    }
+
+    /// Milliseconds of a call in each burst.
+    fn bursts(
+        &self,
+        queue: &mut impl FnMut(usize) -> Result<Vec<f64>, Failure>,
+    ) -> Result<Vec<f64>, Failure> {
+        let begin = Instant::now();
+        let mut bursts = Vec::new();
+        while bursts.is_empty() || (bursts.len() < BURSTS && begin.elapsed() < self.bursts_within) {
+            thread::sleep(IDLE);
+            bursts.push(median(&queue(self.burst_calls)?[self.burst_dropped..]));
+        }
+        Ok(bursts)
+    }
+}
+
+/// Median microseconds until `call` returns, which does the same work as the one that took `times`; `None` where the
+/// device queues nothing.
+pub fn host_us<B: Backend>(
+    backend: &mut B,
+    times: &Times,
+    call: &mut impl FnMut(&mut B) -> Result<(), Failure>,
+) -> Result<Option<f64>, Failure> {
+    host_us_of(backend, times.chunk, call)
+}
+
+/// As [`host_us`], of a chunk without the marks that keep the host busy too.
+fn host_us_of<B: Backend>(
+    backend: &mut B,
+    chunk: usize,
+    call: &mut impl FnMut(&mut B) -> Result<(), Failure>,
+) -> Result<Option<f64>, Failure> {
+    if !backend.memory().is_queued() {
+        return Ok(None);
+    }
+    let mut us = Vec::with_capacity(chunk);
+    for _ in 0..chunk {
+        let called = Instant::now();
+        call(backend)?;
+        us.push(called.elapsed().as_secs_f64() * 1e6);
+    }
+    backend.memory().synchronize()?;
+    Ok(Some(median(&us)))
+}
+
+/// The calls of a chunk that count.
+fn counted_of_chunk(ms: &[f64]) -> &[f64] {
+    &ms[ms.len() / CHUNK_DROPPED..]
+}
+
+/// What was measured once the device had settled.
+pub fn second_half<T>(values: &[T]) -> &[T] {
+    &values[values.len() / 2..]
+}
+
+/// Median of at least one value.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::Cpu;
+
+    #[test]
+    fn a_chunk_takes_a_tenth_of_a_second_within_bounds() {
+        let calls = [0.0, 0.001, 1.5, 1.6, 9.9, 30.0, 10_000.0].map(|one_ms| {
+            let mut asked = Vec::new();
+            let chunk = QUEUED.chunk(&mut |calls| {
+                asked.push(calls);
+                Ok(vec![70.0, 50.0, one_ms])
+            });
+            assert_eq!(asked, [3, 3], "warmed up, then timed");
+            chunk.expect("nothing fails")
+        });
+        assert_eq!(calls, [64, 64, 64, 62, 10, 4, 4]);
+    }
+
+    /// Chunks until the time is over, without the calls from before the queue was ahead.
+    #[test]
+    fn chunks_follow_each_other() {
+        let effort = Effort {
+            sustain: Duration::from_millis(25),
+            ..QUEUED
+        };
+        let mut asked = Vec::new();
+        let ms = effort.sustained(8, &mut |calls| {
+            asked.push(calls);
+            thread::sleep(Duration::from_millis(10));
+            let slow_at_first = |index| if index < 2 { 9.0 } else { asked.len() as f64 };
+            Ok((0..calls).map(slow_at_first).collect())
+        });
+        assert!((2..=3).contains(&asked.len()), "{asked:?}");
+        assert!(asked.iter().all(|calls| *calls == 8), "{asked:?}");
+        let ms = ms.expect("nothing fails");
+        let expected = (1..=asked.len()).flat_map(|chunk| [chunk as f64; 6]);
+        assert_eq!(ms, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn bursts_are_nine_of_six_calls_without_the_first() {
+        let mut asked = Vec::new();
+        let ms = QUEUED.bursts(&mut |calls| {
+            asked.push(calls);
+            let burst = asked.len() as f64;
+            Ok(vec![90.0, 80.0, burst, burst, 0.0, 70.0])
+        });
+        assert_eq!(asked, [6; 9]);
+        let expected = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+        assert_eq!(ms.expect("nothing fails"), expected);
+    }
+
+    #[test]
+    fn the_first_quarter_of_a_chunk_does_not_count() {
+        let ms = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+        assert_eq!(counted_of_chunk(&ms), &ms[2..]);
+        assert_eq!(counted_of_chunk(&ms[..4]), &ms[1..4]);
+        assert_eq!(counted_of_chunk(&ms[..1]), &ms[..1], "one at a time");
+    }
+
+    #[test]
+    fn what_settled_is_the_second_half() {
+        assert_eq!(second_half(&[1, 2, 3, 4]), [3, 4]);
+        assert_eq!(second_half(&[1, 2, 3]), [2, 3]);
+        assert_eq!(second_half(&[1]), [1]);
+        assert!(second_half::<f64>(&[]).is_empty());
+    }
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        assert_eq!(median(&[3.0, 1.0, 20.0]), 3.0);
+        assert_eq!(median(&[4.0, 1.0, 20.0, 2.0]), 3.0);
+        assert_eq!(median(&[5.0]), 5.0);
+    }
+
+    /// A call that takes longer than everything together is allowed to is made once for each figure.
+    #[test]
+    fn slow_calls_of_a_device_that_does_not_queue_are_few() {
+        let slow = ONE_AT_A_TIME.sustain + Duration::from_millis(10);
+        let mut calls = 0;
+        let times = times(&mut Cpu::new(), &mut |_| {
+            calls += 1;
+            thread::sleep(slow);
+            Ok(())
+        });
+        let times = times.expect("nothing fails");
+        assert_eq!((calls, times.sustained_calls, times.bursts), (2, 1, 1));
+        assert!(times.ms_sustained >= slow.as_secs_f64() * 1e3);
+        assert_eq!(times.host_us, times.ms_sustained * 1e3);
+        assert!(times.reading.is_none(), "no GPU was at work");
+    }
+}

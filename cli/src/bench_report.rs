@@ -1,0 +1,157 @@
+//! What `bench` prints of a problem.
+
+use std::io::{self, Write};
+
+use ferroflash::Problem;
+use serde::Serialize;
+
+use crate::backends;
+use crate::bench_gauge::Reading;
+use crate::bench_protocol::Times;
+
+/// What ran.
+pub struct Ran {
+    pub kernel: String,
+    /// Query heads that share a tile (packed GQA).
+    pub heads_per_tile: u32,
+    /// What the inputs held, if not N(0, 1) alone.
+    pub input: Option<String>,
+    pub device: String,
+    /// Whether calls were queued, or ran one at a time on a device that does not queue.
+    pub is_queued: bool,
+    /// Microseconds until a call by a kept plan returns, where the device queues.
+    pub host_us_planned: Option<f64>,
+}
+
+/// What `--json` prints. `bench/README.md` says how the times are taken.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub kernel: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    pub heads_per_tile: u32,
+    /// Milliseconds of a call where calls follow each other without a pause.
+    pub ms_sustained: f64,
+    /// Milliseconds of a call in a burst after a pause.
+    pub ms_burst: f64,
+    /// Clock of the multiprocessors in MHz and power of the board in watts while calls were sustained, and energy of a
+    /// floating-point operation, picojoules: where the device tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_mhz: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pj_per_flop: Option<f64>,
+    /// Microseconds until a call returns, median: the host's share where the device runs on by itself.
+    pub host_us: f64,
+    /// The same by a plan that is made once, where the device runs on by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_us_planned: Option<f64>,
+    /// Whether calls were queued; elsewhere they ran one at a time, and as few as `sustained_calls` and `bursts` say.
+    pub queued: bool,
+    /// Calls that `ms_sustained` is the median of.
+    pub sustained_calls: usize,
+    /// Bursts that `ms_burst` is the median of.
+    pub bursts: usize,
+    /// 10¹² floating-point operations of the matrix products over visible pairs, two of a forward pass and five of a backward
+    /// pass, a second, sustained.
+    pub tflops: f64,
+    /// 10⁹ bytes of all operands, each read or written once, a second, sustained.
+    pub gbs: f64,
+    pub device: String,
+}
+
+impl Report {
+    pub fn new(ran: Ran, problem: &Problem, times: &Times) -> Self {
+        let seconds = times.ms_sustained / 1e3;
+        let reading = times.reading;
+        let energy = |Reading { watts, .. }| pj_per_flop(watts, seconds, problem.flops());
+        Self {
+            kernel: ran.kernel,
+            input: ran.input,
+            heads_per_tile: ran.heads_per_tile,
+            ms_sustained: times.ms_sustained,
+            ms_burst: times.ms_burst,
+            clock_mhz: reading.map(|reading| reading.clock_mhz),
+            watts: reading.map(|reading| reading.watts),
+            pj_per_flop: reading.and_then(energy),
+            host_us: times.host_us,
+            host_us_planned: ran.host_us_planned,
+            queued: ran.is_queued,
+            sustained_calls: times.sustained_calls,
+            bursts: times.bursts,
+            tflops: problem.flops() / seconds / 1e12,
+            gbs: problem.bytes() / seconds / 1e9,
+            device: ran.device,
+        }
+    }
+
+    /// One line of JSON on standard output.
+    pub fn print_json(&self) -> io::Result<()> {
+        let line = serde_json::to_string(self).expect("plain numbers and strings");
+        writeln!(io::stdout(), "{line}")
+    }
+
+    /// Some lines of text on standard output.
+    pub fn print(&self) -> io::Result<()> {
+        let mut out = io::stdout();
+        let kernel = backends::in_words(&self.kernel, self.heads_per_tile);
+        writeln!(out, "{kernel} on {}", self.device)?;
+        if let Some(input) = &self.input {
+            writeln!(out, "  {input} inputs")?;
+        }
+        writeln!(
+            out,
+            "  {:.4} ms sustained (median of {}), {:.4} ms in a burst (median of {})",
+            self.ms_sustained,
+            counted(self.sustained_calls, "call"),
+            self.ms_burst,
+            counted(self.bursts, "burst"),
+        )?;
+        if !self.queued {
+            writeln!(out, "  calls one at a time, as this device queues none")?;
+        }
+        writeln!(
+            out,
+            "  sustained: {:.3} TFLOP/s, {:.1} GB/s",
+            self.tflops, self.gbs
+        )?;
+        if let (Some(clock_mhz), Some(watts)) = (self.clock_mhz, self.watts) {
+            write!(out, "  sustained: {clock_mhz:.0} MHz, {watts:.0} W")?;
+            match self.pj_per_flop {
+                Some(energy) => writeln!(out, ", {energy:.3} pJ/FLOP")?,
+                None => writeln!(out)?,
+            }
+        }
+        write!(out, "  {:.1} µs median until a call returns", self.host_us)?;
+        match self.host_us_planned {
+            Some(us) => writeln!(out, ", {us:.1} µs by a kept plan"),
+            None => writeln!(out),
+        }
+    }
+}
+
+/// Picojoules of an operation at `watts`, where `flops` take `seconds`; `None` where there are no operations.
+fn pj_per_flop(watts: f64, seconds: f64, flops: f64) -> Option<f64> {
+    (flops > 0.0).then(|| watts * seconds / flops * 1e12)
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn energy_is_power_by_time_over_operations() {
+        // At 700 W and 700 TFLOP/s an operation takes a picojoule.
+        let energy = pj_per_flop(700.0, 0.5, 350e12).expect("there are operations");
+        assert!((energy - 1.0).abs() < 1e-12, "{energy}");
+        assert_eq!(pj_per_flop(700.0, 0.5, 0.0), None);
+    }
+}

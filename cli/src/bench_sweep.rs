@@ -1,0 +1,215 @@
+//! `ferroflash bench --sweep FOLDER`: every kernel that can run, over sequence lengths.
+
+use std::path::PathBuf;
+
+use ferroflash::{Backend, Layout, Mask, Variant, plan};
+use ferroflash_insight::results::SideBySide;
+
+use crate::arguments;
+use crate::backends::Work;
+use crate::bench::Bench;
+use crate::bench_sweep_peers as peers;
+use crate::bench_sweep_points::{Point, Points};
+use crate::failure::Failure;
+use crate::progress;
+use crate::say::say;
+
+#[derive(clap::Args)]
+pub struct SweepArgs {
+    /// Time every kernel that can run at each of --seqs, and write sweep.csv, sweep.json and sweep.svg to this folder,
+    /// where what was measured before is not measured again
+    #[arg(long, value_name = "FOLDER")]
+    sweep: Option<PathBuf>,
+    #[arg(long, help = seqs_help(), value_name = "N,…", value_delimiter = ',', value_parser = arguments::count, allow_hyphen_values = true)]
+    seqs: Option<Vec<usize>>,
+    /// Instead of --batch: at each length as many sequences as make this many queries, 1 at least
+    #[arg(long, value_name = "N", conflicts_with = "batch", value_parser = arguments::count, allow_hyphen_values = true)]
+    tokens: Option<usize>,
+    /// Add the peers of this file of `bench/side_by_side.py --json` that ran the same problems
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+}
+
+/// Sequence lengths of a sweep that is given none.
+const SEQS: [usize; 6] = [512, 1024, 2048, 4096, 8192, 16384];
+
+/// No default of clap's, which could not be told from a value that was given.
+fn seqs_help() -> String {
+    let seqs = SEQS.map(|seq| seq.to_string()).join(",");
+    format!("Sequence lengths of a sweep [default: {seqs}]")
+}
+
+impl SweepArgs {
+    pub fn seqs(&self) -> &[usize] {
+        self.seqs.as_deref().unwrap_or(&SEQS)
+    }
+
+    /// The first argument given that only a sweep has.
+    pub fn given(&self) -> Option<&'static str> {
+        let arguments = [
+            ("--sweep", self.sweep.is_some()),
+            ("--seqs", self.seqs.is_some()),
+            ("--tokens", self.tokens.is_some()),
+            ("--peers", self.peers.is_some()),
+        ];
+        let given = arguments.into_iter().find(|(_, is_given)| *is_given);
+        given.map(|(argument, _)| argument)
+    }
+
+    /// Refuses what only a sweep has where there is none. clap's `requires` gives way to the conflict with --seq-q.
+    pub fn refuse_without_sweep(&self) -> Result<(), Failure> {
+        match (&self.sweep, self.given()) {
+            (None, Some(argument)) => Err(Failure::refused(
+                argument,
+                "only a sweep has it",
+                "with --sweep FOLDER, or leave it out",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sequences of length `seq` under --tokens.
+    pub fn batch(&self, seq: usize) -> usize {
+        let tokens = self.tokens.unwrap_or(0);
+        tokens.checked_div(seq).unwrap_or(0).max(1)
+    }
+
+    /// Timing `benches` into the folder.
+    pub fn work(&self, benches: Vec<Bench>) -> Result<Sweep, Failure> {
+        let folder = self
+            .sweep
+            .as_deref()
+            .expect("clap asks for it where no length is given");
+        if self.seqs().contains(&0) {
+            return Err(Failure::refused("--seqs", "0 rows", "1 or more each"));
+        }
+        if self.tokens == Some(0) {
+            return Err(Failure::refused("--tokens", "0 queries", "1 or more"));
+        }
+        let peers = match &self.peers {
+            Some(path) => Some(peers::load(path)?),
+            None => None,
+        };
+        let points = Points::open(folder)?;
+        Ok(Sweep {
+            tokens: self.tokens,
+            benches,
+            peers,
+            points,
+        })
+    }
+}
+
+pub struct Sweep {
+    tokens: Option<usize>,
+    benches: Vec<Bench>,
+    peers: Option<(PathBuf, SideBySide)>,
+    points: Points,
+}
+
+impl Work for Sweep {
+    fn run<B: Backend>(mut self, backend: &mut B) -> Result<(), Failure> {
+        if let Some((path, file)) = &self.peers {
+            let points = peers::points(path, file, &self.benches, |bench| self.case(bench))?;
+            for point in points {
+                self.points.put(point);
+            }
+        }
+        let here = backend.capabilities();
+        let mut tasks: Vec<(Bench, Variant)> = Vec::new();
+        for bench in &self.benches {
+            for variant in plan::eligible(&bench.problem()?, &here) {
+                if bench.options.force.is_none_or(|forced| forced == variant) {
+                    tasks.push((with(bench, variant), variant));
+                }
+            }
+        }
+        let device = backend.device_name();
+        // What is known takes no time: the bar counts what is left.
+        tasks.retain(|(bench, variant)| {
+            let [q, _, _] = bench.shapes;
+            let case = self.case(bench);
+            !self.points.know(&case, q.batch, q.seq, *variant, &device)
+        });
+        let bar = progress::bar("sweep", tasks.len());
+        for (bench, variant) in tasks {
+            let report = bench.measure(backend)?;
+            let [q, _, _] = bench.shapes;
+            self.points.put(Point {
+                case: self.case(&bench),
+                variant: variant.name().to_owned(),
+                batch: q.batch,
+                seq: q.seq,
+                kernel: report.kernel,
+                ms_sustained: report.ms_sustained,
+                ms_burst: report.ms_burst,
+                clock_mhz: report.clock_mhz,
+                watts: report.watts,
+                tflops: report.tflops,
+                gbs: report.gbs,
+                device: report.device,
+            });
+            // After every point, so that a sweep that is stopped goes on where it was.
+            self.points.write()?;
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        self.points.write()?;
+        say!("{}", self.points);
+        Ok(())
+    }
+}
+
+fn with(bench: &Bench, variant: Variant) -> Bench {
+    Bench {
+        options: bench.options.clone().force(variant),
+        ..*bench
+    }
+}
+
+impl Sweep {
+    /// Everything of a problem but its length, in words.
+    fn case(&self, bench: &Bench) -> String {
+        let [q, k, v] = bench.shapes;
+        let mut words = vec![
+            bench.dtype.name().to_owned(),
+            match (q.dim, v.dim) {
+                (dim, dim_v) if dim == dim_v => format!("head_dim {dim}"),
+                (dim, dim_v) => format!("head_dim {dim} and {dim_v}"),
+            },
+            match (q.heads, k.heads) {
+                (heads, heads_kv) if heads == heads_kv => format!("{heads} heads"),
+                (heads, heads_kv) => format!("{heads} heads on {heads_kv}"),
+            },
+            match self.tokens {
+                Some(tokens) => format!("{tokens} tokens"),
+                None => format!("batch {}", q.batch),
+            },
+        ];
+        words.extend(option_words(bench));
+        words.join(", ")
+    }
+}
+
+/// The options and inputs of a bench that are not the usual ones.
+fn option_words(bench: &Bench) -> Vec<String> {
+    let options = &bench.options;
+    let words = [
+        (options.mask != Mask::None).then(|| options.mask.to_string()),
+        options.softmax_scale.map(|scale| format!("scale {scale}")),
+        options.softcap.map(|softcap| format!("softcap {softcap}")),
+        options.alibi.as_ref().map(|_| "ALiBi".to_owned()),
+        bench.input_name().map(|name| format!("{name} inputs")),
+        (bench.layout != Layout::Bshd).then(|| format!("{:?}", bench.layout).to_lowercase()),
+    ];
+    words.into_iter().flatten().collect()
+}
+
+/// Whether a bench has no options but its mask, and the usual inputs.
+pub fn is_plain(bench: &Bench) -> bool {
+    let ferroflash::ForwardOptions { mask, o_layout, .. } = bench.options;
+    let plain = ferroflash::ForwardOptions::new()
+        .mask(mask)
+        .o_layout(o_layout);
+    bench.input_name().is_none() && bench.options.clone().force(None) == plain
+}

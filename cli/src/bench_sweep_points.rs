@@ -1,0 +1,229 @@
+//! What a sweep has measured, and the files that keep it.
+
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ferroflash::Variant;
+use ferroflash_insight::sweep_plot::{self, Line};
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use crate::failure::Failure;
+
+/// One measurement.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Point {
+    /// Everything of the problem but its length, in words.
+    pub case: String,
+    /// Our variant, or [`PEER`].
+    pub variant: String,
+    pub batch: usize,
+    pub seq: usize,
+    /// Our kernel, or the peer.
+    pub kernel: String,
+    /// This and what follows is as of [`Report`](crate::bench_report::Report).
+    pub ms_sustained: f64,
+    pub ms_burst: f64,
+    pub clock_mhz: Option<f64>,
+    pub watts: Option<f64>,
+    pub tflops: f64,
+    pub gbs: f64,
+    pub device: String,
+}
+
+/// The variant of a peer's point.
+pub const PEER: &str = "peer";
+
+/// The points of a folder.
+pub struct Points {
+    folder: PathBuf,
+    points: Vec<Point>,
+}
+
+const JSON: &str = "sweep.json";
+
+fn refused(path: &Path, error: &dyn fmt::Display) -> Failure {
+    Failure::refused(
+        "--sweep",
+        format!("{}: {error}", path.display()),
+        "a writable folder, empty or with an earlier sweep",
+    )
+}
+
+impl Points {
+    /// Those of an earlier sweep; none of a new folder, which is made.
+    pub fn open(folder: &Path) -> Result<Self, Failure> {
+        fs::create_dir_all(folder).map_err(|error| refused(folder, &error))?;
+        let path = folder.join(JSON);
+        let mut points = Vec::new();
+        if path.exists() {
+            let text = fs::read_to_string(&path).map_err(|error| refused(&path, &error))?;
+            points = serde_json::from_str(&text).map_err(|error| refused(&path, &error))?;
+        }
+        let folder = folder.to_owned();
+        Ok(Self { folder, points })
+    }
+
+    /// Whether this was measured before.
+    pub fn know(
+        &self,
+        case: &str,
+        batch: usize,
+        seq: usize,
+        variant: Variant,
+        device: &str,
+    ) -> bool {
+        self.points.iter().any(|point| {
+            (point.case.as_str(), point.batch, point.seq) == (case, batch, seq)
+                && (point.variant.as_str(), point.device.as_str()) == (variant.name(), device)
+        })
+    }
+
+    /// Adds `point`, in place of an older one of the same kernel on the same problem.
+    pub fn put(&mut self, point: Point) {
+        self.points.retain(|old| {
+            let same_line = line_of(old) == line_of(&point);
+            !(same_line && (old.batch, old.seq) == (point.batch, point.seq))
+        });
+        self.points.push(point);
+    }
+
+    /// Writes all files. Whenever the program is stopped, each is either the old or the new one.
+    pub fn write(&self) -> Result<(), Failure> {
+        let json = serde_json::to_string_pretty(&self.points).expect("plain numbers and strings");
+        for (name, text) in [
+            (JSON, json + "\n"),
+            ("sweep.csv", self.csv()),
+            ("sweep.svg", self.svg()),
+        ] {
+            let path = self.folder.join(name);
+            self.replace(&path, &text)
+                .map_err(|error| refused(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    fn replace(&self, path: &Path, text: &str) -> std::io::Result<()> {
+        let mut file = NamedTempFile::new_in(&self.folder)?;
+        file.write_all(text.as_bytes())?;
+        #[cfg(unix)]
+        {
+            // Temporary files are for their owner alone; results are for everybody.
+            use std::os::unix::fs::PermissionsExt;
+            file.as_file()
+                .set_permissions(fs::Permissions::from_mode(0o644))?;
+        }
+        file.persist(path)?;
+        Ok(())
+    }
+
+    fn csv(&self) -> String {
+        let mut csv =
+            "device,kernel,variant,case,batch,seq,ms_sustained,ms_burst,clock_mhz,watts,tflops,gbs\n"
+                .to_owned();
+        for point in &self.points {
+            let number = |value: Option<f64>| value.map(|value| value.to_string());
+            let cells = [
+                quoted(&point.device),
+                quoted(&point.kernel),
+                point.variant.clone(),
+                quoted(&point.case),
+                point.batch.to_string(),
+                point.seq.to_string(),
+                point.ms_sustained.to_string(),
+                point.ms_burst.to_string(),
+                number(point.clock_mhz).unwrap_or_default(),
+                number(point.watts).unwrap_or_default(),
+                point.tflops.to_string(),
+                point.gbs.to_string(),
+            ];
+            csv += &cells.join(",");
+            csv.push('\n');
+        }
+        csv
+    }
+
+    fn svg(&self) -> String {
+        let lines = self.lines();
+        let mut title = "Forward attention".to_owned();
+        if let [case] = self.distinct(|point| &point.case).as_slice() {
+            title += &format!(", {case}");
+        }
+        if let [device] = self.distinct(|point| &point.device).as_slice() {
+            title += &format!(", {device}");
+        }
+        sweep_plot::draw(&title, &lines)
+    }
+
+    /// The values of a column, each once.
+    fn distinct(&self, column: impl Fn(&Point) -> &String) -> Vec<&String> {
+        let mut values = Vec::new();
+        for value in self.points.iter().map(column) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        values
+    }
+
+    /// A line each kernel or peer, on each device and case; what all lines share stands in the title.
+    fn lines(&self) -> Vec<Line> {
+        let one_device = self.distinct(|point| &point.device).len() == 1;
+        let one_case = self.distinct(|point| &point.case).len() == 1;
+        let mut lines: Vec<(_, Line)> = Vec::new();
+        for point in &self.points {
+            let key = line_of(point);
+            let place = (point.seq, point.tflops);
+            if let Some((_, line)) = lines.iter_mut().find(|(known, _)| *known == key) {
+                line.points.push(place);
+                continue;
+            }
+            let mut who = point.kernel.clone();
+            if !one_device {
+                who += &format!(" on {}", point.device);
+            }
+            if !one_case {
+                who += &format!(", {}", point.case);
+            }
+            let points = vec![place];
+            lines.push((key, Line { who, points }));
+        }
+        // Ours first, whenever the peers were added.
+        lines.sort_by_key(|((_, variant, ..), _)| *variant == PEER);
+        let mut lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
+        for line in &mut lines {
+            line.points.sort_by_key(|point| point.0);
+        }
+        lines
+    }
+}
+
+/// What all points of a line have in common.
+fn line_of(point: &Point) -> (&str, &str, &str, &str) {
+    let Point {
+        case,
+        variant,
+        kernel,
+        device,
+        ..
+    } = point;
+    (case, variant, kernel, device)
+}
+
+/// A cell of CSV that may hold commas and quotes.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+impl fmt::Display for Points {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} points in {}",
+            self.points.len(),
+            self.folder.display()
+        )
+    }
+}

@@ -1,0 +1,118 @@
+//! How the command fails: one line, and an exit code.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use crate::say::say;
+use ferroflash::Error;
+
+/// Why the command stops. Printed as `<argument>: <what is wrong>; <what is allowed>`.
+#[derive(Debug)]
+pub enum Failure {
+    /// An argument or an input is bad: exit code 2.
+    Refused {
+        argument: String,
+        wrong: String,
+        allowed: String,
+    },
+    /// Something failed while running: exit code 1.
+    Failed(String),
+    /// Nobody reads standard output any more, `ferroflash … | head` for one: exit code 1, in silence.
+    Closed,
+}
+
+impl Failure {
+    pub fn refused(
+        argument: impl Into<String>,
+        wrong: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::Refused {
+            argument: argument.into(),
+            wrong: wrong.into(),
+            allowed: allowed.into(),
+        }
+    }
+
+    /// Tells standard error.
+    pub fn report(&self) {
+        if !matches!(self, Self::Closed) {
+            say!("error: {self}");
+        }
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Failed(_) | Self::Closed => ExitCode::from(1),
+            Self::Refused { .. } => ExitCode::from(2),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Refused {
+                argument,
+                wrong,
+                allowed,
+            } => format!("{argument}: {wrong}; {allowed}"),
+            Self::Failed(message) => message.clone(),
+            Self::Closed => "standard output: closed; nothing more can be printed".to_owned(),
+        };
+        // One line, whatever a driver or an operating system put into its message.
+        let words: Vec<_> = text.split_whitespace().collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// Options of the library that are flags of the command.
+const FLAGS: [&str; 11] = [
+    "softmax_scale",
+    "softcap",
+    "force",
+    "dtype",
+    "backend",
+    "device",
+    "heads",
+    "seq",
+    "head_dim",
+    "dropout",
+    "n",
+];
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Argument {
+                argument,
+                wrong,
+                allowed,
+            } => {
+                let flag = FLAGS.contains(&argument.as_ref());
+                let argument = match flag {
+                    true => format!("--{}", argument.replace('_', "-")),
+                    false => argument.into_owned(),
+                };
+                Self::refused(argument, wrong, allowed)
+            }
+            Error::NoDevice {
+                backend,
+                wrong,
+                allowed,
+            } => Self::refused("--backend", format!("{backend}: {wrong}"), allowed),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Of writing to standard output: files have messages of their own.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Failed(format!("standard output: {error}; it must be writable")),
+        }
+    }
+}

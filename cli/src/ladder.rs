@@ -1,0 +1,240 @@
+//! `ferroflash ladder`: from the textbook's softmax to FlashAttention-2, one rung after the other.
+
+use std::io::{self, Write};
+
+use ferroflash::{DType, Mask};
+use ferroflash_insight::cost::Tiles;
+use ferroflash_insight::ladder::attention::{Head, Measured, Rung};
+use ferroflash_insight::ladder::dropout::Dropout;
+use ferroflash_insight::ladder::gpu::Size;
+use ferroflash_insight::ladder::product;
+use ferroflash_insight::ladder::softmax::{
+    OVERFLOWING_ROW, Rounding, Row, Softmax, naive_exponentials,
+};
+use serde::Serialize;
+
+use crate::arguments::{self, MaskName};
+use crate::failure::Failure;
+use crate::ladder_gpu;
+use crate::table::{Table, error_bound};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Queries and keys
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = arguments::count, allow_hyphen_values = true)]
+    seq: usize,
+    /// Components of q, k, v and o
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = arguments::count, allow_hyphen_values = true)]
+    head_dim: usize,
+    /// Which keys a query sees
+    #[arg(long, value_enum, default_value_t = MaskName::None)]
+    mask: MaskName,
+    /// Probability with which an entry of P is dropped
+    #[arg(long, value_name = "P", value_parser = arguments::real, allow_hyphen_values = true)]
+    dropout: Option<f32>,
+    /// Where to run: the CPU shows the algorithms, a GPU runs them as kernels
+    #[arg(long, value_enum, default_value_t = LadderBackend::Cpu)]
+    backend: LadderBackend,
+    /// Batch times heads on a GPU; the CPU shows one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = arguments::count, allow_hyphen_values = true)]
+    heads: usize,
+    /// Seed of the inputs and of dropout
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = arguments::seed, allow_hyphen_values = true)]
+    seed: u64,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LadderBackend {
+    /// Small functions, one head, every load and store counted
+    Cpu,
+    /// The kernels in a simulator on the CPU
+    Sim,
+    /// The kernels on the first NVIDIA GPU
+    Cuda,
+}
+
+/// One softmax of [`OVERFLOWING_ROW`].
+#[derive(Serialize)]
+struct SoftmaxReport {
+    softmax: &'static str,
+    formula: &'static str,
+    passes: u32,
+    /// As text, for JSON knows neither ∞ nor NaN.
+    y: Vec<String>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// Of [`OVERFLOWING_ROW`], in f16.
+    softmax: Vec<SoftmaxReport>,
+    seq: usize,
+    head_dim: usize,
+    tiles: Tiles,
+    rungs: Vec<Measured>,
+    /// Largest error of ferroflash's own CPU backend; none under dropout, which it does not have.
+    product_largest_error: Option<f64>,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match args.backend {
+        LadderBackend::Cpu => cpu(args),
+        LadderBackend::Sim => ladder_gpu::sim(&gpu_size(args)?, args.json),
+        LadderBackend::Cuda => ladder_gpu::cuda(&gpu_size(args)?, args.json),
+    }
+}
+
+/// What the GPU rungs have no part for is refused.
+fn gpu_size(args: &Args) -> Result<Size, Failure> {
+    let only_cpu = |argument| {
+        let allowed = "--backend cpu, or leave it out";
+        Failure::refused(argument, "the GPU rungs do without it", allowed)
+    };
+    if !matches!(args.mask, MaskName::None) {
+        return Err(only_cpu("--mask"));
+    }
+    if args.dropout.is_some() {
+        return Err(only_cpu("--dropout"));
+    }
+    Ok(Size {
+        heads: args.heads,
+        seq: args.seq,
+        head_dim: args.head_dim,
+        seed: args.seed,
+        runs: 0,
+    })
+}
+
+fn cpu(args: &Args) -> Result<(), Failure> {
+    if args.heads != 1 {
+        return Err(Failure::refused(
+            "--heads",
+            format!("{} heads; the CPU shows one", args.heads),
+            "1, or --backend sim or cuda",
+        ));
+    }
+    let mut head = Head::random(args.seq, args.head_dim, args.seed)?;
+    head.mask = match args.mask {
+        MaskName::None => Mask::None,
+        // As many queries as keys: the corners are one.
+        MaskName::Causal | MaskName::CausalTopLeft => Mask::Causal,
+    };
+    if let Some(probability) = args.dropout {
+        head.dropout = Some(Dropout::new(f64::from(probability), args.seed)?);
+    }
+    let report = Report {
+        softmax: Softmax::ALL.map(softmax).into(),
+        seq: args.seq,
+        head_dim: args.head_dim,
+        tiles: head.tiles,
+        rungs: Rung::ALL.map(|rung| rung.measure(&head)).into(),
+        product_largest_error: product::largest_error(&head)?,
+    };
+    let mut out = io::stdout();
+    if args.json {
+        let line = serde_json::to_string(&report).expect("plain numbers and strings");
+        writeln!(out, "{line}")?;
+    } else {
+        print_softmax(&report, &mut out)?;
+        print_rungs(&report, &mut out)?;
+    }
+    Ok(())
+}
+
+fn softmax(softmax: Softmax) -> SoftmaxReport {
+    let row = Row::new(&OVERFLOWING_ROW);
+    let y = softmax.run(&row, Rounding(DType::F16));
+    SoftmaxReport {
+        softmax: softmax.name(),
+        formula: softmax.formula(),
+        passes: row.passes(),
+        y: y.into_iter().map(|y| text(y, 5)).collect(),
+    }
+}
+
+/// `∞` and `NaN` by name.
+fn text(value: f32, decimals: usize) -> String {
+    if value == f32::INFINITY {
+        "inf".to_owned()
+    } else {
+        format!("{value:.decimals$}")
+    }
+}
+
+fn print_softmax(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let exps = naive_exponentials(&OVERFLOWING_ROW, DType::F16);
+    let exps: Vec<_> = exps.into_iter().map(|exp| text(exp, 1)).collect();
+    writeln!(
+        out,
+        "softmax of {OVERFLOWING_ROW:?} in f16, whose largest number is 65504"
+    )?;
+    writeln!(out, "exp: {}", exps.join(", "))?;
+    writeln!(out)?;
+    let mut table = Table::new(&["f16", "passes", "y₀", "y₁", "y₂", "y₃", "y₄"]);
+    for SoftmaxReport {
+        softmax, passes, y, ..
+    } in &report.softmax
+    {
+        let cells = [softmax.to_string(), passes.to_string()];
+        table.row(cells.into_iter().chain(y.clone()));
+    }
+    table.print(out)?;
+    writeln!(out)?;
+    for row in &report.softmax {
+        writeln!(out, "{}: {}", row.softmax, row.formula)?;
+    }
+    Ok(())
+}
+
+fn print_rungs(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let Tiles {
+        fa1_block_n,
+        block_m,
+        block_n,
+    } = report.tiles;
+    writeln!(out)?;
+    writeln!(
+        out,
+        "attention of one head, seq {}, head_dim {}, f32; FA1 with {block_m} rows × {fa1_block_n} keys, FA2 with {block_m} × {block_n}",
+        report.seq, report.head_dim
+    )?;
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        "rung",
+        "S, P moved",
+        "K, V read",
+        "O moved",
+        "KB read",
+        "KB written",
+        "largest error",
+    ]);
+    for rung in &report.rungs {
+        table.row([
+            rung.rung.to_owned(),
+            format!("{:.0} ×", rung.passes_over_scores),
+            format!("{:.0} ×", rung.passes_over_keys),
+            format!("{:.0} ×", rung.passes_over_output),
+            format!("{:.0}", rung.traffic.read_bytes as f64 / 1e3),
+            format!("{:.0}", rung.traffic.written_bytes as f64 / 1e3),
+            error_bound(rung.largest_error),
+        ]);
+    }
+    table.print(out)?;
+    if let Some(error) = report.product_largest_error {
+        writeln!(out)?;
+        let error = error_bound(error);
+        writeln!(
+            out,
+            "ferroflash's own loop on the CPU, on the same head: largest error {error}"
+        )?;
+    }
+    writeln!(out)?;
+    let attention = report.rungs.iter().skip(report.softmax.len());
+    for rung in attention {
+        writeln!(out, "{}: {}", rung.rung, rung.formula)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! P and dS of a tile of keys and queries.
+//!
+//! Keys lie down and queries across, as in the forward pass: `Sᵀ = K·Qᵀ` and `dPᵀ = V·d_oᵀ`; a query owns a vector lane.
+
+use std::ops::Range;
+
+use pulp::Simd;
+
+use super::super::gemm::{Gemm, MICRO_ROWS};
+use super::super::math::exp;
+use super::super::score::{Bias, ScoreTransform};
+use super::super::tile::COLUMN_STEP;
+use super::Head;
+use crate::Problem;
+
+/// Queries of a tile.
+pub(super) const BLOCK_M: usize = 64;
+/// Keys of a tile.
+pub(super) const BLOCK_N: usize = 16 * MICRO_ROWS;
+
+/// The operands of a tile, and what is made of them.
+pub(super) struct Pairs {
+    head_dim: usize,
+    head_dim_v: usize,
+    /// Columns of `k`.
+    pub padded_dim: usize,
+    /// Queries of the block, and lanes they take.
+    pub queries: usize,
+    pub columns: usize,
+    /// `[head_dim][columns]` and `[head_dim_v][columns]`.
+    pub q: Vec<f32>,
+    pub d_o: Vec<f32>,
+    /// `[BLOCK_N][padded_dim]`, 0 beyond head_dim.
+    pub k: Vec<f32>,
+    /// `[BLOCK_N][head_dim_v]`.
+    v: Vec<f32>,
+    /// `[BLOCK_N][columns]`: scores, then P; dP, then the gradients of `q · k` over softmax_scale.
+    pub p: Vec<f32>,
+    pub dx: Vec<f32>,
+    /// A softcap's derivative, laid out as those.
+    slope: Vec<f32>,
+    /// Of each query: lse, delta, and that it sees keys `first_key..end_key`.
+    lse: Vec<f32>,
+    delta: Vec<f32>,
+    first_key: Vec<u32>,
+    end_key: Vec<u32>,
+    bias: Bias,
+    /// One row of an operand.
+    row: Vec<f32>,
+}
+
+impl Pairs {
+    pub fn new(problem: &Problem) -> Self {
+        let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
+        let padded_dim = head_dim.next_multiple_of(MICRO_ROWS);
+        let slopes = if problem.softcap().is_some() {
+            BLOCK_N * BLOCK_M
+        } else {
+            0
+        };
+        Self {
+            head_dim,
+            head_dim_v,
+            padded_dim,
+            queries: 0,
+            columns: 0,
+            q: vec![0.0; head_dim * BLOCK_M],
+            d_o: vec![0.0; head_dim_v * BLOCK_M],
+            k: vec![0.0; BLOCK_N * padded_dim],
+            v: vec![0.0; BLOCK_N * head_dim_v],
+            p: vec![0.0; BLOCK_N * BLOCK_M],
+            dx: vec![0.0; BLOCK_N * BLOCK_M],
+            slope: vec![0.0; slopes],
+            lse: vec![0.0; BLOCK_M],
+            delta: vec![0.0; BLOCK_M],
+            first_key: vec![0; BLOCK_M],
+            end_key: vec![0; BLOCK_M],
+            bias: Bias::new(BLOCK_M),
+            row: vec![0.0; head_dim.max(head_dim_v)],
+        }
+    }
+
+    /// Notes which keys each of `queries` queries of `head` from `first` on sees, and loads its lse and delta. Padding
+    /// columns repeat the last query's keys, so that they never widen the range of tiles nor turn one into a masked one,
+    /// and have no probability.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`](crate::Backend::launch), and the queries are some of `head`'s.
+    pub unsafe fn set_queries(&mut self, head: &Head<'_>, first: usize, queries: usize) {
+        self.queries = queries;
+        self.columns = queries.next_multiple_of(COLUMN_STEP);
+        let sequence = head.sequence;
+        let seq_kv = sequence.seq_kv() as i64;
+        let corner = seq_kv - sequence.seq_q() as i64;
+        let transform = ScoreTransform::new(head.pass.problem.score());
+        for column in 0..self.columns {
+            let (query_head, i) = head.query(first + column.min(queries - 1));
+            let diagonal = i as i64 + corner;
+            transform.set_query(&mut self.bias, column, (head.index, query_head), diagonal);
+            let first_key = (i as i64 + i64::from(sequence.band.lower)).clamp(0, seq_kv);
+            let end_key = (i as i64 + i64::from(sequence.band.upper) + 1).clamp(first_key, seq_kv);
+            self.first_key[column] = first_key as u32;
+            self.end_key[column] = end_key as u32;
+            let row = sequence.q_rows.start + i;
+            // SAFETY: row i of this sequence and head lies inside o.
+            let terms = unsafe { head.pass.rows.get(sequence.batch, query_head, row) };
+            let is_query = column < queries;
+            (self.lse[column], self.delta[column]) = if is_query {
+                terms
+            } else {
+                (f32::INFINITY, 0.0)
+            };
+        }
+    }
+
+    /// Loads q and d_o of the block's queries, with `each` looking at every row of q (`true`) and d_o.
+    ///
+    /// # Safety
+    /// As for [`set_queries`](Self::set_queries), which was called with the same queries.
+    pub unsafe fn load_queries(
+        &mut self,
+        head: &Head<'_>,
+        first: usize,
+        mut each: impl FnMut(bool, usize, &[f32]),
+    ) {
+        let pass = head.pass;
+        let columns = self.columns;
+        self.q[..self.head_dim * columns].fill(0.0);
+        self.d_o[..self.head_dim_v * columns].fill(0.0);
+        for column in 0..self.queries {
+            let (query_head, i) = head.query(first + column);
+            let q = head.query_rows(pass.problem.q(), pass.operands.q, query_head);
+            let d_o = head.query_rows(&pass.specs.d_o, pass.gradients.d_o, query_head);
+            for (is_q, matrix, dims, tile) in [
+                (true, q, self.head_dim, &mut self.q),
+                (false, d_o, self.head_dim_v, &mut self.d_o),
+            ] {
+                let row = &mut self.row[..dims];
+                // SAFETY: row i of this sequence and head lies inside q and d_o.
+                unsafe { matrix.read_row(i, row) };
+                for (dim, &value) in row.iter().enumerate() {
+                    tile[dim * columns + column] = value;
+                }
+                each(is_q, column, row);
+            }
+        }
+    }
+
+    /// Loads keys `keys` of `head`, as many as fit a tile.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`](crate::Backend::launch), and the keys are some of `head`'s.
+    pub unsafe fn load_keys(&mut self, head: &Head<'_>, keys: Range<usize>) {
+        let pass = head.pass;
+        let k = head.key_rows(pass.problem.k(), pass.operands.k);
+        let v = head.key_rows(pass.problem.v(), pass.operands.v);
+        let k_rows = self.k.chunks_exact_mut(self.padded_dim);
+        let v_rows = self.v.chunks_exact_mut(self.head_dim_v);
+        for ((j, k_row), v_row) in keys.zip(k_rows).zip(v_rows) {
+            // SAFETY: key j of the sequence lies inside k and v.
+            unsafe {
+                k.read_row(j, &mut k_row[..self.head_dim]);
+                v.read_row(j, v_row);
+            }
+        }
+    }
+
+    /// The keys that some query of the block sees, and those that every one does.
+    pub fn seen(&self) -> [Range<usize>; 2] {
+        let span = |keys: &[u32]| {
+            let columns = &keys[..self.columns];
+            let low = columns.iter().min().copied().unwrap_or(0);
+            (
+                low as usize,
+                columns.iter().max().copied().unwrap_or(0) as usize,
+            )
+        };
+        let (first, all_started) = span(&self.first_key);
+        let (any_ended, end) = span(&self.end_key);
+        [first..end, all_started..any_ended]
+    }
+
+    /// Whether query `column` of the block sees key `j`.
+    pub fn sees(&self, column: usize, j: usize) -> bool {
+        (self.first_key[column] as usize..self.end_key[column] as usize).contains(&j)
+    }
+
+    /// Leaves P and the gradients of the products in `p` and `dx`, of the loaded keys, which are `keys`. Both are 0 where a
+    /// query does not see a key, of which there are some only if `is_masked`.
+    #[inline(always)]
+    pub fn compute<S: Simd>(
+        &mut self,
+        simd: S,
+        transform: &ScoreTransform<'_>,
+        keys: Range<usize>,
+        is_masked: bool,
+    ) {
+        let (columns, rows) = (self.columns, keys.len().next_multiple_of(MICRO_ROWS));
+        let product = |a, a_row_stride, b, c, depth| Gemm {
+            a,
+            a_row_stride,
+            a_depth_stride: 1,
+            b,
+            c,
+            rows,
+            depth,
+            columns,
+        };
+        // Sᵀ = K · Qᵀ
+        let q = &self.q[..self.head_dim * columns];
+        let s = &mut self.p[..rows * columns];
+        product(&self.k, self.padded_dim, q, s, self.head_dim).run::<S, false>(simd);
+        // dPᵀ = V · d_oᵀ
+        let d_o = &self.d_o[..self.head_dim_v * columns];
+        let dp = &mut self.dx[..rows * columns];
+        product(&self.v, self.head_dim_v, d_o, dp, self.head_dim_v).run::<S, false>(simd);
+
+        let cells = ..keys.len() * columns;
+        let slope = match self.slope.is_empty() {
+            true => None,
+            false => Some(&mut self.slope[cells]),
+        };
+        let s = &mut self.p[cells];
+        transform.apply_with_slope(simd, s, slope, &mut self.bias, keys.start, columns);
+        self.differentiate(simd, keys.len());
+        if is_masked {
+            self.clear_unseen(simd, keys);
+        }
+    }
+
+    /// `p = exp(s − lse)` and `dx = p · (dp − delta) · slope`.
+    #[inline(always)]
+    fn differentiate<S: Simd>(&mut self, simd: S, keys: usize) {
+        let columns = self.columns;
+        let (lse, _) = S::as_simd_f32s(&self.lse[..columns]);
+        let (delta, _) = S::as_simd_f32s(&self.delta[..columns]);
+        let cells = ..keys * columns;
+        let (p, _) = S::as_mut_simd_f32s(&mut self.p[cells]);
+        let (dx, _) = S::as_mut_simd_f32s(&mut self.dx[cells]);
+        let rows = p
+            .chunks_exact_mut(lse.len())
+            .zip(dx.chunks_exact_mut(lse.len()));
+        for (p, dx) in rows {
+            for (((p, dx), &lse), &delta) in p.iter_mut().zip(dx).zip(lse).zip(delta) {
+                *p = exp(simd, simd.sub_f32s(*p, lse));
+                *dx = simd.mul_f32s(*p, simd.sub_f32s(*dx, delta));
+            }
+        }
+        if !self.slope.is_empty() {
+            let (slope, _) = S::as_simd_f32s(&self.slope[cells]);
+            let (dx, _) = S::as_mut_simd_f32s(&mut self.dx[cells]);
+            for (dx, &slope) in dx.iter_mut().zip(slope) {
+                *dx = simd.mul_f32s(*dx, slope);
+            }
+        }
+    }
+
+    /// Sets p and dx to 0 where a query does not see a key: what it would have been may be NaN.
+    #[inline(always)]
+    fn clear_unseen<S: Simd>(&mut self, simd: S, keys: Range<usize>) {
+        let columns = self.columns;
+        let (first_key, _) = S::as_simd_u32s(&self.first_key[..columns]);
+        let (end_key, _) = S::as_simd_u32s(&self.end_key[..columns]);
+        let zero = simd.splat_f32s(0.0);
+        for tile in [&mut self.p, &mut self.dx] {
+            let rows = tile.chunks_exact_mut(columns).zip(keys.clone());
+            for (row, j) in rows {
+                let j = simd.splat_u32s(j as u32);
+                let (row, _) = S::as_mut_simd_f32s(row);
+                for ((value, &first), &end) in row.iter_mut().zip(first_key).zip(end_key) {
+                    let started = simd.less_than_or_equal_u32s(first, j);
+                    let seen = simd.and_m32s(started, simd.less_than_u32s(j, end));
+                    *value = simd.select_f32s(seen, *value, zero);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the backward pass is asked for.
+
+use super::check::{check_equal, check_outer_shape};
+use super::{ForwardOptions, Operation, Problem};
+use crate::Error;
+use crate::spec::{Shape, TensorSpec};
+
+/// Default of [`BackwardOptions::workspace_limit_bytes`].
+pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 512 << 20;
+
+/// What the gradients are of, and how they may be computed.
+///
+/// ```
+/// use ferroflash::{BackwardOptions, ForwardOptions, Mask};
+/// let forward = ForwardOptions::new().mask(Mask::Causal);
+/// let options = BackwardOptions::of(&forward).deterministic(true);
+/// assert_eq!(options.forward.mask, Mask::Causal);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BackwardOptions {
+    /// The options of the forward pass whose gradients are asked for. dq, dk and dv get the axis order of its `o_layout`.
+    pub forward: ForwardOptions,
+    /// Whether two runs give the same bits. Else dq may be summed in an order that differs between runs.
+    pub deterministic: bool,
+    /// How many bytes of workspace a kernel may ask for beyond what grows with the rows of q; kernels that need more are
+    /// not run.
+    pub workspace_limit_bytes: usize,
+}
+
+impl Default for BackwardOptions {
+    fn default() -> Self {
+        Self {
+            forward: ForwardOptions::new(),
+            deterministic: false,
+            workspace_limit_bytes: DEFAULT_WORKSPACE_LIMIT_BYTES,
+        }
+    }
+}
+
+impl BackwardOptions {
+    /// Gradients of a forward pass with these options.
+    pub fn of(forward: &ForwardOptions) -> Self {
+        Self {
+            forward: forward.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets [`deterministic`](Self::deterministic).
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.deterministic = deterministic;
+        self
+    }
+
+    /// Sets [`workspace_limit_bytes`](Self::workspace_limit_bytes).
+    pub fn workspace_limit_bytes(mut self, bytes: usize) -> Self {
+        self.workspace_limit_bytes = bytes;
+        self
+    }
+}
+
+impl From<&ForwardOptions> for BackwardOptions {
+    fn from(forward: &ForwardOptions) -> Self {
+        Self::of(forward)
+    }
+}
+
+/// The tensors that the backward pass has beside q, k and v.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GradientSpecs {
+    /// What the forward pass computed, `[batch, heads_q, seq_q, head_dim_v]`.
+    pub o: TensorSpec,
+    /// The loss's gradient by o, of o's shape.
+    pub d_o: TensorSpec,
+    /// The loss's gradient by q, of q's shape; written.
+    pub dq: TensorSpec,
+    /// The loss's gradient by k, of k's shape; written.
+    pub dk: TensorSpec,
+    /// The loss's gradient by v, of v's shape; written.
+    pub dv: TensorSpec,
+}
+
+/// A backward pass, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Backward {
+    pub specs: GradientSpecs,
+    pub deterministic: bool,
+    pub workspace_limit_bytes: usize,
+}
+
+impl Problem {
+    /// Checks a backward pass.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] naming the first operand or option that is refused.
+    pub fn backward(
+        q: TensorSpec,
+        k: TensorSpec,
+        v: TensorSpec,
+        specs: GradientSpecs,
+        options: &BackwardOptions,
+    ) -> Result<Self, Error> {
+        let mut problem = Self::new(q, k, v, input_like(&q, &v, &specs.o)?, &options.forward)?;
+        check_gradients(&q, &k, &v, &specs)?;
+        problem.operation = Operation::Backward(Box::new(Backward {
+            specs,
+            deterministic: options.deterministic,
+            workspace_limit_bytes: options.workspace_limit_bytes,
+        }));
+        Ok(problem)
+    }
+
+    /// Checks a backward pass whose gradients are yet to be made: dense, in the layout of `options.forward`, of q's dtype.
+    ///
+    /// # Errors
+    /// As for [`backward`](Self::backward).
+    pub fn backward_with_dense_gradients(
+        q: TensorSpec,
+        k: TensorSpec,
+        v: TensorSpec,
+        o: TensorSpec,
+        d_o: TensorSpec,
+        options: &BackwardOptions,
+    ) -> Result<Self, Error> {
+        let dense = |like: &TensorSpec| {
+            TensorSpec::contiguous(q.dtype, like.shape, options.forward.o_layout)
+        };
+        let specs = GradientSpecs {
+            o,
+            d_o,
+            dq: dense(&q)?,
+            dk: dense(&k)?,
+            dv: dense(&v)?,
+        };
+        Self::backward(q, k, v, specs, options)
+    }
+
+    /// The tensors of a backward pass; `None` of a forward pass.
+    pub fn gradients(&self) -> Option<&GradientSpecs> {
+        self.as_backward().map(|backward| &backward.specs)
+    }
+
+    pub(crate) fn as_backward(&self) -> Option<&Backward> {
+        match &self.operation {
+            Operation::Forward { .. } => None,
+            Operation::Backward(backward) => Some(backward),
+        }
+    }
+}
+
+/// Refuses an `o` that is not the output of q and v, and returns a spec of its shape that a forward pass could write: one
+/// that is only read may have several elements at one address.
+fn input_like(q: &TensorSpec, v: &TensorSpec, o: &TensorSpec) -> Result<TensorSpec, Error> {
+    check_outer_shape("o", o, q)?;
+    check_equal("o", "head_dim_v", o.shape.dim, v.shape.dim, "v")?;
+    TensorSpec::contiguous(o.dtype, o.shape, crate::Layout::Bhsd)
+}
+
+fn check_gradients(
+    q: &TensorSpec,
+    k: &TensorSpec,
+    v: &TensorSpec,
+    specs: &GradientSpecs,
+) -> Result<(), Error> {
+    let GradientSpecs { o, d_o, dq, dk, dv } = specs;
+    for (argument, spec, of, like) in [
+        ("d_o", d_o, "o", o),
+        ("dq", dq, "q", q),
+        ("dk", dk, "k", k),
+        ("dv", dv, "v", v),
+    ] {
+        check_equal(argument, "dtype", spec.dtype.name(), q.dtype.name(), "q")?;
+        check_shape(argument, spec.shape, like.shape, of)?;
+    }
+    for (argument, spec) in [("o", o), ("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)] {
+        spec.reach(argument)?;
+    }
+    for (argument, spec) in [("dq", dq), ("dk", dk), ("dv", dv)] {
+        super::check::check_apart(argument, spec)?;
+    }
+    Ok(())
+}
+
+fn check_shape(argument: &'static str, found: Shape, of: Shape, name: &str) -> Result<(), Error> {
+    if found == of {
+        return Ok(());
+    }
+    Err(Error::argument(
+        argument,
+        format!("its shape is {found:?}"),
+        format!("{of:?}, the shape of {name}"),
+    ))
+}

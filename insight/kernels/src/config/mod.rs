@@ -1,0 +1,4 @@
+//! Tile shapes of these kernels.
+
+pub mod ladder;
+pub mod probe;

@@ -1,0 +1,11 @@
+//! Kernels to learn and to measure from: the steps that lead to ferroflash's own ([`ladder`]), and what a GPU can do
+//! ([`probe`]). They are a crate of their own, so that no user of ferroflash carries them.
+//!
+//! Compiled twice, as `kernels-gpu` is: to PTX, with the kernels; and for the host, without them.
+#![no_std]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
+
+pub mod config;
+pub mod instances;
+pub mod ladder;
+pub mod probe;

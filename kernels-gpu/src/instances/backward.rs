@@ -1,0 +1,139 @@
+//! The backward kernels: in a table of their own, as a backward pass takes several.
+
+use super::{Arch, Family, Instance, KernelConfig, Operation};
+use crate::config::simt::{self, SimtConfig};
+use crate::dtype::DType;
+
+/// Threads of a block of the kernel that computes lse in bits and delta: four warps, of a row each.
+const DELTA_THREADS: u32 = 128;
+
+/// The row of a kernel that computes lse in bits and delta.
+const fn delta(name: &'static str, dtype: DType) -> Instance {
+    Instance {
+        name,
+        family: Family::Simt,
+        arch: Arch::Sm80,
+        dtype,
+        head_dim: 0,
+        block_m: DELTA_THREADS / 32,
+        block_n: 0,
+        threads: DELTA_THREADS,
+        cluster: 1,
+        shared_bytes: 0,
+        operation: Operation::BackwardDelta,
+        config: KernelConfig::Fixed,
+    }
+}
+
+/// The row of an fp32 kernel.
+const fn simt(name: &'static str, operation: Operation, config: &'static SimtConfig) -> Instance {
+    Instance {
+        name,
+        family: Family::Simt,
+        arch: Arch::Sm80,
+        dtype: DType::F32,
+        head_dim: config.head_dim as u32,
+        block_m: config.block_m() as u32,
+        block_n: SimtConfig::BLOCK_N as u32,
+        threads: config.threads,
+        cluster: 1,
+        shared_bytes: config.backward_shared_bytes(),
+        operation,
+        config: KernelConfig::Simt(config),
+    }
+}
+
+macro_rules! delta_instances {
+    ($($name:ident = $dtype:ident $element:path;)*) => {
+        $(
+            /// lse in bits and delta of every row, which the backward kernels of its dtype need.
+            ///
+            /// # Safety
+            /// `params` describes live allocations that hold every element it can address.
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+            #[cuda_std::launch_bounds(DELTA_THREADS)]
+            #[cuda_std::kernel]
+            pub unsafe fn $name(params: crate::abi::DeltaParams) {
+                // SAFETY: forwarded to the launch.
+                unsafe { crate::backward::delta::delta::<$element>(&params) }
+            }
+        )*
+
+        const DELTA: &[Instance] = &[$(delta(stringify!($name), DType::$dtype)),*];
+    };
+}
+
+delta_instances! {
+    fa_bwd_delta_simt_sm80_f32 = F32 crate::backward::delta::F32;
+    fa_bwd_delta_simt_sm80_f16 = F16 cuda_std::half::F16;
+    fa_bwd_delta_simt_sm80_bf16 = Bf16 cuda_std::half::Bf16;
+}
+
+macro_rules! simt_instances {
+    ($($keys:ident, $queries:ident = $config:path;)*) => {
+        $(
+            simt_kernel!($keys, KeepKeys, $config, "dk and dv in fp32.");
+            simt_kernel!($queries, KeepQueries, $config, "dq in fp32.");
+        )*
+
+        const SIMT: &[Instance] = &[$(
+            simt(stringify!($keys), Operation::BackwardKeys, &$config),
+            simt(stringify!($queries), Operation::BackwardQueries, &$config),
+        )*];
+    };
+}
+
+macro_rules! simt_kernel {
+    ($name:ident, $side:ident, $config:path, $doc:literal) => {
+        #[doc = $doc]
+        ///
+        /// # Safety
+        /// `params` describes live allocations that hold every element it can address.
+        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+        #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
+        #[cuda_std::kernel]
+        pub unsafe fn $name(params: crate::abi::BackwardParams) {
+            struct Kernel;
+            impl crate::simt::SimtKernel for Kernel {
+                const CONFIG: SimtConfig = $config;
+            }
+            // SAFETY: forwarded to the launch.
+            unsafe {
+                crate::simt::backward::<
+                    Kernel,
+                    crate::simt::$side,
+                    { $config.thread_rows },
+                    { $config.output_cols() },
+                >(&params)
+            }
+        }
+    };
+}
+
+simt_instances! {
+    fa_bwd_dkdv_simt_sm80_f32_hd64, fa_bwd_dq_simt_sm80_f32_hd64 = simt::BACKWARD_HD64;
+    fa_bwd_dkdv_simt_sm80_f32_hd64_smem99k, fa_bwd_dq_simt_sm80_f32_hd64_smem99k = simt::BACKWARD_HD64_SMEM99K;
+    fa_bwd_dkdv_simt_sm80_f32_hd128, fa_bwd_dq_simt_sm80_f32_hd128 = simt::BACKWARD_HD128;
+    fa_bwd_dkdv_simt_sm80_f32_hd128_smem99k, fa_bwd_dq_simt_sm80_f32_hd128_smem99k = simt::BACKWARD_HD128_SMEM99K;
+    fa_bwd_dkdv_simt_sm80_f32_hd256, fa_bwd_dq_simt_sm80_f32_hd256 = simt::BACKWARD_HD256;
+    fa_bwd_dkdv_simt_sm80_f32_hd256_smem99k, fa_bwd_dq_simt_sm80_f32_hd256_smem99k = simt::BACKWARD_HD256_SMEM99K;
+}
+
+/// Every kernel of the backward pass.
+const TABLES: [&[Instance]; 2] = [DELTA, SIMT];
+
+/// Every kernel of the backward pass; of two that differ in nothing a problem asks for, the preferred one first.
+pub const BACKWARD: &[Instance] = &{
+    let mut all = [delta("", DType::F32); TABLES[0].len() + TABLES[1].len()];
+    let (mut table, mut next) = (0, 0);
+    while table < TABLES.len() {
+        let mut row = 0;
+        while row < TABLES[table].len() {
+            all[next] = TABLES[table][row];
+            row += 1;
+            next += 1;
+        }
+        table += 1;
+    }
+    all
+};

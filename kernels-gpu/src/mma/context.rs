@@ -1,0 +1,300 @@
+//! What the main loop asks for once a block of keys or less: copies, masks, and how scores are transformed.
+//!
+//! None of it is kept in registers from one block to the next. Numbers of the tile come from its [`SmemTileInfo`] and those of
+//! the launch from the parameters, by [`reload`].
+
+use cuda_std::cp_async::commit_group;
+use cuda_std::shared;
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, any, uniform};
+
+use super::copy::Source;
+use super::element::Element;
+use super::gemm::LaneAddress;
+use super::tile_info::{HeadKv, SmemTileInfo, TileInfo};
+use crate::abi::{ForwardParams, TensorArg};
+use crate::config::mma::MmaConfig;
+use crate::layout::fragment::{ROW_STEP, TILE_M, row_column};
+use crate::layout::swizzle::row_bytes;
+use crate::score::ScoreTransform;
+use crate::tile::block_range::BlockRange;
+use crate::tile::grid::BlockCoord;
+use crate::tile::mask;
+use crate::tile::sequence::{Sequence, head_kv};
+use crate::tile::{black_box, black_box64};
+use crate::units::HALF_BYTES;
+
+/// The parameters, such that what is computed from them is computed again the next time.
+#[inline(always)]
+pub fn reload(params: &ForwardParams) -> ForwardParams {
+    const WORDS: usize = size_of::<ForwardParams>() / size_of::<u64>();
+    let mut words: [u64; WORDS] = bytemuck::cast(*params);
+    for word in &mut words {
+        *word = black_box64(*word);
+    }
+    bytemuck::cast(words)
+}
+
+/// A tile that a block works on.
+#[derive(Clone, Copy)]
+pub struct TileContext<'a> {
+    params: &'a ForwardParams,
+    config: MmaConfig,
+    /// Shared memory: the stages of K and V, which it starts with.
+    pub stages: u32,
+    /// Shared memory: the tile of Q, and of the output in the end.
+    pub q_smem: u32,
+    smem_info: SmemTileInfo,
+    /// Index of this warp.
+    warp: u32,
+    /// The blocks of keys that the tile's rows see: the first, and one past the last.
+    pub begin: u32,
+    pub end: u32,
+}
+
+/// What a warp's rows see of a block of keys.
+#[derive(Clone, Copy, Default)]
+pub struct WarpView {
+    /// Not all of it.
+    pub needs_mask: bool,
+    /// Nothing.
+    pub masked_out: bool,
+}
+
+impl<'a> TileContext<'a> {
+    /// The tile; its numbers are in shared memory and visible.
+    ///
+    /// # Safety
+    /// `params` describes live allocations. The whole block calls it with the same tile, and nobody accesses shared
+    /// memory.
+    #[inline(always)]
+    pub unsafe fn new(params: &'a ForwardParams, config: MmaConfig, coord: BlockCoord) -> Self {
+        let (block_m, block_n) = (config.block_m() as u32, config.block_n as u32);
+        let launch = reload(params).attention;
+        let sequence = Sequence::new(&launch, coord.batch);
+        let m_begin = coord.m_block * block_m;
+        let m_end = (m_begin + block_m).min(sequence.seq_q);
+        let blocks = BlockRange::new(m_begin, m_end, sequence.band, sequence.seq_kv, block_n);
+        let stages = shared::dynamic_base();
+        let smem_info = SmemTileInfo {
+            address: stages + config.tile_info_offset(),
+        };
+        let head_kv = head_kv(&launch, coord.head);
+        let head = |operand: &TensorArg, dims: u32| {
+            let address = sequence.kv_address(operand, head_kv, HALF_BYTES);
+            let source = Source::new(operand, address, sequence.seq_kv, dims);
+            HeadKv {
+                address,
+                plain: source.has_plain_rows(config),
+            }
+        };
+        // SAFETY: branches on numbers that are known to be the same in all lanes do not diverge.
+        unsafe {
+            smem_info.store(TileInfo {
+                coord,
+                sequence,
+                blocks,
+                k: head(&launch.k, launch.head_dim),
+                v: head(&launch.v, launch.head_dim_v),
+            });
+            sync_threads();
+            Self {
+                params,
+                config,
+                stages,
+                q_smem: stages + config.q_offset(),
+                smem_info,
+                warp: uniform(thread_idx_x() / WARP_SIZE),
+                begin: uniform(blocks.begin),
+                end: uniform(blocks.end),
+            }
+        }
+    }
+
+    /// Whether the tile lies behind its sequence's last row.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.m_begin() >= self.info().sequence.seq_q
+    }
+
+    /// The parameters, [`reload`].
+    #[inline(always)]
+    pub fn params(&self) -> ForwardParams {
+        reload(self.params)
+    }
+
+    /// The numbers of the tile.
+    #[inline(always)]
+    pub fn info(&self) -> TileInfo {
+        // SAFETY: `new` has written them.
+        unsafe { self.smem_info.load() }
+    }
+
+    /// First row of the tile.
+    #[inline(always)]
+    pub fn m_begin(&self) -> u32 {
+        self.info().coord.m_block * self.config.block_m() as u32
+    }
+
+    /// First row of the warp, in the tile.
+    #[inline(always)]
+    pub fn warp_row(&self) -> u32 {
+        black_box(self.warp) * self.warp_rows()
+    }
+
+    #[inline(always)]
+    fn warp_rows(&self) -> u32 {
+        (self.config.warp_tiles * TILE_M) as u32
+    }
+
+    /// The address of the warp's rows of Q.
+    #[inline(always)]
+    pub fn q_address(&self, lane: u32) -> LaneAddress {
+        let head_dim = self.config.head_dim;
+        let warp_smem = self.q_smem + self.warp_row() * row_bytes(head_dim);
+        LaneAddress::q(warp_smem, head_dim, lane)
+    }
+
+    /// First key of a block.
+    #[inline(always)]
+    pub fn key_begin(&self, n_block: u32) -> u32 {
+        n_block * self.config.block_n as u32
+    }
+
+    /// Starts copying Q, as a group of its own.
+    ///
+    /// # Safety
+    /// Nobody accesses Q's shared memory until the group is waited for and a barrier is passed.
+    #[inline(always)]
+    pub unsafe fn load_q(&self) {
+        let config = self.config;
+        let TileInfo {
+            coord, sequence, ..
+        } = self.info();
+        let params = self.params();
+        let address = sequence.q_address(&params.attention.q, coord.head, HALF_BYTES);
+        let q_gmem = Source::new(
+            &params.attention.q,
+            address,
+            sequence.seq_q,
+            params.attention.head_dim,
+        );
+        let block_m = config.block_m() as u32;
+        let plain = q_gmem.has_plain_rows(config);
+        // SAFETY: the tile has room.
+        unsafe { q_gmem.copy(config, self.q_smem, coord.m_block * block_m, block_m, plain) };
+        commit_group();
+    }
+
+    /// Starts copying a block of K and V to stage `stage`, as a group of its own.
+    ///
+    /// # Safety
+    /// Nobody accesses the stage until the group is waited for and a barrier is passed.
+    #[inline(always)]
+    pub unsafe fn load_kv(&self, stage: u32, n_block: u32) {
+        let config = self.config;
+        let TileInfo { sequence, k, v, .. } = self.info();
+        let params = self.params();
+        let (seq_kv, key_begin) = (sequence.seq_kv, self.key_begin(n_block));
+        let block_n = config.block_n as u32;
+        let k_gmem = Source::new(
+            &params.attention.k,
+            k.address,
+            seq_kv,
+            params.attention.head_dim,
+        );
+        let v_gmem = Source::new(
+            &params.attention.v,
+            v.address,
+            seq_kv,
+            params.attention.head_dim_v,
+        );
+        let k_smem = self.k_smem(stage);
+        let v_smem = k_smem + config.operand_bytes();
+        // SAFETY: the stage has room.
+        unsafe {
+            k_gmem.copy(config, k_smem, key_begin, block_n, k.plain);
+            v_gmem.copy(config, v_smem, key_begin, block_n, v.plain);
+        }
+        commit_group();
+    }
+
+    /// K's part of a stage; V's follows.
+    #[inline(always)]
+    pub fn k_smem(&self, stage: u32) -> u32 {
+        self.stages + stage * self.config.stage_bytes()
+    }
+
+    /// How the tile's scores are transformed.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn transform<E: Element>(&self) -> ScoreTransform {
+        let BlockCoord { batch, head, .. } = self.info().coord;
+        // SAFETY: forwarded to the caller, and to the one of `new`.
+        unsafe {
+            let (batch, head) = (uniform(batch), uniform(head));
+            ScoreTransform::new(&self.params().attention.score, batch, head, E::SHIFT)
+        }
+    }
+
+    /// What this warp's rows see of a block.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn warp_view(&self, n_block: u32) -> WarpView {
+        let block_n = self.config.block_n as u32;
+        let key_begin = self.key_begin(n_block);
+        let TileInfo {
+            sequence, blocks, ..
+        } = self.info();
+        if !blocks.needs_mask(key_begin, block_n) {
+            return WarpView::default();
+        }
+        let Sequence {
+            seq_q,
+            seq_kv,
+            band,
+            ..
+        } = sequence;
+        let begin = self.m_begin() + self.warp_row();
+        let end = (begin + self.warp_rows()).min(seq_q);
+        let blocks = BlockRange::new(begin.min(seq_q - 1), end, band, seq_kv, block_n);
+        // SAFETY: a vote's result is known to be the same in all lanes.
+        unsafe {
+            WarpView {
+                needs_mask: any(blocks.needs_mask(key_begin, block_n)),
+                masked_out: any(n_block < blocks.begin || n_block >= blocks.end),
+            }
+        }
+    }
+
+    /// Transforms the scores of a block and masks them.
+    #[inline(always)]
+    pub fn finish_scores<const ROWS: usize, const COLS: usize>(
+        &self,
+        acc_s: &mut [[f32; COLS]; ROWS],
+        transform: &ScoreTransform,
+        n_block: u32,
+        lane: u32,
+        needs_mask: bool,
+    ) {
+        let Sequence {
+            seq_q,
+            seq_kv,
+            band,
+            ..
+        } = self.info().sequence;
+        let lane_row = self.m_begin() + self.warp_row() + lane / 4;
+        let query = |i: usize| lane_row + i as u32 * ROW_STEP;
+        let column = |j: usize| row_column(0, j as u32) as i32;
+        let first_key = self.key_begin(n_block) + row_column(lane, 0);
+        let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
+        transform.apply(acc_s, |i| query(i) as i32 + corner, column);
+        if needs_mask {
+            mask::apply_mask(acc_s, query, first_key, column, band, seq_kv);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The pipeline through which K and V arrive: two stages, of which one is computed on and one is filled.
+
+use core::marker::PhantomData;
+
+use cuda_std::cp_async::{commit_group, wait_group};
+use cuda_std::thread::sync_threads;
+use cuda_std::warp::lane_id;
+
+use super::MmaKernel;
+use super::context::TileContext;
+use super::gemm::QFragments;
+use super::non_finite::NonFiniteMask;
+use crate::tile::sequence::Sequence;
+
+/// The stage that all blocks of keys pass through where V is sanitised; the mask lies in the other.
+const SANITIZED_STAGE: u32 = 1;
+
+/// Loads blocks of K and V.
+pub struct KvLoader<'a, K> {
+    tile: &'a TileContext<'a>,
+    /// Where V's non-finite elements go, if they are taken out of it.
+    non_finite: Option<NonFiniteMask>,
+    /// The stage that is computed on.
+    stage: u32,
+    kernel: PhantomData<K>,
+}
+
+impl<'a, K: MmaKernel> KvLoader<'a, K> {
+    /// A loader that nothing is asked of yet.
+    #[inline(always)]
+    pub fn new(tile: &'a TileContext<'a>, non_finite: Option<NonFiniteMask>) -> Self {
+        Self {
+            tile,
+            non_finite,
+            stage: 0,
+            kernel: PhantomData,
+        }
+    }
+
+    /// Starts loading Q and the first block of K and V, and moves Q to registers if that is where it is kept.
+    ///
+    /// # Safety
+    /// The whole block reaches the same call; shared memory is free, and there is a block of keys.
+    #[inline(always)]
+    pub unsafe fn load_first<const ROWS: usize, const K_STEPS: usize>(
+        &self,
+        q: &mut QFragments<K, ROWS, K_STEPS>,
+    ) {
+        self.tile.load_q();
+        // The mask of non-finite elements takes the place of stage 0.
+        if let Some(mask) = self.non_finite {
+            mask.clear();
+            commit_group();
+        } else {
+            self.tile.load_kv(0, self.tile.begin);
+        }
+        if K::CONFIG.q_in_registers {
+            // The barrier shows Q, though not yet the block of K and V.
+            wait_group::<1>();
+            sync_threads();
+            q.fill(self.tile.q_address(lane_id()));
+        }
+    }
+
+    /// Waits for block `n_block` and starts loading the next.
+    ///
+    /// # Safety
+    /// The whole block reaches the same call.
+    #[inline(always)]
+    pub unsafe fn wait(&mut self, n_block: u32) {
+        let (next_block, next_stage) = if self.non_finite.is_some() {
+            self.stage = SANITIZED_STAGE;
+            (n_block, SANITIZED_STAGE)
+        } else {
+            (n_block + 1, self.stage ^ 1)
+        };
+        wait_group::<0>();
+        // The barrier publishes this stage and frees the other.
+        sync_threads();
+        if next_block < self.tile.end {
+            self.tile.load_kv(next_stage, next_block);
+        }
+        if let Some(mask) = self.non_finite {
+            self.sanitize(mask, n_block);
+        }
+    }
+
+    /// Shared address of the block of K that has arrived; V follows it.
+    #[inline(always)]
+    pub fn k_smem(&self) -> u32 {
+        self.tile.k_smem(self.stage)
+    }
+
+    /// Waits for the block in [`SANITIZED_STAGE`] and takes the non-finite elements out of V.
+    ///
+    /// # Safety
+    /// As [`KvLoader::wait`].
+    #[inline(always)]
+    unsafe fn sanitize(&self, mask: NonFiniteMask, n_block: u32) {
+        wait_group::<0>();
+        // SAFETY: the stage has arrived after the first barrier, and is clean after the second.
+        unsafe {
+            sync_threads();
+            let Sequence { seq_kv, band, .. } = self.tile.info().sequence;
+            mask.sanitize_v::<K::Element>(
+                K::CONFIG,
+                self.tile.k_smem(SANITIZED_STAGE) + K::CONFIG.operand_bytes(),
+                self.tile.key_begin(n_block),
+                self.tile.m_begin(),
+                band,
+                seq_kv,
+            );
+            sync_threads();
+        }
+    }
+
+    /// Goes on to the next block.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.stage ^= 1;
+    }
+}

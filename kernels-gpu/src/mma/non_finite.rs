@@ -1,0 +1,186 @@
+//! Taking the non-finite elements out of V, and putting into the output what they would have made of it. Why, and how the
+//! Hopper kernels do it: [`crate::tile::non_finite`].
+//!
+//! What is recorded for the eight columns of a vec16 is a word with four bits a column: [`PLUS`], [`MINUS`], [`NAN`].
+
+use cuda_std::half::SIGN;
+use cuda_std::shared;
+use cuda_std::thread::thread_idx_x;
+
+use super::element::Element;
+use crate::abi::Band;
+use crate::config::mma::MmaConfig;
+use crate::layout::swizzle::{VEC16_ELEMS, offset, row_vec16s};
+use crate::tile::black_box;
+use crate::tile::block_range::visible_keys;
+use crate::tile::non_finite::{ELEMENT_MASK, is_nan, is_non_finite, shift};
+
+/// The column's row sees a +∞, −∞ or NaN.
+const PLUS: u32 = 1;
+const MINUS: u32 = 2;
+const NAN: u32 = 4;
+/// Bits of a record for each column.
+const COLUMN_BITS: u32 = 4;
+
+/// What a tile's rows see: one word for each row and vec16, then a row of words for keys that all rows see.
+#[derive(Clone, Copy)]
+pub struct NonFiniteMask {
+    /// In shared memory.
+    smem: u32,
+    rows: u32,
+    row_vec16s: u32,
+    threads: u32,
+}
+
+impl NonFiniteMask {
+    #[inline(always)]
+    pub fn new(smem: u32, config: MmaConfig) -> Self {
+        Self {
+            smem,
+            rows: config.block_m() as u32,
+            row_vec16s: row_vec16s(config.head_dim) as u32,
+            threads: config.threads(),
+        }
+    }
+
+    #[inline(always)]
+    fn address(&self, row: u32, vec16: u32) -> u32 {
+        self.smem + (row * self.row_vec16s + vec16) * size_of::<u32>() as u32
+    }
+
+    /// Erases all records, as a whole block.
+    ///
+    /// # Safety
+    /// Nobody else accesses them until a barrier is passed.
+    #[inline(always)]
+    pub unsafe fn clear(&self) {
+        let mut index = thread_idx_x();
+        while index < black_box((self.rows + 1) * self.row_vec16s) {
+            shared::store_bits(self.address(0, index), 0);
+            index += self.threads;
+        }
+    }
+
+    /// Takes the non-finite elements out of V's stage at `v_smem`, whose rows are keys from `key_begin` on, and records
+    /// them for the rows of the tile, queries from `m_begin` on.
+    ///
+    /// # Safety
+    /// The whole block calls it, V has arrived, and nobody else accesses it or the records until a barrier is passed.
+    #[inline(always)]
+    pub unsafe fn sanitize_v<E: Element>(
+        &self,
+        config: MmaConfig,
+        v_smem: u32,
+        key_begin: u32,
+        m_begin: u32,
+        band: Band,
+        seq_kv: u32,
+    ) {
+        let mut index = thread_idx_x();
+        while index < black_box(config.block_n as u32 * self.row_vec16s) {
+            let (key, vec16) = (index / self.row_vec16s, index % self.row_vec16s);
+            let address = v_smem + offset(config.head_dim, key, vec16);
+            let words = shared::load4_bits(address);
+            let (words, kinds) = split::<E>(words);
+            if kinds != 0 {
+                shared::store4_bits(address, words);
+                self.record(key_begin + key, vec16, kinds, m_begin, band, seq_kv);
+            }
+            index += self.threads;
+        }
+    }
+
+    /// Adds `kinds` to the record of every row that sees `key`.
+    ///
+    /// # Safety
+    /// As [`NonFiniteMask::sanitize_v`].
+    #[inline(always)]
+    unsafe fn record(
+        &self,
+        key: u32,
+        vec16: u32,
+        kinds: u32,
+        m_begin: u32,
+        band: Band,
+        seq_kv: u32,
+    ) {
+        let key = key as i32;
+        let sees = |row: u32| {
+            let (first, last) = visible_keys((m_begin + row) as i32, band, seq_kv);
+            first <= key && key <= last
+        };
+        // The rows that see a key are consecutive.
+        if sees(0) && sees(self.rows - 1) {
+            shared::atomic_or(self.address(self.rows, vec16), kinds);
+            return;
+        }
+        let mut row = 0;
+        while row < black_box(self.rows) {
+            if sees(row) {
+                shared::atomic_or(self.address(row, vec16), kinds);
+            }
+            row += 1;
+        }
+    }
+
+    /// Applies the records to a vec16 of row `row` of the output.
+    ///
+    /// # Safety
+    /// All records are written and visible.
+    #[inline(always)]
+    pub unsafe fn apply<E: Element>(&self, words: [u32; 4], row: u32, vec16: u32) -> [u32; 4] {
+        // SAFETY: forwarded to the caller.
+        let kinds = unsafe {
+            shared::load_bits(self.address(row, vec16))
+                | shared::load_bits(self.address(self.rows, vec16))
+        };
+        let mut result = words;
+        if kinds != 0 {
+            for i in 0..VEC16_ELEMS {
+                let word = &mut result[i / 2];
+                let half = shift(i);
+                let seen = kinds >> (i as u32 * COLUMN_BITS);
+                let element = *word >> half & ELEMENT_MASK;
+                let element = mark::<E>(element, seen);
+                *word = *word & !(ELEMENT_MASK << half) | element << half;
+            }
+        }
+        result
+    }
+}
+
+/// `words` with non-finite elements replaced by 0, and what they were.
+#[inline(always)]
+fn split<E: Element>(mut words: [u32; 4]) -> ([u32; 4], u32) {
+    let mut kinds = 0;
+    for i in 0..VEC16_ELEMS {
+        let word = &mut words[i / 2];
+        let half = shift(i);
+        let element = *word >> half & ELEMENT_MASK;
+        if is_non_finite::<E>(element) {
+            let kind = if is_nan::<E>(element) {
+                NAN
+            } else if element & SIGN != 0 {
+                MINUS
+            } else {
+                PLUS
+            };
+            kinds |= kind << (i as u32 * COLUMN_BITS);
+            *word &= !(ELEMENT_MASK << half);
+        }
+    }
+    (words, kinds)
+}
+
+/// The output `element` once what its row sees, the low bits of `seen`, is added.
+#[inline(always)]
+fn mark<E: Element>(element: u32, seen: u32) -> u32 {
+    let is_nan = is_nan::<E>(element);
+    match seen & (PLUS | MINUS | NAN) {
+        0 => element,
+        _ if is_nan => element,
+        PLUS => E::INFINITY,
+        MINUS => E::INFINITY | SIGN,
+        _ => E::INFINITY | 1,
+    }
+}

@@ -1,0 +1,117 @@
+//! The pipeline through which K and V arrive: two stages, of which one is computed on and one is filled.
+
+use cuda_std::cp_async::commit_group;
+
+use super::context::TileContext;
+use super::copy::{SmemRect, Source};
+use super::stages::Stages;
+use super::{BLOCK_N, SimtKernel};
+use crate::config::simt::SimtConfig;
+use crate::tile::sequence::head_kv;
+use crate::units::F32_BYTES;
+
+/// Loads chunks of K, which are `k_chunk` head dimensions of a block of keys, and of V, `v_chunk` of its rows: of equal
+/// size, so that they share the stages.
+pub struct KvLoader<'a, K> {
+    tile: &'a TileContext<'a>,
+    head_kv: u32,
+    pub stages: Stages<K>,
+}
+
+impl<'a, K: SimtKernel> KvLoader<'a, K> {
+    /// Head dimensions of Q and K.
+    #[inline(always)]
+    pub fn head_dim(&self) -> u32 {
+        self.tile.params.attention.head_dim
+    }
+
+    /// Chunks of a block of K.
+    #[inline(always)]
+    pub fn k_chunks(&self) -> u32 {
+        self.head_dim().div_ceil(K::CONFIG.k_chunk as u32)
+    }
+
+    /// A loader that nothing is asked of yet, with its stages at shared address `smem`.
+    #[inline(always)]
+    pub fn new(tile: &'a TileContext<'a>, smem: u32) -> Self {
+        Self {
+            tile,
+            head_kv: head_kv(&tile.params.attention, tile.coord.head),
+            stages: Stages::new(smem),
+        }
+    }
+
+    /// Starts loading the tile of Q to `q_smem`, in the same group as the chunk that is asked for next.
+    ///
+    /// # Safety
+    /// Shared memory holds the tile there, and nobody accesses it until [`Stages::wait`].
+    #[inline(always)]
+    pub unsafe fn load_q(&self, q_smem: u32, seq_q: u32) {
+        let TileContext {
+            params,
+            coord,
+            m_begin,
+        } = *self.tile;
+        let q = &params.attention.q;
+        let address = self.tile.sequence().q_address(q, coord.head, F32_BYTES);
+        let q_gmem = Source::new(q, address, seq_q, params.attention.head_dim);
+        let to = SmemRect {
+            address: q_smem,
+            cols: K::CONFIG.head_dim,
+            pad: SimtConfig::ROW_PAD,
+        };
+        q_gmem.copy(
+            K::CONFIG.threads,
+            to,
+            m_begin,
+            K::CONFIG.block_m() as u32,
+            0,
+        );
+    }
+
+    /// Starts loading chunk `chunk` of the block of K that begins with key `key_begin` to a free stage.
+    ///
+    /// # Safety
+    /// The stage is free: [`Stages::wait`] has just returned it, or nothing has been loaded yet.
+    #[inline(always)]
+    pub unsafe fn load_k(&self, stage: u32, key_begin: u32, chunk: u32) {
+        let attention = &self.tile.params.attention;
+        let sequence = self.tile.sequence();
+        let address = sequence.kv_address(&attention.k, self.head_kv, F32_BYTES);
+        let k_gmem = Source::new(&attention.k, address, sequence.seq_kv, attention.head_dim);
+        let to = SmemRect {
+            address: self.stages.address(stage),
+            cols: K::CONFIG.k_chunk,
+            pad: SimtConfig::ROW_PAD,
+        };
+        let dim_begin = chunk * K::CONFIG.k_chunk as u32;
+        k_gmem.copy(K::CONFIG.threads, to, key_begin, BLOCK_N as u32, dim_begin);
+        commit_group();
+    }
+
+    /// Starts loading chunk `chunk` of the block of V that begins with key `key_begin` to a free stage.
+    ///
+    /// # Safety
+    /// As [`KvLoader::load_k`].
+    #[inline(always)]
+    pub unsafe fn load_v(&self, stage: u32, key_begin: u32, chunk: u32) {
+        let attention = &self.tile.params.attention;
+        let sequence = self.tile.sequence();
+        let address = sequence.kv_address(&attention.v, self.head_kv, F32_BYTES);
+        let v_gmem = Source::new(&attention.v, address, sequence.seq_kv, attention.head_dim_v);
+        let to = SmemRect {
+            address: self.stages.address(stage),
+            cols: K::CONFIG.head_dim,
+            pad: 0,
+        };
+        let v_chunk = K::CONFIG.v_chunk() as u32;
+        v_gmem.copy(
+            K::CONFIG.threads,
+            to,
+            key_begin + chunk * v_chunk,
+            v_chunk,
+            0,
+        );
+        commit_group();
+    }
+}

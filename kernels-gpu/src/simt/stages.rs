@@ -1,0 +1,65 @@
+//! The two stages of a pipeline, of which one is computed on and one is filled.
+
+use core::marker::PhantomData;
+
+use cuda_std::cp_async::wait_group;
+use cuda_std::thread::sync_threads;
+
+use super::SimtKernel;
+
+/// Which stage is which, and where they are in shared memory.
+pub struct Stages<K> {
+    /// Start of the first.
+    smem: u32,
+    /// The stage that is computed on.
+    now: u32,
+    kernel: PhantomData<K>,
+}
+
+impl<K: SimtKernel> Stages<K> {
+    /// Stages at shared address `smem`, to which nothing is loaded yet.
+    #[inline(always)]
+    pub fn new(smem: u32) -> Self {
+        Self {
+            smem,
+            now: 0,
+            kernel: PhantomData,
+        }
+    }
+
+    /// The stage that the first chunk goes to.
+    #[inline(always)]
+    pub fn first(&self) -> u32 {
+        self.now
+    }
+
+    /// Shared address of a stage.
+    #[inline(always)]
+    pub fn address(&self, stage: u32) -> u32 {
+        self.smem + stage * K::CONFIG.stage_bytes()
+    }
+
+    /// Waits for the chunk that was asked for last, the block's other threads' copies included, and for whoever still
+    /// computes on the one before. Returns that one's stage, which is free.
+    ///
+    /// # Safety
+    /// The whole block reaches the same call.
+    #[inline(always)]
+    pub unsafe fn wait(&self) -> u32 {
+        wait_group::<0>();
+        sync_threads();
+        self.now ^ 1
+    }
+
+    /// Shared address of the chunk that has arrived.
+    #[inline(always)]
+    pub fn chunk_smem(&self) -> u32 {
+        self.address(self.now)
+    }
+
+    /// Goes on to the chunk that was asked for last.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.now ^= 1;
+    }
+}

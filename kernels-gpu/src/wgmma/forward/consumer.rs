@@ -1,0 +1,235 @@
+//! A consumer warpgroup: 64 rows of scores, softmax and output.
+
+use core::marker::PhantomData;
+
+use cuda_std::wgmma::{Descriptor, InFlight, KMajor, MnMajor};
+use cuda_std::{mbarrier, tma};
+
+use super::Launch;
+use super::blocks::Ranges;
+use super::epilogue::Epilogue;
+use super::lanes::Lanes;
+use super::softmax::Rows;
+use super::traits::{ForwardKernel, QkOperand};
+use crate::abi::Band;
+use crate::config::wgmma::WgmmaConfig;
+use crate::score;
+use crate::tile::block_range::BlockRange;
+use crate::wgmma::barriers::WarpSchedulerBarrier;
+use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::scheduler::tile_pipe::WorkTilePipe;
+
+/// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
+pub(super) struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>
+where
+    K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
+{
+    pub(super) launch: &'a Launch<'a>,
+    /// Multiplies `q · k` where scores are plain: bits.
+    pub(super) scale_log2: f32,
+    pub(super) lanes: Lanes,
+    pub(super) scheduler_barrier: WarpSchedulerBarrier,
+    pub(super) k: PipelineState,
+    pub(super) v: PipelineState,
+    pub(super) k_smem: Descriptor<KMajor>,
+    pub(super) v_smem: Descriptor<MnMajor>,
+    pub(super) kernel: PhantomData<K>,
+    pub(super) acc_s: [f32; S_REGS],
+    pub(super) p_frag: [u32; P_REGS],
+    pub(super) acc_o: [f32; O_REGS],
+    pub(super) rows: Rows,
+    /// 0 until the tile's first PV, which overwrites `acc_o`.
+    pub(super) accumulate: u32,
+}
+
+/// Computes tiles until there are no more.
+///
+/// # Safety
+/// `launch` holds; all threads of consumer warpgroup `warpgroup` call it.
+#[inline(always)]
+pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>(
+    launch: &Launch,
+    warpgroup: u32,
+) where
+    K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; O_REGS]: InFlight,
+{
+    let config = &K::CONFIG;
+    let Launch { smem, barriers, .. } = *launch;
+    let mut consumer = Consumer::<K, S_REGS, P_REGS, O_REGS>::setup(launch, warpgroup);
+    let mut q = PipelineState::consumer(barriers.q_full, barriers.q_empty, config.q_stages);
+    let mut tile_pipe = WorkTilePipe::new(smem + config.work_offset(), &barriers, config);
+    if config.ping_pong {
+        consumer.scheduler_barrier.init();
+    }
+    // Every wait below is matched by the producer's loads of the same tile, in the same order.
+    while tile_pipe.consumer_wait() {
+        consumer.compute(warpgroup, &q, &tile_pipe);
+        consumer.finish(warpgroup, &tile_pipe);
+        tile_pipe.release(consumer.lanes.lane == 0);
+        q.advance();
+    }
+    // The block must not exit before TMA has read the last tile's output.
+    tma::wait_stores();
+}
+
+impl<'a, K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>
+    Consumer<'a, K, S_REGS, P_REGS, O_REGS>
+where
+    K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; O_REGS]: InFlight,
+{
+    pub(super) const CONFIG: WgmmaConfig = K::CONFIG;
+
+    /// Where the warpgroup's part of shared memory and the stages are; no tile is known yet.
+    #[inline(always)]
+    fn setup(launch: &'a Launch<'a>, warpgroup: u32) -> Self {
+        let config = &K::CONFIG;
+        let Launch {
+            params,
+            smem,
+            barriers,
+            ..
+        } = *launch;
+        Self {
+            launch,
+            scale_log2: score::plain_scale_log2(&params.attention.score),
+            lanes: Lanes::new(),
+            scheduler_barrier: WarpSchedulerBarrier::new(warpgroup, config.consumers),
+            k: PipelineState::consumer(barriers.k_full, barriers.k_empty, config.k_stages),
+            v: PipelineState::consumer(barriers.v_full, barriers.v_empty, config.v_stages),
+            k_smem: Descriptor::k_major(smem + config.k_offset()),
+            v_smem: Descriptor::mn_major(smem + config.v_offset(), config.kv_atom_column_bytes()),
+            kernel: PhantomData,
+            acc_s: [0.0; S_REGS],
+            p_frag: [0; P_REGS],
+            acc_o: [0.0; O_REGS],
+            rows: Rows::new(),
+            accumulate: 0,
+        }
+    }
+
+    /// From the tile's Q to its output in registers, past the key blocks on the right that others need.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn compute(&mut self, warpgroup: u32, q: &PipelineState, tile_pipe: &WorkTilePipe) {
+        let config = &K::CONFIG;
+        let Launch { params, smem, .. } = *self.launch;
+        let work_tile = tile_pipe.work_tile();
+        let sequence = tile_pipe.sequence(&params.attention, work_tile);
+        let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
+        self.skip(ranges.cluster.end - ranges.block.end, false);
+        self.skip(ranges.block.end - ranges.own.end, config.ping_pong);
+        q.consumer_wait();
+        let q_smem = smem + (q.stage * config.consumers + warpgroup) * config.q_bytes();
+        let q_operand = K::QkOperand::load(q_smem, self.lanes);
+        self.attend(&q_operand, ranges.own, q, tile_pipe);
+    }
+
+    /// From the output in registers to global memory, past the key blocks on the left that others need.
+    ///
+    /// # Safety
+    /// As [`consume`]; the tile is computed.
+    #[inline(always)]
+    unsafe fn finish(&mut self, warpgroup: u32, tile_pipe: &WorkTilePipe) {
+        let config = &K::CONFIG;
+        let params = self.launch.params;
+        let work_tile = tile_pipe.work_tile();
+        // Read again rather than kept.
+        let sequence = tile_pipe.sequence(&params.attention, work_tile);
+        if params.attention.mask.band.lower > -Band::OPEN {
+            // Without a border on the left all ranges begin with block 0.
+            let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
+            self.skip(ranges.own.begin - ranges.block.begin, config.ping_pong);
+            self.skip(ranges.block.begin - ranges.cluster.begin, false);
+        }
+        let (launch, lanes) = (self.launch, self.lanes);
+        let epilogue = Epilogue::new(launch, config, warpgroup, lanes, work_tile, &sequence);
+        epilogue.store::<K, S_REGS, P_REGS, O_REGS>(&self.acc_o, &self.rows, &mut self.v);
+    }
+
+    /// Skips key blocks that only others need: the other block of the cluster, or, `in_turn` to issue GEMMs, other warpgroups
+    /// of this block.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn skip(&mut self, blocks: u32, in_turn: bool) {
+        let mut i = 0;
+        while i < blocks {
+            self.k.consumer_wait();
+            self.release_k();
+            self.v.consumer_wait();
+            self.release_v();
+            if in_turn {
+                self.scheduler_barrier.sync();
+                self.scheduler_barrier.arrive();
+            }
+            i += 1;
+        }
+    }
+
+    /// From the last block's scores to the first block's output.
+    ///
+    /// # Safety
+    /// As [`consume`]; Q has arrived.
+    #[inline(always)]
+    unsafe fn attend(
+        &mut self,
+        q_operand: &K::QkOperand,
+        blocks: BlockRange,
+        q: &PipelineState,
+        tile_pipe: &WorkTilePipe,
+    ) {
+        self.rows = Rows::new();
+        self.accumulate = 0;
+        // S = Q Kᵀ of the last block
+        self.k.consumer_wait();
+        self.issue_qk(q_operand);
+        self.acc_s.wait::<0>();
+        self.release_k();
+        if Self::CONFIG.q_in_registers {
+            // The multiplication has read the registers, so the loads that filled them are done.
+            mbarrier::arrive_if(self.lanes.lane == 0, q.empty_barrier());
+        }
+        // The block whose P is an operand already and whose PV is still to come.
+        let mut n_block = blocks.end - 1;
+        self.softmax(blocks, n_block, tile_pipe);
+        self.cvt_p();
+
+        let (fast_begin, fast_end) = if self.is_plain() {
+            blocks.unmasked(Self::CONFIG.block_n)
+        } else {
+            (blocks.begin, blocks.begin)
+        };
+        // Blocks masked on the right, blocks without a mask, blocks masked on the left.
+        let mut stop = fast_end;
+        loop {
+            while n_block > stop {
+                self.step_online(q_operand, blocks, n_block - 1, tile_pipe);
+                n_block -= 1;
+            }
+            if stop == blocks.begin {
+                break;
+            }
+            while n_block > fast_begin {
+                self.step_stale_max(q_operand);
+                n_block -= 1;
+            }
+            stop = blocks.begin;
+        }
+
+        if !Self::CONFIG.q_in_registers {
+            mbarrier::arrive_if(self.lanes.lane == 0, q.empty_barrier());
+        }
+        // O += P V of the first block
+        self.v.consumer_wait();
+        self.issue_pv();
+        self.acc_o.wait::<0>();
+        self.release_v();
+    }
+}

@@ -1,0 +1,176 @@
+//! Forward.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `producer.rs` | the producer: `setup`, `load` |
+//! | `consumer.rs` | a consumer warpgroup: `setup`, `compute`, `finish` |
+//! | `gemm.rs`, `step.rs`, `softmax.rs`, `mask.rs` | what `compute` does with a block of keys |
+//! | `recompute.rs` | a warp's scores once more, where they outgrew a stale maximum |
+//! | `epilogue.rs`, `non_finite.rs` | what `finish` does |
+//! | `blocks.rs`, `lanes.rs`, `traits.rs` | which key blocks, which elements, which instance |
+
+// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`. Where something is shown,
+// an unsafe block says what.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+mod blocks;
+mod consumer;
+mod epilogue;
+mod gemm;
+mod lanes;
+mod mask;
+mod non_finite;
+mod producer;
+mod recompute;
+mod softmax;
+mod step;
+pub mod traits;
+
+use core::hint::assert_unchecked;
+
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::warp::sync_warp;
+use cuda_std::wgmma::InFlight;
+use cuda_std::{cluster, shared, tma, warpgroup};
+
+use super::pack_gqa::PackGqa;
+use super::scheduler::tile_pipe;
+use super::scheduler::{Schedule, TileCoord};
+use super::tensor_map::parameter;
+use crate::abi::ForwardParams;
+use crate::tile::sequence::Sequence;
+use crate::wgmma::barriers::Barriers;
+use traits::ForwardKernel;
+
+/// What a launch gives every thread.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    pub params: &'a ForwardParams,
+    pub schedule: &'a Schedule,
+    /// Device address of the launch's [`Workspace`](super::tile_list::Workspace).
+    pub workspace: u64,
+    /// Start of dynamic shared memory.
+    smem: u32,
+    barriers: Barriers,
+    /// Of this block in its cluster.
+    rank: u32,
+}
+
+impl Launch<'_> {
+    /// How heads share the rows of tiles.
+    #[inline(always)]
+    fn pack_gqa(&self) -> PackGqa {
+        self.schedule.pack_gqa
+    }
+
+    /// The query head that a row of tile `work_tile` belongs to.
+    #[inline(always)]
+    fn query_head(&self, work_tile: TileCoord, row: u32) -> u32 {
+        let pack_gqa = self.pack_gqa();
+        work_tile.head_kv * pack_gqa.group() + work_tile.head + pack_gqa.head(row)
+    }
+
+    /// Whether a row of tile `work_tile` has a query and a head.
+    #[inline(always)]
+    fn has_row(&self, work_tile: TileCoord, sequence: &Sequence, row: u32) -> bool {
+        let pack_gqa = self.pack_gqa();
+        pack_gqa.query(row) < sequence.seq_q
+            && work_tile.head + pack_gqa.head(row) < pack_gqa.group()
+    }
+}
+
+/// The whole kernel: splits the block into producer and consumers.
+///
+/// # Safety
+/// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the tile
+/// is for one; `schedule` is one that [`Schedule`] made; `workspace` is live, used by no concurrent launch, with a semaphore
+/// of 0 and, in a varlen launch, the launch's list of tiles; and the launch has the instance's block size, cluster size and
+/// shared memory.
+#[inline(always)]
+pub unsafe fn forward<
+    K,
+    const PRODUCER_REGISTERS: u32,
+    const CONSUMER_REGISTERS: u32,
+    const S_REGS: usize,
+    const P_REGS: usize,
+    const O_REGS: usize,
+>(
+    params: &ForwardParams,
+    schedule: &Schedule,
+    workspace: u64,
+) where
+    K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; O_REGS]: InFlight,
+{
+    let config = &K::CONFIG;
+    // SAFETY: what is known here is not asked, and kept in predicates, at every tile.
+    unsafe {
+        assert_unchecked(config.varlen || !params.attention.lengths.has_cu_seqlens());
+        assert_unchecked(schedule.pack_gqa.is_possible());
+    }
+    let smem = shared::dynamic_base();
+    let launch = Launch {
+        params,
+        schedule,
+        workspace,
+        smem,
+        barriers: Barriers::new(config, smem + config.barriers_offset()),
+        rank: if config.cluster == 1 {
+            0
+        } else {
+            cluster::rank()
+        },
+    };
+
+    // SAFETY: the branches below are taken by whole warpgroups.
+    unsafe {
+        if thread_idx_x() == 0 {
+            tma::prefetch(K::address::<{ parameter::Q }>());
+            tma::prefetch(K::address::<{ parameter::K }>());
+            tma::prefetch(K::address::<{ parameter::V }>());
+            tma::prefetch(K::address::<{ parameter::O }>());
+            launch.barriers.init(config);
+            let stages_smem = smem + config.work_offset();
+            let number = block_idx_x() / config.cluster;
+            tile_pipe::publish_first(
+                stages_smem,
+                &launch.barriers,
+                schedule,
+                workspace,
+                config,
+                number,
+            );
+        }
+        meet(config.cluster);
+        let warpgroup = warpgroup::index();
+        if warpgroup == 0 {
+            warpgroup::release_registers::<PRODUCER_REGISTERS>();
+            if thread_idx_x() == 0 {
+                producer::produce::<K>(&launch, config);
+            }
+            // The barrier below wants whole warps.
+            sync_warp();
+        } else {
+            warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
+            consumer::consume::<K, S_REGS, P_REGS, O_REGS>(&launch, warpgroup - 1);
+        }
+        // A block must outlive arrivals and copies from the others.
+        if config.cluster > 1 {
+            cluster::sync();
+        }
+    }
+}
+
+/// A barrier of the whole cluster.
+///
+/// # Safety
+/// All of its threads reach the same call.
+#[inline(always)]
+unsafe fn meet(cluster_blocks: u32) {
+    if cluster_blocks > 1 {
+        cluster::sync();
+    } else {
+        sync_threads();
+    }
+}

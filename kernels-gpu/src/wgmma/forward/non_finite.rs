@@ -1,0 +1,343 @@
+//! Computing elements of O again that are not finite and should perhaps be. Why, and how the `mma` kernels do it:
+//! [`crate::tile::non_finite`].
+//!
+//! Before a warp's rows leave shared memory, every non-finite element that what all rows see does not explain is computed
+//! again from global memory, over the visible keys alone and with normalised probabilities, by the whole warp. Rows whose
+//! scores are not finite stay as they are.
+
+use core::f32::consts::LOG2_E;
+
+use cuda_std::half::Half;
+use cuda_std::math::{exp2, fma};
+use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
+use cuda_std::{global, shared};
+
+use super::Launch;
+use super::lanes::{Lanes, QUAD, VEC16_ELEMS, swizzled};
+use super::softmax::PerRow;
+use crate::config::wgmma::{ATOM_COLS, WARP_ROWS, WgmmaConfig};
+use crate::layout::fragment::ROW_STEP;
+use crate::score::ScoreTransform;
+use crate::tile::black_box;
+use crate::tile::block_range::visible_keys;
+use crate::tile::non_finite::{
+    ELEMENT_BITS, ELEMENT_MASK, is_minus_infinity, is_nan, is_plus_infinity,
+};
+use crate::tile::sequence::Sequence;
+use crate::units::HALF_BYTES;
+use crate::wgmma::scheduler::TileCoord;
+
+/// Most pairs of columns a lane looks after: `lane + 32 i`, one in each atom column.
+const PAIRS: usize = 4;
+const PAIR_BYTES: u32 = 2 * HALF_BYTES;
+
+/// Keys looked at together, so that many loads are in flight.
+const KEYS: usize = 4;
+
+/// One warp's staged rows and where they come from.
+pub struct NonFiniteFixup<'a> {
+    pub launch: &'a Launch<'a>,
+    pub config: &'a WgmmaConfig,
+    pub sequence: &'a Sequence,
+    pub work_tile: TileCoord,
+    pub lanes: Lanes,
+    /// The warpgroup's staged output.
+    pub o_smem: u32,
+    /// First row of the warp.
+    pub row_begin: u32,
+    pub lse: PerRow,
+}
+
+impl NonFiniteFixup<'_> {
+    /// Computes what has to be computed again of the warp's staged rows.
+    ///
+    /// # Safety
+    /// All lanes reach the same call; the rows are staged and stay the warp's own until a barrier; `params` describes
+    /// live allocations.
+    #[inline(always)]
+    pub unsafe fn run<E: Half>(&self) {
+        let rows = self.launch.pack_gqa().rows(self.sequence.seq_q);
+        let rows = rows.saturating_sub(self.row_begin).min(WARP_ROWS);
+        // SAFETY: only existing rows and columns are read.
+        unsafe {
+            let mut staged = Columns::NONE;
+            let mut row = 0;
+            while row < black_box(rows) {
+                staged = staged.or(self.staged_columns::<E>(row));
+                row += 1;
+            }
+            let seen = self.seen_by_all::<E>(rows, staged);
+            let mut row = 0;
+            while row < black_box(rows) {
+                let suspects = self.staged_columns::<E>(row).unexplained_by(seen);
+                if any(suspects != 0) {
+                    self.recompute_row::<E>(row, suspects);
+                }
+                row += 1;
+            }
+        }
+    }
+
+    /// The lane's columns of a staged row, if there is such a row and its scores are finite.
+    #[inline(always)]
+    unsafe fn staged_columns<E: Half>(&self, row: u32) -> Columns {
+        let mut columns = Columns::NONE;
+        let row_of_tile = self.row_begin + row;
+        let is_finite = self.lse(row).is_finite();
+        if !is_finite
+            || !self
+                .launch
+                .has_row(self.work_tile, self.sequence, row_of_tile)
+        {
+            return columns;
+        }
+        for i in 0..self.config.atom_columns_v() as usize {
+            if self.has_pair(i) {
+                // SAFETY: inside the staged row.
+                let pair = unsafe { shared::load_bits(self.staged(row, i)) };
+                columns = columns.or(Columns::of::<E>(pair, i));
+            }
+        }
+        columns
+    }
+
+    /// A row's log-sum-exp.
+    ///
+    /// # Safety
+    /// All lanes reach the same call.
+    #[inline(always)]
+    unsafe fn lse(&self, row: u32) -> f32 {
+        // A row's state is its quad's.
+        let lse = if row < ROW_STEP {
+            self.lse[0]
+        } else {
+            self.lse[1]
+        };
+        broadcast(lse, row % ROW_STEP * QUAD)
+    }
+
+    /// The lane's columns of the keys that every row of the warp sees, until those explain the `staged` ones.
+    #[inline(always)]
+    unsafe fn seen_by_all<E: Half>(&self, rows: u32, staged: Columns) -> Columns {
+        let Sequence { band, seq_kv, .. } = *self.sequence;
+        let query = |row| self.launch.pack_gqa().query(self.row_begin + row) as i32;
+        let (_, last) = visible_keys(query(0), band, seq_kv);
+        let (first, _) = visible_keys(query(rows - 1), band, seq_kv);
+        let mut seen = Columns::NONE;
+        let mut key = first;
+        // SAFETY: all lanes run the same loop.
+        while key <= last && unsafe { any(staged.unexplained_by(seen) != 0) } {
+            for ahead in 0..KEYS as i32 {
+                let key = (key + ahead).min(last) as u32;
+                for i in 0..self.config.atom_columns_v() as usize {
+                    if self.has_pair(i) {
+                        // SAFETY: the key and the columns exist.
+                        seen = seen.or(Columns::of::<E>(unsafe { self.v_pair(key, i) }, i));
+                    }
+                }
+            }
+            key += KEYS as i32;
+        }
+        seen
+    }
+
+    /// Computes the pairs of one row that hold a suspect again.
+    #[inline(always)]
+    unsafe fn recompute_row<E: Half>(&self, row: u32, suspects: u32) {
+        let Sequence {
+            band,
+            seq_kv,
+            seq_q,
+            ..
+        } = *self.sequence;
+        let query = self.launch.pack_gqa().query(self.row_begin + row);
+        let head = self.launch.query_head(self.work_tile, self.row_begin + row);
+        let (first, last) = visible_keys(query as i32, band, seq_kv);
+        // SAFETY: all lanes run the same loops.
+        unsafe {
+            let transform = ScoreTransform::new(
+                &self.launch.params.attention.score,
+                self.work_tile.batch,
+                head,
+                0.0,
+            );
+            let lse = self.lse(row);
+            let pairs = self.query(head, query);
+            let mut sums = [[0.0; 2]; PAIRS];
+            let mut key = first;
+            while key <= last {
+                let mut scores = [[0.0; KEYS]];
+                for ahead in 0..KEYS {
+                    let key = (key + ahead as i32).min(last) as u32;
+                    scores[0][ahead] = reduce_sum::<WARP_SIZE>(self.dot::<E>(pairs, key));
+                }
+                let distance = query as i32 + seq_kv as i32 - seq_q as i32 - key;
+                transform.apply(&mut scores, |_| distance, |ahead| ahead as i32);
+                for ahead in 0..KEYS {
+                    let key = key + ahead as i32;
+                    if key > last {
+                        break;
+                    }
+                    let score = scores[0][ahead];
+                    let p = exp2(fma(score, transform.scale_log2, -lse * LOG2_E));
+                    for i in 0..self.config.atom_columns_v() as usize {
+                        if suspects & in_mask(BOTH, i) != 0 {
+                            let v = E::widen_pair(self.v_pair(key as u32, i));
+                            sums[i] = [fma(p, v[0], sums[i][0]), fma(p, v[1], sums[i][1])];
+                        }
+                    }
+                }
+                key += KEYS as i32;
+            }
+            for i in 0..self.config.atom_columns_v() as usize {
+                if suspects & in_mask(BOTH, i) != 0 {
+                    shared::store_bits(self.staged(row, i), E::cvt_pair(sums[i][0], sums[i][1]));
+                }
+            }
+        }
+    }
+
+    /// The lane's pairs of a query.
+    #[inline(always)]
+    unsafe fn query(&self, head: u32, query: u32) -> [u32; PAIRS] {
+        let params = self.launch.params;
+        let q = self
+            .sequence
+            .q_address(&params.attention.q, head, HALF_BYTES);
+        let mut pairs = [0; PAIRS];
+        for i in 0..self.config.atom_columns() as usize {
+            let col = self.col(i);
+            if col < params.attention.head_dim {
+                // SAFETY: forwarded to the caller: the row and the columns exist.
+                pairs[i] = unsafe {
+                    global::load_u32(element(q, params.attention.q.seq_stride, query, col))
+                };
+            }
+        }
+        pairs
+    }
+
+    /// The lane's part of the dot product of a query, given as its pairs, and a key.
+    #[inline(always)]
+    unsafe fn dot<E: Half>(&self, query: [u32; PAIRS], key: u32) -> f32 {
+        let Self {
+            sequence,
+            work_tile,
+            ..
+        } = self;
+        let params = self.launch.params;
+        // Computed for each key rather than kept.
+        let k = sequence.kv_address(
+            &params.attention.k,
+            black_box(work_tile.head_kv),
+            HALF_BYTES,
+        );
+        let mut dot = 0.0;
+        for i in 0..self.config.atom_columns() as usize {
+            let col = self.col(i);
+            if col < params.attention.head_dim {
+                // SAFETY: forwarded to the caller: the row and the columns exist.
+                let k = unsafe {
+                    global::load_u32(element(k, params.attention.k.seq_stride, key, col))
+                };
+                let (q, k) = (E::widen_pair(query[i]), E::widen_pair(k));
+                dot = fma(q[0], k[0], fma(q[1], k[1], dot));
+            }
+        }
+        dot
+    }
+
+    /// First column of the lane's pair `i`.
+    #[inline(always)]
+    fn col(&self, i: usize) -> u32 {
+        (self.lanes.lane + i as u32 * WARP_SIZE) * 2
+    }
+
+    #[inline(always)]
+    fn has_pair(&self, i: usize) -> bool {
+        self.col(i) < self.launch.params.attention.head_dim_v
+    }
+
+    /// Shared address of the lane's pair `i` of a staged row.
+    #[inline(always)]
+    fn staged(&self, row: u32, i: usize) -> u32 {
+        let col = self.col(i);
+        let row = self.lanes.warp * WARP_ROWS + row;
+        let atom_column = col / ATOM_COLS * self.config.q_atom_column_bytes();
+        let in_atom_column = col % ATOM_COLS;
+        let in_vec16 = in_atom_column % VEC16_ELEMS / 2 * PAIR_BYTES;
+        self.o_smem + atom_column + swizzled(row, in_atom_column / VEC16_ELEMS) + in_vec16
+    }
+
+    /// The lane's pair `i` of a row of V.
+    #[inline(always)]
+    unsafe fn v_pair(&self, key: u32, i: usize) -> u32 {
+        let v = &self.launch.params.attention.v;
+        let head = self
+            .sequence
+            .kv_address(v, self.work_tile.head_kv, HALF_BYTES);
+        global::load_u32(element(head, v.seq_stride, key, self.col(i)))
+    }
+}
+
+/// Address of an element of a head.
+#[inline(always)]
+fn element(head: u64, seq_stride: i64, row: u32, col: u32) -> u64 {
+    let offset = row as i64 * seq_stride + col as i64;
+    head.wrapping_add_signed(offset * HALF_BYTES as i64)
+}
+
+/// Both columns of a pair.
+const BOTH: u32 = 0b11;
+
+/// Which of the lane's columns hold a number that is not finite: two bits a pair, the low one's and the high one's.
+#[derive(Clone, Copy)]
+struct Columns {
+    nan: u32,
+    plus: u32,
+    minus: u32,
+}
+
+impl Columns {
+    const NONE: Self = Self {
+        nan: 0,
+        plus: 0,
+        minus: 0,
+    };
+
+    /// Those of a pair, the lane's number `i`.
+    #[inline(always)]
+    fn of<E: Half>(pair: u32, i: usize) -> Self {
+        let mask = |is: fn(u32) -> bool| {
+            let bit = |element: u32| u32::from(is(element & ELEMENT_MASK));
+            in_mask(bit(pair) | bit(pair >> ELEMENT_BITS) << 1, i)
+        };
+        Self {
+            nan: mask(is_nan::<E>),
+            plus: mask(is_plus_infinity::<E>),
+            minus: mask(is_minus_infinity::<E>),
+        }
+    }
+
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        Self {
+            nan: self.nan | other.nan,
+            plus: self.plus | other.plus,
+            minus: self.minus | other.minus,
+        }
+    }
+
+    /// Those columns of an output that need not be what they are, if `seen` is all that is known of its V.
+    #[inline(always)]
+    fn unexplained_by(self, seen: Self) -> u32 {
+        let nan = seen.nan | seen.plus & seen.minus;
+        self.nan & !nan | self.plus & !seen.plus | self.minus & !seen.minus
+    }
+}
+
+/// Where a mask of columns keeps those of pair `i`.
+#[inline(always)]
+fn in_mask(columns: u32, i: usize) -> u32 {
+    columns << (2 * i)
+}

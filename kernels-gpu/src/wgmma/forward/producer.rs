@@ -1,0 +1,231 @@
+//! The producer: one thread that fetches tiles and keeps Q, K and V coming.
+
+use core::marker::PhantomData;
+
+use cuda_std::{mbarrier, tma};
+
+use super::Launch;
+use super::blocks::{cluster_range, row_begin};
+use super::traits::TensorMapParams;
+use crate::config::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, EpilogueSmem, WARPGROUP_ROWS, WgmmaConfig};
+use crate::tile::black_box;
+use crate::tile::sequence::Sequence;
+use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::scheduler::TileCoord;
+use crate::wgmma::scheduler::tile_pipe::{KvCoord, TileScheduler, WorkTilePipe, is_leader};
+use crate::wgmma::tensor_map::parameter;
+
+/// The next tile is fetched when so many blocks of this one are still to be loaded: time for the round trips of
+/// fetching and publishing it.
+const FETCH_AHEAD: u32 = 5;
+
+/// Loads for tiles until there are no more.
+///
+/// # Safety
+/// `launch` holds; one thread of the block calls it.
+#[inline(always)]
+pub unsafe fn produce<M: TensorMapParams>(launch: &Launch, config: &WgmmaConfig) {
+    let Launch {
+        params,
+        smem,
+        barriers,
+        ..
+    } = *launch;
+    let stages_smem = smem + config.work_offset();
+    let mut tile_pipe = WorkTilePipe::new(stages_smem, &barriers, config);
+    let scheduler = TileScheduler {
+        schedule: launch.schedule,
+        config,
+        workspace: launch.workspace,
+    };
+    let mut loader = Loader::<M> {
+        maps: PhantomData,
+        launch,
+        config,
+        q: PipelineState::producer(barriers.q_full, barriers.q_empty, config.q_stages),
+        k: PipelineState::producer(barriers.k_full, barriers.k_empty, config.k_stages),
+        v: PipelineState::producer(barriers.v_full, barriers.v_empty, config.v_stages),
+        pending_o: false,
+    };
+    let leader = is_leader(launch.rank);
+    // SAFETY: loads go to stages the consumers have emptied.
+    unsafe {
+        while tile_pipe.producer_wait() {
+            let (work_tile, sequence) = tile_pipe.producer_read(&params.attention);
+            let blocks = cluster_range(&sequence, config, work_tile, launch.pack_gqa());
+            let last = blocks.end - 1;
+            let kv = || tile_pipe.kv_coord(&params.attention, work_tile, &sequence);
+            if config.q_in_registers || config.q_stages > 1 {
+                // There is room for Q early: it can come long before its tile.
+                loader.load_q(work_tile, &sequence);
+                loader.load_k(last, kv());
+            } else {
+                loader.load_k(last, kv());
+                loader.load_q(work_tile, &sequence);
+            }
+            // Late, so that it is the next cluster to come free that takes the longest tile left.
+            let fetch_at = (blocks.begin + FETCH_AHEAD - 1).min(last);
+            let mut n_block = blocks.end;
+            while n_block > blocks.begin {
+                n_block -= 1;
+                // V trails K by a block, as PV trails QKᵀ.
+                if n_block > blocks.begin {
+                    loader.load_k(n_block - 1, kv());
+                }
+                loader.reserve_v_for_o();
+                loader.load_v(n_block, kv());
+                if leader && n_block == fetch_at {
+                    scheduler.fetch_next(&tile_pipe);
+                }
+            }
+            loader.pending_o = matches!(config.epilogue_smem, EpilogueSmem::ReuseV);
+            tile_pipe.release(true);
+        }
+        loader.reserve_v_for_o();
+    }
+}
+
+struct Loader<'a, M> {
+    maps: PhantomData<M>,
+    launch: &'a Launch<'a>,
+    config: &'a WgmmaConfig,
+    q: PipelineState,
+    k: PipelineState,
+    v: PipelineState,
+    /// The last tile's output is yet to be staged in V's next stages.
+    pending_o: bool,
+}
+
+impl<M: TensorMapParams> Loader<'_, M> {
+    /// Start of shared memory. Behind black_box in a varlen kernel, whose producer has no register for addresses from it.
+    #[inline(always)]
+    fn smem(&self) -> u32 {
+        if self.config.varlen {
+            black_box(self.launch.smem)
+        } else {
+            self.launch.smem
+        }
+    }
+
+    /// Loads this block's Q.
+    #[inline(always)]
+    unsafe fn load_q(&mut self, work_tile: TileCoord, sequence: &Sequence) {
+        let config = self.config;
+        self.q.producer_acquire();
+        mbarrier::arrive_expect(self.q.full_barrier(), config.consumers * config.q_bytes());
+        let mut warpgroup = 0;
+        while warpgroup < config.consumers {
+            let row = row_begin(self.launch, config, work_tile, warpgroup);
+            let query = sequence.q_begin + self.launch.pack_gqa().query(row);
+            let mut atom_column = 0;
+            while atom_column < config.atom_columns() {
+                let to = self.launch.smem
+                    + (self.q.stage * config.consumers + warpgroup) * config.q_bytes()
+                    + atom_column * config.q_atom_column_bytes();
+                let col = atom_column * ATOM_COLS;
+                let from = [
+                    col,
+                    work_tile.head,
+                    query,
+                    work_tile.head_kv,
+                    sequence.batch,
+                ];
+                tma::load5d(
+                    to,
+                    M::address::<{ parameter::Q }>(),
+                    from,
+                    self.q.full_barrier(),
+                );
+                atom_column += 1;
+            }
+            warpgroup += 1;
+        }
+        self.q.advance();
+    }
+
+    /// Lends V's next stages to the warpgroups for the last tile's output, if it is owed.
+    #[inline(always)]
+    unsafe fn reserve_v_for_o(&mut self) {
+        if !self.pending_o {
+            return;
+        }
+        self.pending_o = false;
+        let mut warpgroup = 0;
+        while warpgroup < self.config.consumers {
+            // SAFETY: the consumers release the stage as if it had been loaded.
+            unsafe {
+                self.v.producer_acquire();
+                mbarrier::arrive_if(true, self.v.full_barrier());
+            }
+            self.v.advance();
+            warpgroup += 1;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_k(&mut self, n_block: u32, kv: KvCoord) {
+        let config = self.config;
+        let row = kv.begin + n_block * config.block_n;
+        let stage = self.smem() + config.k_offset() + self.k.stage * config.k_bytes();
+        self.load_block(
+            &self.k,
+            M::address::<{ parameter::K }>(),
+            stage,
+            config.atom_columns(),
+            [row, kv.head, kv.batch],
+        );
+        self.k.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_v(&mut self, n_block: u32, kv: KvCoord) {
+        let config = self.config;
+        let row = kv.begin + n_block * config.block_n;
+        let stage = self.smem() + config.v_offset() + self.v.stage * config.v_bytes();
+        self.load_block(
+            &self.v,
+            M::address::<{ parameter::V }>(),
+            stage,
+            config.atom_columns_v(),
+            [row, kv.head, kv.batch],
+        );
+        self.v.advance();
+    }
+
+    /// Loads this block's rows of a stage of K or V, for every block of the cluster.
+    #[inline(always)]
+    unsafe fn load_block(
+        &self,
+        state: &PipelineState,
+        map: u64,
+        stage: u32,
+        atom_columns: u32,
+        [row, head, batch]: [u32; 3],
+    ) {
+        let config = self.config;
+        let rank = self.launch.rank;
+        let rows = config.kv_box_rows();
+        let all_blocks = (1 << config.cluster) - 1;
+        // SAFETY: the stage is empty in every block of the cluster.
+        unsafe {
+            state.producer_acquire();
+            mbarrier::arrive_expect(
+                state.full_barrier(),
+                atom_columns * config.kv_atom_column_bytes(),
+            );
+            let mut atom_column = 0;
+            while atom_column < atom_columns {
+                let to = stage
+                    + atom_column * config.kv_atom_column_bytes()
+                    + rank * rows * ATOM_ROW_BYTES;
+                let from = [atom_column * ATOM_COLS, row + rank * rows, head, batch];
+                if config.cluster == 1 {
+                    tma::load4d(to, map, from, state.full_barrier());
+                } else {
+                    tma::load4d_multicast(to, map, from, state.full_barrier(), all_blocks);
+                }
+                atom_column += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One block of keys: from its scores to rounded probabilities, by the online softmax or under a stale maximum.
+
+use cuda_std::half::Half;
+use cuda_std::thread::thread_idx_x;
+use cuda_std::warp;
+use cuda_std::wgmma::InFlight;
+
+use super::blocks::row_begin;
+use super::consumer::Consumer;
+use super::mask::{BlockMask, below, col};
+use super::recompute::recompute_scores;
+use super::softmax::{PerRow, scale_rows};
+use super::traits::ForwardKernel;
+use crate::config::wgmma::WARPGROUP;
+use crate::score::{self, ScoreTransform};
+use crate::tile::black_box;
+use crate::tile::block_range::BlockRange;
+use crate::tile::sequence::Sequence;
+use crate::units::pow2;
+use crate::wgmma::scheduler::TileCoord;
+use crate::wgmma::scheduler::tile_pipe::WorkTilePipe;
+
+/// A thread's part of a block's sum above which the maxima are raised: far from f32's limit, and below
+/// f16's, so that no probability that is rounded to f16 overflows.
+const LARGE_SUM: f32 = 1024.0;
+
+/// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
+/// the range in which [`Rows::raise_max_pow2`](super::softmax::Rows::raise_max_pow2) has an exact factor.
+const HUGE_SUM: f32 = pow2(120);
+
+impl<K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>
+    Consumer<'_, K, S_REGS, P_REGS, O_REGS>
+where
+    K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; O_REGS]: InFlight,
+{
+    /// Moves on by one block: S = Q Kᵀ of block `next` beside O += P V of the one before, then the online
+    /// softmax, with masks where the block needs them.
+    #[inline(always)]
+    pub(super) unsafe fn step_online(
+        &mut self,
+        q_operand: &K::QkOperand,
+        blocks: BlockRange,
+        next: u32,
+        tile_pipe: &WorkTilePipe,
+    ) {
+        self.issue_qk_pv(q_operand);
+        self.wait_qk();
+        self.release_k();
+        let rescale = self.softmax(blocks, next, tile_pipe);
+        self.wait_pv();
+        scale_rows(&mut self.acc_o, rescale);
+        self.cvt_p();
+    }
+
+    /// Whether the step under a stale maximum converts probabilities as soon as it has them: that issues `cvt` between `ex2`,
+    /// so that the unit for exponentials stays busy. It can where PV is done with the last ones, and where none that [`Self::rescale_late`] can still save is
+    /// rounded to ∞.
+    const CVT_P_EARLY: bool = !Self::CONFIG.overlap && K::Element::LARGEST_EXPONENT.is_none();
+
+    /// As [`Self::step_online`] for a block without masks, under the maxima of the block before.
+    #[inline(always)]
+    pub(super) unsafe fn step_stale_max(&mut self, q_operand: &K::QkOperand) {
+        self.issue_qk_pv(q_operand);
+        self.wait_qk();
+        let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
+        if Self::CVT_P_EARLY {
+            self.cvt_p();
+        }
+        let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
+        // K of this block stays if its scores may be needed again. The vote's place here also keeps ptxas from
+        // moving exponentials behind the wait for PV.
+        self.k
+            .consumer_release_if(!large, self.lanes.lane, Self::CONFIG.cluster);
+        self.wait_pv();
+        if large {
+            self.rescale_late(q_operand, sums);
+        } else {
+            self.rows.add(sums);
+        }
+        self.k.advance();
+        if !Self::CVT_P_EARLY {
+            self.cvt_p();
+        }
+    }
+
+    /// Takes in a block in which a row of this warp outgrew its stale maximum: by raising the maximum, or, if the row may
+    /// have outgrown f32 or its maxima are too large to be raised exactly, by the online softmax.
+    #[inline(always)]
+    unsafe fn rescale_late(&mut self, q_operand: &K::QkOperand, sums: PerRow) {
+        let Self { lanes, k, .. } = *self;
+        // SAFETY: the whole warp takes the same branch.
+        unsafe {
+            let in_range = sums[0] <= HUGE_SUM && sums[1] <= HUGE_SUM;
+            let factor = if warp::any(!in_range || self.rows.raising_is_inexact()) {
+                let k_smem = self.k_smem.offset(k.stage * Self::CONFIG.k_bytes());
+                let k_smem = k_smem.address(self.launch.smem);
+                recompute_scores::<K::Element, _, S_REGS>(
+                    &Self::CONFIG,
+                    q_operand,
+                    &mut self.acc_s,
+                    k_smem,
+                    lanes,
+                );
+                // One lane releases Q and K, which all have read.
+                warp::sync_warp();
+                let factor = self.rows.update(&mut self.acc_s, self.scale_log2);
+                if Self::CVT_P_EARLY {
+                    self.cvt_p();
+                }
+                factor
+            } else {
+                self.rows.add(sums);
+                let factor = self.rows.raise_max_pow2(sums);
+                if Self::CVT_P_EARLY {
+                    self.scale_p(factor);
+                } else {
+                    scale_rows(&mut self.acc_s, factor);
+                }
+                factor
+            };
+            scale_rows(&mut self.acc_o, factor);
+            self.k.consumer_release(lanes.lane, Self::CONFIG.cluster);
+        }
+    }
+
+    /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
+    #[inline(always)]
+    pub(super) unsafe fn softmax(
+        &mut self,
+        blocks: BlockRange,
+        n_block: u32,
+        tile_pipe: &WorkTilePipe,
+    ) -> PerRow {
+        let key_begin = n_block * Self::CONFIG.block_n;
+        let right = blocks.needs_right_mask(key_begin, Self::CONFIG.block_n);
+        let left = blocks.needs_left_mask(key_begin);
+        let is_plain = self.is_plain();
+        let mut scale_log2 = self.scale_log2;
+        if right || left || !is_plain {
+            // What only such blocks need is computed here rather than kept.
+            let work_tile = tile_pipe.work_tile();
+            let sequence = tile_pipe.sequence(&self.launch.params.attention, work_tile);
+            let warpgroup = black_box(thread_idx_x()) / WARPGROUP - 1;
+            let row =
+                row_begin(self.launch, &Self::CONFIG, work_tile, warpgroup) + self.lanes.row();
+            if !is_plain {
+                scale_log2 = self.transform(work_tile, &sequence, row, key_begin);
+            }
+            let mask = BlockMask {
+                lanes: self.lanes,
+                row,
+                pack_gqa: self.launch.pack_gqa(),
+                key_begin,
+                sequence: &sequence,
+            };
+            if right {
+                mask.mask_right(&mut self.acc_s);
+            }
+            if left {
+                mask.mask_left(&mut self.acc_s);
+            }
+        }
+        self.rows.update(&mut self.acc_s, scale_log2)
+    }
+
+    /// Turns `q · k` into scores; returns what is left of the scale, in bits.
+    #[inline(always)]
+    unsafe fn transform(
+        &mut self,
+        work_tile: TileCoord,
+        sequence: &Sequence,
+        row: u32,
+        key_begin: u32,
+    ) -> f32 {
+        // Slopes come with packs of one head, so there is one slope, and a row is a query.
+        let head = self.launch.query_head(work_tile, 0);
+        // SAFETY: the tile's batch entry and head exist.
+        let transform = unsafe {
+            ScoreTransform::new(
+                &self.launch.params.attention.score,
+                work_tile.batch,
+                head,
+                0.0,
+            )
+        };
+        let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
+        let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
+        let scores = core::array::from_mut(&mut self.acc_s);
+        transform.apply(
+            scores,
+            |_| distance,
+            |register| col(register) - below(register),
+        );
+        transform.scale_log2
+    }
+
+    /// Whether scores are a positive multiple of `q · k`.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        score::is_plain(&self.launch.params.attention.score)
+    }
+
+    /// Rounds the probabilities to the left operand of P V.
+    #[inline(always)]
+    pub(super) fn cvt_p(&mut self) {
+        let mut i = 0;
+        while i < P_REGS {
+            self.p_frag[i] = K::Element::cvt_pair(self.acc_s[2 * i], self.acc_s[2 * i + 1]);
+            i += 1;
+        }
+    }
+
+    /// Multiplies the rounded probabilities by their rows' factors, powers of two.
+    #[inline(always)]
+    fn scale_p(&mut self, factor: PerRow) {
+        let mut i = 0;
+        while i < P_REGS {
+            let [low, high] = K::Element::widen_pair(self.p_frag[i]);
+            let factor = factor[i % 2];
+            self.p_frag[i] = K::Element::cvt_pair(low * factor, high * factor);
+            i += 1;
+        }
+    }
+}

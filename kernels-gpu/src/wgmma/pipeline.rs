@@ -1,0 +1,140 @@
+//! Pipelines of shared-memory stages between one producer thread and the consumer warps.
+//!
+//! Every stage has a `full` barrier, on which the producer's copies count, and an `empty` one, at which each
+//! consumer warp arrives when it has read the stage. Both sides go through the stages in the same order. The
+//! names are those of CUTLASS's `PipelineState` and `PipelineTmaAsync`.
+
+// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use cuda_std::mbarrier;
+
+use crate::tile::black_box;
+
+/// One side's place in a pipeline.
+#[derive(Clone, Copy)]
+pub struct PipelineState {
+    /// First of the full barriers.
+    full: u32,
+    /// First of the empty barriers.
+    empty: u32,
+    /// Known at compile time, once inlined.
+    stages: u32,
+    pub stage: u32,
+    /// Parity of the phase this side waits for next.
+    phase: u32,
+}
+
+impl PipelineState {
+    /// The consumers' side: the first full phase is 0.
+    #[inline(always)]
+    pub fn consumer(full: u32, empty: u32, stages: u32) -> Self {
+        Self {
+            full,
+            empty,
+            stages,
+            stage: 0,
+            phase: 0,
+        }
+    }
+
+    /// The producer's side: stages start empty, so the phase before the first counts as complete.
+    #[inline(always)]
+    pub fn producer(full: u32, empty: u32, stages: u32) -> Self {
+        Self {
+            phase: 1,
+            ..Self::consumer(full, empty, stages)
+        }
+    }
+
+    /// The full barrier of the present stage.
+    #[inline(always)]
+    pub fn full_barrier(&self) -> u32 {
+        self.full + self.stage * mbarrier::BYTES
+    }
+
+    /// The empty barrier of the present stage.
+    #[inline(always)]
+    pub fn empty_barrier(&self) -> u32 {
+        self.empty + self.stage * mbarrier::BYTES
+    }
+
+    /// Waits until the present stage is full.
+    ///
+    /// # Safety
+    /// The barriers are initialised.
+    #[inline(always)]
+    pub unsafe fn consumer_wait(&self) {
+        mbarrier::wait(self.full_barrier(), self.phase)
+    }
+
+    /// As [`Self::consumer_wait`], for a stage that another block of the cluster wrote.
+    ///
+    /// # Safety
+    /// The barriers are initialised.
+    #[inline(always)]
+    pub unsafe fn consumer_wait_cluster(&self) {
+        mbarrier::wait_published(self.full_barrier(), self.phase)
+    }
+
+    /// Waits until the present stage is empty.
+    ///
+    /// # Safety
+    /// The barriers are initialised.
+    #[inline(always)]
+    pub unsafe fn producer_acquire(&self) {
+        mbarrier::wait(self.empty_barrier(), self.phase)
+    }
+
+    /// A consumer warp has read the present stage: it arrives at the stage's empty barrier in each of
+    /// the cluster's blocks, as their producers each fill a part of this block's stage.
+    ///
+    /// # Safety
+    /// All lanes of the warp reach the same call, once a stage.
+    #[inline(always)]
+    pub unsafe fn consumer_release(&self, lane: u32, cluster: u32) {
+        self.consumer_release_if(true, lane, cluster)
+    }
+
+    /// As [`Self::consumer_release`] where `condition` holds, which is the same in the whole warp: without a branch.
+    ///
+    /// # Safety
+    /// As [`Self::consumer_release`].
+    #[inline(always)]
+    pub unsafe fn consumer_release_if(&self, condition: bool, lane: u32, cluster: u32) {
+        if cluster == 1 {
+            mbarrier::arrive_if(condition & (lane == 0), self.empty_barrier());
+        } else {
+            let empty = self.empty_barrier();
+            mbarrier::arrive_at_if(condition & (lane < cluster), empty, lane % cluster);
+        }
+    }
+
+    /// The same place, such that what is computed from it is computed again the next time.
+    #[inline(always)]
+    pub fn reload(self) -> Self {
+        Self {
+            stage: black_box(self.stage),
+            phase: black_box(self.phase),
+            ..self
+        }
+    }
+
+    /// The producer's view of the stage after the one this consumer is at.
+    #[inline(always)]
+    pub fn next_as_producer(mut self) -> Self {
+        self.advance();
+        self.phase ^= 1;
+        self
+    }
+
+    /// Goes to the next stage.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.stage += 1;
+        if self.stage == self.stages {
+            self.stage = 0;
+            self.phase ^= 1;
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The order in which clusters take tiles.
+//!
+//! Tiles are numbered so that taking them in order keeps K and V of the running tiles in L2 and leaves short
+//! tiles for the end. Each cluster fetches the next number from a semaphore in global memory, which balances
+//! better than any fixed split: tiles of a causal mask differ in length, and SMs in speed.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::tile_list::{ListHeader, ListedCoord, ListedTile, Order, capacity};
+use crate::abi::{AttentionParams, Band};
+use crate::units::HALF_BYTES;
+use crate::wgmma::pack_gqa::PackGqa;
+
+/// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
+pub const L2_BYTES: u64 = 32 << 20;
+
+/// One cluster's tile: rows `cluster_m_block · cluster_m ..` of a pack of query heads ([`PackGqa`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileCoord {
+    pub cluster_m_block: u32,
+    /// The pack's first query head, from the first of its group.
+    pub head: u32,
+    /// The key/value head it reads.
+    pub head_kv: u32,
+    pub batch: u32,
+}
+
+/// All tiles of a launch. The host works it out and passes it to the kernel by value.
+///
+/// Dense: heads are grouped into sections of about equal size; within a section the last rows of every head come
+/// first, which under a causal mask are the longest.
+///
+/// Varlen: another kernel has listed the tiles of one pack that have rows ([`super::tile_list`]), and what depends on
+/// how many there are stands in the list's header. The list is walked in one of two ways
+/// ([`Order`]).
+///
+/// Aligned to 8 bytes, so that a kernel loads its fields from the parameters two at a time.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Schedule {
+    /// Tiles of a head; varlen: 0.
+    cluster_m_blocks: u32,
+    /// Packs of a batch entry, each of which takes the place of a query head.
+    packs: u32,
+    /// Packs that share a key/value head.
+    packs_of_group: u32,
+    /// `batch · packs`; varlen: `packs`.
+    sequences: u32,
+    /// Sequences of a section; the last one may have fewer. Varlen: 0 for [`Order::BySequence`], else not 0.
+    l2_section: u32,
+    /// Tiles of a section; varlen: 0.
+    l2_section_tiles: u32,
+    /// Number of the last tile; varlen: that no tile's number exceeds.
+    pub last: u32,
+    pub pack_gqa: PackGqa,
+    /// Clusters of the launch, which take the first tiles without fetching them.
+    pub clusters: u32,
+}
+
+impl Schedule {
+    /// The tiles of dense `params` for clusters of `cluster_m` rows; `None` if there are none, or too many to number
+    /// with 31 bits.
+    pub fn new(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<Self> {
+        let rows = params.seq_q.checked_mul(pack_gqa.heads())?;
+        let cluster_m_blocks = rows.div_ceil(cluster_m);
+        let packs = params.heads_kv.checked_mul(pack_gqa.packs())?;
+        let sequences = params.batch.checked_mul(packs)?;
+        let last = last(cluster_m_blocks, sequences)?;
+        let l2_section = if uneven(params) {
+            let kv_heads = params.batch * params.heads_kv;
+            l2_section(kv_heads, head_bytes(params, params.seq_kv)) * pack_gqa.packs()
+        } else {
+            1
+        };
+        Some(Self {
+            cluster_m_blocks,
+            packs,
+            packs_of_group: pack_gqa.packs(),
+            sequences,
+            l2_section,
+            l2_section_tiles: l2_section * cluster_m_blocks,
+            last,
+            pack_gqa,
+            clusters: 0,
+        })
+    }
+
+    /// The tiles of varlen `params`, whatever the lengths of its sequences; `None` if there may be too many to number.
+    pub fn listed(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<Self> {
+        let packs = params.heads_kv.checked_mul(pack_gqa.packs())?;
+        let last = last(capacity(params, pack_gqa, cluster_m)?, packs)?;
+        Some(Self {
+            cluster_m_blocks: 0,
+            packs,
+            packs_of_group: pack_gqa.packs(),
+            sequences: packs,
+            l2_section: match Order::of(params) {
+                Order::BySequence => 0,
+                Order::LongestFirst { .. } => packs,
+            },
+            l2_section_tiles: 0,
+            last,
+            pack_gqa,
+            clusters: 0,
+        })
+    }
+
+    /// For a GPU with room for `resident` blocks at once, in clusters of `cluster`.
+    pub fn on_gpu(self, resident: u32, cluster: u32) -> Self {
+        Self {
+            clusters: (resident / cluster).clamp(1, self.last + 1),
+            ..self
+        }
+    }
+
+    /// Tile number `index`, at most [`Schedule::last`], of a dense launch.
+    #[inline(always)]
+    pub fn get(&self, index: u32) -> TileCoord {
+        let (reversed, sequence) = self.in_section(index, self.l2_section, self.l2_section_tiles);
+        let (batch, pack) = divide(sequence, self.packs);
+        let (head_kv, head) = self.heads_of(pack);
+        TileCoord {
+            cluster_m_block: self.cluster_m_blocks - 1 - reversed,
+            head,
+            head_kv,
+            batch,
+        }
+    }
+
+    /// Tile number `index`, below [`ListHeader::tiles`], of a varlen launch, and which entry of the list has its
+    /// sequence's rows; `load` gives the coordinate of the entry at an offset, in bytes from the first.
+    #[inline(always)]
+    pub fn get_listed(
+        &self,
+        header: &ListHeader,
+        index: u32,
+        load: impl FnOnce(u64) -> ListedCoord,
+    ) -> (TileCoord, u64) {
+        let (number, pack) = self.in_section(index, header.l2_section, header.l2_section_tiles);
+        let entry = number as u64 * size_of::<ListedTile>() as u64;
+        let listed = load(entry);
+        let (cluster_m_block, pack) = if self.is_by_sequence() {
+            // A sequence with 3 tiles and 2 packs, listed from entry 5 on, has the numbers 10 .. 16: packs 0 0 0 1 1 1, tiles
+            // 2 1 0 2 1 0. `number` = index / packs falls on one of its entries, which says how far the first is.
+            let first = number - (listed.cluster_m_blocks - 1 - listed.cluster_m_block);
+            let (pack, reversed) = divide(index - first * self.packs, listed.cluster_m_blocks);
+            (listed.cluster_m_blocks - 1 - reversed, pack)
+        } else {
+            (listed.cluster_m_block, pack)
+        };
+        let (head_kv, head) = self.heads_of(pack);
+        let tile = TileCoord {
+            cluster_m_block,
+            head,
+            head_kv,
+            batch: listed.batch,
+        };
+        (tile, entry)
+    }
+
+    /// Whether a varlen launch's list is in [`Order::BySequence`].
+    #[inline(always)]
+    fn is_by_sequence(&self) -> bool {
+        self.l2_section == 0
+    }
+
+    /// The key/value head and the first query head, from the first of its group, of a batch entry's pack.
+    #[inline(always)]
+    fn heads_of(&self, pack: u32) -> (u32, u32) {
+        let (head_kv, pack) = divide(pack, self.packs_of_group);
+        (head_kv, pack * self.pack_gqa.heads())
+    }
+
+    /// Which cluster m-block of a section, counted from the first taken, and which of all sequences: sections have
+    /// `l2_section` sequences and `l2_section_tiles` tiles.
+    #[inline(always)]
+    fn in_section(&self, index: u32, l2_section: u32, l2_section_tiles: u32) -> (u32, u32) {
+        let (number, in_section) = divide(index, l2_section_tiles);
+        let first = number * l2_section;
+        let sequences = l2_section.min(self.sequences - first);
+        let (taken, sequence) = divide(in_section, sequences);
+        (taken, first + sequence)
+    }
+}
+
+/// Number of the last of `cluster_m_blocks · sequences` tiles; `None` if there are none, or too many.
+fn last(cluster_m_blocks: u32, sequences: u32) -> Option<u32> {
+    let count = cluster_m_blocks.checked_mul(sequences)?;
+    (count <= i32::MAX as u32)
+        .then(|| count.checked_sub(1))
+        .flatten()
+}
+
+/// Whether tiles of one head differ much in length: a border on the right but none near on the left.
+pub(crate) fn uneven(params: &AttentionParams) -> bool {
+    params.mask.band.upper < Band::OPEN && -(params.mask.band.lower as i64) >= params.seq_q as i64
+}
+
+/// Bytes of a row of K and of V.
+pub(crate) fn row_bytes(params: &AttentionParams) -> u32 {
+    (params.head_dim + params.head_dim_v) * HALF_BYTES
+}
+
+/// Bytes of `rows` rows of a head of K and V.
+fn head_bytes(params: &AttentionParams, rows: u32) -> u64 {
+    rows as u64 * row_bytes(params) as u64
+}
+
+/// Heads of K and V of a section: equal sections of at most [`L2_BYTES`].
+#[inline(always)]
+pub(crate) fn l2_section(kv_heads: u32, head_bytes: u64) -> u32 {
+    let sections = (kv_heads as u64 * head_bytes).div_ceil(L2_BYTES);
+    // Not by `clamp`, which has a panic branch.
+    let sections = sections.min(kv_heads as u64).max(1) as u32;
+    kv_heads.div_ceil(sections)
+}
+
+/// Quotient and remainder by a positive number.
+#[inline(always)]
+fn divide(dividend: u32, divisor: u32) -> (u32, u32) {
+    // SAFETY: there is a tile, so no extent is zero. Without this the division carries a panic branch.
+    unsafe { core::hint::assert_unchecked(divisor != 0) };
+    (dividend / divisor, dividend % divisor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{Corner, MaskParams};
+    use bytemuck::Zeroable;
+
+    fn params(batch: u32, heads: [u32; 2], seq: u32, band: Band) -> AttentionParams {
+        AttentionParams {
+            batch,
+            heads_q: heads[0],
+            heads_kv: heads[1],
+            seq_q: seq,
+            seq_kv: seq,
+            head_dim: 128,
+            head_dim_v: 128,
+            mask: MaskParams::new(band, Corner::TopLeft),
+            ..AttentionParams::zeroed()
+        }
+    }
+
+    fn one_head_a_tile(params: &AttentionParams, cluster_m: u32) -> Option<Schedule> {
+        let group = params.heads_q / params.heads_kv;
+        Schedule::new(params, PackGqa::none(group), cluster_m)
+    }
+
+    const CAUSAL: Band = Band {
+        lower: -Band::OPEN,
+        upper: 0,
+    };
+
+    #[test]
+    fn every_tile_once() {
+        for band in [CAUSAL, Band::FULL] {
+            // 2 MiB of K and V a head: three sections of 14, 14 and 12 heads.
+            let params = params(5, [16, 8], 4096, band);
+            let schedule = one_head_a_tile(&params, 256).unwrap();
+            assert_eq!(schedule.last + 1, 5 * 16 * 16);
+            let mut seen = [false; 5 * 16 * 16];
+            for index in 0..=schedule.last {
+                let tile = schedule.get(index);
+                assert!(tile.head < 2);
+                let sequence = tile.batch * 16 + tile.head_kv * 2 + tile.head;
+                let slot = &mut seen[(sequence * 16 + tile.cluster_m_block) as usize];
+                assert!(!core::mem::replace(slot, true), "{tile:?} twice");
+            }
+        }
+    }
+
+    #[test]
+    fn sections_are_equal_and_fit_the_l2() {
+        let params = params(5, [16, 8], 4096, CAUSAL);
+        let schedule = one_head_a_tile(&params, 256).unwrap();
+        assert_eq!(schedule.l2_section, 14 * 2);
+        // The longest tiles of every head of a section come first.
+        let first = (0..28).map(|index| schedule.get(index));
+        assert!(first.into_iter().all(|tile| tile.cluster_m_block == 15));
+        assert_eq!(schedule.get(28).cluster_m_block, 14);
+    }
+
+    #[test]
+    fn full_attention_keeps_to_one_head() {
+        let params = params(1, [2, 2], 1024, Band::FULL);
+        let schedule = one_head_a_tile(&params, 256).unwrap();
+        assert!((0..4).all(|index| schedule.get(index).head_kv == 0));
+    }
+
+    #[test]
+    fn packs_take_the_place_of_heads() {
+        // Five heads to a group, in packs of eight: 800 rows, four tiles.
+        let params = params(3, [10, 2], 100, CAUSAL);
+        let pack_gqa = PackGqa::fewest_tiles(5, [100].into_iter(), 1024);
+        assert_eq!(pack_gqa.heads(), 8);
+        let schedule = Schedule::new(&params, pack_gqa, 256).unwrap();
+        assert_eq!(schedule.last + 1, 3 * 2 * 4);
+        let mut seen = [false; 3 * 2 * 4];
+        for index in 0..=schedule.last {
+            let tile = schedule.get(index);
+            assert_eq!(tile.head, 0);
+            let slot = (tile.batch * 2 + tile.head_kv) * 4 + tile.cluster_m_block;
+            assert!(!core::mem::replace(&mut seen[slot as usize], true));
+        }
+        // 32 queries: packs of four, the second with one head of its own.
+        let pack_gqa = PackGqa::fewest_tiles(5, [32].into_iter(), 128);
+        let schedule = Schedule::new(&params, pack_gqa, 512).unwrap();
+        let heads = (0..4).map(|index| {
+            let tile = schedule.get(index);
+            (tile.head_kv, tile.head)
+        });
+        assert!(heads.eq([(0, 0), (0, 4), (1, 0), (1, 4)]));
+        assert_eq!(schedule.last + 1, 3 * 4);
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_numbered() {
+        assert!(one_head_a_tile(&params(1, [1, 1], 0, CAUSAL), 256).is_none());
+        assert!(one_head_a_tile(&params(1 << 16, [1 << 10, 1], 1 << 15, CAUSAL), 128).is_none());
+        assert!(one_head_a_tile(&params(1 << 20, [1 << 13, 1], 1, CAUSAL), 128).is_none());
+        // 2³¹ tiles fit 32 bits, but not with room for numbers past the end; half as many do.
+        assert!(one_head_a_tile(&params(1 << 16, [1 << 8, 1], 1 << 14, CAUSAL), 128).is_none());
+        assert!(one_head_a_tile(&params(1 << 16, [1 << 8, 1], 1 << 13, CAUSAL), 128).is_some());
+    }
+
+    #[test]
+    fn the_grid_is_whole_clusters() {
+        let schedule = one_head_a_tile(&params(1, [2, 2], 1024, CAUSAL), 256).unwrap();
+        assert_eq!(schedule.on_gpu(132, 2).clusters, 8);
+        assert_eq!(schedule.on_gpu(7, 2).clusters, 3);
+    }
+}

@@ -1,0 +1,229 @@
+//! A thread block as a team, and the kernel.
+//!
+//! ```text
+//! shared memory   buckets    [BUCKETS]
+//!                 partials   [2][warps]
+//!                 totals     [2]
+//! ```
+
+use bytemuck::must_cast;
+use cuda_std::thread::{sync_threads, sync_threads_or, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, lane_id, shuffle, warp_id};
+use cuda_std::{global, shared};
+
+use super::build::build;
+use super::team::Team;
+use super::{ListHeader, ListedTile, TileListParams, Workspace};
+use crate::config::tile_list::{BUCKETS, BUCKETS_AT_ONCE, THREADS, WARPS};
+
+const WORD: u32 = size_of::<u32>() as u32;
+const PARTIALS: u32 = BUCKETS * WORD;
+const TOTALS: u32 = PARTIALS + 2 * WARPS * WORD;
+
+/// Lists the tiles of a varlen launch.
+///
+/// # Safety
+/// `params` describes a launch whose arrays of lengths and whose workspace are live; the launch has one block of the
+/// instance's size and shared memory.
+#[inline(always)]
+pub unsafe fn list_tiles(params: &TileListParams) {
+    let block = Block {
+        workspace: params.workspace,
+        notes: params.workspace + params.layout().notes,
+        shared: shared::dynamic_base(),
+    };
+    // SAFETY: forwarded to the caller.
+    unsafe { build(&block, params) }
+}
+
+/// A thread of the block; made by [`list_tiles`], whose caller vouches for the addresses.
+struct Block {
+    workspace: u64,
+    notes: u64,
+    shared: u32,
+}
+
+impl Block {
+    #[inline(always)]
+    fn bucket_address(&self, index: u32) -> u32 {
+        self.shared + index * WORD
+    }
+
+    #[inline(always)]
+    fn partial_address(&self, which: u32, warp: u32) -> u32 {
+        self.shared + PARTIALS + (which * WARPS + warp) * WORD
+    }
+
+    #[inline(always)]
+    fn note_address(&self, sequence: u32) -> u64 {
+        self.notes + sequence as u64 * WORD as u64
+    }
+
+    /// The words of the block's warps, one a lane; 0 in the lanes that have none.
+    ///
+    /// # Safety
+    /// They are written, and a barrier ago.
+    #[inline(always)]
+    unsafe fn partial(&self, which: u32) -> u32 {
+        if lane_id() < WARPS {
+            // SAFETY: forwarded to the caller.
+            unsafe { shared::load_bits(self.partial_address(which, lane_id())) }
+        } else {
+            0
+        }
+    }
+}
+
+impl Team for Block {
+    #[inline(always)]
+    fn rank(&self) -> u32 {
+        thread_idx_x()
+    }
+
+    #[inline(always)]
+    fn size(&self) -> u32 {
+        THREADS
+    }
+
+    #[inline(always)]
+    unsafe fn barrier(&self) {
+        // SAFETY: forwarded to the caller.
+        unsafe { sync_threads() }
+    }
+
+    #[inline(always)]
+    unsafe fn any(&self, condition: bool) -> bool {
+        // SAFETY: forwarded to the caller.
+        unsafe { sync_threads_or(condition) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2] {
+        // SAFETY: forwarded to the caller. The words are the warp's own, and the totals the first warp's, until the
+        // barriers; a whole warp takes the branch.
+        unsafe {
+            for which in 0..2 {
+                let sum = warp_sum(values[which as usize]);
+                if lane_id() == 0 {
+                    shared::store_bits(self.partial_address(which, warp_id()), sum);
+                }
+            }
+            sync_threads();
+            let totals = self.shared + TOTALS;
+            if warp_id() == 0 {
+                for which in 0..2 {
+                    let sum = warp_sum(self.partial(which));
+                    if lane_id() == 0 {
+                        shared::store_bits(totals + which * WORD, sum);
+                    }
+                }
+            }
+            sync_threads();
+            [shared::load_bits(totals), shared::load_bits(totals + WORD)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum_before(&self, value: u32) -> u32 {
+        // SAFETY: forwarded to the caller. The word is the warp's own until the barrier.
+        unsafe {
+            let through = warp_sum_through(value);
+            if lane_id() == WARP_SIZE - 1 {
+                shared::store_bits(self.partial_address(0, warp_id()), through);
+            }
+            sync_threads();
+            let through_warp = warp_sum_through(self.partial(0));
+            let of_warp = shuffle(through_warp, warp_id().wrapping_sub(1) % WARP_SIZE);
+            let before_warp = if warp_id() == 0 { 0 } else { of_warp };
+            before_warp.wrapping_add(through).wrapping_sub(value)
+        }
+    }
+
+    #[inline(always)]
+    fn buckets(&self, index: u32) -> [u32; BUCKETS_AT_ONCE as usize] {
+        // SAFETY: there are so many buckets, and a barrier parts this from writing.
+        unsafe { shared::load4_bits(self.bucket_address(index)) }
+    }
+
+    #[inline(always)]
+    fn set_buckets(&self, index: u32, values: [u32; BUCKETS_AT_ONCE as usize]) {
+        // SAFETY: as above; nobody else accesses them.
+        unsafe { shared::store4_bits(self.bucket_address(index), values) }
+    }
+
+    #[inline(always)]
+    fn add_to_bucket(&self, index: u32, value: u32) -> u32 {
+        // SAFETY: as above; others only add.
+        unsafe { shared::fetch_add(self.bucket_address(index), value) }
+    }
+
+    #[inline(always)]
+    fn length(&self, address: u64) -> i32 {
+        // SAFETY: an element of an array of lengths, which nobody writes.
+        unsafe { global::load_u32(address) as i32 }
+    }
+
+    #[inline(always)]
+    fn note(&self, sequence: u32) -> u32 {
+        // SAFETY: there is a word for each sequence, and a barrier parts this from writing.
+        unsafe { global::load_bits(self.note_address(sequence)) }
+    }
+
+    #[inline(always)]
+    fn set_note(&self, sequence: u32, value: u32) {
+        // SAFETY: as above; nobody else accesses it.
+        unsafe { global::store_bits(self.note_address(sequence), value) }
+    }
+
+    #[inline(always)]
+    fn put_header(&self, header: ListHeader) {
+        // SAFETY: the workspace has a place for it.
+        unsafe { global::store4_bits(self.workspace + Workspace::HEADER, must_cast(header)) }
+    }
+
+    #[inline(always)]
+    fn put_entry(&self, index: u32, entry: ListedTile) {
+        let address =
+            self.workspace + Workspace::ENTRIES + index as u64 * size_of::<ListedTile>() as u64;
+        let ListedTile { coord, rows } = entry;
+        // SAFETY: the index is below the list's capacity, and no other entry's.
+        unsafe {
+            global::store4_bits(address, must_cast(coord));
+            global::store4_bits(address + size_of_val(&coord) as u64, must_cast(rows));
+        }
+    }
+}
+
+/// The sum over the warp, or `u32::MAX`, in every lane.
+///
+/// # Safety
+/// All 32 lanes reach the same call.
+#[inline(always)]
+unsafe fn warp_sum(mut value: u32) -> u32 {
+    let mut distance = WARP_SIZE / 2;
+    while distance > 0 {
+        // SAFETY: forwarded to the caller.
+        let other = unsafe { shuffle(value, lane_id() ^ distance) };
+        value = value.saturating_add(other);
+        distance /= 2;
+    }
+    value
+}
+
+/// The sum over the lanes up to this one.
+///
+/// # Safety
+/// All 32 lanes reach the same call.
+#[inline(always)]
+unsafe fn warp_sum_through(mut value: u32) -> u32 {
+    let mut distance = 1;
+    while distance < WARP_SIZE {
+        // SAFETY: forwarded to the caller.
+        let before = unsafe { shuffle(value, lane_id().wrapping_sub(distance) % WARP_SIZE) };
+        if lane_id() >= distance {
+            value = value.wrapping_add(before);
+        }
+        distance *= 2;
+    }
+    value
+}

@@ -1,0 +1,40 @@
+//! What a list of tiles says.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::abi::SequenceRows;
+
+/// What is in front of the entries. 16 bytes, which one load fetches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListHeader {
+    /// Tiles of the launch: entries times packs. 0 if no sequence has rows.
+    pub tiles: u32,
+    /// Packs of a section, all where there are no sections; the last one may have fewer.
+    pub l2_section: u32,
+    /// Tiles of a section.
+    pub l2_section_tiles: u32,
+    /// Entries of the list.
+    pub entries: u32,
+}
+
+/// One tile of a pack of heads, in the list.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListedTile {
+    pub coord: ListedCoord,
+    /// Of its sequence.
+    pub rows: SequenceRows,
+}
+
+/// Which tile it is. 16 bytes, which one load fetches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ListedCoord {
+    pub cluster_m_block: u32,
+    /// Tiles of its sequence.
+    pub cluster_m_blocks: u32,
+    pub batch: u32,
+    /// 0.
+    pub reserved: u32,
+}

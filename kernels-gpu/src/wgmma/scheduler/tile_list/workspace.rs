@@ -1,0 +1,70 @@
+//! The device memory that a launch of Hopper's kernels works in.
+
+use super::{ListHeader, ListedTile};
+use crate::abi::AttentionParams;
+use crate::wgmma::pack_gqa::PackGqa;
+
+/// Where things lie in a workspace, in bytes from its start, and how large it is.
+///
+/// ```text
+/// 0    tile count semaphore, u32: 0 before a launch and after it
+/// 16   header of the list of tiles     what follows is there in varlen launches only, and is written before it is read
+/// 32   entries
+/// ..   a word for every sequence, which the list is made with
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Where the words of the sequences begin.
+    pub notes: u64,
+    /// Bytes of the whole workspace.
+    pub bytes: u64,
+}
+
+impl Workspace {
+    /// What its address is a multiple of: the width of the loads from it. At a multiple of 32, as a GPU's allocations are,
+    /// each entry is a sector of its own.
+    pub const ALIGN: u64 = 16;
+    /// Where the semaphore of the tile count lies.
+    pub const TILE_COUNT_SEMAPHORE: u64 = 0;
+    /// Where the [`ListHeader`] lies.
+    pub const HEADER: u64 = 16;
+    /// Where the [`ListedTile`]s begin.
+    pub const ENTRIES: u64 = Self::HEADER + size_of::<ListHeader>() as u64;
+    /// Bytes of the semaphore, which the caller sets to 0 once.
+    pub const TILE_COUNT_SEMAPHORE_BYTES: u64 = size_of::<u32>() as u64;
+
+    /// The workspace of a dense launch.
+    pub const DENSE: Self = Self {
+        notes: Self::TILE_COUNT_SEMAPHORE_BYTES,
+        bytes: Self::TILE_COUNT_SEMAPHORE_BYTES,
+    };
+
+    /// The workspace of a varlen launch of `batch` sequences, whose list has at most `capacity` entries ([`capacity`]).
+    pub const fn varlen(capacity: u32, batch: u32) -> Self {
+        let notes = Self::ENTRIES + capacity as u64 * size_of::<ListedTile>() as u64;
+        Self {
+            notes,
+            bytes: notes + batch as u64 * size_of::<u32>() as u64,
+        }
+    }
+}
+
+/// Most entries that the list of varlen `params` can have, for tiles of `cluster_m` rows, whatever the lengths are; `None`
+/// if 32 bits cannot count them.
+pub const fn capacity(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<u32> {
+    let heads = pack_gqa.heads() as u64;
+    let (batch, tile) = (params.batch as u64, cluster_m as u64);
+    let most = if params.lengths.has_cu_seqlens() {
+        // All tiles but the last of each sequence are whole.
+        (params.lengths.total_q as u64 * heads / tile).saturating_add(batch)
+    } else {
+        (params.seq_q as u64 * heads)
+            .div_ceil(tile)
+            .saturating_mul(batch)
+    };
+    if most <= u32::MAX as u64 {
+        Some(most as u32)
+    } else {
+        None
+    }
+}

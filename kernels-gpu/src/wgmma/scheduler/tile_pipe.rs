@@ -1,0 +1,350 @@
+//! The pipe through which tiles come to a cluster: the leading block's producer fetches their numbers and publishes them.
+//!
+//! A published tile stays in its stage until every reader is done with it, so that nobody keeps it in registers.
+
+// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use core::mem::offset_of;
+
+use cuda_std::warp::uniform;
+use cuda_std::{cluster, global, mbarrier, shared};
+
+use crate::abi::AttentionParams;
+use crate::config::wgmma::{WORK_PART_BYTES, WORK_STAGES, WgmmaConfig};
+use crate::tile::sequence::Sequence;
+use crate::tile::{black_box, black_box64};
+use crate::wgmma::barriers::Barriers;
+use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::scheduler::tile_list::{ListHeader, ListedTile, Workspace};
+use crate::wgmma::scheduler::{Schedule, TileCoord};
+
+/// Rank of the block that fetches tiles.
+const LEADER_RANK: u32 = 0;
+
+/// The header of the launch's list.
+///
+/// # Safety
+/// `workspace` is that of a varlen launch.
+#[inline(always)]
+unsafe fn list_header(workspace: u64) -> ListHeader {
+    // SAFETY: nobody writes the list during the launch.
+    bytemuck::must_cast(unsafe { global::load4_bits(workspace + Workspace::HEADER) })
+}
+
+/// First words of a stage: a tile, the last word one above `head_kv`; all zero for the end. In a varlen launch the
+/// [`SequenceRows`](crate::abi::SequenceRows) of its sequence follow, those of the entry at the address given beside.
+///
+/// # Safety
+/// `schedule` and `workspace` are the launch's.
+#[inline(always)]
+unsafe fn work_tile_words(
+    schedule: &Schedule,
+    workspace: u64,
+    config: &WgmmaConfig,
+    number: u32,
+) -> ([u32; 4], u64) {
+    let entries = workspace + Workspace::ENTRIES;
+    let (work_tile, entry) = if config.varlen {
+        let header = list_header(workspace);
+        if number >= header.tiles {
+            return ([0; 4], NO_ENTRY);
+        }
+        let (work_tile, offset) = schedule.get_listed(&header, number, |offset| {
+            // SAFETY: nobody writes the list during the launch.
+            bytemuck::must_cast(unsafe { global::load4_bits(entries + offset) })
+        });
+        (work_tile, entries + offset)
+    } else {
+        if number > schedule.last {
+            return ([0; 4], NO_ENTRY);
+        }
+        (schedule.get(number), NO_ENTRY)
+    };
+    let TileCoord {
+        cluster_m_block,
+        head,
+        head_kv,
+        batch,
+    } = work_tile;
+    ([cluster_m_block, head, batch, head_kv + 1], entry)
+}
+
+/// Stands for the address of an entry where there is none.
+const NO_ENTRY: u64 = 0;
+
+/// The second part of a stage of a varlen launch; anything at the end.
+///
+/// # Safety
+/// `entry` is [`NO_ENTRY`] or the device address of an entry of the launch's list.
+#[inline(always)]
+unsafe fn sequence_words(entry: u64) -> [u32; 4] {
+    if entry == NO_ENTRY {
+        return [0; 4];
+    }
+    // SAFETY: nobody writes the list during the launch.
+    unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) }
+}
+
+/// Where TMA finds the keys and values of a tile.
+#[derive(Clone, Copy)]
+pub struct KvCoord {
+    pub head: u32,
+    pub batch: u32,
+    /// First row.
+    pub begin: u32,
+}
+
+impl KvCoord {
+    #[inline(always)]
+    fn new(work_tile: TileCoord, sequence: &Sequence) -> Self {
+        Self {
+            head: work_tile.head_kv,
+            batch: sequence.batch,
+            begin: sequence.kv_begin,
+        }
+    }
+}
+
+/// One reader's side of the pipe: a consumer warp's, or the producer thread's.
+pub struct WorkTilePipe<'a> {
+    stages_smem: u32,
+    state: PipelineState,
+    config: &'a WgmmaConfig,
+}
+
+impl<'a> WorkTilePipe<'a> {
+    #[inline(always)]
+    pub fn new(stages_smem: u32, barriers: &Barriers, config: &'a WgmmaConfig) -> Self {
+        Self {
+            stages_smem,
+            state: PipelineState::consumer(barriers.work_full, barriers.work_empty, WORK_STAGES),
+            config,
+        }
+    }
+
+    /// Waits for the next tile. Returns whether there is one, the same uniform value in every lane.
+    ///
+    /// # Safety
+    /// All lanes of the warp reach the same call.
+    #[inline(always)]
+    pub unsafe fn consumer_wait(&mut self) -> bool {
+        self.wait_full();
+        uniform(self.read(0)[3]) != 0
+    }
+
+    /// The tile, the same uniform values in every lane.
+    ///
+    /// # Safety
+    /// As [`Self::consumer_wait`], which has returned true.
+    #[inline(always)]
+    pub unsafe fn work_tile(&self) -> TileCoord {
+        // SAFETY: the stage is full.
+        unsafe {
+            let [cluster_m_block, head, batch, above_head_kv] = self.read(0);
+            TileCoord {
+                cluster_m_block: uniform(cluster_m_block),
+                head: uniform(head),
+                batch: uniform(batch),
+                head_kv: uniform(above_head_kv) - 1,
+            }
+        }
+    }
+
+    /// Where the rows of the tile's sequence are, the same values in every lane.
+    ///
+    /// # Safety
+    /// As [`Self::work_tile`], which gave `work_tile`.
+    #[inline(always)]
+    pub unsafe fn sequence(&self, params: &AttentionParams, work_tile: TileCoord) -> Sequence {
+        if !self.config.varlen {
+            return Sequence::dense(params, work_tile.batch);
+        }
+        // SAFETY: the stage is full.
+        let rows = unsafe { self.read(1).map(|word| uniform(word)) };
+        Sequence::of_rows(params, work_tile.batch, bytemuck::must_cast(rows))
+    }
+
+    /// As [`Self::consumer_wait`], for the producer thread.
+    ///
+    /// # Safety
+    /// The producer thread calls it.
+    #[inline(always)]
+    pub unsafe fn producer_wait(&mut self) -> bool {
+        self.wait_full();
+        self.read(0)[3] != 0
+    }
+
+    /// As [`Self::work_tile`] and [`Self::sequence`], for the producer thread.
+    ///
+    /// # Safety
+    /// The producer thread calls it after [`Self::producer_wait`], which has returned true.
+    #[inline(always)]
+    pub unsafe fn producer_read(&self, params: &AttentionParams) -> (TileCoord, Sequence) {
+        // SAFETY: the stage is full.
+        unsafe {
+            let [cluster_m_block, head, batch, above_head_kv] = self.read(0);
+            let work_tile = TileCoord {
+                cluster_m_block,
+                head,
+                head_kv: above_head_kv - 1,
+                batch,
+            };
+            let sequence = if self.config.varlen {
+                Sequence::of_rows(params, batch, bytemuck::must_cast(self.read(1)))
+            } else {
+                Sequence::dense(params, batch)
+            };
+            (work_tile, sequence)
+        }
+    }
+
+    /// Where the keys of the tile are, for the producer thread. In a varlen kernel, whose producer has no
+    /// registers to keep them, they are read again.
+    ///
+    /// # Safety
+    /// As [`Self::producer_read`], which gave `work_tile` and `sequence`.
+    #[inline(always)]
+    pub unsafe fn kv_coord(
+        &self,
+        params: &AttentionParams,
+        work_tile: TileCoord,
+        sequence: &Sequence,
+    ) -> KvCoord {
+        if self.config.varlen {
+            let (work_tile, sequence) = self.reload().producer_read(params);
+            return KvCoord::new(work_tile, &sequence);
+        }
+        KvCoord::new(work_tile, sequence)
+    }
+
+    /// This reader is done with the tile, if `condition` holds, which it does for one lane of a warp.
+    ///
+    /// # Safety
+    /// Once for each tile.
+    #[inline(always)]
+    pub unsafe fn release(&mut self, condition: bool) {
+        mbarrier::arrive_at_if(condition, self.state.empty_barrier(), LEADER_RANK);
+        self.state.advance();
+    }
+
+    /// The same stage, such that what is read there is read again the next time.
+    #[inline(always)]
+    fn reload(&self) -> Self {
+        Self {
+            state: self.state.reload(),
+            ..*self
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn wait_full(&self) {
+        if self.config.cluster == 1 {
+            self.state.consumer_wait();
+        } else {
+            self.state.consumer_wait_cluster();
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn read(&self, part: u32) -> [u32; 4] {
+        let stage_smem = self.stages_smem + self.state.stage * self.config.work_stage_bytes();
+        // SAFETY: inside the slots.
+        unsafe { shared::load4_bits(stage_smem + part * WORK_PART_BYTES) }
+    }
+}
+
+/// Publishes a block's first tile to itself: the clusters start with one each, which none has to fetch.
+///
+/// # Safety
+/// One thread of the block calls it, with its cluster's number and the launch's schedule, after initialising the
+/// barriers and before any other thread uses them.
+#[inline(always)]
+pub unsafe fn publish_first(
+    stages_smem: u32,
+    barriers: &Barriers,
+    schedule: &Schedule,
+    workspace: u64,
+    config: &WgmmaConfig,
+    cluster: u32,
+) {
+    let (work_tile, entry) = work_tile_words(schedule, workspace, config, cluster);
+    shared::store4_bits(stages_smem, work_tile);
+    if config.varlen {
+        shared::store4_bits(stages_smem + WORK_PART_BYTES, sequence_words(entry));
+    }
+    mbarrier::arrive_if(true, barriers.work_full);
+}
+
+/// The leader's side: fetches numbers and publishes tiles.
+pub struct TileScheduler<'a> {
+    pub schedule: &'a Schedule,
+    pub config: &'a WgmmaConfig,
+    /// Device address of the launch's [`Workspace`], whose semaphore is 0 before the launch, and again after it.
+    pub workspace: u64,
+}
+
+impl TileScheduler<'_> {
+    /// Fetches the next tile and publishes it, or the end, to every block of the cluster, in the stage after the one
+    /// that `tile_pipe` reads.
+    ///
+    /// A cluster fetches once for each tile it takes, until it gets a number past the end. The semaphore is so incremented
+    /// as often as there are tiles, after which it wraps to 0 for the next launch.
+    ///
+    /// # Safety
+    /// `workspace` is live and no concurrent launch uses it; called by the leader's producer thread, once
+    /// for each tile.
+    #[inline(always)]
+    pub unsafe fn fetch_next(&self, tile_pipe: &WorkTilePipe) {
+        let Self {
+            schedule, config, ..
+        } = *self;
+        // black_box: otherwise ptxas keeps addresses live from one tile to the next, for which the producer of a varlen kernel
+        // has no registers.
+        let (workspace, state) = if config.varlen {
+            (black_box64(self.workspace), tile_pipe.state.reload())
+        } else {
+            (self.workspace, tile_pipe.state)
+        };
+        // SAFETY: forwarded to the caller.
+        let fetched = unsafe {
+            let last = if config.varlen {
+                list_header(workspace).tiles - 1
+            } else {
+                schedule.last
+            };
+            global::fetch_increment(workspace + Workspace::TILE_COUNT_SEMAPHORE, black_box(last))
+        };
+        let next = state.next_as_producer();
+        let stage_smem = tile_pipe.stages_smem + next.stage * config.work_stage_bytes();
+        // SAFETY: the stage is empty after the wait; all blocks exit together.
+        unsafe {
+            let (work_tile, entry) =
+                work_tile_words(schedule, workspace, config, schedule.clusters + fetched);
+            next.producer_acquire();
+            shared::store4_bits(stage_smem, work_tile);
+            let mut listed = [0; 4];
+            if config.varlen {
+                // Loaded late, for want of registers: they are in L1 beside the coordinate.
+                listed = sequence_words(entry);
+                shared::store4_bits(stage_smem + WORK_PART_BYTES, listed);
+            }
+            mbarrier::arrive_if(true, next.full_barrier());
+            let mut rank = LEADER_RANK + 1;
+            while rank < config.cluster {
+                cluster::store4(stage_smem, rank, work_tile);
+                if config.varlen {
+                    cluster::store4(stage_smem + WORK_PART_BYTES, rank, listed);
+                }
+                mbarrier::arrive_publish(next.full_barrier(), rank);
+                rank += 1;
+            }
+        }
+    }
+}
+
+/// Whether this block fetches for its cluster.
+#[inline(always)]
+pub fn is_leader(rank: u32) -> bool {
+    rank == LEADER_RANK
+}

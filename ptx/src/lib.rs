@@ -1,0 +1,60 @@
+//! The PTX of ferroflash's GPU kernels: one module per kernel, compressed.
+//!
+//! PTX is text that repeats itself: compressed it takes a sixth of the space. A module is inflated when it is first asked
+//! for, in about a millisecond, where the driver then takes hundreds to compile it, and kept.
+//!
+//! In a checkout of ferroflash's workspace the build script compiles the kernels, for which it needs a GPU compiler; it
+//! installs none. The published crate carries their PTX.
+
+mod module;
+
+pub use module::{Module, find};
+
+// `static MODULES: [Module; …]`, one a kernel.
+include!(env!("FERROFLASH_PTX_MODULES"));
+
+/// Every module.
+pub fn modules() -> &'static [Module] {
+    &MODULES
+}
+
+/// The PTX module that holds the kernel `entry`; every name in the instance table has one.
+pub fn ptx(entry: &str) -> Option<&'static str> {
+    find(&MODULES, entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels_gpu::instances;
+
+    #[test]
+    fn instances_and_modules_match() {
+        // No more than these: what teaches and measures is not in a user's binary.
+        assert_eq!(MODULES.len(), instances::all().count());
+        for instance in instances::all() {
+            let ptx = ptx(instance.name).expect("a module for every instance");
+            assert!(ptx.contains(&format!(".entry {}(", instance.name)));
+            assert!(ptx.contains(&format!(".target {}", instance.arch.name())));
+            assert!(ptx.contains(&format!(".maxntid {}, 1, 1", instance.threads)));
+        }
+    }
+
+    /// Whole, and no text of another module behind it.
+    #[test]
+    fn modules_come_out_as_they_went_in() {
+        for module in &MODULES {
+            let text = module.text();
+            assert_eq!(text.len(), module.bytes, "{}", module.entry());
+            assert!(text.trim_end().ends_with('}'), "{}", module.entry());
+            assert!(
+                module.deflated.len() * 3 < module.bytes,
+                "{}",
+                module.entry()
+            );
+            // The second time it is the same text, not another copy.
+            assert_eq!(text.as_ptr(), module.text().as_ptr());
+        }
+        assert_eq!(ptx("no_such_kernel"), None);
+    }
+}

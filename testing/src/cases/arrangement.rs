@@ -1,0 +1,98 @@
+use ferroflash::{DType, Error, HostTensor};
+use ferroflash::{Shape, Strides, TensorSpec};
+
+/// How a tensor lies in its buffer: any order of axes, padding after each, any axis backwards.
+///
+/// Axes are numbered batch 0, head 1, seq 2, dim 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrangement {
+    /// Axes from the slowest to the fastest.
+    pub order: [usize; 4],
+    /// Unused places after each axis's elements, by axis number.
+    pub padding: [usize; 4],
+    /// Axes that run backwards, by axis number.
+    pub reversed: [bool; 4],
+}
+
+impl Arrangement {
+    /// Dense `[batch, seq, heads, dim]`.
+    pub const BSHD: Self = Self {
+        order: [0, 2, 1, 3],
+        padding: [0; 4],
+        reversed: [false; 4],
+    };
+
+    /// A zeroed tensor of this arrangement. Places that no element uses hold NaN, so that reading
+    /// one shows.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the buffer would be too large.
+    pub fn allocate(&self, dtype: DType, shape: Shape) -> Result<HostTensor, Error> {
+        let sizes = [shape.batch, shape.heads, shape.seq, shape.dim];
+        let mut strides = [0i64; 4];
+        let mut origin = 0i64;
+        let mut places = 1usize;
+        for &axis in self.order.iter().rev() {
+            let stride = places as i64;
+            let extent = sizes[axis] + self.padding[axis];
+            strides[axis] = stride;
+            if self.reversed[axis] && sizes[axis] > 0 {
+                strides[axis] = -stride;
+                origin += stride * (sizes[axis] as i64 - 1);
+            }
+            places = places.saturating_mul(extent.max(1));
+        }
+        let [batch, head, seq, dim] = strides;
+        let spec = TensorSpec {
+            dtype,
+            shape,
+            strides: Strides {
+                batch,
+                head,
+                seq,
+                dim,
+            },
+        };
+        let bytes = places.checked_mul(dtype.bytes());
+        let Some(bytes) = bytes.filter(|&bytes| i64::try_from(bytes).is_ok()) else {
+            let wrong = format!("{places} places do not fit an i64 of bytes");
+            return Err(Error::argument("tensor", wrong, "a smaller one"));
+        };
+        let bytes = vec![0xff; bytes];
+        let mut tensor = HostTensor::new(spec, origin as usize, bytes)?;
+        tensor.fill(|| 0.0);
+        Ok(tensor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_has_a_place_of_its_own() {
+        let arrangement = Arrangement {
+            order: [1, 3, 0, 2],
+            padding: [1, 0, 3, 2],
+            reversed: [false, true, true, false],
+        };
+        let shape = Shape {
+            batch: 2,
+            heads: 3,
+            seq: 4,
+            dim: 5,
+        };
+        let mut tensor = arrangement.allocate(DType::F32, shape).unwrap();
+        assert!(!tensor.spec().may_overlap());
+        let mut next = 0.0;
+        tensor.fill(|| {
+            next += 1.0;
+            next
+        });
+        assert_eq!(tensor.get(0, 0, 0, 0), 1.0);
+        assert_eq!(tensor.get(1, 2, 3, 4), 120.0);
+        let unused = [0xff; size_of::<f32>()];
+        let places = tensor.bytes().chunks_exact(size_of::<f32>());
+        assert_eq!(places.filter(|bytes| *bytes != unused).count(), 120);
+    }
+}

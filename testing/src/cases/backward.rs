@@ -1,0 +1,139 @@
+//! A case with the loss's gradients, for the backward pass.
+
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::fill::mix;
+use super::spec::{Case, CaseSpec};
+use crate::oracle::{
+    BackwardInputs, BackwardVerdict, GradientTensors, Inputs, Rows, check_backward,
+};
+use ferroflash::{
+    Backend, BackwardOptions, Error, HostTensor, Layout, OutputGradients, Problem, Shape, backward,
+    forward,
+};
+
+/// A case and the loss's gradients by what its forward pass computes.
+#[derive(Clone, Debug)]
+pub struct BackwardCase {
+    /// q, k, v and the options.
+    pub forward: Case,
+    /// `[batch, heads_q, seq_q, head_dim_v]`.
+    pub d_o: HostTensor,
+    /// f32 `[batch, heads_q, seq_q, 1]`.
+    pub d_lse: Option<HostTensor>,
+    /// Whether two runs have to give the same bits.
+    pub deterministic: bool,
+}
+
+/// What both passes computed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackwardRun {
+    /// Of the forward pass.
+    pub o: HostTensor,
+    /// Of the forward pass.
+    pub lse: HostTensor,
+    /// The loss's gradient by q.
+    pub dq: HostTensor,
+    /// The loss's gradient by k.
+    pub dk: HostTensor,
+    /// The loss's gradient by v.
+    pub dv: HostTensor,
+}
+
+impl CaseSpec {
+    /// Makes the inputs of both passes. d_o lies in memory as v does; every other seed has a d_lse.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    pub fn build_backward(&self) -> Result<BackwardCase, Error> {
+        let forward = self.build()?;
+        let o = Shape {
+            dim: self.head_dim_v,
+            ..forward.q.spec().shape
+        };
+        let mut d_o = self.arrangements[2].allocate(self.dtype, o)?;
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, 4));
+        d_o.fill(|| rng.sample(StandardNormal));
+        self.kind.apply_to_gradient(&mut d_o, self.seed);
+        let rows = Shape { dim: 1, ..o };
+        let d_lse = (self.seed % 2 == 1).then(|| {
+            let values = (0..o.batch * o.heads * o.seq).map(|_| rng.sample(StandardNormal));
+            let values: Vec<f32> = values.collect();
+            HostTensor::from_f32(&values, rows, Layout::Bhsd)
+        });
+        Ok(BackwardCase {
+            forward,
+            d_o,
+            d_lse: d_lse.transpose()?,
+            deterministic: false,
+        })
+    }
+}
+
+impl BackwardCase {
+    /// The options of the backward pass.
+    pub fn options(&self) -> BackwardOptions {
+        BackwardOptions::of(&self.forward.options).deterministic(self.deterministic)
+    }
+
+    /// The checked problem.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the inputs do not fit together.
+    pub fn problem(&self) -> Result<Problem, Error> {
+        let o = *self.forward.problem()?.o();
+        let [q, k, v] = [&self.forward.q, &self.forward.k, &self.forward.v].map(|x| *x.spec());
+        Problem::backward_with_dense_gradients(q, k, v, o, *self.d_o.spec(), &self.options())
+    }
+
+    /// Runs both passes on `backend` and fetches what they computed.
+    ///
+    /// # Errors
+    /// Those of [`forward`] and [`backward`].
+    pub fn run<B: Backend>(&self, backend: &mut B) -> Result<BackwardRun, Error> {
+        let Case { q, k, v, options } = &self.forward;
+        let memory = backend.memory();
+        let [q, k, v] = [q.upload(memory)?, k.upload(memory)?, v.upload(memory)?];
+        let d_o = self.d_o.upload(memory)?;
+        let d_lse = self
+            .d_lse
+            .as_ref()
+            .map(|d_lse| d_lse.upload(memory))
+            .transpose()?;
+        // The family that is forced may have one pass alone.
+        let output = forward(backend, &q, &k, &v, &options.clone().force(None))?;
+        let d_output = OutputGradients::new(&d_o, d_lse.as_ref());
+        let computed = backward(backend, &q, &k, &v, &output, d_output, &self.options())?;
+        let memory = backend.memory();
+        Ok(BackwardRun {
+            o: output.o.download(memory)?,
+            lse: output.lse.expect("it is wanted").download(memory)?,
+            dq: computed.dq.download(memory)?,
+            dk: computed.dk.download(memory)?,
+            dv: computed.dv.download(memory)?,
+        })
+    }
+
+    /// Compares gradients with the oracle's, of the o and lse that they were computed with.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn check(&self, run: &BackwardRun, rows: Rows) -> Result<BackwardVerdict, Error> {
+        let BackwardRun { o, lse, dq, dk, dv } = run;
+        let given = BackwardInputs {
+            inputs: Inputs {
+                q: &self.forward.q,
+                k: &self.forward.k,
+                v: &self.forward.v,
+            },
+            o,
+            lse,
+            d_o: &self.d_o,
+            d_lse: self.d_lse.as_ref(),
+        };
+        let computed = GradientTensors { dq, dk, dv };
+        Ok(check_backward(&self.problem()?, given, computed, rows))
+    }
+}

@@ -1,0 +1,137 @@
+use std::fmt;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::fill::mix;
+use super::planted::plant;
+use super::spec::Case;
+use super::stress;
+use ferroflash::{DType, HostTensor, Shape};
+
+/// What the inputs hold: N(0, 1), and what is changed of it.
+///
+/// The kinds from [`Large`](Self::Large) on are what a softmax that keeps a row's first reference has to leave its
+/// fast path for. They are made for a softmax_scale of `1 / sqrt(head_dim)`; another one scales what they promise. All
+/// of their values are finite in every dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputKind {
+    /// Nothing is changed.
+    Random,
+    /// Keys are made equal to queries at the edges of what those queries see: the last
+    /// visible and the first hidden key then dominate their rows, and an edge that is off by one
+    /// shows.
+    Planted,
+    /// A NaN and an infinity in each of q, k and v, which may reach only the rows that
+    /// see them.
+    NonFinite,
+    /// q is multiplied by 60, and with it every score.
+    Large,
+    /// An attention sink: the score of each sequence's first key exceeds all others of its row by 90 nats or more.
+    SinkFirst,
+    /// The same at a quarter of each sequence's keys.
+    SinkMiddle,
+    /// Scores grow by 113 nats from the first key of a sequence to its last.
+    Growing,
+    /// Scores grow by 2260 nats.
+    GrowingFast,
+    /// Scores grow by 113 nats from the last key of a sequence to its first, for kernels that begin with the last.
+    Falling,
+    /// Scores grow by 2260 nats from the last key to the first.
+    FallingFast,
+}
+
+impl InputKind {
+    /// Every kind.
+    pub const ALL: [Self; 10] = [
+        Self::Random,
+        Self::Planted,
+        Self::NonFinite,
+        Self::Large,
+        Self::SinkFirst,
+        Self::SinkMiddle,
+        Self::Growing,
+        Self::GrowingFast,
+        Self::Falling,
+        Self::FallingFast,
+    ];
+
+    /// The kinds whose results are held to the oracle's bound in every dtype, under any options.
+    pub const ANY_DTYPE: [Self; 3] = [Self::Random, Self::Planted, Self::NonFinite];
+
+    /// In lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Planted => "planted",
+            Self::NonFinite => "non-finite",
+            Self::Large => "large",
+            Self::SinkFirst => "sink-first",
+            Self::SinkMiddle => "sink-middle",
+            Self::Growing => "growing",
+            Self::GrowingFast => "growing-fast",
+            Self::Falling => "falling",
+            Self::FallingFast => "falling-fast",
+        }
+    }
+
+    /// Whether results of `dtype` can be held to the oracle's bound: that of f32 ends at scores of 20.
+    pub fn suits(self, dtype: DType) -> bool {
+        dtype != DType::F32 || Self::ANY_DTYPE.contains(&self)
+    }
+
+    /// Makes inputs of this kind from random ones; draws what is left open with `seed`.
+    ///
+    /// Does nothing to a case whose tensors do not fit together.
+    pub fn apply(self, case: &mut Case, seed: u64) {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(seed, 3));
+        match self {
+            Self::Random => {}
+            Self::Planted => plant(case, &mut rng),
+            Self::NonFinite => {
+                for tensor in [&mut case.q, &mut case.k, &mut case.v] {
+                    poison(tensor, f32::NAN, &mut rng);
+                    poison(tensor, f32::INFINITY, &mut rng);
+                }
+            }
+            Self::Large => stress::enlarge_q(case),
+            Self::SinkFirst => stress::sink(case, |_| 0),
+            Self::SinkMiddle => stress::sink(case, |seq_kv| seq_kv / 4),
+            Self::Growing => stress::slope(case, stress::GROWTH, 0.0),
+            Self::GrowingFast => stress::slope(case, stress::FAST_GROWTH, 0.0),
+            Self::Falling => stress::slope(case, -stress::GROWTH, stress::GROWTH),
+            Self::FallingFast => stress::slope(case, -stress::FAST_GROWTH, stress::FAST_GROWTH),
+        }
+    }
+
+    /// Makes the loss's gradient by o of this kind from a random one.
+    pub(super) fn apply_to_gradient(self, d_o: &mut HostTensor, seed: u64) {
+        if self == Self::NonFinite {
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(seed, 5));
+            poison(d_o, f32::NAN, &mut rng);
+            poison(d_o, f32::INFINITY, &mut rng);
+        }
+    }
+}
+
+impl fmt::Display for InputKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Overwrites one element.
+fn poison(tensor: &mut HostTensor, value: f32, rng: &mut impl RngExt) {
+    if tensor.spec().is_empty() {
+        return;
+    }
+    let Shape {
+        batch,
+        heads,
+        seq,
+        dim,
+    } = tensor.spec().shape;
+    let mut below = |size| rng.random_range(0..size);
+    let (batch, head, seq, dim) = (below(batch), below(heads), below(seq), below(dim));
+    tensor.set(batch, head, seq, dim, value);
+}

@@ -1,0 +1,25 @@
+//! Problems to try a backend on: random and planted inputs, from a seed.
+//!
+//! `ferroflash verify` and the property tests draw from one [`strategy`](strategy()), so that a case which one of them
+//! finds can be given to the other.
+
+mod arrangement;
+mod backward;
+mod fill;
+mod kind;
+mod lengths;
+mod limits;
+mod planted;
+mod reachable;
+mod spec;
+mod strategy;
+mod stress;
+
+pub use arrangement::Arrangement;
+pub use backward::{BackwardCase, BackwardRun};
+pub use fill::normal;
+pub use kind::InputKind;
+pub use lengths::Lengths;
+pub use limits::{Limits, dtypes_of, tile_sizes};
+pub use spec::{AlibiSpec, Case, CaseSpec};
+pub use strategy::{drawn, strategy};

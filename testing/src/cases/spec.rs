@@ -1,0 +1,213 @@
+use std::fmt;
+
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::arrangement::Arrangement;
+use super::fill::mix;
+use super::kind::InputKind;
+use super::lengths::Lengths;
+use crate::oracle::{self, Inputs, Rows, Verdict};
+use ferroflash::{
+    AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem,
+    Shape, forward,
+};
+
+/// Slopes of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AlibiSpec {
+    /// The first slope; each one after it is half the one before, and every seventh is this one again.
+    pub steepest: f32,
+    /// Each batch entry has slopes of its own.
+    pub is_batched: bool,
+}
+
+impl AlibiSpec {
+    fn slopes(&self, batch: usize, heads: usize) -> Result<AlibiSlopes, Error> {
+        // Heads and batch entries that are mixed up show: neighbours differ, and no number of heads is 7.
+        let slope = |index: usize| self.steepest / (1u32 << (index % 7)) as f32;
+        let rows = if self.is_batched { batch } else { 1 };
+        let slopes: Vec<f32> = (0..rows * heads).map(slope).collect();
+        match self.is_batched {
+            true => AlibiSlopes::per_batch(&slopes, heads),
+            false => AlibiSlopes::per_head(&slopes),
+        }
+    }
+}
+
+/// One case, small enough to print.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaseSpec {
+    /// Element type of q, k, v and o.
+    pub dtype: DType,
+    /// Its sequences.
+    pub lengths: Lengths,
+    /// Heads of k and v.
+    pub heads_kv: usize,
+    /// Query heads to a head of k and v.
+    pub group: usize,
+    /// Components of q and k.
+    pub head_dim: usize,
+    /// Components of v and o.
+    pub head_dim_v: usize,
+    /// Which keys each query sees.
+    pub mask: Mask,
+    /// softmax_scale over its default of `1 / sqrt(head_dim)`, or the default itself.
+    pub scale_factor: Option<f32>,
+    /// Scores are capped at this.
+    pub softcap: Option<f32>,
+    /// Biases that grow with distance.
+    pub alibi: Option<AlibiSpec>,
+    /// What the inputs hold.
+    pub kind: InputKind,
+    /// How q, k and v lie in memory.
+    pub arrangements: [Arrangement; 3],
+    /// How o lies in memory.
+    pub o_layout: Layout,
+    /// Seed of the inputs' values.
+    pub seed: u64,
+}
+
+/// A case with its inputs.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `[batch, heads_q, seq_q, head_dim]`.
+    pub q: HostTensor,
+    /// `[batch, heads_kv, seq_kv, head_dim]`.
+    pub k: HostTensor,
+    /// `[batch, heads_kv, seq_kv, head_dim_v]`.
+    pub v: HostTensor,
+    /// What to compute.
+    pub options: ForwardOptions,
+}
+
+impl CaseSpec {
+    fn heads_q(&self) -> usize {
+        self.heads_kv * self.group
+    }
+
+    /// Shapes of q, k and v.
+    fn shapes(&self) -> [Shape; 3] {
+        let (batch, seq_q, seq_kv) = self.lengths.axes();
+        let shape = |heads, seq, dim| Shape {
+            batch,
+            heads,
+            seq,
+            dim,
+        };
+        [
+            shape(self.heads_q(), seq_q, self.head_dim),
+            shape(self.heads_kv, seq_kv, self.head_dim),
+            shape(self.heads_kv, seq_kv, self.head_dim_v),
+        ]
+    }
+
+    /// Makes the inputs.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    pub fn build(&self) -> Result<Case, Error> {
+        let default_scale = 1.0 / (self.head_dim as f32).sqrt();
+        let slopes = |alibi: AlibiSpec| alibi.slopes(self.lengths.batch(), self.heads_q());
+        let options = ForwardOptions::new()
+            .mask(self.mask)
+            .softcap(self.softcap)
+            .alibi(self.alibi.map(slopes).transpose()?)
+            .cu_seqlens(self.lengths.cu_seqlens()?)
+            .softmax_scale(self.scale_factor.map(|factor| factor * default_scale))
+            .o_layout(self.o_layout);
+        let [q, k, v] = self.shapes();
+        let tensor = |number: usize, shape| {
+            let mut tensor = self.arrangements[number].allocate(self.dtype, shape)?;
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, number as u64));
+            tensor.fill(|| rng.sample(StandardNormal));
+            Ok::<_, Error>(tensor)
+        };
+        let mut case = Case {
+            q: tensor(0, q)?,
+            k: tensor(1, k)?,
+            v: tensor(2, v)?,
+            options,
+        };
+        self.kind.apply(&mut case, self.seed);
+        Ok(case)
+    }
+}
+
+impl Case {
+    /// The checked problem.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the inputs do not fit together.
+    pub fn problem(&self) -> Result<Problem, Error> {
+        let (q, k, v) = (self.q.spec(), self.k.spec(), self.v.spec());
+        Problem::with_dense_output(*q, *k, *v, &self.options)
+    }
+
+    /// Runs the case on `backend` and fetches o and lse.
+    ///
+    /// # Errors
+    /// Those of [`forward`].
+    pub fn run<B: Backend>(&self, backend: &mut B) -> Result<(HostTensor, HostTensor), Error> {
+        let q = self.q.upload(backend.memory())?;
+        let k = self.k.upload(backend.memory())?;
+        let v = self.v.upload(backend.memory())?;
+        let Output { o, lse, .. } = forward(backend, &q, &k, &v, &self.options)?;
+        let lse = lse.expect("it is asked for by default");
+        let memory = backend.memory();
+        Ok((o.download(memory)?, lse.download(memory)?))
+    }
+
+    /// Compares a result with the oracle's.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn check(&self, o: &HostTensor, lse: &HostTensor, rows: Rows) -> Result<Verdict, Error> {
+        let inputs = Inputs {
+            q: &self.q,
+            k: &self.k,
+            v: &self.v,
+        };
+        Ok(oracle::check(&self.problem()?, inputs, o, lse, rows))
+    }
+}
+
+impl fmt::Display for CaseSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            lengths,
+            heads_kv,
+            head_dim,
+            head_dim_v,
+            ..
+        } = self;
+        let heads_q = self.heads_q();
+        let dtype = self.dtype.name();
+        write!(
+            f,
+            "{dtype} {lengths} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v}"
+        )?;
+        if self.mask != Mask::None {
+            write!(f, " {}", self.mask)?;
+        }
+        if let Some(factor) = self.scale_factor {
+            write!(f, " scale ×{factor}")?;
+        }
+        if let Some(softcap) = self.softcap {
+            write!(f, " softcap {softcap}")?;
+        }
+        if let Some(alibi) = self.alibi {
+            let of = if alibi.is_batched {
+                "batch, head"
+            } else {
+                "head"
+            };
+            write!(f, " alibi {} a {of}", alibi.steepest)?;
+        }
+        match self.kind {
+            InputKind::Random => Ok(()),
+            kind => write!(f, " {kind}"),
+        }
+    }
+}

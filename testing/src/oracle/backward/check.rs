@@ -1,0 +1,188 @@
+use std::fmt;
+
+use rayon::prelude::*;
+
+use super::super::bound::ratio;
+use super::super::sample::{RowTask, Rows, row_tasks};
+use super::super::worst::{At, Worst};
+use super::exact::{BackwardInputs, Bounded, QueryHead, of_key};
+use ferroflash::{DType, HostTensor, Problem};
+
+/// What a backward pass computed.
+#[derive(Clone, Copy, Debug)]
+pub struct GradientTensors<'a> {
+    /// `[batch, heads_q, seq_q, head_dim]`.
+    pub dq: &'a HostTensor,
+    /// `[batch, heads_kv, seq_kv, head_dim]`.
+    pub dk: &'a HostTensor,
+    /// `[batch, heads_kv, seq_kv, head_dim_v]`.
+    pub dv: &'a HostTensor,
+}
+
+/// How gradients compare with the exact ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BackwardVerdict {
+    /// Rows of q, and of k and v, that were compared.
+    pub rows: usize,
+    /// Worst element of dq.
+    pub dq: Worst,
+    /// Worst element of dk; its head and row are a key's.
+    pub dk: Worst,
+    /// Worst element of dv; its head and row are a key's.
+    pub dv: Worst,
+}
+
+impl BackwardVerdict {
+    /// Whether every compared element lies within its bound.
+    pub fn passed(&self) -> bool {
+        [self.dq, self.dk, self.dv]
+            .iter()
+            .all(|worst| worst.ratio <= 1.0)
+    }
+
+    fn merge(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            dq: self.dq.larger(other.dq),
+            dk: self.dk.larger(other.dk),
+            dv: self.dv.larger(other.dv),
+        }
+    }
+}
+
+impl fmt::Display for BackwardVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dq: {}; dk: {}; dv: {}", self.dq, self.dk, self.dv)
+    }
+}
+
+/// Compares gradients with the exact ones, on all cores.
+///
+/// # Panics
+/// If a tensor's shape is not the problem's.
+pub fn check_backward(
+    problem: &Problem,
+    given: BackwardInputs<'_>,
+    computed: GradientTensors<'_>,
+    rows: Rows,
+) -> BackwardVerdict {
+    let inputs = given.inputs;
+    for (tensor, spec) in [
+        (inputs.q, problem.q()),
+        (inputs.k, problem.k()),
+        (inputs.v, problem.v()),
+        (given.o, problem.o()),
+        (given.d_o, problem.o()),
+        (computed.dq, problem.q()),
+        (computed.dk, problem.k()),
+        (computed.dv, problem.v()),
+    ] {
+        assert_eq!(tensor.spec().shape, spec.shape);
+    }
+    let of_queries = row_tasks(problem, problem.q().shape.heads, |s| s.seq_q(), rows);
+    let of_keys = row_tasks(problem, problem.k().shape.heads, |s| s.seq_kv(), rows);
+    let queries = of_queries
+        .par_iter()
+        .map(|task| check_queries(problem, given, computed, task));
+    let keys = of_keys
+        .par_iter()
+        .map(|task| check_keys(problem, given, computed, task));
+    queries
+        .chain(keys)
+        .reduce(BackwardVerdict::default, BackwardVerdict::merge)
+}
+
+fn check_queries(
+    problem: &Problem,
+    given: BackwardInputs<'_>,
+    computed: GradientTensors<'_>,
+    task: &RowTask,
+) -> BackwardVerdict {
+    let head = QueryHead::new(problem, given, task.batch, task.head);
+    let sequence = problem.sequence(task.batch);
+    let mut verdict = BackwardVerdict::default();
+    for &row in &task.rows {
+        let place = (sequence.batch, task.head, sequence.q_rows.start + row);
+        let dq = worst_of(computed.dq, place, &head.dq(row), task, row);
+        verdict.dq = verdict.dq.larger(dq);
+        verdict.rows += 1;
+    }
+    verdict
+}
+
+fn check_keys(
+    problem: &Problem,
+    given: BackwardInputs<'_>,
+    computed: GradientTensors<'_>,
+    task: &RowTask,
+) -> BackwardVerdict {
+    let group = problem.group();
+    let heads = task.head * group..(task.head + 1) * group;
+    let heads: Vec<_> = heads
+        .map(|head| QueryHead::new(problem, given, task.batch, head))
+        .collect();
+    let sequence = problem.sequence(task.batch);
+    let mut verdict = BackwardVerdict::default();
+    for &row in &task.rows {
+        let place = (sequence.batch, task.head, sequence.kv_rows.start + row);
+        let [dk, dv] = of_key(&heads, row);
+        verdict.dk = verdict
+            .dk
+            .larger(worst_of(computed.dk, place, &dk, task, row));
+        verdict.dv = verdict
+            .dv
+            .larger(worst_of(computed.dv, place, &dv, task, row));
+        verdict.rows += 1;
+    }
+    verdict
+}
+
+/// The worst element of one row, which lies at `place` (batch, head, position) of `tensor`.
+fn worst_of(
+    tensor: &HostTensor,
+    (batch, head, position): (usize, usize, usize),
+    row: &Bounded,
+    task: &RowTask,
+    number: usize,
+) -> Worst {
+    let mut worst = Worst::default();
+    for (dim, (&exact, &allowed)) in row.exact.iter().zip(&row.allowed).enumerate() {
+        let got = f64::from(tensor.get(batch, head, position, dim));
+        if row.may_not_be_finite[dim] && !got.is_finite() {
+            continue;
+        }
+        worst = worst.larger(Worst {
+            ratio: gradient_ratio(got, exact, allowed, tensor.spec().dtype),
+            at: At {
+                batch: task.batch,
+                head: task.head,
+                row: number,
+                dim,
+            },
+            got,
+            exact,
+        });
+    }
+    worst
+}
+
+/// Error over allowed error. A value that no number of `dtype` is near may be infinite; one that is not finite in f64 may be
+/// NaN or infinite, as sums of infinities and of products with them are.
+fn gradient_ratio(got: f64, exact: f64, allowed: f64, dtype: DType) -> f64 {
+    let overflows = exact.abs() + allowed >= largest(dtype);
+    let right = match (exact.is_finite(), got.is_finite()) {
+        (true, true) => return ratio(got, exact, allowed),
+        (true, false) => overflows && got == f64::INFINITY.copysign(exact),
+        (false, is_finite) => !is_finite,
+    };
+    if right { 0.0 } else { f64::INFINITY }
+}
+
+/// The largest finite number.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f64::from(f32::MAX),
+        DType::F16 => f64::from(half::f16::MAX),
+        DType::Bf16 => f64::from(half::bf16::MAX),
+    }
+}

@@ -1,0 +1,221 @@
+//! The exact gradients of one query or one key.
+
+use super::super::row::{Head, Inputs, Rules};
+use super::bound::{self, Pair, Precision};
+use ferroflash::{HostTensor, Problem};
+
+/// What was given to the backward pass; packed tensors have batch 1.
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardInputs<'a> {
+    /// q, k and v.
+    pub inputs: Inputs<'a>,
+    /// `[batch, heads_q, seq_q, head_dim_v]`.
+    pub o: &'a HostTensor,
+    /// `[batch, heads_q, seq_q, 1]`.
+    pub lse: &'a HostTensor,
+    /// `[batch, heads_q, seq_q, head_dim_v]`.
+    pub d_o: &'a HostTensor,
+    /// `[batch, heads_q, seq_q, 1]`.
+    pub d_lse: Option<&'a HostTensor>,
+}
+
+/// A value and how far from it a right result may lie.
+#[derive(Clone, Debug)]
+pub(super) struct Bounded {
+    pub exact: Vec<f64>,
+    pub allowed: Vec<f64>,
+    /// Components that leave out a NaN or an infinity of vanishing weight: an f32 weight of 0 may or may not let it
+    /// through.
+    pub may_not_be_finite: Vec<bool>,
+}
+
+/// Probabilities below this vanish in f32 arithmetic: beside its smallest normal number, with room for an error in the
+/// exponent.
+const VANISHING: f64 = 1e-36;
+
+/// One query head of one sequence, widened to f64, and the head of k and v that it reads.
+pub(super) struct QueryHead<'a> {
+    rules: Rules<'a>,
+    keys: Head,
+    /// `[seq_q][head_dim]`, `[seq_q][head_dim_v]`.
+    q: Vec<f64>,
+    d_o: Vec<f64>,
+    /// One a row.
+    lse: Vec<f64>,
+    delta: Vec<f64>,
+    /// `Σ_c |d_o · o| + |d_lse|`.
+    delta_size: Vec<f64>,
+    /// The largest |d_o|, of those that are finite.
+    pub largest_d_o: f64,
+}
+
+impl<'a> QueryHead<'a> {
+    /// Query head `head` of batch entry number `index`.
+    pub fn new(problem: &'a Problem, given: BackwardInputs<'_>, index: usize, head: usize) -> Self {
+        let sequence = problem.sequence(index);
+        let rows = |tensor: &HostTensor| tensor.head(sequence.batch, head, sequence.q_rows.clone());
+        let d_o = rows(given.d_o);
+        let o = rows(given.o);
+        let lse = rows(given.lse);
+        let d_lse = given.d_lse.map_or_else(|| vec![0.0; lse.len()], rows);
+        let dims = problem.v().shape.dim;
+        let row_sums = |term: fn(f64, f64) -> f64| {
+            let rows = d_o.chunks_exact(dims).zip(o.chunks_exact(dims));
+            rows.map(move |(d_o, o)| {
+                d_o.iter()
+                    .zip(o)
+                    .map(|(&d_o, &o)| term(d_o, o))
+                    .sum::<f64>()
+            })
+            .collect::<Vec<f64>>()
+        };
+        let mut delta = row_sums(|d_o, o| d_o * o);
+        let mut delta_size = row_sums(|d_o, o| (d_o * o).abs());
+        for ((delta, size), d_lse) in delta.iter_mut().zip(&mut delta_size).zip(d_lse) {
+            *delta -= d_lse;
+            *size += d_lse.abs();
+        }
+        let finite = d_o.iter().filter(|value| value.is_finite());
+        Self {
+            rules: Rules::new(problem, index, head),
+            keys: Head::new(problem, given.inputs, &sequence, head),
+            q: rows(given.inputs.q),
+            lse,
+            delta,
+            delta_size,
+            largest_d_o: finite.fold(0.0, |largest, value| value.abs().max(largest)),
+            d_o,
+        }
+    }
+
+    fn q_row(&self, i: usize) -> &[f64] {
+        let dims = self.rules.problem.q().shape.dim;
+        &self.q[i * dims..][..dims]
+    }
+
+    fn d_o_row(&self, i: usize) -> &[f64] {
+        let dims = self.rules.problem.v().shape.dim;
+        &self.d_o[i * dims..][..dims]
+    }
+
+    fn k_row(&self, j: usize) -> &[f64] {
+        let dims = self.rules.problem.q().shape.dim;
+        &self.keys.k[j * dims..][..dims]
+    }
+
+    fn v_row(&self, j: usize) -> &[f64] {
+        let dims = self.rules.problem.v().shape.dim;
+        &self.keys.v[j * dims..][..dims]
+    }
+
+    /// What query `i` and key `j`, which it sees, add to the gradients.
+    fn pair(&self, i: usize, j: usize, precision: &Precision) -> Pair {
+        let score = self.rules.score_with_slope(&self.keys, self.q_row(i), i, j);
+        let lse = self.lse[i];
+        // A row that sees no key has no gradient, whatever its scores are said to be.
+        let p = if lse == f64::NEG_INFINITY {
+            0.0
+        } else {
+            (score.exact - lse).exp()
+        };
+        let products = self
+            .d_o_row(i)
+            .iter()
+            .zip(self.v_row(j))
+            .map(|(d_o, v)| d_o * v);
+        let (dp, dp_size) = products.fold((0.0, 0.0), |(sum, size), product| {
+            (sum + product, size + f64::abs(product))
+        });
+        let sizes = dp_size + self.delta_size[i];
+        Pair::new(&score, lse, p, dp - self.delta[i], sizes, precision)
+    }
+
+    /// dq of query `i`.
+    pub fn dq(&self, i: usize) -> Bounded {
+        let problem = self.rules.problem;
+        let precision = Precision::of(problem.q().dtype, self.largest_d_o);
+        let mut sum = Sum::new(problem.q().shape.dim);
+        for j in self.rules.keys(i) {
+            let pair = self.pair(i, j, &precision);
+            sum.add(pair.p, pair.dx, pair.dx_error, self.k_row(j));
+        }
+        let scale = f64::from(problem.softmax_scale());
+        sum.finish(scale, self.rules.seq_kv(), self.largest_d_o, &precision)
+    }
+
+    /// Adds what the queries of this head make of key `j` to its dk and dv.
+    fn add_key(&self, j: usize, precision: &Precision, dk: &mut Sum, dv: &mut Sum) {
+        for i in (0..self.rules.seq_q()).filter(|&i| self.rules.sees(i, j)) {
+            let pair = self.pair(i, j, precision);
+            dk.add(pair.p, pair.dx, pair.dx_error, self.q_row(i));
+            dv.add(pair.p, pair.p, pair.p_error, self.d_o_row(i));
+        }
+    }
+}
+
+/// dk and dv of key `j` of the head that `heads` share.
+pub(super) fn of_key(heads: &[QueryHead<'_>], j: usize) -> [Bounded; 2] {
+    let rules = &heads[0].rules;
+    let problem = rules.problem;
+    let largest_d_o = heads
+        .iter()
+        .fold(0.0f64, |largest, head| largest.max(head.largest_d_o));
+    let precision = Precision::of(problem.q().dtype, largest_d_o);
+    let mut dk = Sum::new(problem.k().shape.dim);
+    let mut dv = Sum::new(problem.v().shape.dim);
+    for head in heads {
+        head.add_key(j, &precision, &mut dk, &mut dv);
+    }
+    let scale = f64::from(problem.softmax_scale());
+    let terms = heads.len() * rules.seq_q();
+    [(dk, scale), (dv, 1.0)].map(|(sum, scale)| sum.finish(scale, terms, largest_d_o, &precision))
+}
+
+/// `Σ weight · value` of each component, and what its bound needs.
+struct Sum {
+    exact: Vec<f64>,
+    /// `Σ |weight| |value|`.
+    size: Vec<f64>,
+    /// `Σ error |value|`.
+    error: Vec<f64>,
+    may_not_be_finite: Vec<bool>,
+}
+
+impl Sum {
+    fn new(dims: usize) -> Self {
+        Self {
+            exact: vec![0.0; dims],
+            size: vec![0.0; dims],
+            error: vec![0.0; dims],
+            may_not_be_finite: vec![false; dims],
+        }
+    }
+
+    /// Adds a row with `weight`, which may be off by `error` and is of a pair of probability `p`.
+    fn add(&mut self, p: f64, weight: f64, error: f64, row: &[f64]) {
+        for (dim, &value) in row.iter().enumerate() {
+            if p < VANISHING && !(value.is_finite() && weight.is_finite()) {
+                self.may_not_be_finite[dim] = true;
+                continue;
+            }
+            self.exact[dim] += weight * value;
+            self.size[dim] += (weight * value).abs();
+            self.error[dim] += error * value.abs();
+        }
+    }
+
+    /// The sum of `terms` products, scaled.
+    fn finish(self, scale: f64, terms: usize, largest_d_o: f64, precision: &Precision) -> Bounded {
+        let size = scale.abs();
+        let parts = self.exact.iter().zip(&self.size).zip(&self.error);
+        let allowed = parts.map(|((exact, sizes), error)| {
+            let (exact, sizes, error) = (size * exact.abs(), size * sizes, size * error);
+            bound::of_gradient(exact, sizes, error, terms, largest_d_o, precision)
+        });
+        Bounded {
+            allowed: allowed.collect(),
+            exact: self.exact.iter().map(|value| scale * value).collect(),
+            may_not_be_finite: self.may_not_be_finite,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Plain attention that stores scores and probabilities in the dtype of its inputs: the yardstick of
+//! FlashAttention's quality figure.
+
+use super::row::{Head, Rules};
+use crate::round;
+use ferroflash::Score;
+
+/// o of query row `i`, every intermediate rounded to the problem's dtype; sums are f32.
+pub(super) fn naive(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> Vec<f32> {
+    let problem = rules.problem;
+    let dtype = problem.q().dtype;
+    let (head_dim, head_dim_v) = (problem.q().shape.dim, problem.v().shape.dim);
+    let Score {
+        softmax_scale,
+        softcap,
+        alibi,
+    } = problem.score();
+    let score = |j: usize| {
+        let k_row = &head.k[j * head_dim..][..head_dim];
+        let products = q_row.iter().zip(k_row);
+        let dot: f32 = products.map(|(&q, &k)| q as f32 * k as f32).sum();
+        let scaled = round(dtype, round(dtype, dot) * softmax_scale);
+        let capped = match *softcap {
+            Some(cap) => round(dtype, cap * round(dtype, (scaled / cap).tanh())),
+            None => scaled,
+        };
+        match alibi {
+            Some(_) => round(dtype, capped + round(dtype, rules.bias(i, j) as f32)),
+            None => capped,
+        }
+    };
+    let keys = rules.keys(i);
+    let scores: Vec<f32> = keys.iter().map(|&j| score(j)).collect();
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();
+    let mut o = vec![0.0f32; head_dim_v];
+    for (&j, &score) in keys.iter().zip(&scores) {
+        let p = round(dtype, (score - max).exp() / sum);
+        let v_row = &head.v[j * head_dim_v..][..head_dim_v];
+        for (o, &v) in o.iter_mut().zip(v_row) {
+            *o += p * v as f32;
+        }
+    }
+    o.iter().map(|&value| round(dtype, value)).collect()
+}

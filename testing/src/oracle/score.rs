@@ -1,0 +1,86 @@
+//! The score of a query and a key in f64, by its definition.
+
+use super::bound;
+use ferroflash::Score;
+
+/// A score in nats.
+pub(super) struct ExactScore {
+    pub exact: f64,
+    /// How far it may be off.
+    pub error: f64,
+}
+
+/// A score in nats, and how it depends on the product of q and k.
+pub(super) struct ScoreWithSlope {
+    pub exact: f64,
+    /// Its derivative by the scaled product: a softcap's, else 1.
+    pub slope: f64,
+    /// `|softmax_scale| · Σ |q · k|`.
+    pub sizes: f64,
+    pub bias: f64,
+    pub softcap: Option<f64>,
+}
+
+/// What the scores of one query head of one batch entry are made with.
+pub(super) struct ScoreRule {
+    scale: f64,
+    softcap: Option<f64>,
+    /// ALiBi's, 0 without it.
+    slope: f64,
+}
+
+impl ScoreRule {
+    /// That of query head `head` of batch entry `batch`.
+    pub fn new(score: &Score, batch: usize, head: usize) -> Self {
+        let Score {
+            softmax_scale,
+            softcap,
+            alibi,
+        } = score;
+        let slope = alibi.as_ref().map_or(0.0, |slopes| slopes.get(batch, head));
+        Self {
+            scale: f64::from(*softmax_scale),
+            softcap: softcap.map(f64::from),
+            slope: f64::from(slope),
+        }
+    }
+
+    /// What is added to the score of a key `distance` keys before the query, by the definition of
+    /// [`AlibiSlopes`](crate::AlibiSlopes).
+    pub fn bias(&self, distance: i64) -> f64 {
+        -self.slope * distance.abs() as f64
+    }
+
+    /// The score of a query and a key `distance` keys before it.
+    pub fn score(&self, q_row: &[f64], k_row: &[f64], distance: i64) -> ExactScore {
+        let score = self.with_slope(q_row, k_row, distance);
+        ExactScore {
+            exact: score.exact,
+            error: bound::of_score(score.slope * score.sizes, score.bias.abs()),
+        }
+    }
+
+    /// The same, with its derivative by the scaled product.
+    pub fn with_slope(&self, q_row: &[f64], k_row: &[f64], distance: i64) -> ScoreWithSlope {
+        let products = q_row.iter().zip(k_row).map(|(q, k)| q * k);
+        let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {
+            (dot + product, sizes + f64::abs(product))
+        });
+        let scaled = self.scale * dot;
+        let (capped, slope) = match self.softcap {
+            Some(cap) => {
+                let tanh = (scaled / cap).tanh();
+                (cap * tanh, 1.0 - tanh * tanh)
+            }
+            None => (scaled, 1.0),
+        };
+        let bias = self.bias(distance);
+        ScoreWithSlope {
+            exact: capped + bias,
+            slope,
+            sizes: self.scale.abs() * sizes,
+            bias,
+            softcap: self.softcap,
+        }
+    }
+}

@@ -1,0 +1,11 @@
+use ferroflash::DType;
+use half::{bf16, f16};
+
+/// `value` as `dtype` holds it: to nearest, ties to even, ∞ beyond its range.
+pub fn round(dtype: DType, value: f32) -> f32 {
+    match dtype {
+        DType::F32 => value,
+        DType::F16 => f16::from_f32(value).to_f32(),
+        DType::Bf16 => bf16::from_f32(value).to_f32(),
+    }
+}

@@ -1,0 +1,90 @@
+//! What tests of packed sequences try every kernel on.
+
+use std::collections::BTreeSet;
+
+use ferroflash::backend::{Device, Gpu};
+use ferroflash::{Backend, Mask};
+use kernels_gpu::instances::{Family, INSTANCES, Instance};
+
+use crate::not_run::not_run;
+
+/// Masks of packed sequences, each aligned to its sequence's own bottom-right corner.
+pub const MASKS: [Mask; 4] = [
+    Mask::None,
+    Mask::Causal,
+    Mask::Window {
+        left: Some(70),
+        right: Some(20),
+    },
+    // Rows near the start of a sequence with fewer keys than queries see nothing.
+    Mask::Window {
+        left: Some(3),
+        right: Some(0),
+    },
+];
+
+/// Sequences longer than a tile beside one shorter than a warp's rows, without queries, without keys, without both.
+/// One is as long as the kernel is preferred for.
+pub fn mixed(instance: &Instance) -> Vec<(usize, usize)> {
+    let rows = (instance.block_m * instance.cluster) as usize;
+    let keys = instance.block_n as usize;
+    vec![
+        (7, keys + 9),
+        (0, 5),
+        (rows.max(shortest(instance)) + 5, 2 * keys + 1),
+        (3, 0),
+        (0, 0),
+        (65, 30),
+    ]
+}
+
+/// `count` sequences, all shorter than a warp's rows, those of one row and of none among them; and a long one for a kernel
+/// that is preferred for such.
+pub fn tiny(instance: &Instance, count: usize) -> Vec<(usize, usize)> {
+    let some = [(1, 1), (0, 2), (9, 3), (2, 0), (5, 11), (1, 17), (0, 0)];
+    let long = (shortest(instance) > 0).then(|| (shortest(instance), 3));
+    some.into_iter().cycle().take(count).chain(long).collect()
+}
+
+/// Query rows from which the kernel is preferred.
+fn shortest(instance: &Instance) -> usize {
+    instance.wgmma().map_or(0, |config| config.min_rows) as usize
+}
+
+/// Components of v that the kernel is for.
+pub fn head_dim_v(instance: &Instance) -> usize {
+    let head_dim_v = instance.wgmma().map(|config| config.head_dim_v);
+    head_dim_v.unwrap_or(instance.head_dim) as usize
+}
+
+/// Runs `test` with every kernel of the device's families that takes packed sequences, and its number. `test` says whether
+/// it ran the kernel; families of which none ran are reported as `what` that was not run.
+///
+/// # Panics
+/// If no fp32 kernel ran, which every device has.
+pub fn every_kernel<D: Device>(
+    gpu: &mut Gpu<D>,
+    what: &str,
+    mut test: impl FnMut(&mut Gpu<D>, &'static Instance, usize) -> bool,
+) {
+    let mut ran = BTreeSet::new();
+    let families = gpu.gpu_capabilities().families;
+    let takes_packed = |instance: &&Instance| {
+        families.contains(&instance.family) && instance.wgmma().is_none_or(|tile| tile.varlen)
+    };
+    for (number, instance) in INSTANCES.iter().filter(takes_packed).enumerate() {
+        // A tile for little shared memory is not chosen where a larger one fits.
+        gpu.limit_shared_bytes(instance.shared_bytes);
+        if test(gpu, instance, number) {
+            ran.insert(instance.family.name());
+        }
+    }
+    gpu.limit_shared_bytes(u32::MAX);
+    for family in Family::ALL {
+        if !ran.contains(family.name()) {
+            let device = gpu.device_name();
+            not_run(&format!("{what} in {} kernels on {device}", family.name()));
+        }
+    }
+    assert!(ran.contains(Family::Simt.name()), "{ran:?}");
+}

@@ -1,0 +1,316 @@
+//! Inputs whose gradients are known, or that faults show on.
+
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::plan::eligible;
+use ferroflash::{Backend, Capabilities, Cpu, DType, HostTensor, Layout, Mask};
+use ferroflash_testing::cases::{BackwardCase, BackwardRun, CaseSpec, Lengths};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::schedules::SCHEDULES;
+use ferroflash_tests::specs::plain;
+
+/// Lengths beside the ends of tiles of every kernel.
+const EDGES: [usize; 6] = [63, 64, 79, 80, 127, 128];
+
+fn spec(dtype: DType, seq_q: usize, seq_kv: usize, mask: Mask) -> CaseSpec {
+    CaseSpec {
+        mask,
+        seed: 2, // even: without d_lse
+        ..plain(dtype, Lengths::one(seq_q, seq_kv), 64)
+    }
+}
+
+/// Runs the case by every variant that can, holds it to the oracle, and gives each result to `also`.
+fn each_variant<B: Backend>(
+    backend: &mut B,
+    mut case: BackwardCase,
+    mut also: impl FnMut(&BackwardCase, &BackwardRun),
+) {
+    let problem = case.problem().unwrap();
+    if !runs(backend, problem.q().dtype) {
+        return;
+    }
+    for variant in eligible(&problem, &backend.capabilities()) {
+        case.forward.options.force = Some(variant);
+        let run = case.run(backend).unwrap();
+        let verdict = case.check(&run, Rows::All).unwrap();
+        assert!(
+            verdict.passed(),
+            "{variant}: {:?}: {verdict}",
+            problem.mask()
+        );
+        also(&case, &run);
+    }
+}
+
+/// Whether the backend has backward kernels for `dtype`: GPUs have them for f32.
+fn runs<B: Backend>(backend: &B, dtype: DType) -> bool {
+    matches!(backend.capabilities(), Capabilities::Cpu) || dtype == DType::F32
+}
+
+fn set_row(tensor: &mut HostTensor, head: usize, row: usize, value: impl Fn(usize) -> f32) {
+    for dim in 0..tensor.spec().shape.dim {
+        tensor.set(0, head, row, dim, value(dim));
+    }
+}
+
+fn fill(tensor: &mut HostTensor, mut value: impl FnMut() -> f32) {
+    tensor.fill(&mut value);
+}
+
+/// (a) A key that equals a query four times over, at the last visible and the first hidden place.
+fn keys_at_edges<B: Backend>(backend: &mut B, edges: &[usize]) {
+    for &row in edges {
+        for mask in [
+            Mask::Causal,
+            Mask::Window {
+                left: Some(30),
+                right: Some(5),
+            },
+        ] {
+            let mut case = spec(DType::F32, 130, 150, mask).build_backward().unwrap();
+            let edge = row + 20 + if mask == Mask::Causal { 0 } else { 5 };
+            for key in [edge, edge + 1].into_iter().filter(|&key| key < 150) {
+                let q: Vec<f32> = (0..64)
+                    .map(|dim| case.forward.q.get(0, 0, row, dim))
+                    .collect();
+                set_row(&mut case.forward.k, 0, key, |dim| 4.0 * q[dim]);
+            }
+            each_variant(backend, case, |_, _| {});
+        }
+    }
+}
+
+/// (b) d_o nonzero in one row: dv and dk are outer products, and dq is 0 elsewhere.
+fn one_row_of_d_o<B: Backend>(backend: &mut B) {
+    for dtype in [DType::F32, DType::Bf16] {
+        for row in [0, 63, 64, 128] {
+            let mut case = spec(dtype, 130, 97, Mask::None).build_backward().unwrap();
+            for other in (0..130).filter(|&other| other != row) {
+                set_row(&mut case.d_o, 0, other, |_| 0.0);
+            }
+            each_variant(backend, case, |_, run| {
+                for other in (0..130).filter(|&other| other != row) {
+                    assert!((0..64).all(|dim| run.dq.get(0, 0, other, dim) == 0.0));
+                }
+            });
+        }
+    }
+}
+
+/// (d) All values alike: dp equals delta, and what is left of their difference is rounding.
+fn dp_equals_delta<B: Backend>(backend: &mut B) {
+    for dtype in [DType::F32, DType::Bf16] {
+        let mut case = spec(dtype, 70, 70, Mask::Causal).build_backward().unwrap();
+        for key in 0..70 {
+            set_row(&mut case.forward.v, 0, key, |dim| {
+                0.25 * (dim % 5) as f32 - 0.5
+            });
+        }
+        each_variant(backend, case, |_, run| {
+            let largest = |tensor: &HostTensor| {
+                tensor
+                    .to_f32(Layout::Bshd)
+                    .into_iter()
+                    .fold(0.0, |most: f32, x| most.max(x.abs()))
+            };
+            assert!(largest(&run.dq) < 1e-5 && largest(&run.dk) < 2e-5);
+        });
+    }
+}
+
+/// (e) One key with all of the probability.
+fn one_key_weighs<B: Backend>(backend: &mut B) {
+    let mut case = spec(DType::Bf16, 70, 70, Mask::None)
+        .build_backward()
+        .unwrap();
+    fill(&mut case.forward.q, || 1.0);
+    set_row(&mut case.forward.k, 0, 33, |_| 6.0);
+    each_variant(backend, case, |_, _| {});
+}
+
+/// (f) Rows that see no key beside rows that see one.
+fn rows_without_keys<B: Backend>(backend: &mut B) {
+    for (seq_q, seq_kv) in [(130, 65), (65, 1), (3, 0), (0, 3)] {
+        let case = spec(DType::F32, seq_q, seq_kv, Mask::Causal)
+            .build_backward()
+            .unwrap();
+        each_variant(backend, case, |_, run| {
+            for row in 0..seq_q.saturating_sub(seq_kv) {
+                assert!((0..64).all(|dim| run.dq.get(0, 0, row, dim) == 0.0));
+            }
+            let keys = if seq_q == 0 { seq_kv } else { 0 };
+            for key in 0..keys {
+                assert!((0..64).all(|dim| run.dk.get(0, 0, key, dim) == 0.0));
+            }
+        });
+    }
+}
+
+/// (i), (j), (k) Gradients of very different sizes in two heads, very large and very small ones, large inputs.
+fn sizes<B: Backend>(backend: &mut B) {
+    for dtype in DType::ALL {
+        let two_heads = CaseSpec {
+            heads_kv: 2,
+            ..spec(dtype, 100, 100, Mask::Causal)
+        };
+        let mut case = two_heads.build_backward().unwrap();
+        for row in 0..100 {
+            let values: Vec<f32> = (0..64).map(|dim| case.d_o.get(0, 0, row, dim)).collect();
+            set_row(&mut case.d_o, 0, row, |dim| 1e4 * values[dim]);
+        }
+        if dtype != DType::F16 {
+            each_variant(backend, case, |_, _| {});
+        }
+        for factor in [1024.0, 1.0 / 16384.0] {
+            let mut case = spec(dtype, 100, 100, Mask::None).build_backward().unwrap();
+            let scaled = case.d_o.to_f32(Layout::Bshd);
+            let mut scaled = scaled.into_iter();
+            fill(&mut case.d_o, || factor * scaled.next().unwrap());
+            each_variant(backend, case, |_, _| {});
+        }
+        let mut case = spec(dtype, 100, 100, Mask::Causal)
+            .build_backward()
+            .unwrap();
+        for (tensor, factor) in [
+            (&mut case.forward.q, 5.0),
+            (&mut case.forward.k, 3.0),
+            (&mut case.forward.v, 3.0),
+        ] {
+            let mut scaled = tensor.to_f32(Layout::Bshd).into_iter();
+            fill(tensor, || factor * scaled.next().unwrap());
+        }
+        each_variant(backend, case, |_, _| {});
+    }
+}
+
+/// (m) What follows from the probabilities' sum of 1: `Σⱼ dvⱼ = Σᵢ d_oᵢ` over rows that see a key, and with all keys alike
+/// dq is 0 without d_lse and `softmax_scale · d_lse · k` with it.
+fn identities<B: Backend>(backend: &mut B) {
+    for seed in [2, 3] {
+        let alike = CaseSpec {
+            seed,
+            ..spec(DType::F32, 90, 70, Mask::Causal)
+        };
+        let mut case = alike.build_backward().unwrap();
+        for key in 0..70 {
+            set_row(&mut case.forward.k, 0, key, |dim| 0.1 * (dim % 7) as f32);
+        }
+        each_variant(backend, case, |case, run| {
+            for dim in 0..64 {
+                let dv: f64 = (0..70).map(|j| f64::from(run.dv.get(0, 0, j, dim))).sum();
+                let d_o: f64 = (20..90)
+                    .map(|i| f64::from(case.d_o.get(0, 0, i, dim)))
+                    .sum();
+                assert!((dv - d_o).abs() < 1e-4, "{dv} {d_o}");
+                for i in 20..90 {
+                    let d_lse = case
+                        .d_lse
+                        .as_ref()
+                        .map_or(0.0, |d_lse| d_lse.get(0, 0, i, 0));
+                    let expected = d_lse * 0.125 * 0.1 * (dim % 7) as f32;
+                    let dq = run.dq.get(0, 0, i, dim);
+                    assert!((dq - expected).abs() < 1e-5, "{dq} {expected}");
+                }
+            }
+        });
+    }
+}
+
+/// (o) A group of query heads on one head of k and v, beside the same heads with k and v repeated.
+fn grouped_heads<B: Backend>(backend: &mut B) {
+    let grouped = CaseSpec {
+        group: 4,
+        ..spec(DType::F32, 70, 90, Mask::Causal)
+    };
+    let case = grouped.build_backward().unwrap();
+    let mut repeated = CaseSpec {
+        heads_kv: 4,
+        group: 1,
+        ..grouped
+    }
+    .build_backward()
+    .unwrap();
+    for head in 0..4 {
+        for key in 0..90 {
+            set_row(&mut repeated.forward.k, head, key, |dim| {
+                case.forward.k.get(0, 0, key, dim)
+            });
+            set_row(&mut repeated.forward.v, head, key, |dim| {
+                case.forward.v.get(0, 0, key, dim)
+            });
+        }
+    }
+    repeated.forward.q = case.forward.q.clone();
+    repeated.d_o = case.d_o.clone();
+    let mut of_repeated = None;
+    each_variant(backend, repeated, |_, run| of_repeated = Some(run.clone()));
+    let of_repeated = of_repeated.unwrap();
+    each_variant(backend, case, |_, run| {
+        for (sum, parts) in [(&run.dk, &of_repeated.dk), (&run.dv, &of_repeated.dv)] {
+            for key in 0..90 {
+                for dim in 0..64 {
+                    let expected: f32 = (0..4).map(|head| parts.get(0, head, key, dim)).sum();
+                    let got = sum.get(0, 0, key, dim);
+                    assert!(
+                        (got - expected).abs() < 2e-5,
+                        "{key} {dim}: {got} {expected}"
+                    );
+                }
+            }
+        }
+    });
+}
+
+/// (p) The same bits at each run.
+fn repeats<B: Backend>(backend: &mut B, times: usize) {
+    for dtype in DType::ALL {
+        if !runs(backend, dtype) {
+            continue;
+        }
+        let grouped = CaseSpec {
+            group: 3,
+            ..spec(dtype, 150, 170, Mask::Causal)
+        };
+        let mut case = grouped.build_backward().unwrap();
+        case.deterministic = true;
+        each_variant(backend, case.clone(), |_, _| {});
+        let first = case.run(backend).unwrap();
+        for _ in 1..times {
+            assert_eq!(case.run(backend).unwrap(), first);
+        }
+    }
+}
+
+fn all<B: Backend>(backend: &mut B, edges: &[usize]) {
+    keys_at_edges(backend, edges);
+    one_row_of_d_o(backend);
+    dp_equals_delta(backend);
+    one_key_weighs(backend);
+    rows_without_keys(backend);
+    sizes(backend);
+    identities(backend);
+    grouped_heads(backend);
+}
+
+#[test]
+fn cpu() {
+    let mut cpu = Cpu::new();
+    all(&mut cpu, &EDGES);
+    repeats(&mut cpu, 5);
+}
+
+#[test]
+fn sim() {
+    let mut sim = Sim::on(SimDevice::with_schedule(SCHEDULES[1]));
+    all(&mut sim, &EDGES[..2]);
+    repeats(&mut sim, 2);
+}
+
+#[test]
+fn cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("planted gradients") {
+        all(&mut gpu, &EDGES);
+        repeats(&mut gpu, 1000);
+    }
+}

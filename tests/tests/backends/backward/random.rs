@@ -1,0 +1,90 @@
+//! Random shapes, strides, masks, scales and inputs.
+
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::plan::eligible;
+use ferroflash::{Backend, Cpu, DType};
+use ferroflash_testing::cases::{self, CaseSpec, Limits};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::schedules::SCHEDULES;
+use kernels_gpu::config::limits::SM86_SHARED_BYTES;
+use proptest::prelude::*;
+
+/// What the oracle compares in about a tenth of a second.
+const LIMITS: Limits = Limits {
+    work: 5_000_000,
+    ..Limits::FAST
+};
+
+/// Runs `cases` random cases on `backend`.
+fn backend_agrees<B: Backend>(backend: B, dtypes: &[DType], limits: Limits, cases: u32) {
+    agree_on(backend, cases, &cases::strategy(dtypes, limits), agrees);
+}
+
+/// Every variant that can run the case agrees with the oracle.
+fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseError> {
+    let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
+    let mut case = spec.build_backward().map_err(fail)?;
+    let problem = case.problem().map_err(fail)?;
+    let variants = eligible(&problem, &backend.capabilities());
+    prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
+    for variant in variants {
+        case.forward.options.force = Some(variant);
+        let run = case.run(backend).map_err(fail)?;
+        let verdict = case.check(&run, Rows::All).map_err(fail)?;
+        prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+    }
+    Ok(())
+}
+
+/// What kernels compute: fp32.
+const ON_GPU: [DType; 1] = [DType::F32];
+
+/// Cases for each of the simulator's schedules.
+const SIMULATED_CASES: u32 = 30;
+
+/// On the simulator, of kernels for all shared memory and of those for little.
+fn sim_agrees(schedule: u64) {
+    let sim = || Sim::on(SimDevice::with_schedule(schedule));
+    backend_agrees(sim(), &ON_GPU, Limits::SIMULATED, SIMULATED_CASES);
+    let mut of_little = sim();
+    of_little.limit_shared_bytes(SM86_SHARED_BYTES);
+    backend_agrees(of_little, &ON_GPU, Limits::SIMULATED, SIMULATED_CASES / 2);
+}
+
+#[test]
+fn sim() {
+    sim_agrees(SCHEDULES[0]);
+}
+
+/// Warps interleaved and copies finished at random: a missing barrier or wait shows.
+#[test]
+fn sim_interleaved() {
+    sim_agrees(SCHEDULES[1]);
+}
+
+#[test]
+fn sim_interleaved_otherwise() {
+    sim_agrees(SCHEDULES[2]);
+}
+
+#[test]
+fn cuda() {
+    if let Some(gpu) = gpu_or_not_run("gradients") {
+        backend_agrees(gpu, &ON_GPU, LIMITS, 300);
+    }
+}
+
+#[test]
+fn cuda_of_little_shared_memory() {
+    if let Some(mut gpu) = gpu_or_not_run("gradients by the small fp32 tiles") {
+        gpu.limit_shared_bytes(SM86_SHARED_BYTES);
+        backend_agrees(gpu, &ON_GPU, LIMITS, 300);
+    }
+}
+
+#[test]
+fn cpu() {
+    backend_agrees(Cpu::new(), &DType::ALL, LIMITS, 300);
+}

@@ -1,0 +1,224 @@
+//! Scores that grow by more than a probability's range from one block of keys to the next.
+//!
+//! Kernels keep a row's reference from the block they begin with as long as it does; then probabilities overflow, of f16
+//! first. Some begin with the first block, some with the last.
+//!
+//! Nearly as hard is what stays in range: probabilities close to f32's limit must survive when the reference catches up.
+
+use ferroflash::backend::cuda::Cuda;
+use ferroflash::backend::sim::Sim;
+use ferroflash::{Backend, Cpu, DType, Mask};
+use ferroflash_testing::cases::{Case, CaseSpec, Lengths};
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::specs::plain;
+use ferroflash_tests::verdicts::{every_variant_is_right, with_every_variant};
+
+/// Keys whose scores stay small: more than a block of any kernel.
+const SMALL_KEYS: usize = 256;
+const KEYS: usize = 320;
+/// Nats by which the other keys' scores exceed them: more than f16 has room for, then more than bf16 has.
+const STEPS: [f32; 3] = [10.0, 14.0, 200.0];
+
+/// One head of `keys` queries and keys, of which key number `key` has a score of `nats(key)` beside what the other
+/// dimensions make.
+fn raised(
+    dtype: DType,
+    mask: Mask,
+    keys: usize,
+    head_dim: usize,
+    nats: impl Fn(usize) -> f32,
+) -> Case {
+    let spec = CaseSpec {
+        mask,
+        scale_factor: Some(1.0),
+        ..plain(dtype, Lengths::one(keys, keys), head_dim)
+    };
+    let mut case = spec.build().expect("small");
+    // The first dimension alone does it: 1 in every query; the scale divides by √head_dim.
+    for row in 0..keys {
+        case.q.set(0, 0, row, 0, 1.0);
+        let score = nats(row) * (head_dim as f32).sqrt();
+        case.k.set(0, 0, row, 0, score);
+    }
+    case
+}
+
+/// On `keys` keys of `head_dim` dimensions.
+fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
+    for dtype in [DType::F16, DType::Bf16] {
+        for (mask, step, rising) in [Mask::None, Mask::Causal]
+            .into_iter()
+            .flat_map(|mask| STEPS.map(|step| (mask, step)))
+            .flat_map(|(mask, step)| [true, false].map(|rising| (mask, step, rising)))
+        {
+            let mut case = raised(dtype, mask, keys, head_dim, |key| {
+                let before = if rising { key } else { keys - 1 - key };
+                if before < SMALL_KEYS { 0.0 } else { step }
+            });
+            let what = format!("{head_dim} dims, {step} nats, rising {rising}");
+            every_variant_is_right(backend, &mut case, &what);
+        }
+    }
+}
+
+#[test]
+fn growing_scores_cpu() {
+    growing_scores(&mut Cpu::new(), KEYS, 64);
+}
+
+#[test]
+fn growing_scores_sim() {
+    // 192 runs in clusters on Hopper.
+    for head_dim in [64, 192] {
+        growing_scores(&mut Sim::new(), KEYS, head_dim);
+    }
+}
+
+#[test]
+fn growing_scores_cuda() {
+    let Some(mut gpu) = gpu_or_not_run("growing scores") else {
+        return;
+    };
+    // From 1024 rows on every Hopper kernel but that of 64 dims runs in clusters.
+    for keys in [KEYS, 1100] {
+        for head_dim in [64, 128, 192, 256] {
+            growing_scores(&mut gpu, keys, head_dim);
+        }
+    }
+}
+
+/// Runs `test`, named `what`, on a GPU, with every head_dim that kernels are made for.
+fn with_every_head_dim(what: &str, test: impl Fn(&mut Cuda, usize)) {
+    let Some(mut gpu) = gpu_or_not_run(what) else {
+        return;
+    };
+    for head_dim in [64, 96, 128, 192, 256] {
+        test(&mut gpu, head_dim);
+    }
+}
+
+/// Keys of the middle of three levels: a block of every kernel that keeps a reference while it can.
+const PEAK_KEYS: usize = 64;
+const PEAKED_KEYS: usize = SMALL_KEYS + 2 * PEAK_KEYS;
+/// Nats by which the middle level exceeds the first: up to f32's range and bf16's, and over it.
+const PEAKS: [f32; 6] = [70.0, 90.0, 95.0, 100.0, 105.0, 110.0];
+/// And the last.
+const FALL: f32 = 9.0;
+
+/// Small scores, then a few that take nearly all the range above them, then somewhat smaller ones, whose reference is
+/// farther from the first than the smallest factor f32 has.
+fn peaked_scores<B: Backend>(backend: &mut B, head_dim: usize) {
+    for dtype in [DType::F16, DType::Bf16] {
+        for peak in PEAKS {
+            let mut case = raised(dtype, Mask::None, PEAKED_KEYS, head_dim, |key| {
+                match key.saturating_sub(SMALL_KEYS) / PEAK_KEYS {
+                    _ if key < SMALL_KEYS => 0.0,
+                    0 => peak,
+                    _ => peak - FALL,
+                }
+            });
+            let what = format!("{head_dim} dims, {peak} nats, then {FALL} less");
+            every_variant_is_right(backend, &mut case, &what);
+        }
+    }
+}
+
+#[test]
+fn peaked_scores_sim() {
+    peaked_scores(&mut Sim::new(), 64);
+}
+
+#[test]
+fn peaked_scores_cuda() {
+    with_every_head_dim("peaked scores", peaked_scores);
+}
+
+/// Nats of the last keys, a bit and a half from one to the next: from where nothing overflows to where a probability does.
+const STEPS_TO_OVERFLOW: [f32; 7] = [104.0, 105.0, 106.0, 107.0, 108.0, 109.0, 110.0];
+
+/// Equal scores, of which the sum overflows before any of them does, and values so small that the output does not.
+fn overflowing_sums<B: Backend>(backend: &mut B, head_dim: usize) {
+    for nats in STEPS_TO_OVERFLOW {
+        let mut case = raised(DType::Bf16, Mask::None, KEYS, head_dim, |key| {
+            if key < SMALL_KEYS { 0.0 } else { nats }
+        });
+        for row in 0..KEYS {
+            for dim in 0..head_dim {
+                if dim > 0 {
+                    case.k.set(0, 0, row, dim, 0.0);
+                }
+                let small = case.v.get(0, 0, row, dim) / 1024.0;
+                case.v.set(0, 0, row, dim, small);
+            }
+        }
+        let what = format!("{head_dim} dims, {nats} nats, small values");
+        every_variant_is_right(backend, &mut case, &what);
+    }
+}
+
+#[test]
+fn overflowing_sums_sim() {
+    overflowing_sums(&mut Sim::new(), 64);
+}
+
+#[test]
+fn overflowing_sums_cuda() {
+    with_every_head_dim("overflowing sums", overflowing_sums);
+}
+
+/// Keys of each of three levels of large scores: two equal ones, and a lower one that kernels may begin with.
+const LEVEL_KEYS: usize = 128;
+
+/// Scores so large that f32 has no room for a bit beside them: differences of equal ones are still 0.
+fn large_references<B: Backend>(backend: &mut B) {
+    for (root, nats) in [(4096.0, 20.0), (8192.0, 64.0)] {
+        for lowest in [0, 2] {
+            let spec = plain(DType::Bf16, Lengths::one(16, 3 * LEVEL_KEYS), 64);
+            let mut case = spec.build().expect("small");
+            case.options.softmax_scale = Some(1.0);
+            case.q.fill(|| 0.0);
+            case.k.fill(|| 0.0);
+            for row in 0..16 {
+                case.q.set(0, 0, row, 0, root);
+                case.q.set(0, 0, row, 1, 1.0);
+            }
+            let mut value = 1.0;
+            for level in 0..3 {
+                for key in level * LEVEL_KEYS..(level + 1) * LEVEL_KEYS {
+                    case.k.set(0, 0, key, 0, root);
+                    case.k
+                        .set(0, 0, key, 1, if level == lowest { 0.0 } else { nats });
+                    for dim in 0..64 {
+                        case.v.set(0, 0, key, dim, value);
+                    }
+                }
+                value += if level == lowest { 0.0 } else { 2.0 };
+            }
+            with_every_variant(backend, &mut case, |variant, _, (o, _)| {
+                // Half of what each of the upper levels holds.
+                assert_eq!(
+                    o.get(0, 0, 0, 0),
+                    2.0,
+                    "{variant}: {root}², {nats} nats, level {lowest} the lowest"
+                );
+            });
+        }
+    }
+}
+
+#[test]
+fn large_references_cpu() {
+    large_references(&mut Cpu::new());
+}
+
+#[test]
+fn large_references_sim() {
+    large_references(&mut Sim::new());
+}
+
+#[test]
+fn large_references_cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("large references") {
+        large_references(&mut gpu);
+    }
+}

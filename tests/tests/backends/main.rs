@@ -1,0 +1,17 @@
+//! Every backend against the oracle. One binary: each would link the library, the simulator and all kernels.
+
+mod backward;
+mod determinism;
+mod device_lengths;
+mod every_kernel;
+mod extremes;
+mod gqa;
+mod growing_scores;
+mod non_finite;
+mod oracle;
+mod packed;
+mod peer_shapes;
+mod properties;
+mod score_limits;
+mod selection;
+mod stress;

@@ -1,0 +1,83 @@
+//! Every kernel that takes packed sequences, on lengths that end tiles in the middle, empty ones among them.
+
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::{Device, Gpu};
+use ferroflash::{Backend, Layout, Variant};
+use ferroflash_testing::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::packed_kernels::{self, MASKS, head_dim_v, mixed};
+use kernels_gpu::instances::Instance;
+
+/// More sequences than run at once.
+fn tiny(instance: &Instance) -> Vec<(usize, usize)> {
+    packed_kernels::tiny(instance, 21)
+}
+
+fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) -> CaseSpec {
+    CaseSpec {
+        dtype: instance.dtype,
+        lengths: Lengths::Varlen(lengths),
+        heads_kv: 1,
+        group: 2,
+        head_dim: instance.head_dim as usize,
+        head_dim_v: head_dim_v(instance),
+        mask: MASKS[number % MASKS.len()],
+        scale_factor: None,
+        softcap: [None, Some(20.0)][number / 2 % 2],
+        alibi: [None, Some(0.1)][number % 2].map(|steepest| AlibiSpec {
+            steepest,
+            is_batched: true,
+        }),
+        kind: InputKind::ANY_DTYPE[number % InputKind::ANY_DTYPE.len()],
+        arrangements: [Arrangement::BSHD; 3],
+        o_layout: [Layout::Bshd, Layout::Bhsd][number % 2],
+        seed: number as u64,
+    }
+}
+
+/// Runs every such kernel on its `lengths`; `shift` gives each the options of another.
+fn every_kernel<D: Device>(
+    gpu: &mut Gpu<D>,
+    lengths: fn(&Instance) -> Vec<(usize, usize)>,
+    shift: usize,
+) {
+    packed_kernels::every_kernel(gpu, "packed sequences", |gpu, instance, number| {
+        let spec = case_for(instance, number + shift, lengths(instance));
+        let mut case = spec.build().expect("small");
+        case.options.force = Variant::of_family(instance.family);
+        let problem = case.problem().expect("valid");
+        let Ok(plan) = gpu.plan(&problem) else {
+            // Of another architecture than a real GPU's.
+            return false;
+        };
+        let name = plan.kernel_name();
+        assert_eq!(name, instance.name, "{spec} is for another kernel");
+        let run = case.run(gpu);
+        let (o, lse) = run.unwrap_or_else(|error| panic!("{name}: {spec}: {error}"));
+        let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+        assert!(verdict.passed(), "{name}: {spec}: {verdict}");
+        true
+    });
+}
+
+/// Warps interleaved at random: a missing barrier shows.
+#[test]
+fn sim() {
+    every_kernel(&mut Sim::on(SimDevice::with_schedule(0x5eed)), mixed, 0);
+}
+
+#[test]
+fn sim_tiny() {
+    every_kernel(&mut Sim::on(SimDevice::with_schedule(0x71)), tiny, 1);
+}
+
+#[test]
+fn cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("packed sequences") {
+        for shift in 0..12 {
+            every_kernel(&mut gpu, mixed, shift);
+            every_kernel(&mut gpu, tiny, shift);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What the project's commands and their checks share.
+
+pub mod paths;
+pub mod report;

@@ -1,0 +1,109 @@
+//! What every kernel is pinned at, the largest over the architectures it is assembled for: it may fall, but not rise
+//! unnoticed.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use cuda_builder::compiler::RUSTC_VAR;
+use cuda_builder::{Build, Kernel};
+use serde::{Deserialize, Serialize};
+
+use crate::kernels::CRATES;
+use xtask::paths;
+
+/// A kernel's budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Registers of a thread.
+    pub registers: u32,
+}
+
+/// Budgets by kernel.
+pub type Budgets = BTreeMap<String, Budget>;
+
+fn path(crate_dir: &str) -> PathBuf {
+    paths::root().join(crate_dir).join("register-budgets.json")
+}
+
+/// Reads the pinned counts of every crate.
+pub fn read() -> anyhow::Result<Budgets> {
+    let of_crates: Result<Vec<_>, _> = CRATES.into_iter().map(read_one).collect();
+    Ok(of_crates?.into_iter().flatten().collect())
+}
+
+fn read_one(crate_dir: &str) -> anyhow::Result<Budgets> {
+    let path = path(crate_dir);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// Pins what ptxas reports now. A compiler that is chosen by `$FERROFLASH_RUSTC` is a second one: it raises what the
+/// first one was pinned at, and does not lower it.
+pub fn write(build: &Build) -> anyhow::Result<()> {
+    let measured = build
+        .kernels
+        .iter()
+        .filter(|kernel| !kernel.resources.is_empty());
+    let measured = measured.map(|kernel| (kernel.entry.clone(), worst(kernel)));
+    let first = if env::var_os(RUSTC_VAR).is_some() {
+        read()?
+    } else {
+        Budgets::new()
+    };
+    let budgets = raised(first, measured.collect());
+    let (insight, product): (Budgets, Budgets) = budgets
+        .into_iter()
+        .partition(|(entry, _)| kernels_insight::instances::find(entry).is_some());
+    for (crate_dir, budgets) in CRATES.into_iter().zip([product, insight]) {
+        let text = serde_json::to_string_pretty(&budgets)? + "\n";
+        fs::write(path(crate_dir), text)?;
+    }
+    Ok(())
+}
+
+/// `measured`, where `first` has no larger budget.
+fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
+    for (entry, budget) in &mut measured {
+        if let Some(first) = first.get(entry) {
+            budget.registers = budget.registers.max(first.registers);
+        }
+    }
+    measured
+}
+
+/// The most a kernel takes on any architecture.
+fn worst(kernel: &Kernel) -> Budget {
+    let registers = kernel.resources.iter().map(|on| on.registers).max();
+    Budget {
+        registers: registers.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_compiler_raises_and_does_not_lower() {
+        let budgets = |registers: [u32; 2]| {
+            let names = ["a", "b"].map(str::to_owned);
+            let budgets = registers.map(|registers| Budget { registers });
+            Budgets::from_iter(names.into_iter().zip(budgets))
+        };
+        assert_eq!(
+            raised(budgets([10, 20]), budgets([8, 24])),
+            budgets([10, 24])
+        );
+        // Kernels that are no more are forgotten, new ones taken as they are.
+        assert_eq!(
+            raised(
+                Budgets::from([("gone".to_owned(), Budget { registers: 1 })]),
+                budgets([1, 2])
+            ),
+            budgets([1, 2])
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! Building the kernels, and what NVIDIA's programs say of them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use cuda_builder::manifest::{FILE_NAME, Resources};
+use cuda_builder::{Build, CudaBuilder, Error, Kernel, install, nvdisasm, ptxas, tool};
+use kernels_gpu::instances::{Arch, Instance};
+
+use crate::sass;
+use xtask::paths;
+
+/// Architectures ptxas assembles a kernel for: every generation its PTX is meant to run on.
+fn assembled_archs(arch: &str) -> &'static [&'static str] {
+    if arch == Arch::Sm90a.name() {
+        &["sm_90a"]
+    } else {
+        &["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+    }
+}
+
+/// The crates of kernels: the product's first.
+pub const CRATES: [&str; 2] = ["kernels-gpu", "insight/kernels"];
+
+/// The row of the kernel `entry`, of whichever crate.
+pub fn find(entry: &str) -> Option<&'static Instance> {
+    kernels_gpu::instances::find(entry).or_else(|| kernels_insight::instances::find(entry))
+}
+
+/// Compiles all kernels to `target/ptx`.
+pub fn compile() -> anyhow::Result<Build> {
+    let mut build = Build::default();
+    for crate_dir in CRATES {
+        let of_crate = compile_crate(crate_dir)?;
+        build.compiler = of_crate.compiler;
+        build.kernels.extend(of_crate.kernels);
+    }
+    for kernel in &mut build.kernels {
+        let Some(instance) = find(&kernel.entry) else {
+            anyhow::bail!("kernel {} is not in the instance table", kernel.entry);
+        };
+        kernel.dynamic_shared_bytes = Some(instance.shared_bytes);
+    }
+    Ok(build)
+}
+
+/// Compiles the kernels that users get.
+pub fn compile_product() -> Result<Build, Error> {
+    compile_crate(CRATES[0])
+}
+
+/// Compiles the kernels of one crate, as a build script does, in the folder that all share.
+fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
+    let builder = CudaBuilder::new(paths::root().join(crate_dir))
+        .target_dir(paths::target().join("gpu"))
+        .copy_to(paths::ptx());
+    let archs = Arch::ALL.into_iter().map(Arch::name);
+    archs.fold(builder, CudaBuilder::arch).build()
+}
+
+/// The programs that checks need beside the compiler.
+pub struct Tools {
+    ptxas: PathBuf,
+    nvdisasm: PathBuf,
+}
+
+impl Tools {
+    /// Finds or installs them.
+    pub fn find_or_install() -> Result<Self, Error> {
+        let venv = paths::tools_venv();
+        Ok(Self {
+            ptxas: install::tool(&tool::PTXAS, &venv)?,
+            nvdisasm: install::tool(&tool::NVDISASM, &venv)?,
+        })
+    }
+}
+
+/// Fills in what ptxas reports and what its machine code is, and writes the manifest. Kernels whose PTX is older than
+/// the last manifest keep its figures.
+pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
+    let manifest = paths::ptx().join(FILE_NAME);
+    let last = Build::read(&paths::ptx()).unwrap_or_default();
+    let last_age = fs::metadata(&manifest).and_then(|file| file.modified());
+    for kernel in &mut build.kernels {
+        let age = fs::metadata(&kernel.ptx)?.modified()?;
+        let known = last
+            .kernels
+            .iter()
+            .find(|old| old.entry == kernel.entry && is_complete(old));
+        if let (Some(known), Ok(last_age)) = (known, &last_age)
+            && age < *last_age
+        {
+            kernel.resources = known.resources.clone();
+            continue;
+        }
+        for arch in assembled_archs(&kernel.arch) {
+            let resources = assemble_one(kernel, arch, tools)
+                .with_context(|| format!("{} for {arch}", kernel.entry))?;
+            kernel.resources.push(resources);
+        }
+    }
+    build.write(&paths::ptx())?;
+    Ok(())
+}
+
+/// The matrix instruction that the main loop of `kernel` is known by.
+fn matrix_instruction(kernel: &Kernel) -> Option<&'static str> {
+    find(&kernel.entry).and_then(sass::matrix_instruction)
+}
+
+/// Whether a manifest says all of `kernel` that is asked for now.
+fn is_complete(kernel: &Kernel) -> bool {
+    let instruction = matrix_instruction(kernel);
+    let has_loops = |resources: &Resources| {
+        let loops = resources.main_loops.as_ref();
+        loops.map(|loops| loops.instruction.as_str()) == instruction
+    };
+    !kernel.resources.is_empty() && kernel.resources.iter().all(has_loops)
+}
+
+fn assemble_one(kernel: &Kernel, arch: &str, tools: &Tools) -> anyhow::Result<Resources> {
+    let cubin = paths::target().join("checked.cubin");
+    let mut resources = ptxas::assemble(&tools.ptxas, &kernel.ptx, arch, &cubin)?;
+    if let Some(instruction) = matrix_instruction(kernel) {
+        let graph = nvdisasm::control_flow(&tools.nvdisasm, &cubin)?;
+        resources.main_loops = Some(sass::main_loops(&graph, instruction)?);
+    }
+    Ok(resources)
+}

@@ -1,0 +1,73 @@
+//! What CI holds the kernels and the workspace's imports to, and what is published. `cargo xtask` calls it, as a program of
+//! its own because it takes the simulator and parsers, for which most commands need not wait.
+
+mod budgets;
+mod build;
+mod kernels;
+mod package;
+mod ptx_checks;
+mod sass;
+mod tidy;
+
+use clap::Parser;
+use xtask::report::{Outcome, Report};
+
+use kernels::Tools;
+
+#[derive(Parser)]
+enum Command {
+    /// Compile the kernels to PTX in target/ptx, with a manifest
+    Build,
+    /// Compile the kernels and check their PTX
+    Ptx {
+        /// Pin every kernel's registers at what ptxas makes of it now
+        #[arg(long)]
+        pin_registers: bool,
+    },
+    /// Stage the crates that are published in target/publish, and try them
+    Package {
+        /// Do not try them
+        #[arg(long)]
+        no_smoke_test: bool,
+    },
+    /// Hold the workspace's modules to the table of who may import whom
+    Tidy,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Build => build::run(),
+        Command::Ptx { pin_registers } => {
+            let mut report = Report::default();
+            check_ptx(pin_registers, &mut report)?;
+            report.finish("ptx")
+        }
+        Command::Package { no_smoke_test } => package::run(!no_smoke_test),
+        Command::Tidy => tidy::run(),
+    }
+}
+
+/// Builds the kernels and checks their PTX; without ptxas and nvdisasm what they tell is reported as not run.
+fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
+    let mut build = kernels::compile()?;
+    println!(
+        "{} kernels compiled by {}",
+        build.kernels.len(),
+        build.compiler
+    );
+    ptx_checks::check_text(&build, report)?;
+    match Tools::find_or_install() {
+        Ok(tools) => {
+            kernels::assemble(&mut build, &tools)?;
+            if pin_registers {
+                budgets::write(&build)?;
+            }
+            ptx_checks::check_resources(&build, &budgets::read()?, report);
+        }
+        Err(error) => {
+            let reason = format!("registers, spills and main loops: {error}");
+            report.add(Outcome::NotRun(reason));
+        }
+    }
+    Ok(())
+}
