@@ -107,7 +107,9 @@ pub use forward::{Output, forward, forward_into, forward_planned, forward_planne
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
 pub use memory::Memory;
-pub use merge::{merge, merge_host};
+pub use merge::merge;
+#[doc(hidden)]
+pub use merge::{Merge, MergePart, MergeTensor};
 pub use plan::{
     Capabilities, GpuCapabilities, GradientOperands, Operands, Plan, WORKSPACE_ALIGN_BYTES,
     Workspace,

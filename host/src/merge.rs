@@ -1,134 +1,149 @@
 //! Attention over all keys from attention over parts of them.
 
 use crate::spec::{Layout, Shape, TensorSpec};
-use crate::{Backend, Capabilities, DType, Error, HostTensor, Output};
+use crate::tensor::{allocate, lse_spec};
+use crate::{Backend, DType, Error, Memory, Output, Tensor};
 
 /// The attention of queries to all keys, from that to disjoint parts of the keys: o and lse as one call on all of them
 /// would give, up to rounding.
 ///
-/// With `lseᵢ` of part `i`, `lse = ln Σᵢ exp lseᵢ` and `o = Σᵢ exp(lseᵢ − lse) · oᵢ`, computed in f64 and rounded once. A
-/// row that sees no key of a part takes nothing from it; one that sees none at all is 0 with an lse of −∞. (Split-KV of
-/// Flash-Decoding; Ring Attention.)
+/// With `lseᵢ` of part `i`, `lse = ln Σᵢ exp lseᵢ` and `o = Σᵢ exp(lseᵢ − lse) · oᵢ`, computed in f32 on GPUs and in f64 on
+/// the CPU, and rounded once. A row that sees no key of a part takes nothing from it; one that sees none at all is 0 with an
+/// lse of −∞. (Split-KV of Flash-Decoding; Ring Attention.)
+///
+/// A GPU's queue is kept waiting for one small copy, that of the parts' addresses.
 ///
 /// # Arguments
-/// * `parts`: what [`forward`](crate::forward) gave for the same q and other keys. Every o is of
-///   `[batch, heads_q, seq_q, head_dim_v]` and one dtype, in any strides, and has an lse. Causal and window masks have to be
-///   those of the part ([`Mask::Band`](crate::Mask::Band) shifted by its first key).
+/// * `parts`: what [`forward`](crate::forward) gave for the same q and other keys, one at least. Every o is of
+///   `[batch, heads_q, seq_q, head_dim_v]` and one dtype, in any strides, and has an lse, f32 of `[batch, heads_q, seq_q, 1]`
+///   in any strides. Causal and window masks have to be those of the part ([`Mask::Band`](crate::Mask::Band) shifted by its
+///   first key).
 ///
 /// The result's o is of the same dtype, contiguous bshd.
 ///
 /// # Errors
-/// [`Error::Argument`] on `parts` if there is none, one has no lse, or they differ in shape or dtype; on `backend` if it is
-/// not the CPU's: no kernel merges on a GPU yet. There, download the parts and take [`merge_host`].
+/// [`Error::Argument`] on `parts` if there is none, one has no lse, belongs to another backend, or they differ in shape or
+/// dtype; [`Error::OutOfMemory`] or [`Error::Device`].
 pub fn merge<B: Backend + ?Sized>(
     backend: &mut B,
     parts: &[&Output<B::Memory>],
 ) -> Result<Output<B::Memory>, Error> {
-    if backend.capabilities() != Capabilities::Cpu {
-        return Err(Error::argument(
-            "backend",
-            format!("no kernel merges on {} yet", backend.name()),
-            "it must be the CPU's; merge_host takes downloaded parts",
-        ));
-    }
-    let memory = backend.memory();
-    let mut downloaded = Vec::with_capacity(parts.len());
-    for part in parts {
-        let Some(lse) = &part.lse else {
-            return Err(wrong_part(
-                "one of them has no lse",
-                "each must have its lse",
-            ));
-        };
-        downloaded.push((part.o.download(memory)?, lse.download(memory)?));
-    }
-    let parts: Vec<_> = downloaded.iter().map(|(o, lse)| (o, lse)).collect();
-    let (o, lse) = merge_host(&parts)?;
-    Ok(Output::new(o.upload(memory)?, lse.upload(memory)?))
-}
-
-/// [`merge`] of parts, o and lse each, that have been downloaded from any backend.
-///
-/// # Errors
-/// [`Error::Argument`] on `parts` if there is none or they differ in shape or dtype; [`Error::OutOfMemory`].
-pub fn merge_host(parts: &[(&HostTensor, &HostTensor)]) -> Result<(HostTensor, HostTensor), Error> {
-    let Some(((first, _), _)) = parts.split_first() else {
+    let Some((first, _)) = parts.split_first() else {
         return Err(wrong_part("there is none", "there must be one at least"));
     };
-    let (shape, dtype) = (first.spec().shape, first.spec().dtype);
-    let lse_shape = Shape { dim: 1, ..shape };
-    for (o, lse) in parts {
-        let is_alike = o.spec().shape == shape && o.spec().dtype == dtype;
-        if !is_alike || lse.spec().shape != lse_shape || lse.spec().dtype != DType::F32 {
-            let wrong = format!("one is {:?} with an lse of {:?}", o.spec(), lse.spec());
-            let allowed = "they must be of one shape and dtype, with an f32 lse of a value a row";
-            return Err(wrong_part(wrong, allowed));
+    let o = first.o.spec();
+    let (o_spec, lse_spec) = (
+        TensorSpec::contiguous(o.dtype, o.shape, Layout::Bshd)?,
+        lse_spec(&o.shape)?,
+    );
+    check_axes(o.shape)?;
+    let memory = backend.memory();
+    let of_parts = parts.iter().map(|part| checked(memory, part, &o_spec));
+    let of_parts = of_parts.collect::<Result<Vec<_>, _>>()?;
+    let merged = Output::new(allocate(memory, o_spec)?, allocate(memory, lse_spec)?);
+    if !o_spec.is_empty() {
+        let [o, lse] = [&merged.o, merged.lse.as_ref().expect("it was made above")];
+        let merge = Merge {
+            parts: &of_parts,
+            o: MergeTensor::of(memory, o),
+            lse: MergeTensor::of(memory, lse),
+        };
+        // SAFETY: views lie inside buffers of this memory, whose rows are as many as o's; o and lse are new.
+        unsafe { backend.merge_raw(&merge)? };
+    }
+    Ok(merged)
+}
+
+/// The operands of a merge, by address.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Merge<'a> {
+    pub parts: &'a [MergePart],
+    /// Written.
+    pub o: MergeTensor,
+    /// Written: contiguous f32 `[batch, heads_q, seq_q]`.
+    pub lse: MergeTensor,
+}
+
+/// One of the partial results.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct MergePart {
+    pub o: MergeTensor,
+    pub lse: MergeTensor,
+}
+
+/// A tensor by address.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct MergeTensor {
+    pub address: u64,
+    pub spec: TensorSpec,
+}
+
+impl MergeTensor {
+    fn of<M: Memory>(memory: &M, tensor: &Tensor<M>) -> Self {
+        Self {
+            address: tensor.address(memory),
+            spec: *tensor.spec(),
         }
     }
-    let dense = |dtype, shape, layout| {
-        let spec = TensorSpec::contiguous(dtype, shape, layout)?;
-        let bytes = shape.element_count().unwrap_or(0) * dtype.bytes();
-        HostTensor::new(spec, 0, crate::host_tensor::host_zeros(bytes)?)
+}
+
+/// The addresses of a part, if it is like `o_spec` and of this memory.
+fn checked<M: Memory>(
+    memory: &M,
+    part: &Output<M>,
+    o_spec: &TensorSpec,
+) -> Result<MergePart, Error> {
+    let Some(lse) = &part.lse else {
+        let allowed = "each must have its lse";
+        return Err(wrong_part("one of them has no lse", allowed));
     };
-    let mut o = dense(dtype, shape, Layout::Bshd)?;
-    let mut lse = dense(DType::F32, lse_shape, Layout::Bhsd)?;
-    for batch in 0..shape.batch {
-        for head in 0..shape.heads {
-            for seq in 0..shape.seq {
-                let row = Row { batch, head, seq };
-                row.merge(parts, &mut o, &mut lse);
-            }
-        }
+    part.o.check_owned(memory, "parts")?;
+    lse.check_owned(memory, "parts")?;
+    let lse_shape = Shape {
+        dim: 1,
+        ..o_spec.shape
+    };
+    let is_like = |tensor: &Tensor<M>, dtype, shape| {
+        (tensor.spec().dtype, tensor.spec().shape) == (dtype, shape)
+    };
+    if is_like(&part.o, o_spec.dtype, o_spec.shape) && is_like(lse, DType::F32, lse_shape) {
+        return Ok(MergePart {
+            o: MergeTensor::of(memory, &part.o),
+            lse: MergeTensor::of(memory, lse),
+        });
     }
-    Ok((o, lse))
+    let wrong = format!("one is {:?} with an lse of {:?}", part.o.spec(), lse.spec());
+    let allowed = "they must be of one shape and dtype, with an f32 lse of a value a row";
+    Err(wrong_part(wrong, allowed))
+}
+
+/// Refuses a shape that kernels cannot count.
+fn check_axes(shape: Shape) -> Result<(), Error> {
+    let Shape {
+        batch,
+        heads,
+        seq,
+        dim,
+    } = shape;
+    let fits = |axis: usize| u32::try_from(axis).is_ok();
+    if [batch, heads, seq, dim].into_iter().all(fits) {
+        return Ok(());
+    }
+    let allowed = "no axis may be longer than 2^32 − 1";
+    Err(wrong_part(format!("their shape is {shape:?}"), allowed))
 }
 
 fn wrong_part(wrong: impl Into<String>, allowed: &'static str) -> Error {
     Error::argument("parts", wrong, allowed)
 }
 
-/// One row of o and lse.
-struct Row {
-    batch: usize,
-    head: usize,
-    seq: usize,
-}
-
-impl Row {
-    fn merge(
-        &self,
-        parts: &[(&HostTensor, &HostTensor)],
-        o: &mut HostTensor,
-        lse: &mut HostTensor,
-    ) {
-        let &Self { batch, head, seq } = self;
-        let of = |lse: &HostTensor| f64::from(lse.get(batch, head, seq, 0));
-        // What saw no key has no weight, whatever its o holds.
-        let seen = || parts.iter().filter(|(_, lse)| of(lse) != f64::NEG_INFINITY);
-        let max = seen()
-            .map(|(_, lse)| of(lse))
-            .fold(f64::NEG_INFINITY, f64::max);
-        let weight = |lse: &HostTensor| (of(lse) - max).exp();
-        let sum: f64 = seen().map(|(_, lse)| weight(lse)).sum();
-        if sum == 0.0 {
-            lse.set(batch, head, seq, 0, f32::NEG_INFINITY);
-            return;
-        }
-        lse.set(batch, head, seq, 0, (max + sum.ln()) as f32);
-        for dim in 0..o.spec().shape.dim {
-            let part = |(o, lse): &(&HostTensor, &HostTensor)| {
-                weight(lse) * f64::from(o.get(batch, head, seq, dim))
-            };
-            let merged = seen().map(part).sum::<f64>() / sum;
-            o.set(batch, head, seq, dim, merged as f32);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, ForwardOptions, Mask, Sim, Tensor, forward};
+    use crate::{Cpu, ForwardOptions, HostTensor, Mask, forward};
 
     const SHAPE: Shape = Shape {
         batch: 2,
@@ -220,13 +235,10 @@ mod tests {
         for parts in [[&with, &without], [&with, &other]] {
             assert_eq!(argument(merge(&mut cpu, &parts).unwrap_err()), "parts");
         }
-        let mut sim = Sim::new();
-        let x = tensor(&mut sim, SHAPE, DType::F32);
-        let part = forward(&mut sim, &x, &x, &x, &options).unwrap();
-        assert_eq!(argument(merge(&mut sim, &[&part]).unwrap_err()), "backend");
-        let lse = part.lse.as_ref().unwrap().download(sim.memory()).unwrap();
-        let o = part.o.download(sim.memory()).unwrap();
-        let (merged, _) = merge_host(&[(&o, &lse)]).unwrap();
-        assert_eq!(merged.to_f32(Layout::Bshd), o.to_f32(Layout::Bshd));
+        let mut elsewhere = Cpu::new();
+        assert_eq!(
+            argument(merge(&mut elsewhere, &[&with]).unwrap_err()),
+            "parts"
+        );
     }
 }

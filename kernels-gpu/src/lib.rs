@@ -24,6 +24,8 @@ pub mod wgmma;
 #[cfg(target_arch = "nvptx64")]
 mod backward;
 #[cfg(target_arch = "nvptx64")]
+mod merge;
+#[cfg(target_arch = "nvptx64")]
 mod mma;
 #[cfg(target_arch = "nvptx64")]
 mod simt;

@@ -122,6 +122,21 @@ pub unsafe fn load_u32(address: u64) -> u32 {
     value
 }
 
+/// Loads 64 bits of memory that nobody writes during the launch (`ld.global.nc.b64`).
+///
+/// # Safety
+/// `address` is 8-byte aligned and inside an allocation that is only read.
+#[inline(always)]
+pub unsafe fn load_u64(address: u64) -> u64 {
+    let value: u64;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.nc.b64 {}, [{}];", out(reg64) value, in(reg64) address,
+            options(pure, readonly, nostack));
+    }
+    value
+}
+
 /// Loads 16 bytes, as four words, of memory that nobody writes during the launch (`ld.global.nc.v4.b32`).
 ///
 /// # Safety

@@ -3,7 +3,7 @@
 use super::cpu::{Cpu, CpuBuffer};
 use super::cuda::{Cuda, CudaBuffer, CudaMark};
 use crate::sealed::Sealed;
-use crate::{Backend, Capabilities, Error, Memory, Operands, Plan};
+use crate::{Backend, Capabilities, Error, Memory, Merge, Operands, Plan};
 use std::time::Instant;
 
 /// The first GPU, where the process finds one that works, else the CPU: one type for both, chosen when the program runs.
@@ -97,6 +97,11 @@ impl Backend for Auto {
     unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
         // SAFETY: forwarded to the caller.
         with_chosen!(&mut self.chosen, backend => unsafe { backend.launch(plan, operands) })
+    }
+
+    unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error> {
+        // SAFETY: the caller's promise is that of the backend that was chosen.
+        with_chosen!(&mut self.chosen, backend => unsafe { backend.merge_raw(merge) })
     }
 }
 

@@ -2,6 +2,7 @@ use bytemuck::bytes_of;
 use kernels_gpu::instances::Instance;
 
 use super::device::{Device, DeviceInfo, Launch};
+use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
@@ -10,7 +11,7 @@ use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
 use crate::plan::{Step, StepParams};
 use crate::sealed::Sealed;
 use crate::{
-    Backend, Capabilities, Error, GpuCapabilities, Lengths, Operands, Plan, Problem, Shape,
+    Backend, Capabilities, Error, GpuCapabilities, Lengths, Merge, Operands, Plan, Problem, Shape,
 };
 
 /// Runs problems with the embedded kernels on a [`Device`].
@@ -147,6 +148,12 @@ impl<D: Device> Backend for Gpu<D> {
         }
         Ok(())
     }
+
+    unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error> {
+        let gpu = self.gpu_capabilities();
+        // SAFETY: the caller's promise is the one `run` asks for.
+        unsafe { gpu_merge::run(&mut self.device, &gpu, merge) }
+    }
 }
 
 /// Where a launch's kernels find what they read and write.
@@ -245,6 +252,6 @@ impl<D: Device> Gpu<D> {
 }
 
 /// The PTX module that holds the kernel of `instance`.
-fn ptx_of(instance: &Instance) -> &'static str {
+pub(super) fn ptx_of(instance: &Instance) -> &'static str {
     ferroflash_ptx::ptx(instance.name).expect("every instance has a module")
 }

@@ -9,6 +9,8 @@ pub mod cuda;
 mod device;
 #[cfg(feature = "gpu")]
 mod gpu;
+#[cfg(feature = "gpu")]
+mod gpu_merge;
 mod pool;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -27,7 +29,7 @@ pub use device::{Counts, Device, DeviceInfo, Launch};
 pub use gpu::Gpu;
 
 use crate::sealed::Sealed;
-use crate::{Capabilities, Error, Memory, Operands, Plan, Problem};
+use crate::{Capabilities, Error, Memory, Merge, Operands, Plan, Problem};
 
 /// Something that runs attention problems: the CPU, a GPU or a simulated GPU.
 ///
@@ -134,6 +136,17 @@ pub trait Backend: Sealed {
     ///
     /// Lengths and slopes on the device, and what q, k and v hold, may change between two launches of the graph.
     unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error>;
+
+    /// Queues [`merge`](crate::merge()), which is its safe form.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] on `backend` if it is a GPU that no kernel runs on, [`Error::OutOfMemory`] or [`Error::Device`].
+    ///
+    /// # Safety
+    /// Until the queued work is done, every element of the operands must lie in live memory of this backend; o and lse must
+    /// be accessed by nobody else, and the parts not written. All have o's axes, at most 2³² − 1 each, and some element.
+    #[doc(hidden)]
+    unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error>;
 
     /// Plans `problem` for these operands and launches it.
     ///

@@ -2,6 +2,7 @@
 
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{BackwardParams, DeltaParams, DeviceAddress, RowTerms};
+use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::tile::grid::TileGrid;
 
@@ -17,9 +18,6 @@ pub(super) struct BackwardKernels {
     pub keys: &'static Instance,
     pub queries: &'static Instance,
 }
-
-/// Blocks of a launch of the kernel that computes delta, at most: each takes further rows.
-const DELTA_GRID: u64 = 1 << 20;
 
 impl BackwardKernels {
     /// Those of `family` that waste least on `problem`: the smallest padded head_dim that fits, and of two for the same
@@ -98,10 +96,9 @@ impl BackwardLaunches {
         let (batch, heads_q, heads_kv) = (attention.batch, attention.heads_q, attention.heads_kv);
         let keys = TileGrid::new(batch, heads_kv, attention.seq_kv, kernels.keys.block_m);
         let queries = TileGrid::new(batch, heads_q, attention.seq_q, kernels.queries.block_m);
-        let delta_blocks = (rows(problem) as u64).div_ceil(u64::from(kernels.delta.block_m));
         Self {
             delta,
-            delta_grid: delta_blocks.min(DELTA_GRID) as u32,
+            delta_grid: warp_per_row::grid(rows(problem) as u64),
             params: BackwardParams {
                 attention,
                 d_o: tensor_arg(&specs.d_o),

@@ -81,7 +81,7 @@ fn finite_over(scale: f32, softcap: f32) -> f32 {
     }
 }
 
-pub(super) fn tensor_arg(spec: &TensorSpec) -> TensorArg {
+pub(crate) fn tensor_arg(spec: &TensorSpec) -> TensorArg {
     let strides = spec.strides;
     TensorArg {
         address: 0,

@@ -9,6 +9,7 @@ mod backward;
 mod forward;
 mod lengths;
 mod mask;
+mod merge;
 mod score;
 mod tensor;
 
@@ -17,6 +18,7 @@ pub use backward::{BackwardParams, DeltaParams, RowTerms};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
+pub use merge::{MergeParams, MergePart};
 pub use score::{Positive, ScoreParams};
 pub use tensor::{DeviceAddress, TensorArg};
 
@@ -48,5 +50,10 @@ mod tests {
         assert_eq!(offset_of!(BackwardParams, d_o), 216);
         assert_eq!(offset_of!(BackwardParams, terms), 376);
         assert_eq!(size_of::<BackwardParams>(), 392);
+        assert_eq!(offset_of!(MergePart, lse), 40);
+        assert_eq!(size_of::<MergePart>(), 80);
+        assert_eq!(offset_of!(MergeParams, lse), 48);
+        assert_eq!(offset_of!(MergeParams, dim), 72);
+        assert_eq!(size_of::<MergeParams>(), 80);
     }
 }

@@ -3,68 +3,14 @@
 use core::f32::consts::LOG2_E;
 
 use cuda_std::global;
-use cuda_std::half::{Bf16, F16, Half};
-use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{lane_id, reduce_sum};
 
 use crate::abi::{DeltaParams, DeviceAddress, TensorArg};
 use crate::math::fma;
-use crate::tile::grid::divide;
-use crate::units::{F32_BYTES, HALF_BYTES};
-
-const WARP: u32 = 32;
-
-/// An element of o and d_o in memory.
-pub trait Element {
-    const BYTES: u32;
-
-    /// # Safety
-    /// An element lies at `address`, which nobody writes during the launch.
-    unsafe fn load(address: u64) -> f32;
-}
-
-/// f32.
-pub struct F32;
-
-impl Element for F32 {
-    const BYTES: u32 = F32_BYTES;
-
-    #[inline(always)]
-    unsafe fn load(address: u64) -> f32 {
-        // SAFETY: forwarded to the caller.
-        f32::from_bits(unsafe { global::load_u32(address) })
-    }
-}
-
-/// # Safety
-/// As [`Element::load`].
-#[inline(always)]
-unsafe fn load_half<H: Half>(address: u64) -> f32 {
-    // SAFETY: forwarded to the caller.
-    let bits = unsafe { global::load_u16(address) };
-    let [value, _] = H::widen_pair(bits as u32);
-    value
-}
-
-impl Element for F16 {
-    const BYTES: u32 = HALF_BYTES;
-
-    #[inline(always)]
-    unsafe fn load(address: u64) -> f32 {
-        // SAFETY: forwarded to the caller.
-        unsafe { load_half::<Self>(address) }
-    }
-}
-
-impl Element for Bf16 {
-    const BYTES: u32 = HALF_BYTES;
-
-    #[inline(always)]
-    unsafe fn load(address: u64) -> f32 {
-        // SAFETY: forwarded to the caller.
-        unsafe { load_half::<Self>(address) }
-    }
-}
+use crate::tile::element::Element;
+use crate::tile::row_coord::RowCoord;
+use crate::tile::warp_per_row::{WARP, each_row_by_warp};
+use crate::units::F32_BYTES;
 
 /// Computes the terms of all rows of o, with any number of blocks of whole warps.
 ///
@@ -73,28 +19,17 @@ impl Element for Bf16 {
 #[inline(always)]
 pub unsafe fn delta<E: Element>(params: &DeltaParams) {
     let rows = params.batch as u64 * params.heads as u64 * params.seq as u64;
-    let warps_per_block = block_dim_x() / WARP;
-    let mut row = block_idx_x() as u64 * warps_per_block as u64 + (thread_idx_x() / WARP) as u64;
-    while row < rows {
-        // SAFETY: the row is the same for the warp, and one of o's.
-        unsafe { of_row::<E>(params, row) };
-        row += grid_dim_x() as u64 * warps_per_block as u64;
-    }
+    // SAFETY: the row is the same for the warp, and one of o's.
+    each_row_by_warp(rows, |row| unsafe { of_row::<E>(params, row) });
 }
 
 /// # Safety
 /// As [`delta`]; the whole warp calls it with the same row, which is one of o's in the order of lse.
 #[inline(always)]
 unsafe fn of_row<E: Element>(params: &DeltaParams, row: u64) {
-    let (sequence, position) = divide(row, params.seq as u64);
-    let (batch, head) = divide(sequence, params.heads as u64);
-    let address = |tensor: &TensorArg| {
-        let offset = batch as i64 * tensor.batch_stride
-            + head as i64 * tensor.head_stride
-            + position as i64 * tensor.seq_stride;
-        tensor.address.wrapping_add_signed(offset * E::BYTES as i64)
-    };
-    let (o, d_o) = (address(&params.o), address(&params.d_o));
+    let coord = RowCoord::new(row, params.heads, params.seq);
+    let o = coord.address(&params.o, E::BYTES);
+    let d_o = coord.address(&params.d_o, E::BYTES);
     let lane = lane_id();
     let mut sum = 0.0;
     let mut dim = lane;

@@ -5,4 +5,5 @@ pub mod limits;
 pub mod mma;
 pub mod simt;
 pub mod tile_list;
+pub mod warp_per_row;
 pub mod wgmma;

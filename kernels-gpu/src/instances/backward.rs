@@ -4,25 +4,9 @@ use super::{Arch, Family, Instance, KernelConfig, Operation};
 use crate::config::simt::{self, SimtConfig};
 use crate::dtype::DType;
 
-/// Threads of a block of the kernel that computes lse in bits and delta: four warps, of a row each.
-const DELTA_THREADS: u32 = 128;
-
 /// The row of a kernel that computes lse in bits and delta.
 const fn delta(name: &'static str, dtype: DType) -> Instance {
-    Instance {
-        name,
-        family: Family::Simt,
-        arch: Arch::Sm80,
-        dtype,
-        head_dim: 0,
-        block_m: DELTA_THREADS / 32,
-        block_n: 0,
-        threads: DELTA_THREADS,
-        cluster: 1,
-        shared_bytes: 0,
-        operation: Operation::BackwardDelta,
-        config: KernelConfig::Fixed,
-    }
+    Instance::warp_per_row(name, dtype, Operation::BackwardDelta)
 }
 
 /// The row of an fp32 kernel.
@@ -51,7 +35,7 @@ macro_rules! delta_instances {
             /// # Safety
             /// `params` describes live allocations that hold every element it can address.
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-            #[cuda_std::launch_bounds(DELTA_THREADS)]
+            #[cuda_std::launch_bounds(crate::config::warp_per_row::THREADS)]
             #[cuda_std::kernel]
             pub unsafe fn $name(params: crate::abi::DeltaParams) {
                 // SAFETY: forwarded to the launch.
@@ -64,7 +48,7 @@ macro_rules! delta_instances {
 }
 
 delta_instances! {
-    fa_bwd_delta_simt_sm80_f32 = F32 crate::backward::delta::F32;
+    fa_bwd_delta_simt_sm80_f32 = F32 crate::tile::element::F32;
     fa_bwd_delta_simt_sm80_f16 = F16 cuda_std::half::F16;
     fa_bwd_delta_simt_sm80_bf16 = Bf16 cuda_std::half::Bf16;
 }

@@ -6,12 +6,12 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem99k][_varlen]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem99k][_varlen]]]
 //! ```
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_delta`; `tile_list`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_delta`; `merge`; `tile_list`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -22,17 +22,20 @@
 //! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
 
 mod backward;
+mod merge;
 mod mma;
 mod simt;
 mod tile_list;
 mod wgmma;
 
 pub use backward::BACKWARD;
+pub use merge::MERGE;
 pub use tile_list::TILE_LIST;
 
 use crate::config::limits::SM86_SHARED_BYTES;
 use crate::config::mma::MmaConfig;
 use crate::config::simt::SimtConfig;
+use crate::config::warp_per_row;
 use crate::config::wgmma::WgmmaConfig;
 use crate::dtype::DType;
 
@@ -106,6 +109,24 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// The row of a kernel in which a warp takes a row of o at a time.
+    const fn warp_per_row(name: &'static str, dtype: DType, operation: Operation) -> Self {
+        Self {
+            name,
+            family: Family::Simt,
+            arch: Arch::Sm80,
+            dtype,
+            head_dim: 0,
+            block_m: warp_per_row::ROWS,
+            block_n: 0,
+            threads: warp_per_row::THREADS,
+            cluster: 1,
+            shared_bytes: 0,
+            operation,
+            config: KernelConfig::Fixed,
+        }
+    }
+
     /// The tile shape of a Hopper kernel; `None` of any other.
     pub const fn wgmma(&self) -> Option<&'static WgmmaConfig> {
         match self.config {
@@ -126,6 +147,8 @@ pub enum Operation {
     BackwardKeys,
     /// dq.
     BackwardQueries,
+    /// o and lse from those for parts of the keys.
+    Merge,
     /// The list of a varlen launch's tiles.
     TileList,
     /// Something to learn or measure from; problems are never given to it.
@@ -140,6 +163,7 @@ impl Operation {
             Self::BackwardDelta => "bwd_delta",
             Self::BackwardKeys => "bwd_dkdv",
             Self::BackwardQueries => "bwd_dq",
+            Self::Merge => "merge",
             Self::TileList => "tile_list",
             Self::Insight => "insight",
         }
@@ -216,10 +240,10 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`BACKWARD`] and [`TILE_LIST`].
+/// Every exported kernel of this crate: [`INSTANCES`], [`BACKWARD`], [`MERGE`] and [`TILE_LIST`].
 pub fn all() -> impl Iterator<Item = &'static Instance> {
     const OTHERS: &[Instance] = &[TILE_LIST];
-    INSTANCES.iter().chain(BACKWARD).chain(OTHERS)
+    INSTANCES.iter().chain(BACKWARD).chain(MERGE).chain(OTHERS)
 }
 
 /// The exported kernel of that name.
@@ -243,7 +267,7 @@ mod tests {
             return kernel;
         }
         let (dtype, head_dim) = (instance.dtype.name(), instance.head_dim);
-        if instance.operation == Operation::BackwardDelta {
+        if instance.head_dim == 0 {
             return format!("{kernel}_{dtype}");
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
@@ -278,7 +302,7 @@ mod tests {
 
     #[test]
     fn names_follow_one_scheme() {
-        for instance in INSTANCES.iter().chain(BACKWARD).chain([&TILE_LIST]) {
+        for instance in all() {
             assert_eq!(instance.name, name(instance));
         }
     }

@@ -2,12 +2,15 @@
 //! tile of queries sees, which tile a block works on, and the running softmax.
 
 pub mod block_range;
+#[cfg(target_arch = "nvptx64")]
+pub mod element;
 pub mod grid;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
 #[cfg(target_arch = "nvptx64")]
 pub mod non_finite;
 pub mod query_range;
+pub mod row_coord;
 pub mod row_state;
 pub mod rows;
 #[cfg(target_arch = "nvptx64")]
@@ -16,6 +19,8 @@ pub mod sequence;
 pub mod softmax;
 #[cfg(target_arch = "nvptx64")]
 pub mod source;
+#[cfg(target_arch = "nvptx64")]
+pub mod warp_per_row;
 
 /// Hides a value from the optimiser, as `std::hint::black_box` does: a loop bounded by it stays rolled (the build's high unrolling threshold
 /// is meant for loops over register arrays), and what is computed from it is not kept in registers.

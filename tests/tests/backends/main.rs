@@ -7,6 +7,7 @@ mod every_kernel;
 mod extremes;
 mod gqa;
 mod growing_scores;
+mod merge;
 mod non_finite;
 mod oracle;
 mod packed;

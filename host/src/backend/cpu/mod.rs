@@ -11,6 +11,7 @@
 //! | `math` | exp and tanh |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |
 //! | `backward` | the backward pass, of the same parts |
+//! | `merge` | joins partial results |
 //! | `pack` | moves strided operands of any dtype to and from f32 tiles |
 
 mod arrays;
@@ -18,6 +19,7 @@ mod backward;
 mod gemm;
 mod math;
 mod memory;
+mod merge;
 mod pack;
 mod score;
 mod softmax;
@@ -28,7 +30,7 @@ pub use memory::{CpuBuffer, CpuMemory};
 
 use super::pool;
 use crate::sealed::Sealed;
-use crate::{Backend, Capabilities, Error, Operands, Plan};
+use crate::{Backend, Capabilities, Error, Merge, Operands, Plan};
 
 /// Runs problems on the host's own cores.
 ///
@@ -87,6 +89,12 @@ impl Backend for Cpu {
             // SAFETY: as before.
             Some(_) => unsafe { backward::run(&problem, operands) },
         });
+        Ok(())
+    }
+
+    unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error> {
+        // SAFETY: the caller's promise is the one `run` asks for.
+        pool::install(|| unsafe { merge::run(merge) });
         Ok(())
     }
 }

@@ -1,0 +1,20 @@
+//! The shape of the kernels in which a warp takes a row of o at a time: delta, merge.
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+
+/// Rows that a block takes at a time.
+pub const ROWS: u32 = THREADS / 32;
+
+/// Blocks of a launch, at most: each takes further rows.
+const MAX_GRID: u64 = 1 << 20;
+
+/// Blocks of a launch for so many rows; 0 for none.
+pub const fn grid(rows: u64) -> u32 {
+    let blocks = rows.div_ceil(ROWS as u64);
+    if blocks < MAX_GRID {
+        blocks as u32
+    } else {
+        MAX_GRID as u32
+    }
+}

@@ -1,0 +1,67 @@
+//! An element of a tensor in global memory, read and written one by one.
+
+use cuda_std::global;
+use cuda_std::half::{Bf16, F16, Half};
+
+use crate::units::{F32_BYTES, HALF_BYTES};
+
+/// An element type in memory, computed with in f32.
+pub trait Element {
+    const BYTES: u32;
+
+    /// # Safety
+    /// An element lies at `address`, which nobody writes during the launch.
+    unsafe fn load(address: u64) -> f32;
+
+    /// Rounds `value` to nearest even.
+    ///
+    /// # Safety
+    /// An element lies at `address`, which no other thread accesses.
+    unsafe fn store(address: u64, value: f32);
+}
+
+/// f32.
+pub struct F32;
+
+impl Element for F32 {
+    const BYTES: u32 = F32_BYTES;
+
+    #[inline(always)]
+    unsafe fn load(address: u64) -> f32 {
+        // SAFETY: the caller vouches for the address.
+        f32::from_bits(unsafe { global::load_u32(address) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(address: u64, value: f32) {
+        // SAFETY: the caller vouches for the address.
+        unsafe { global::store(address, value) }
+    }
+}
+
+/// f16 and bf16.
+macro_rules! half_element {
+    ($($half:ident),*) => {
+        $(
+            impl Element for $half {
+                const BYTES: u32 = HALF_BYTES;
+
+                #[inline(always)]
+                unsafe fn load(address: u64) -> f32 {
+                    // SAFETY: the caller vouches for the address.
+                    let bits = unsafe { global::load_u16(address) };
+                    let [value, _] = Self::widen_pair(bits as u32);
+                    value
+                }
+
+                #[inline(always)]
+                unsafe fn store(address: u64, value: f32) {
+                    // SAFETY: the caller vouches for the address.
+                    unsafe { global::store_u16(address, Self::cvt_pair(value, 0.0) as u16) }
+                }
+            }
+        )*
+    };
+}
+
+half_element!(F16, Bf16);
