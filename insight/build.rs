@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What the kernels are made from beside their own crate.
+/// Sources of the kernels outside their own crate.
 const OTHERS: [&str; 4] = [
     "../kernels-gpu",
     "../cuda/cuda_std",

@@ -1,4 +1,4 @@
-//! Finds the PTX to embed: `prebuilt/`, which the published crate carries, or else what it compiles.
+//! Finds the PTX to embed: `prebuilt/`, which the published crate carries, or else the PTX that it compiles.
 //!
 //! Writes under `OUT_DIR` alone and installs nothing.
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // One line, with what a failing program printed before it.
+            // The error in one line, after the output of a program that failed.
             let text = error.to_string();
             let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
             eprintln!("{rest}");

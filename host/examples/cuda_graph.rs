@@ -27,7 +27,7 @@ fn check(result: sys::CUresult) -> Result<(), String> {
     }
 }
 
-/// What `work` queues on `stream`, ready to be launched again and again.
+/// Captures the launches that `work` queues on `stream` as a graph that can be launched repeatedly.
 fn capture(
     stream: sys::CUstream,
     work: impl FnOnce() -> Result<(), ferroflash::Error>,

@@ -60,7 +60,7 @@ fn widened_f16(bits: u16) -> f32 {
     const MANTISSA_SHIFT: u32 = 23 - 10;
     /// 2 to the difference of the exponent biases, 127 − 15.
     const REBIAS: f32 = f32::from_bits((127 + 127 - 15) << 23);
-    /// What an infinite f16 becomes by that, 2¹⁶; all that is larger is NaN.
+    /// The product for an infinite f16, 2¹⁶; larger products come from NaNs.
     const INFINITE: f32 = 65536.0;
     let bits = u32::from(bits);
     let magnitude = f32::from_bits((bits & 0x7fff) << MANTISSA_SHIFT) * REBIAS;

@@ -14,7 +14,7 @@ pub enum Error {
         argument: Cow<'static, str>,
         /// Its value and why that is refused.
         wrong: String,
-        /// What would be accepted.
+        /// The values that are allowed.
         allowed: String,
     },
     /// No device of the requested kind answers.
@@ -22,9 +22,9 @@ pub enum Error {
     NoDevice {
         /// The backend that was asked for.
         backend: &'static str,
-        /// What the driver or the loader said.
+        /// The driver's or loader's message.
         wrong: String,
-        /// What can be done about it.
+        /// A possible remedy.
         allowed: String,
     },
     /// An allocation failed.
@@ -34,7 +34,7 @@ pub enum Error {
         device: String,
         /// The size that was asked for.
         requested_bytes: u64,
-        /// What the device says about its free memory.
+        /// The device's report of its free memory.
         free: String,
     },
     /// The driver, the device or the simulator reported a failure.
@@ -42,7 +42,7 @@ pub enum Error {
     Device {
         /// The device that failed.
         device: String,
-        /// What was being done.
+        /// The operation that failed.
         operation: String,
         /// The failure in the device's own words.
         detail: String,

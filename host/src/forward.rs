@@ -2,7 +2,7 @@ use crate::spec::TensorSpec;
 use crate::tensor::{allocate, lse_spec};
 use crate::{Backend, Error, ForwardOptions, Memory, Operands, Plan, Problem, Tensor};
 
-/// What [`forward`] computes.
+/// Results of [`forward`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Output<M: Memory> {
@@ -17,7 +17,7 @@ pub struct Output<M: Memory> {
 }
 
 impl<M: Memory> Output<M> {
-    /// What [`forward_into`] writes to: o, and lse if it is wanted.
+    /// Output tensors for [`forward_into`] to write: o, and lse if it is wanted.
     pub fn new(o: Tensor<M>, lse: impl Into<Option<Tensor<M>>>) -> Self {
         Self { o, lse: lse.into() }
     }
@@ -26,8 +26,8 @@ impl<M: Memory> Output<M> {
 /// Exact attention: `o = softmax(q · kᵀ · softmax_scale) · v` over the keys the mask leaves visible.
 ///
 /// Allocates o and lse, queues the work and returns without waiting for it; reading the result waits.
-/// What the first call of a kernel, or with an [`AlibiSlopes`](crate::AlibiSlopes) or
-/// [`CuSeqlens`](crate::CuSeqlens), does beside that and waits for is listed at [`Backend::launch`].
+/// A kernel's first call, and the first with an [`AlibiSlopes`](crate::AlibiSlopes) or [`CuSeqlens`](crate::CuSeqlens),
+/// does more and waits: [`Backend::launch`] lists it.
 ///
 /// # Arguments
 /// * `q`: `[batch, heads_q, seq_q, head_dim]`, f32, f16 or bf16; head_dim is 1 to 256. Axes are named in this order
@@ -59,7 +59,8 @@ pub fn forward<B: Backend + ?Sized>(
     run_into_new(backend, &plan, &inputs)
 }
 
-/// [`forward`] by a plan that was made before ([`Backend::plan`]), which spares checking the problem and choosing a kernel.
+/// [`forward`] with a plan made before ([`Backend::plan`]): the problem is not checked again and no kernel is chosen
+/// again.
 ///
 /// # Arguments
 /// * `plan`: of a backend of the same kind.
@@ -79,7 +80,7 @@ pub fn forward_planned<B: Backend + ?Sized>(
     run_into_new(backend, plan, &inputs)
 }
 
-/// [`forward_into`] by a plan that was made before, as [`forward_planned`].
+/// [`forward_into`] with a plan made before, as for [`forward_planned`].
 ///
 /// # Arguments
 /// Those of [`forward_planned`], and
@@ -102,7 +103,7 @@ pub fn forward_planned_into<B: Backend + ?Sized>(
     run(backend, plan, &inputs, output)
 }
 
-/// The addresses of a plan's inputs, if these tensors are what it was made for.
+/// The addresses of q, k and v, if they match the plan's problem and alignment.
 fn planned_inputs<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
@@ -261,11 +262,10 @@ fn run<B: Backend + ?Sized>(
         lse: output.lse.as_ref().map(|lse| lse.address(memory)),
         ..*inputs
     };
-    // SAFETY: a `Tensor` reaches only into its own buffer, which is live, and `Memory` frees it only
-    // behind the work queued here. o and lse share no element with another operand, or were just made; whoever else
-    // has a view of their buffers needs this memory for an access, which queues up behind this one. q, k and v are
-    // only read. Buffers are aligned
-    // to 16 bytes, and origins count elements.
+    // SAFETY: a `Tensor` reaches only into its own buffer, which is live, and `Memory` frees it only behind the work
+    // queued here. o and lse share no element with another operand, or were just made; any other access to their
+    // buffers needs this memory, and queues behind this one. q, k and v are only read. Buffers are aligned to 16 bytes,
+    // and origins count elements.
     unsafe { backend.launch(plan, &operands) }
 }
 
@@ -330,7 +330,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::Argument { argument, .. }) if argument == "k"));
     }
 
-    /// q, k and v, and views of one buffer with room for all that a call writes.
+    /// Views of q, k and v, and of one buffer with room for all outputs of a call.
     #[test]
     fn outputs_may_be_slices_of_one_buffer() {
         let mut cpu = Cpu::new();

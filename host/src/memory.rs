@@ -94,7 +94,7 @@ pub unsafe trait Memory: Sealed {
     fn elapsed_ms(&mut self, start: &Self::Mark, stop: &Self::Mark) -> Result<f64, Error>;
 }
 
-/// What is wrong with a buffer that its memory does not own.
+/// The fault of a buffer that its memory does not own, for messages.
 pub(crate) const FOREIGN_BUFFER: &str = "its buffer was allocated by another device";
 
 /// Refuses a buffer that `memory` does not own.

@@ -1,4 +1,4 @@
-//! What keeps a public trait to this crate, so that it may gain methods.
+//! Seals the crate's public traits, so that they may gain methods.
 
-/// Nobody else can name it, and so nobody else can implement a trait that asks for it.
+/// Supertrait of sealed traits. Its name is private to this crate, so only this crate can implement them.
 pub trait Sealed {}

@@ -86,7 +86,7 @@ pub struct TensorSpec {
     pub strides: Strides,
 }
 
-/// The elements a [`TensorSpec`] reaches, as offsets from its element `[0, 0, 0, 0]`.
+/// Range of elements that a [`TensorSpec`] reaches, as offsets from its element `[0, 0, 0, 0]`.
 ///
 /// `lowest <= 0 <= highest`, except that a tensor without elements reaches none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,11 +208,11 @@ impl TensorSpec {
         false
     }
 
-    /// Whether a view of this kind whose element `[0, 0, 0, 0]` is element `origin` of a buffer may have an element in
-    /// common with `other` at `other_origin`.
+    /// Whether a view of this shape whose element `[0, 0, 0, 0]` is element `origin` of a buffer may share an element
+    /// with `other` at `other_origin`.
     ///
-    /// Exact for slices along any axes of one tensor that is dense, padded or permuted; views of different dtypes, and
-    /// strides that interleave in too many ways, are told apart by their first and last elements alone.
+    /// Exact for slices along any axes of one tensor that is dense, padded or permuted. For views of different dtypes,
+    /// and strides that interleave in too many ways, only the ranges from first to last element are compared.
     pub(crate) fn may_share_elements(
         &self,
         origin: usize,
@@ -248,8 +248,8 @@ impl TensorSpec {
 
     /// Offset of one element from element `[0, 0, 0, 0]`, in elements.
     ///
-    /// Exact for an element that there is, once [`reach`](Self::reach) has been checked. A tensor without elements may have
-    /// any strides: its offsets wrap, and nobody reads there.
+    /// Exact for indices in range, once [`reach`](Self::reach) has been checked. A tensor without elements may have any
+    /// strides: its offsets wrap, and are never used.
     pub(crate) fn offset(&self, batch: usize, head: usize, seq: usize, dim: usize) -> i64 {
         let along = |index: usize, stride: i64| (index as i64).wrapping_mul(stride);
         along(batch, self.strides.batch)
@@ -259,18 +259,19 @@ impl TensorSpec {
     }
 }
 
-/// Work allowed to find out whether two views meet.
+/// Most recursion steps spent to decide whether two views share an element.
 const MEETING_BUDGET: u32 = 1000;
 
-/// `steps` times `stride`, with any number of steps from `least` to `most`.
+/// Multiples of `stride`, from `least` to `most` times.
 struct Steps {
     stride: i128,
     least: i128,
     most: i128,
 }
 
-/// What lies between an element of `a` and one of `b`, counted from both origins: axes of equal strides count as one,
-/// the longest strides come first.
+/// Offsets from an element of `b` to one of `a`, both counted from their origins, as sums of multiples of strides: axes
+/// of equal strides are merged, longest strides first. Two views of shape `[2, 3]` and strides `[4, 1]` give −1 to 1
+/// times 4 and −2 to 2 times 1.
 fn steps_between(a: &TensorSpec, b: &TensorSpec) -> Vec<Steps> {
     let mut all: Vec<Steps> = Vec::new();
     for (axes, sign) in [(a.axes(), 1), (b.axes(), -1)] {
@@ -296,7 +297,8 @@ fn steps_between(a: &TensorSpec, b: &TensorSpec) -> Vec<Steps> {
     all
 }
 
-/// Whether `distance` can be a sum of so many steps each; yes, too, if that takes more than `budget` to find out.
+/// Whether `distance` is a sum of one multiple from each of `all`; also `true` if deciding takes more than `budget`
+/// steps.
 fn meets(distance: i128, all: &[Steps], budget: &mut u32) -> bool {
     let Some((first, rest)) = all.split_first() else {
         return distance == 0;
@@ -401,7 +403,7 @@ mod tests {
             dim: 4,
         };
         let whole = TensorSpec::contiguous(DType::F32, whole, Layout::Bshd).unwrap();
-        // Halves and overlapping parts along every axis, forwards and backwards.
+        // Halves and overlapping parts along every axis, in both directions.
         let mut slices = vec![(whole, 0)];
         for axis in 0..4 {
             for (first, count, reversed) in

@@ -88,7 +88,7 @@ impl<M: Memory> Tensor<M> {
                 .may_share_elements(self.origin, &other.spec, other.origin)
     }
 
-    /// Refuses `argument`, which is this tensor, if `memory` did not allocate its buffer.
+    /// Refuses this tensor, passed as `argument`, if `memory` did not allocate its buffer.
     pub(crate) fn check_owned(&self, memory: &M, argument: &'static str) -> Result<(), Error> {
         check_owned_operand(memory, &self.buffer, argument)
     }
@@ -118,13 +118,13 @@ impl<M: Memory> Tensor<M> {
     }
 }
 
-/// Of a forward pass's lse, contiguous f32 `[batch, heads_q, seq_q, 1]`.
+/// Spec of a forward pass's lse: contiguous f32 `[batch, heads_q, seq_q, 1]`.
 pub(crate) fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
     let shape = Shape { dim: 1, ..*o_shape };
     TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
 }
 
-/// A new tensor, which holds anything.
+/// A new tensor with arbitrary contents.
 pub(crate) fn allocate<M: Memory>(memory: &mut M, spec: TensorSpec) -> Result<Tensor<M>, Error> {
     let elements = spec.shape.element_count().unwrap_or(0);
     let buffer = memory.alloc(elements * spec.dtype.bytes())?;

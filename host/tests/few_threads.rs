@@ -13,10 +13,10 @@ const SHAPE: Shape = Shape {
     dim: 16,
 };
 
-/// What tells the child that it is one.
+/// Environment variable that marks the child process.
 const CHILD: &str = "FERROFLASH_TEST_WITHOUT_THREADS";
 
-/// Stacks of so many bytes no address space holds, so that no thread starts.
+/// Stack size that no address space holds, so that no thread starts.
 const IMPOSSIBLE_STACK: &str = "1125899906842624";
 
 fn run<B: Backend>(mut backend: B) -> Result<Vec<f32>, Error> {

@@ -2,7 +2,7 @@
 
 use ferroflash::{Backend, Cpu, Error, Memory, Sim};
 
-/// Of address space, beside what the process has: so much less than what is asked for below.
+/// Address space left to the process on top of what it uses: much less than what is asked for below.
 const ROOM_BYTES: u64 = 1 << 30;
 const ASKED_BYTES: usize = 16 << 30;
 

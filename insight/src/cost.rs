@@ -1,15 +1,15 @@
-//! What an attention algorithm costs: floating-point operations, exponentials, and bytes to and from device
-//! memory, each counted from its loops.
+//! Cost of attention algorithms: floating-point operations, exponentials, and bytes to and from device memory, each
+//! counted from its loops.
 //!
 //! Counting rules:
 //!
 //! * A kernel reads each operand of a matrix product once and writes each result once: tiles that read the same
 //!   operand again find it in L2. This is the rule behind the usual figure for S = Q Kᵀ, with 16-bit elements
 //!   `2·N²·d / (2·(2·N·d + N²))` FLOP/byte.
-//! * What an *algorithm* moves again is counted again: S and P between kernels, and what a FlashAttention loop
-//!   loads into or stores from on-chip memory at each step (Dao et al. 2022, section 3.2; Dao 2023, section 3).
-//!   [`Algorithm::FlashAttention2Cached`] instead grants the L2 rule to the fused loop: K and V of one head
-//!   are small, and the blocks that run at the same time share them.
+//! * Repeated traffic of an *algorithm* is counted each time: S and P between kernels, and loads into and stores from
+//!   on-chip memory at each step of a FlashAttention loop (Dao et al. 2022, section 3.2; Dao 2023, section 3).
+//!   [`Algorithm::FlashAttention2Cached`] instead grants the L2 rule to the fused loop: K and V of one head are small,
+//!   and the blocks that run at the same time share them.
 //! * FLOPs are those of the matrix products. lse, row maxima, row sums and delta are f32.
 
 use serde::Serialize;
@@ -64,7 +64,7 @@ impl Workload {
     }
 }
 
-/// Which of the two computations.
+/// The forward or the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pass {
@@ -78,7 +78,7 @@ impl Pass {
     /// Both, forward first.
     pub const ALL: [Self; 2] = [Self::Forward, Self::Backward];
 
-    /// In words.
+    /// Name for output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -114,7 +114,7 @@ impl Algorithm {
         Self::FlashAttention2Cached,
     ];
 
-    /// In words.
+    /// Name for output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scores => "S = QKᵀ alone",
@@ -126,7 +126,7 @@ impl Algorithm {
     }
 }
 
-/// Tile sizes that decide how often a fused loop moves something again.
+/// Tile sizes, which determine how often a fused loop moves the same data again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tiles {
     /// Keys a step of FlashAttention-1's outer loop holds.
@@ -145,7 +145,7 @@ impl Tiles {
     }
 }
 
-/// What one kernel does, or several together.
+/// Cost of one or several kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
     /// Multiplications and additions of the matrix products.
@@ -159,7 +159,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Bytes in both directions.
+    /// Bytes read and written.
     pub fn bytes(&self) -> u64 {
         self.read_bytes + self.written_bytes
     }
@@ -181,19 +181,19 @@ impl std::iter::Sum for Cost {
     }
 }
 
-/// The sizes that costs are sums of, over all heads.
+/// Byte and operation counts that costs are sums of, over all heads.
 struct Sizes {
-    /// Bytes of q, k, v, o or a gradient of theirs.
+    /// Bytes of one of q, k, v, o or their gradients.
     operand: u64,
-    /// Bytes of dq while it is summed up in f32.
+    /// Bytes of dq while it is accumulated in f32.
     operand_f32: u64,
-    /// Bytes of S, P, dP or dS.
+    /// Bytes of one of S, P, dP or dS.
     scores: u64,
-    /// Bytes of lse, of delta, of row maxima or of row sums.
+    /// Bytes of one of lse, delta, row maxima or row sums.
     row_stats: u64,
     /// Elements of S.
     score_count: u64,
-    /// FLOPs of one of the products: S = Q Kᵀ, O = P V, dV = Pᵀ dO, …
+    /// FLOPs of one matrix product: S = Q Kᵀ, O = P V, dV = Pᵀ dO, …
     product: u64,
 }
 

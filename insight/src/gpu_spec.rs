@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use ferroflash::{DType, Error};
 
-/// What a GPU can do: by its data sheet, dense rates without sparsity at boost clock, or [measured](super::probe).
+/// Peak rates of a GPU: by its data sheet, dense rates without sparsity at boost clock, or [measured](super::probe).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuSpec {
     /// The name `--device` takes, or that of the driver if the rates were measured.
@@ -17,11 +17,11 @@ pub struct GpuSpec {
     pub tensor_flops: f64,
     /// Rate of f32 arithmetic on CUDA cores, FLOP/s.
     pub f32_flops: f64,
-    /// Rate of `ex2.approx`, one a second being one result.
+    /// Rate of `ex2.approx`, results per second.
     pub exps: f64,
-    /// Bandwidth of device memory, bytes a second.
+    /// Bandwidth of device memory, bytes per second.
     pub bandwidth: f64,
-    /// Shared memory of an SM, bytes: what a tile of FlashAttention has to fit into.
+    /// Shared memory of an SM, bytes: the limit on a tile of FlashAttention.
     pub shared_bytes: u64,
     /// Major and minor compute capability.
     pub compute_capability: (u32, u32),

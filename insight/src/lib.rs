@@ -18,7 +18,7 @@ pub mod timing;
 
 use plotters::style::RGBColor;
 
-/// Distinguishable by people who do not see all colours (Okabe and Ito 2008).
+/// Colours that people with colour blindness can tell apart (Okabe and Ito 2008).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -12,7 +12,7 @@ use ferroflash::DType;
 /// One measured forward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// `ferroflash`, or the peer's name.
+    /// `ferroflash`, or the name of a peer.
     pub who: String,
     pub head_dim: usize,
     /// FLOPs over the bytes of q, k, v, o and lse, each moved once.
@@ -43,11 +43,11 @@ pub struct Row {
     pub heads: usize,
     /// ferroflash, if it ran.
     pub ours: Option<Times>,
-    /// Everybody else who ran.
+    /// The other implementations that ran, by name.
     pub peers: BTreeMap<String, Times>,
 }
 
-/// What a call took; `bench/README.md` says how it was timed.
+/// Times of a call; `bench/README.md` says how they were taken.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 pub struct Times {
     /// Milliseconds of a call where calls follow each other without a pause.
@@ -60,14 +60,14 @@ pub struct Times {
     pub watts: Option<f64>,
 }
 
-/// What `what` may say.
+/// Allowed values of `what`.
 const PASSES: [&str; 2] = ["fwd", "bwd"];
 
 impl SideBySide {
     /// Reads a file.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The fault in words.
     pub fn load(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
         let file: Self = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -112,7 +112,7 @@ impl Row {
         Ok(())
     }
 
-    /// Everybody who ran, by name.
+    /// All implementations that ran, by name.
     fn everybody(&self) -> impl Iterator<Item = (&str, &Times)> {
         let ours = self.ours.iter().map(|times| (OURS, times));
         let peers = self.peers.iter().map(|(who, times)| (who.as_str(), times));
@@ -128,7 +128,7 @@ impl Row {
     }
 }
 
-/// Ours among the peers.
+/// This library's name among its peers.
 const OURS: &str = "ferroflash";
 
 /// The forward passes in `folder` without a mask that ran on a GPU like `gpu`; files of another form are left out.

@@ -1,5 +1,5 @@
-//! The roofline model (Williams, Waterman and Patterson 2009) of attention on one GPU: how long each algorithm
-//! must take at least, and what keeps it from being faster.
+//! The roofline model (Williams, Waterman and Patterson 2009) of attention on one GPU: the least time of each
+//! algorithm, and the resource that limits it.
 //!
 //! A kernel takes at least the longest of three times: its FLOPs at the rate of the multiplying units, its bytes at
 //! the bandwidth of device memory, its exponentials at the rate of the special-function units. Kernels of one
@@ -13,7 +13,7 @@ use super::gpu_spec::GpuSpec;
 use ferroflash::plan::{GpuCapabilities, instance_unfit};
 use ferroflash::{DType, Error};
 
-/// What limits a computation.
+/// The resource that limits a computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
@@ -26,7 +26,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// In words.
+    /// Name for output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -44,20 +44,20 @@ pub struct Row {
     pub heads: u64,
     pub seq: u64,
     pub head_dim: u64,
-    /// Of all its kernels together.
+    /// Total cost of its kernels.
     #[serde(flatten)]
     pub cost: Cost,
     /// FLOPs a byte.
     pub intensity: f64,
-    /// What would take longest if all its kernels were one.
+    /// The resource that would take longest if all its kernels were one.
     pub bound: Bound,
-    /// The time it takes at least, seconds.
+    /// Least time it can take, seconds.
     pub seconds: f64,
     /// FLOPs over that time, FLOP/s.
     pub attainable_flops: f64,
 }
 
-/// The least time of a kernel, or of what could be one, and what sets it.
+/// The least time of a kernel, or of kernels fused into one, and the resource that determines it.
 fn least_time(cost: &Cost, gpu: &GpuSpec, dtype: DType) -> (f64, Bound) {
     let times = [
         (cost.bytes() as f64 / gpu.bandwidth, Bound::Memory),

@@ -120,7 +120,7 @@ fn draw_roof(chart: &mut Chart, gpu: &GpuSpec, dtype: DType) -> Drawn {
     Ok(())
 }
 
-/// A fused kernel forms one exponential for `4·head_dim` FLOPs: where that is slower than the products, it lowers
+/// A fused kernel computes one exponential per `4·head_dim` FLOPs: where that is slower than the products, it lowers
 /// the roof.
 fn draw_exponentials(chart: &mut Chart, gpu: &GpuSpec, peak: f64, rows: &[&Row]) -> Drawn {
     let mut head_dims: Vec<_> = rows.iter().map(|row| row.head_dim).collect();
@@ -152,7 +152,7 @@ fn draw_rows(chart: &mut Chart, rows: &[&Row]) -> Drawn {
     Ok(())
 }
 
-/// Of measurements, beside those of algorithms.
+/// Colours of measured points; algorithms have others.
 const DOTS: [RGBColor; 6] = [
     RGBColor(0, 0, 0),
     RGBColor(153, 79, 0),

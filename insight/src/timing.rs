@@ -1,9 +1,9 @@
-//! Times of what a device does.
+//! Device times of calls.
 
 use ferroflash::{Backend, Error, Memory};
 
-/// Milliseconds of each of `calls` of `call`, in order. They follow each other without a pause: all are queued, with a
-/// mark between each two, before any is waited for.
+/// Milliseconds of each of `calls` runs of `call`, in order. They follow each other without a pause: all are queued,
+/// with a mark between consecutive ones, before any is waited for.
 ///
 /// # Errors
 /// Those of `call`, and [`Error::Device`].

@@ -5,7 +5,7 @@ pub const F32_BYTES: u32 = size_of::<f32>() as u32;
 /// Bytes of an f16 or bf16: of an element of q, k, v and o in the kernels that multiply on tensor cores.
 pub const HALF_BYTES: u32 = size_of::<u16>() as u32;
 
-/// Where an f32's exponent begins, and what it is 0 at.
+/// Lowest bit of an f32's exponent field, and the field's value for 2⁰.
 pub const EXPONENT_SHIFT: u32 = f32::MANTISSA_DIGITS - 1;
 pub const EXPONENT_BIAS: u32 = f32::MAX_EXP as u32 - 1;
 /// Exponent of f32's smallest normal number; `exp2` of less is 0 on the GPU.

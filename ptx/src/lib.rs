@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn instances_and_modules_match() {
-        // No more than these: what teaches and measures is not in a user's binary.
+        // And no other modules: the kernels for teaching and measuring are not in a user's binary.
         assert_eq!(MODULES.len(), instances::all().count());
         for instance in instances::all() {
             let ptx = ptx(instance.name).expect("a module for every instance");

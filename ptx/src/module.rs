@@ -3,7 +3,7 @@ use std::sync::OnceLock;
 /// The PTX module that holds one kernel, compressed.
 pub struct Module {
     entry: &'static str,
-    /// Of the text.
+    /// Bytes of the text.
     pub(crate) bytes: usize,
     /// A DEFLATE stream (RFC 1951).
     pub(crate) deflated: &'static [u8],
@@ -29,7 +29,7 @@ impl Module {
     /// Its PTX, inflated the first time.
     ///
     /// # Panics
-    /// If what [`new`](Self::new) was given is not compressed text of that size.
+    /// If the bytes given to [`new`](Self::new) are not compressed text of that size.
     pub fn text(&self) -> &str {
         self.text.get_or_init(|| {
             let text =

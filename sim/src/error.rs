@@ -1,4 +1,4 @@
-//! What can go wrong: in the text, at a launch, and while a kernel runs.
+//! Errors: in the PTX text, at a launch, and while a kernel runs.
 
 use thiserror::Error;
 

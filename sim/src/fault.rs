@@ -1,4 +1,4 @@
-//! What a kernel did wrong, and where.
+//! Faults: the error of a kernel, and its place.
 
 use std::fmt;
 
@@ -87,7 +87,7 @@ fn unstarted(clusters: u64) -> String {
     }
 }
 
-/// The kinds of fault. Each message says what happened and what would have been right.
+/// The kinds of fault. Each message says what happened and what would be right.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -125,7 +125,7 @@ pub enum FaultKind {
         now: Box<Access>,
         before: Box<Access>,
     },
-    /// What should order two accesses has a scope that leaves one of the threads out.
+    /// The synchronisation between two accesses has a scope that excludes one of the threads.
     #[error(
         "scope too small on {space} address {address:#x}: {now} and the {before} are in different CTAs, and the scope of one or of what should order them does not reach the other"
     )]

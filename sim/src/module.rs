@@ -194,7 +194,7 @@ impl Module {
     }
 }
 
-/// So many bytes of 0 on the host.
+/// `bytes` zero bytes on the host.
 fn zeroed(bytes: u64) -> Result<Vec<u8>, MemoryError> {
     let mut zeros = Vec::new();
     let reserved = zeros.try_reserve_exact(bytes as usize);
@@ -203,7 +203,7 @@ fn zeroed(bytes: u64) -> Result<Vec<u8>, MemoryError> {
     Ok(zeros)
 }
 
-/// What a launcher needs to know of a kernel.
+/// Properties of a kernel that a launcher needs.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelInfo<'m> {
     kernel: &'m Kernel,

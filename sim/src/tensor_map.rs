@@ -15,8 +15,8 @@
 //! | 64–95 | strides of dimensions 1–4, four u64, in bytes |
 //! | 96–105 | box dimensions, five u16 |
 //!
-//! What may be encoded follows `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object
-//! Management"), without interleave and with element strides of 1.
+//! The rules of encoding are those of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"),
+//! without interleave and with element strides of 1.
 
 use thiserror::Error;
 
@@ -106,7 +106,7 @@ impl Swizzle {
         }
     }
 
-    /// The shared-memory address that holds what lies at `address` without swizzle.
+    /// Shared-memory address at which the swizzle stores the data that would be at `address` without it.
     ///
     /// ```
     /// use ptx_sim::Swizzle;
@@ -120,7 +120,7 @@ impl Swizzle {
     }
 }
 
-/// What reads outside the tensor return.
+/// Value read for elements outside the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfBoundsFill {
     Zeros,
@@ -166,7 +166,7 @@ impl TensorMap {
         self.box_dims[1..].iter().map(|&d| u64::from(d)).product()
     }
 
-    /// Bytes of the whole box, which is what a load's mbarrier is told.
+    /// Bytes of the whole box, which a load announces to its mbarrier.
     pub fn box_bytes(&self) -> u64 {
         self.row_bytes() * self.rows()
     }

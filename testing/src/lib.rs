@@ -1,7 +1,8 @@
-//! What ferroflash is tested with: problems to try a backend on ([`cases`]), and the reference that its results are held to
+//! Test tools of ferroflash: problems to try a backend on ([`cases`]), and the reference that results are compared with
 //! ([`oracle`]).
 //!
-//! `ferroflash verify`, the property tests and `ferroflash bench` share it. It knows the library's interface and no backend.
+//! `ferroflash verify`, the property tests and `ferroflash bench` share them. Depends on the library's interface, and
+//! on no backend.
 
 pub mod cases;
 pub mod oracle;

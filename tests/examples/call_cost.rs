@@ -1,4 +1,4 @@
-//! What a call costs on the host, by part: the driver's launch, a kept plan, a plan of its own.
+//! Host cost of a call, by part: the driver's launch, a kept plan, a plan of its own.
 //!
 //! `cargo run --release -p ferroflash-tests --example call_cost`, on a machine with a GPU; elsewhere on a Hopper problem's
 //! plan alone.
@@ -31,7 +31,7 @@ const SEVEN_PTX: &str = "
 const CALLS: usize = 64;
 const ROUNDS: usize = 50;
 
-/// Median microseconds of a call, of which [`CALLS`] are made before `wait`.
+/// Median microseconds per call; [`CALLS`] calls are made before each `wait`.
 fn us<T>(state: &mut T, mut call: impl FnMut(&mut T), mut wait: impl FnMut(&mut T)) -> f64 {
     let mut all = Vec::new();
     for _ in 0..ROUNDS {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::paths;
 
-/// What a run of the command left.
+/// Exit code and output of a run of the command.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit code.

@@ -25,23 +25,24 @@ pub struct Scene {
     pub slopes: Vec<f32>,
 }
 
-/// What a launch left.
+/// Buffers after a launch.
 pub struct Outcome {
-    /// Filled with [`PATTERN`] before.
+    /// Output; filled with [`PATTERN`] before the launch.
     pub o: HostTensor,
-    /// As o.
+    /// Log-sum-exp; filled with [`PATTERN`] before the launch.
     pub lse: HostTensor,
-    /// The workspace with `MARGIN` bytes behind it, filled with [`PATTERN`] but for the part that the plan needs.
+    /// The workspace with `MARGIN` bytes behind it; before the launch, [`PATTERN`] except in the part that the plan
+    /// needs.
     pub workspace: Vec<u8>,
 }
 
-/// Every byte that a launch should not touch. As a number it is unlike any result.
+/// Fill of every byte that a launch should not touch. As a number it is unlike any result.
 pub const PATTERN: u8 = 0x5a;
 
 /// Bytes behind the workspace.
 const MARGIN: usize = 256;
 
-/// Which kernel a scene is for, by what it asks of the shape.
+/// Shape that the kernel under test needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub dtype: DType,
@@ -49,7 +50,7 @@ pub struct Shape {
     pub head_dim_v: usize,
 }
 
-/// Aligned to either corner.
+/// Masks aligned to either corner.
 const MASKS: [Mask; 6] = {
     let [none, causal, window, narrow] = packed_kernels::MASKS;
     let band = Mask::Band {
@@ -59,8 +60,8 @@ const MASKS: [Mask; 6] = {
     [Mask::CAUSAL_TOP_LEFT, none, causal, window, narrow, band]
 };
 
-/// Sequences of (seq_q, seq_kv): packed on operands with some rows more, or as a batch whose keys are used in part. Each
-/// `number` has other options.
+/// Sequences of (seq_q, seq_kv): packed in operands that have some rows more, or a batch whose keys are partly used.
+/// The other options depend on `number`.
 pub fn scene(shape: Shape, number: usize, sequences: &[(usize, usize)]) -> Scene {
     let batch = sequences.len();
     let is_packed = number.is_multiple_of(2);
@@ -78,20 +79,20 @@ pub fn scene(shape: Shape, number: usize, sequences: &[(usize, usize)]) -> Scene
         false => [Vec::new(), Vec::new()],
     };
     let has_used = !is_packed || number.is_multiple_of(4);
-    // Keys beyond those used would change every row; and more may be said to be used than there are.
+    // Unused keys would change every row if they were read; and the array may claim more than there are.
     let used = |(index, &(_, kv)): (usize, &(usize, usize))| {
         [kv as i32 - 3, kv as i32 / 2, kv as i32 + 5][index % 3]
     };
     let used: Vec<i32> = sequences.iter().enumerate().map(used).collect();
     let lengths = match is_packed {
-        // The longest may be promised to be longer than it is.
+        // The promised bound may be larger than the longest sequence.
         true => DeviceLengths::cu_seqlens(batch, 2 * seq_q, 2 * seq_kv).expect("short"),
         false => DeviceLengths::seqused_kv(),
     };
     let spec = CaseSpec {
         dtype: shape.dtype,
         lengths: match is_packed {
-            // Rows that no sequence has lie behind the last.
+            // Rows outside every sequence lie behind the last one.
             true => CaseLengths::one(
                 sequences.iter().map(|pair| pair.0).sum::<usize>() + 9,
                 sequences.iter().map(|pair| pair.1).sum::<usize>() + 70,
@@ -138,7 +139,7 @@ pub fn scene(shape: Shape, number: usize, sequences: &[(usize, usize)]) -> Scene
 }
 
 impl Scene {
-    /// The problem, by `variant`.
+    /// The problem, forced to run by `variant`.
     ///
     /// # Panics
     /// If it is not valid.
@@ -217,7 +218,7 @@ impl Scene {
         })
     }
 
-    /// Holds the rows of every sequence to the oracle.
+    /// Compares the rows of every sequence with the oracle's.
     ///
     /// # Panics
     /// Naming `what`, if one is wrong.
@@ -231,7 +232,8 @@ impl Scene {
         assert!(verdict.passed(), "{what}: {verdict}");
     }
 
-    /// Holds every row that no sequence has to [`PATTERN`], and the workspace to what the next launch wants.
+    /// Asserts that every row outside the sequences still holds [`PATTERN`], and that the workspace is ready for the
+    /// next launch.
     ///
     /// # Panics
     /// Naming `what`, if one was touched.

@@ -5,7 +5,7 @@ use ferroflash::backend::cuda::{Cuda, CudaDevice};
 
 use crate::not_run::not_run;
 
-/// The first GPU; without one, prints that `what` was not run on it.
+/// The first GPU; if there is none, prints that `what` was not run on it.
 ///
 /// # Panics
 /// If there is one that does not work.

@@ -1,4 +1,4 @@
-//! What the test files in `tests/` share.
+//! Tools shared by the test files in `tests/`.
 //!
 //! The test binaries also run where there is no cargo and no source tree (`cargo xtask dist`):
 //! [`paths`] finds what they need in both.

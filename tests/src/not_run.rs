@@ -1,4 +1,4 @@
-//! Saying what was not run.
+//! Reports tests that were not run.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! What tests of packed sequences try every kernel on.
+//! Runs every kernel on packed sequences: masks, lengths, and the loop over kernels.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ pub const MASKS: [Mask; 4] = [
     },
 ];
 
-/// Sequences longer than a tile beside one shorter than a warp's rows, without queries, without keys, without both.
-/// One is as long as the kernel is preferred for.
+/// Sequences longer than a tile, shorter than a warp's rows, without queries, without keys, and without both. One is
+/// long enough for the kernel to be preferred.
 pub fn mixed(instance: &Instance) -> Vec<(usize, usize)> {
     let rows = (instance.block_m * instance.cluster) as usize;
     let keys = instance.block_n as usize;

@@ -3,9 +3,9 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Names the command to test.
+/// Environment variable that names the command to test.
 pub const BINARY_VARIABLE: &str = "FERROFLASH_BIN";
-/// Names the folder that holds `examples/`.
+/// Environment variable that names the folder that holds `examples/`.
 pub const DATA_VARIABLE: &str = "FERROFLASH_DATA";
 
 /// The command `ferroflash`: `$FERROFLASH_BIN`, else the one that cargo built for this test binary.
@@ -44,8 +44,8 @@ pub fn data(file: &str) -> PathBuf {
     path
 }
 
-/// The driver that stands in for NVIDIA's, which cargo builds beside this test binary; `None` in a
-/// packed folder, which does not have it.
+/// The fake of NVIDIA's driver, which cargo builds next to this test binary; `None` in a packed folder, which does not
+/// have it.
 pub fn fake_driver() -> Option<PathBuf> {
     let this = env::current_exe().expect("a test knows its own path");
     let path = this.with_file_name("libfake_libcuda.so");

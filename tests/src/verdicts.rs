@@ -5,7 +5,7 @@ use ferroflash::{Backend, HostTensor, Variant};
 use ferroflash_testing::cases::Case;
 use ferroflash_testing::oracle::Rows;
 
-/// Runs `case` by every variant that can on `backend`, and holds all rows to the oracle.
+/// Runs `case` by every variant that can run it on `backend`, and compares all rows with the oracle's.
 ///
 /// # Panics
 /// Naming the variant and `what`, if one is wrong.
@@ -17,7 +17,7 @@ pub fn every_variant_is_right<B: Backend>(backend: &mut B, case: &mut Case, what
     });
 }
 
-/// Runs `case` by every variant that can on `backend`, and shows `look` each result, o and lse.
+/// Runs `case` by every variant that can run it on `backend`, and passes each result, o and lse, to `look`.
 ///
 /// # Panics
 /// If one cannot be run.

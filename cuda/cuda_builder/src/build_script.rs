@@ -1,4 +1,4 @@
-//! What the build script of a crate that carries PTX does.
+//! Helpers for the build script of a crate that embeds PTX.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -6,8 +6,8 @@ use std::{env, fs};
 use crate::compiler::RUSTC_VAR;
 use crate::{CudaBuilder, Error};
 
-/// Names a folder for cargo's intermediate files that several builds share. A workspace sets it for itself
-/// (`.cargo/config.toml`), so that kernels are compiled once for all of its profiles and commands.
+/// Environment variable that names a folder for cargo's intermediate files, shared by several builds. A workspace sets
+/// it for itself (`.cargo/config.toml`), so that kernels are compiled once for all of its profiles and commands.
 pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
 
 /// Compiles the kernel crate in `crate_dir` for `archs`, and returns the path of a Rust file that defines
@@ -15,7 +15,7 @@ pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
 /// bytes, and the PTX as a DEFLATE stream.
 ///
 /// Writes under `OUT_DIR` alone, or where [`TARGET_DIR_VAR`] allows it. Cargo runs the build script again when the
-/// crate or one of `others`, which its kernels are made from too, changes.
+/// crate or one of `others`, crates that its kernels depend on, changes.
 ///
 /// # Errors
 /// [`Error::NoCompiler`] if there is no GPU compiler: a build script installs none.
@@ -53,7 +53,7 @@ fn target_dir(out_dir: &Path) -> PathBuf {
         .unwrap_or_else(|| out_dir.join("gpu"))
 }
 
-/// Tells cargo why the build script fails: in one line, with what a failing program printed before it.
+/// Tells cargo why the build script fails: in one line, after the output of a program that failed.
 pub fn report(error: &dyn std::error::Error) {
     let text = error.to_string();
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));

@@ -47,8 +47,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles with the compiler that [`Compiler::find`] finds, and returns what was made; installs nothing. A kernel without `#[launch_bounds]` is refused, as the
-    /// registers it may use would be the assembler's guess.
+    /// Compiles with the compiler that [`Compiler::find`] finds, and returns the kernels; installs nothing. A kernel
+    /// without `#[launch_bounds]` is refused: the number of registers it may use would be the assembler's guess.
     pub fn build(self) -> Result<Build, Error> {
         let crate_dir = self
             .crate_dir
@@ -64,7 +64,7 @@ impl CudaBuilder {
         let compiler = Compiler::find(&crate_dir)?;
         let compile = |arch| kernels(&compiler, &crate_dir, arch, &target_dir, &output);
         let compile = &compile;
-        // Side by side, as each keeps one core busy for most of a minute.
+        // In parallel, as each keeps one core busy for most of a minute.
         let of_archs = thread::scope(|scope| {
             let compiling: Vec<_> = self
                 .archs

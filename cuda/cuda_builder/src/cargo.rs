@@ -30,12 +30,12 @@ const FLAGS: [&str; 6] = [
     "-Aunused",
 ];
 
-/// Stands in for the linker. Nothing is linked, as the assembly text is the product, but cargo takes a crate whose output
-/// is missing for one to be built again.
+/// A command that stands in for the linker. Nothing is linked, as the assembly text is the product, but cargo rebuilds
+/// a crate whose output is missing.
 const LINKER: &str =
     "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && : > \"$2\"; shift; done\n";
 
-/// Between flags in `CARGO_ENCODED_RUSTFLAGS`.
+/// Separates flags in `CARGO_ENCODED_RUSTFLAGS`.
 const FLAG_SEPARATOR: &str = "\x1f";
 
 /// Compiles the crate in `manifest_dir` for `arch` and returns the path of its PTX.
@@ -59,7 +59,7 @@ pub fn compile(
     let run = || run(compiler, manifest_dir, arch, &target_dir, &ptx);
     run()?;
     if !ptx.exists() {
-        // Cargo found nothing to do, but somebody removed the output: make it forget and do it again.
+        // Cargo rebuilt nothing, but the output was removed: remove its artifacts and build again.
         let artifacts = target_dir.join(TARGET);
         std::fs::remove_dir_all(&artifacts).map_err(Error::io(artifacts))?;
         run()?;

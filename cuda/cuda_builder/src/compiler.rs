@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::{Error, run};
 
-/// Names the compiler to use, before any other is looked for.
+/// Environment variable that names the compiler to use instead of any other.
 pub const RUSTC_VAR: &str = "FERROFLASH_RUSTC";
 
 /// First release whose LLVM knows every instruction `cuda_std` emits, as (major, minor).
@@ -25,13 +25,13 @@ const SYSTEM_RUSTC: [&str; 2] = ["/usr/bin/rustc", "/usr/local/bin/rustc"];
 pub struct Compiler {
     /// The program.
     pub rustc: PathBuf,
-    /// What `rustc --version` prints.
+    /// Output of `rustc --version`.
     pub version: String,
     /// How it was found, for people.
     pub origin: &'static str,
 }
 
-/// One place that was looked at: the compiler there, or why it does not do.
+/// A place that was searched: the compiler there, or why it is unsuitable.
 pub type Candidate = (&'static str, Result<Compiler, String>);
 
 /// Looks at every place, in order. `workspace` is any folder the workspace's toolchain file covers.
@@ -54,7 +54,7 @@ pub fn candidates(workspace: &Path) -> Vec<Candidate> {
 }
 
 impl Compiler {
-    /// The first compiler that will do. Installs nothing: that is what `install::compiler` is for.
+    /// The first suitable compiler. Installs nothing; `install::compiler` does.
     ///
     /// # Errors
     /// [`Error::NoCompiler`] says what was found wanting and which command mends it.

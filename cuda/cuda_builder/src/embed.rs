@@ -10,11 +10,11 @@ use crate::{Build, Error};
 /// The file that lists what is embedded.
 const TABLE: &str = "modules.rs";
 
-/// Beyond this level modules get one part in fifty smaller, in three times the time.
+/// Compression level. Higher levels make modules one part in fifty smaller, in three times the time.
 const LEVEL: u8 = 6;
 
 impl Build {
-    /// Writes every module into `folder`, compressed, and a Rust file beside them, whose path it returns: see
+    /// Writes every module into `folder`, compressed, and next to them a Rust file, whose path it returns: see
     /// [`build_script::embed`](crate::build_script::embed). The folder may be moved as a whole.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What can go wrong on the way from Rust to PTX.
+//! Errors on the way from Rust to PTX.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No rustc that can build `core` for the GPU; why each one that was found will not do.
+    /// No rustc that can build `core` for the GPU; for each one found, why it is unsuitable.
     #[error("no GPU compiler ({}); `cargo xtask doctor --install` in ferroflash's workspace installs one", .0.join("; "))]
     NoCompiler(Vec<String>),
-    /// A package was installed and lacks the program it is known for.
+    /// A package was installed, but lacks the program it should contain.
     #[error("{package} ships no {name}")]
     NoTool {
         name: &'static str,
@@ -53,7 +53,7 @@ impl Error {
 mod tests {
     use super::*;
 
-    /// A build script hands it to cargo, which shows one line.
+    /// A build script hands the error to cargo, which shows one line.
     #[test]
     fn a_missing_compiler_is_told_in_one_line() {
         let reasons = ["the workspace toolchain: it has no rust-src".to_owned()];

@@ -14,12 +14,11 @@
 //! Nothing here installs anything, but for the module `install`, which the feature of that name adds and no build script
 //! asks for.
 //!
-//! Keeps the names of Rust-CUDA's `cuda_builder`. The steps, one module each: find a compiler that can build
-//! `core` for the GPU ([`compiler`]); run cargo with it (`cargo`); write the directives rustc cannot emit
-//! ([`ptx::finish`]); cut the text into one module per kernel ([`ptx::split`]); describe them in
-//! [`manifest`]. A crate that carries PTX calls [`build_script::embed`] from its build script. For whoever wants PTX
-//! checked, [`tool`] finds NVIDIA's programs, [`ptxas`] assembles and reads the
-//! report, [`nvdisasm`] takes apart what came of it.
+//! Keeps the names of Rust-CUDA's `cuda_builder`. The steps, one module each: find a compiler that can build `core` for
+//! the GPU ([`compiler`]); run cargo with it (`cargo`); write the directives rustc cannot emit ([`ptx::finish`]); cut
+//! the text into one module per kernel ([`ptx::split`]); describe them in [`manifest`]. A crate that carries PTX calls
+//! [`build_script::embed`] from its build script. To check PTX, [`tool`] finds NVIDIA's programs, [`ptxas`] assembles
+//! and reads the report, [`nvdisasm`] disassembles the result.
 
 pub mod build_script;
 mod builder;

@@ -1,4 +1,4 @@
-//! What a build made.
+//! The manifest: the kernels of a build, with their resources.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Name of the file that describes a build, beside its PTX.
+/// Name of the file that describes a build, in the folder of its PTX.
 pub const FILE_NAME: &str = "manifest.json";
 
 /// The kernels of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct Build {
-    /// What compiled it: `rustc --version`.
+    /// The compiler, as `rustc --version` prints it.
     pub compiler: String,
     pub kernels: Vec<Kernel>,
 }
@@ -41,7 +41,7 @@ pub struct Kernel {
     pub dynamic_shared_bytes: Option<u32>,
     /// The module, in the folder of the manifest.
     pub ptx: PathBuf,
-    /// What ptxas reported for each architecture it was asked for; empty where it was not run.
+    /// Resources that ptxas reported, one entry per architecture; empty where it was not run.
     #[cfg_attr(
         feature = "manifest",
         serde(default, skip_serializing_if = "Vec::is_empty")
@@ -49,7 +49,7 @@ pub struct Kernel {
     pub resources: Vec<Resources>,
 }
 
-/// What ptxas reports about a kernel.
+/// Resources of a kernel as ptxas reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct Resources {
@@ -65,7 +65,7 @@ pub struct Resources {
     pub spill_load_bytes: u32,
     /// Warnings and performance notes, whole lines.
     pub notes: Vec<String>,
-    /// What its main loops are made of, where the machine code was taken apart.
+    /// The main loops, where the machine code was disassembled.
     #[cfg_attr(
         feature = "manifest",
         serde(default, skip_serializing_if = "Option::is_none")
@@ -77,9 +77,9 @@ pub struct Resources {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "manifest", derive(Serialize, Deserialize))]
 pub struct MainLoops {
-    /// The matrix instruction by which they are known: `HGMMA` or `HMMA`.
+    /// The matrix instruction that identifies them: `HGMMA` or `HMMA`.
     pub instruction: String,
-    /// How many of it they hold; 0 if there is no such loop.
+    /// Number of these instructions in the loops; 0 if there is no such loop.
     pub count: u32,
     /// Instructions in them that load from or store to local memory.
     pub local_accesses: u32,
@@ -119,7 +119,7 @@ impl Build {
     }
 }
 
-/// Writes `text` unless the file already holds it, so that what depends on the file's age is not rebuilt.
+/// Writes `text` unless the file already holds it, so that builds which depend on the file's age do not run again.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());

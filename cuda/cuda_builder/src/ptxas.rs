@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::manifest::Resources;
 use crate::{Error, run};
 
-/// Assembles `ptx` for `arch` and reads what ptxas says of it. The machine code goes to `cubin`.
+/// Assembles `ptx` for `arch` and returns ptxas's report. The machine code goes to `cubin`.
 pub fn assemble(ptxas: &Path, ptx: &Path, arch: &str, cubin: &Path) -> Result<Resources, Error> {
     let mut command = Command::new(ptxas);
     command.args(["--verbose", &format!("--gpu-name={arch}")]);

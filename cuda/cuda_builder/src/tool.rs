@@ -8,9 +8,9 @@ use crate::{Error, run};
 /// A program of the CUDA toolkit.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool {
-    /// What it is called.
+    /// Name of the program.
     pub name: &'static str,
-    /// The environment variable that names the one to use, before any other is looked for.
+    /// Environment variable that names the program to use instead of any other.
     pub variable: &'static str,
     /// The PyPI package that ships it, with its version.
     pub package: &'static str,

@@ -1,4 +1,4 @@
-//! What the trampolines reach until a driver is loaded.
+//! Functions that the trampolines jump to until a driver is loaded.
 
 use crate::{CuResult, load, symbols};
 use std::ffi::{c_char, c_int, c_uint};
@@ -13,7 +13,7 @@ pub(crate) extern "C" fn not_found() -> CuResult {
     CuResult::NOT_FOUND
 }
 
-/// `cuInit`: loads the driver, then does what was asked.
+/// `cuInit`: loads the driver, then initialises it.
 pub(crate) extern "C" fn init(flags: c_uint) -> CuResult {
     match load() {
         // SAFETY: the slot now holds the driver's own function, which takes any flags.

@@ -1,4 +1,4 @@
-//! What a driver function returns.
+//! Result codes of driver functions.
 
 use crate::symbols::{cuGetErrorName, cuGetErrorString};
 use std::ffi::{CStr, c_char, c_uint};
@@ -50,7 +50,7 @@ impl std::error::Error for DriverError {}
 
 type TextFunction = unsafe extern "C" fn(c_uint, *mut *const c_char) -> CuResult;
 
-/// What the driver calls a result code, if it knows it.
+/// The driver's text for a result code, if it knows the code.
 fn driver_text(code: c_uint, text_of: TextFunction) -> Option<&'static str> {
     let mut text = ptr::null();
     // SAFETY: `text` is writable; before a driver is loaded the fallback answers.

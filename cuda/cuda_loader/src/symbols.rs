@@ -18,7 +18,7 @@ driver_symbols! {
         fn cuDriverGetVersion(version: *mut c_int) = crate::fallback::driver_version;
         /// The name of a result code, such as `CUDA_ERROR_INVALID_VALUE`.
         fn cuGetErrorName(code: c_uint, name: *mut *const c_char) = crate::fallback::error_text;
-        /// What a result code means.
+        /// Description of a result code.
         fn cuGetErrorString(code: c_uint, text: *mut *const c_char) = crate::fallback::error_text;
 
         /// One attribute of a device; `attribute` is a `CUdevice_attribute`.

@@ -62,7 +62,7 @@ pub enum CUtensorMapL2Promotion {
     BYTES_256 = 3,
 }
 
-/// What TMA writes for elements outside the tensor.
+/// Value that TMA writes for elements outside the tensor.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CUtensorMapFloatOobFill {

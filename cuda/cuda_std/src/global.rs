@@ -22,7 +22,7 @@ pub unsafe fn store(address: u64, value: f32) {
 /// As [`store`].
 #[inline(always)]
 pub unsafe fn store_bits(address: u64, value: u32) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's; the bits of a word are those of an f32.
     unsafe { store(address, f32::from_bits(value)) }
 }
 
@@ -173,6 +173,6 @@ pub unsafe fn load(address: u64) -> f32 {
 /// As [`load`].
 #[inline(always)]
 pub unsafe fn load_bits(address: u64) -> u32 {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's; an f32 may have any bits.
     unsafe { load(address) }.to_bits()
 }

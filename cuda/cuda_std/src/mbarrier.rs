@@ -73,7 +73,7 @@ pub unsafe fn arrive_at_if(condition: bool, barrier: u32, rank: u32) {
     }
 }
 
-/// As [`wait`], and what other blocks of the cluster wrote before their [`arrive_publish`] is visible then
+/// As [`wait`]; then writes of other blocks of the cluster before their [`arrive_publish`] are visible
 /// (`.acquire.cluster`).
 ///
 /// # Safety

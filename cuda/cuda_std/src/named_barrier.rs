@@ -16,7 +16,7 @@ unsafe extern "unadjusted" {
 /// The whole warp reaches the same call, and the barrier gets exactly `threads` arrivals.
 #[inline(always)]
 pub unsafe fn sync(id: u32, threads: u32) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller vouches that the whole warp is here, and for the number of arrivals.
     unsafe { barrier_sync(id, threads) }
 }
 
@@ -26,6 +26,6 @@ pub unsafe fn sync(id: u32, threads: u32) {
 /// As [`sync`].
 #[inline(always)]
 pub unsafe fn arrive(id: u32, threads: u32) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller vouches that the whole warp is here, and for the number of arrivals.
     unsafe { barrier_arrive(id, threads) }
 }

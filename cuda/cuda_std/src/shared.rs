@@ -69,7 +69,7 @@ pub unsafe fn store(address: u32, value: f32) {
 /// As [`load`].
 #[inline(always)]
 pub unsafe fn load_bits(address: u32) -> u32 {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's; an f32 may have any bits.
     unsafe { load(address) }.to_bits()
 }
 
@@ -106,7 +106,7 @@ pub unsafe fn fetch_add(address: u32, value: u32) -> u32 {
 /// As [`load4`].
 #[inline(always)]
 pub unsafe fn load4_bits(address: u32) -> [u32; 4] {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's; an f32 may have any bits.
     unsafe { load4(address) }.map(f32::to_bits)
 }
 

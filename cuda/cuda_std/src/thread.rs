@@ -1,6 +1,6 @@
 //! Where a thread is in its block and grid, and the block-wide barrier.
 //!
-//! Launches here are one-dimensional: a kernel works out its own coordinates from linear indices.
+//! Launches here are one-dimensional: a kernel computes its own coordinates from linear indices.
 
 use core::arch::nvptx::{_block_dim_x, _block_idx_x, _grid_dim_x, _thread_idx_x};
 

@@ -8,8 +8,8 @@ use core::arch::asm;
 
 /// The address of parameter `index` (a constant expression) of kernel `name`, a tensor map passed by value.
 ///
-/// rustc would copy the parameter to local memory; the hardware wants it where the launch put it. Worked out
-/// anew at each use, as two instructions are cheaper than a pair of registers that lives through the kernel.
+/// rustc would copy the parameter to local memory; the hardware wants it where the launch put it. The address is
+/// computed at each use: two instructions are cheaper than a pair of registers that lives through the kernel.
 #[macro_export]
 macro_rules! tensor_map_parameter {
     ($name:ident, $index:expr) => {{

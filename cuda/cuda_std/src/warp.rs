@@ -86,7 +86,8 @@ pub unsafe fn sync_warp() {
 pub unsafe fn reduce_max<const LANES: u32>(mut value: f32) -> f32 {
     let mut lane_mask = LANES / 2;
     while lane_mask > 0 {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that all lanes are here; they run the loop together, as its trip count is a
+        // constant.
         value = max(value, unsafe { shuffle_xor(value, lane_mask) });
         lane_mask /= 2;
     }
@@ -101,7 +102,7 @@ pub unsafe fn reduce_max<const LANES: u32>(mut value: f32) -> f32 {
 pub unsafe fn reduce_sum<const LANES: u32>(mut value: f32) -> f32 {
     let mut lane_mask = LANES / 2;
     while lane_mask > 0 {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: as in `reduce_max`.
         value += unsafe { shuffle_xor(value, lane_mask) };
         lane_mask /= 2;
     }

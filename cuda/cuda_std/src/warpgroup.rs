@@ -19,7 +19,7 @@ unsafe extern "unadjusted" {
 /// All 32 lanes must reach the same call.
 #[inline(always)]
 pub unsafe fn index() -> u32 {
-    // SAFETY: forwarded to the caller; the index is the same in all lanes.
+    // SAFETY: the caller vouches that all lanes are here; the index is the same in all of them.
     unsafe { uniform(thread_idx_x() / THREADS) }
 }
 
@@ -32,7 +32,7 @@ pub unsafe fn index() -> u32 {
 /// have.
 #[inline(always)]
 pub unsafe fn release_registers<const REGISTERS: u32>() {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller vouches for the warps and for `REGISTERS`.
     unsafe { setmaxnreg_dec(REGISTERS) }
 }
 
@@ -42,6 +42,6 @@ pub unsafe fn release_registers<const REGISTERS: u32>() {
 /// As [`release_registers`], with `REGISTERS` not below what they have; others must release enough.
 #[inline(always)]
 pub unsafe fn acquire_registers<const REGISTERS: u32>() {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller vouches for the warps, for `REGISTERS` and for what others release.
     unsafe { setmaxnreg_inc(REGISTERS) }
 }

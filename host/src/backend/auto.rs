@@ -95,7 +95,7 @@ impl Backend for Auto {
     }
 
     unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller's contract is this function's.
         with_chosen!(&mut self.chosen, backend => unsafe { backend.launch(plan, operands) })
     }
 
@@ -121,7 +121,8 @@ enum MarkOf {
     Cpu(Instant),
 }
 
-/// Runs `$body` with the memory that was chosen and a thing of it, else `$foreign`.
+/// Runs `$body` with the chosen memory and the matching variant of a buffer or mark; with any other variant,
+/// `$foreign`.
 macro_rules! with_own {
     ($chosen:expr, $thing:expr, $kind:ident, ($backend:ident, $own:ident) => $body:expr, $foreign:expr) => {
         match ($chosen, $thing) {
@@ -235,7 +236,7 @@ mod tests {
                 .all(|o| (o - 2.0).abs() < 1e-6)
         );
 
-        // Of one type, and yet another's.
+        // The second is of the same type, but another value's.
         let mut other = Auto::new();
         assert!(on_auto.download(other.memory()).is_err());
         assert!(forward(&mut other, &on_auto, &on_auto, &on_auto, &options).is_err());

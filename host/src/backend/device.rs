@@ -16,7 +16,7 @@ pub trait Device: Memory {
     #[doc(hidden)]
     const FAMILIES: &'static [Family] = &Family::ALL;
 
-    /// What this device is.
+    /// Name, compute capability and limits of this device.
     fn info(&self) -> &DeviceInfo;
 
     /// Queues one launch. The device keeps the kernel it loads for the next launch.
@@ -38,14 +38,14 @@ pub trait Device: Memory {
     #[doc(hidden)]
     fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error>;
 
-    /// What the launches since the last call did, if this device counts. For the project's own teaching and tests.
+    /// Counts of the launches since the last call, if this device counts. For the project's own teaching and tests.
     #[doc(hidden)]
     fn take_counts(&mut self) -> Option<Counts> {
         None
     }
 }
 
-/// What launches did.
+/// Counts summed over launches.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -72,7 +72,7 @@ pub struct Launch<'a> {
     pub params: &'a [&'a [u8]],
 }
 
-/// What a device is.
+/// Name, compute capability and limits of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
@@ -86,9 +86,9 @@ pub struct DeviceInfo {
     pub multiprocessors: u32,
     /// Memory of the device, in bytes, where that is a fixed size.
     pub memory_bytes: Option<u64>,
-    /// What runs it: a driver and its version, or the simulator.
+    /// Driver and its version, or the simulator.
     pub driver: String,
-    /// Where the device is plugged in, `domain:bus:device.function` in hexadecimal, as `nvidia-smi` and NVML name it
-    /// too. `None` where no hardware is, or its driver does not tell.
+    /// PCI address of the device, `domain:bus:device.function` in hexadecimal, as in `nvidia-smi` and NVML. `None` if
+    /// there is no hardware, or its driver does not tell.
     pub pci_bus_id: Option<String>,
 }

@@ -16,14 +16,14 @@ use crate::{
 
 /// Runs problems with the embedded kernels on a [`Device`].
 ///
-/// Where a launch is given no workspace of its own it has one on the device, and copies slopes and cu_seqlens there for
-/// which it is given no address; nothing else is allocated beside what the caller asks for.
+/// A launch without a workspace from the caller uses one of this backend's on the device; slopes and cu_seqlens without
+/// an address are copied there. Nothing else is allocated except what the caller asks for.
 pub struct Gpu<D: Device> {
     device: D,
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
     workspace: OwnWorkspace<D::Buffer>,
-    /// Where kernels write an lse that nobody wants.
+    /// Receives an lse that nobody wants, since kernels always write it.
     unwanted_lse: OwnWorkspace<D::Buffer>,
     tensor_maps: TensorMaps,
     slopes: Uploads<f32, D::Buffer>,
@@ -56,7 +56,7 @@ impl<D: Device> Gpu<D> {
         &self.device
     }
 
-    /// What the device is.
+    /// Name, compute capability and limits of the device.
     pub fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
@@ -84,7 +84,7 @@ impl<D: Device> Gpu<D> {
         Ok(arrays)
     }
 
-    /// What the device can run, within the limit that was set.
+    /// The device's capabilities, within the limit that was set.
     pub fn gpu_capabilities(&self) -> GpuCapabilities {
         let info = self.device.info();
         GpuCapabilities::new(
@@ -137,11 +137,11 @@ impl<D: Device> Backend for Gpu<D> {
             workspace,
         };
         for step in plan.steps() {
-            // SAFETY: forwarded to the caller, who vouches for the operands and for a workspace that is given; the
-            // backend's own is used by this stream alone.
+            // SAFETY: the caller vouches for the operands and for a given workspace; the backend's own is used by this
+            // stream alone.
             let launched = unsafe { self.step(step, &places) };
             if launched.is_err() {
-                // It may have stopped in the middle, with tiles drawn.
+                // The launch may have stopped midway, with some tiles already taken from the counter.
                 self.workspace.give_up();
             }
             launched?;
@@ -156,7 +156,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 }
 
-/// Where a launch's kernels find what they read and write.
+/// Addresses that a launch's kernels read from and write to.
 struct Places<'a> {
     problem: &'a Problem,
     operands: &'a Operands,
@@ -177,7 +177,7 @@ impl<D: Device> Gpu<D> {
         let Shape {
             batch, heads, seq, ..
         } = problem.o().shape;
-        // o has an element for each of these rows, so that their number fits.
+        // o has at least one element for each of these rows, so their number fits.
         let bytes = batch * heads * seq * size_of::<f32>();
         self.unwanted_lse.address(&mut self.device, bytes)
     }
@@ -246,7 +246,7 @@ impl<D: Device> Gpu<D> {
             grid: step.grid,
             params,
         };
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller's contract is this function's; entry, grid and block size are those of the plan's step.
         unsafe { self.device.launch(&launch) }
     }
 }

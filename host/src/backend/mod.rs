@@ -1,4 +1,4 @@
-//! What runs a problem.
+//! Backends: the CPU, GPUs and the simulated GPU.
 
 #[cfg(feature = "cuda")]
 mod auto;
@@ -53,11 +53,11 @@ pub trait Backend: Sealed {
     /// The memory this backend computes in.
     fn memory(&mut self) -> &mut Self::Memory;
 
-    /// What this backend can run.
+    /// Capabilities of this backend, from which [`Plan`] chooses a variant.
     fn capabilities(&self) -> Capabilities;
 
-    /// How this backend runs `problem` on operands at addresses that are multiples of 16 bytes. For others see
-    /// [`Plan::for_operands`].
+    /// The plan that runs `problem` here on operands at addresses that are multiples of 16 bytes. For other addresses
+    /// see [`Plan::for_operands`].
     ///
     /// # Errors
     /// [`Error::Argument`] if no variant, or not the forced one, can run it here.
@@ -79,8 +79,9 @@ pub trait Backend: Sealed {
     /// * Slopes and cu_seqlens that the host knows, for which `operands` has no address, are copied
     ///   to the device: allocated, written, waited for. The copy is known by the value in the problem and its clones
     ///   ([`AlibiSlopes`](crate::AlibiSlopes), [`CuSeqlens`](crate::CuSeqlens)) and kept while one of them lives, at most
-    ///   128 of slopes and 128 of cu_seqlens, of which the oldest go first. Whatever is copied first frees what was
-    ///   copied for values that live no more. On a GPU without memory pools, allocating and freeing wait for the device.
+    ///   128 of slopes and 128 of cu_seqlens, of which the oldest are freed first. The next copy to be made also frees
+    ///   those whose values have been dropped. On a GPU without memory pools, allocating and freeing wait for the
+    ///   device.
     ///
     /// # Errors
     /// [`Error::Argument`] if the plan was made for another kind of device, or an address cannot be that of its operand;
@@ -157,7 +158,7 @@ pub trait Backend: Sealed {
     /// As for [`launch`](Self::launch).
     unsafe fn forward_raw(&mut self, problem: &Problem, operands: &Operands) -> Result<(), Error> {
         let plan = Plan::for_operands(problem, &self.capabilities(), operands)?;
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the plan was made for these operands, which the caller vouches for.
         unsafe { self.launch(&plan, operands) }
     }
 }

@@ -11,7 +11,7 @@ static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
 /// Runs `work` on the pool that the calling thread belongs to, else on one that this process shares.
 ///
-/// Rayon's own global pool is not used: nobody can tell which process its threads are in.
+/// Rayon's own global pool is not used: it does not tell which process its threads are in.
 pub(super) fn install<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if rayon::current_thread_index().is_some() {
         return work();
@@ -32,7 +32,7 @@ fn shared() -> Option<Arc<ThreadPool>> {
             *shared = Some((made_by, Arc::clone(&pool)));
             return Some(pool);
         }
-        // Its threads are the parent's: there is nobody to tell that it is over.
+        // Its threads are the parent's, and cannot be told to end.
         std::mem::forget(pool);
     }
     let pool = Arc::new(ThreadPoolBuilder::new().build().ok()?);

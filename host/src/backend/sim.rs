@@ -44,12 +44,12 @@ pub struct SimDevice {
     schedule_seed: u64,
     checks: Checks,
     counts: Counts,
-    /// What each launch did, in order, once somebody wants to know.
+    /// Statistics of each launch, in order; `None` until the first call of [`take_statistics`](Self::take_statistics).
     statistics: Option<Vec<KernelStatistics>>,
     info: DeviceInfo,
 }
 
-/// What one launch of a kernel did.
+/// Statistics of one launch of a kernel.
 #[derive(Clone, Debug)]
 pub struct KernelStatistics {
     /// The kernel's entry.
@@ -204,7 +204,7 @@ unsafe impl Memory for SimDevice {
         buffer.size_bytes
     }
 
-    /// Not if another device allocated it, whose addresses mean something else.
+    /// `false` if another device allocated it: its addresses mean something else.
     fn owns(&self, buffer: &SimBuffer) -> bool {
         Arc::ptr_eq(&self.memory, &buffer.memory)
     }

@@ -7,27 +7,27 @@ use kernels_gpu::wgmma::tensor_map::{ForwardMaps, TensorMap, TensorMapSpec};
 use super::device::Device;
 use crate::Error;
 
-/// Most maps that are kept: of some hundred layers, in a quarter of a MiB.
+/// Most maps that are kept: enough for some hundred layers, in a quarter of a MiB.
 const CAPACITY: usize = 1024;
 
-/// The tensor maps of launches before, as models call again with the same shapes at the same addresses.
+/// Tensor maps of earlier launches: models call again with the same shapes at the same addresses.
 ///
 /// A map depends on nothing but its specification, so none is ever out of date.
 #[derive(Default)]
 pub(crate) struct TensorMaps {
     encoded: HashMap<Key, TensorMap, FixedState>,
-    /// Those of the last launch, which the next one may well repeat.
+    /// The maps of the last launch, which the next one often repeats.
     last: Option<([Key; OPERANDS], [TensorMap; OPERANDS])>,
 }
 
-/// What a map depends on.
+/// Everything that a map depends on.
 type Key = (DType, TensorMapSpec);
 
-/// Operands of a launch that TMA reaches.
+/// Number of operands that TMA reads or writes in a launch: q, k, v and o.
 const OPERANDS: usize = 4;
 
 impl TensorMaps {
-    /// What the operands of a launch are encoded to, in the order of the kernel's parameters.
+    /// The tensor maps of a launch's operands, in the order of the kernel's parameters.
     ///
     /// # Errors
     /// [`Error::Device`] if the device refuses one.
@@ -48,7 +48,7 @@ impl TensorMaps {
         Ok(maps)
     }
 
-    /// What `spec` is encoded to, by `device` if it has not been yet.
+    /// The tensor map of `spec`, encoded by `device` unless it is kept already.
     ///
     /// # Errors
     /// [`Error::Device`] if the device refuses it.

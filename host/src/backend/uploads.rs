@@ -4,11 +4,11 @@ use bytemuck::{NoUninit, cast_slice};
 
 use crate::{Error, Memory};
 
-/// Copies in device memory of small host arrays that problems share. Each is made once, and kept while the array lives
-/// and fewer than [`CAPACITY`] came after it.
+/// Copies of small host arrays in device memory, shared by problems. Each is made once, and kept while the array lives
+/// and fewer than [`CAPACITY`] newer ones were made.
 ///
-/// An array is known by its place, not by its values: comparing it costs nothing at a launch, and a place
-/// is not used again while it is remembered here.
+/// An array is identified by its address, not by its values: that costs nothing at a launch, and an address is not
+/// reused while it is remembered here.
 pub(super) struct Uploads<T, B> {
     made: Vec<(Weak<[T]>, B)>,
 }

@@ -1,11 +1,12 @@
 use crate::{Error, Memory};
 
-/// The device memory that a backend's own launches work in: zeroed when it is made, and left fit for the next launch by
-/// each that succeeds.
+/// Device memory for the workspaces of a backend's own launches: zeroed when it is allocated; each launch that succeeds
+/// leaves it fit for the next.
 ///
-/// A CUDA graph keeps addresses, so memory that a launch has used is kept although larger memory has taken its place.
+/// CUDA graphs keep addresses, so memory that a launch has used is kept even after a larger allocation replaces it,
+/// until a launch fails ([`give_up`](Self::give_up)).
 pub(super) struct OwnWorkspace<B> {
-    /// The last one is the largest, and the one in use.
+    /// Allocations; the last one is the largest, and the one in use.
     buffers: Vec<(usize, B)>,
 }
 
@@ -41,7 +42,7 @@ impl<B> OwnWorkspace<B> {
         Ok(memory.address(buffer))
     }
 
-    /// Gives up what a failed launch may have left in the middle.
+    /// Discards the workspace, which a failed launch may have left in an intermediate state.
     pub fn give_up(&mut self) {
         self.buffers.clear();
     }

@@ -102,7 +102,7 @@ impl AlibiSlopes {
         values[batch * self.batch_stride() + head]
     }
 
-    /// The same slopes with the values that lie on the device, unchecked.
+    /// The same slopes with `values`, which were read from the device and are not checked.
     pub(super) fn with_values(&self, values: &[f32]) -> Self {
         Self {
             values: Some(values.into()),
@@ -120,7 +120,7 @@ impl AlibiSlopes {
         if self.is_batched { self.heads } else { 0 }
     }
 
-    /// What a device copy holds; `None` if only the device has the values.
+    /// The values to copy to the device; `None` if they are only there.
     pub(crate) fn values(&self) -> Option<&Arc<[f32]>> {
         self.values.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What the backward pass is asked for.
+//! The backward pass as a problem: options, operands and their checks.
 
 use super::check::{check_equal, check_outer_shape};
 use super::{ForwardOptions, Operation, Problem};
@@ -8,7 +8,7 @@ use crate::spec::{Shape, TensorSpec};
 /// Default of [`BackwardOptions::workspace_limit_bytes`].
 pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 512 << 20;
 
-/// What the gradients are of, and how they may be computed.
+/// The forward pass to differentiate, and how its gradients may be computed.
 ///
 /// ```
 /// use ferroflash::{BackwardOptions, ForwardOptions, Mask};
@@ -21,9 +21,9 @@ pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 512 << 20;
 pub struct BackwardOptions {
     /// The options of the forward pass whose gradients are asked for. dq, dk and dv get the axis order of its `o_layout`.
     pub forward: ForwardOptions,
-    /// Whether two runs give the same bits. Else dq may be summed in an order that differs between runs.
+    /// Whether two runs must give the same bits. If not, the order in which dq is summed may differ between runs.
     pub deterministic: bool,
-    /// How many bytes of workspace a kernel may ask for beyond what grows with the rows of q; kernels that need more are
+    /// Bytes of workspace that a kernel may need beyond those that grow with the rows of q; kernels that need more are
     /// not run.
     pub workspace_limit_bytes: usize,
 }
@@ -66,10 +66,10 @@ impl From<&ForwardOptions> for BackwardOptions {
     }
 }
 
-/// The tensors that the backward pass has beside q, k and v.
+/// The tensors of the backward pass other than q, k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GradientSpecs {
-    /// What the forward pass computed, `[batch, heads_q, seq_q, head_dim_v]`.
+    /// Output of the forward pass, `[batch, heads_q, seq_q, head_dim_v]`.
     pub o: TensorSpec,
     /// The loss's gradient by o, of o's shape.
     pub d_o: TensorSpec,
@@ -111,7 +111,8 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Checks a backward pass whose gradients are yet to be made: dense, in the layout of `options.forward`, of q's dtype.
+    /// Checks a backward pass whose gradients are not allocated yet: dense, in the layout of `options.forward`, of q's
+    /// dtype.
     ///
     /// # Errors
     /// As for [`backward`](Self::backward).
@@ -136,7 +137,7 @@ impl Problem {
         Self::backward(q, k, v, specs, options)
     }
 
-    /// The tensors of a backward pass; `None` of a forward pass.
+    /// The tensors of a backward pass; `None` for a forward pass.
     pub fn gradients(&self) -> Option<&GradientSpecs> {
         self.as_backward().map(|backward| &backward.specs)
     }

@@ -1,4 +1,4 @@
-//! What a problem's operands and options must satisfy.
+//! Requirements on a problem's operands and options.
 
 use super::{CuSeqlens, DeviceLengths, ForwardOptions, MAX_HEAD_DIM, SEQ_LIMIT};
 use crate::Error;
@@ -78,7 +78,7 @@ pub(super) fn check_outer_shape(
     check_equal(argument, "seq_q", spec.shape.seq, q.shape.seq, "q")
 }
 
-/// Refuses to write a tensor of which two elements may lie at one address.
+/// Refuses an output tensor of which two elements may share an address.
 pub(super) fn check_apart(argument: &'static str, spec: &TensorSpec) -> Result<(), Error> {
     if spec.may_overlap() {
         return Err(Error::argument(
@@ -108,7 +108,7 @@ pub(super) fn check_sizes(argument: &'static str, spec: &TensorSpec) -> Result<(
     Ok(())
 }
 
-/// Refuses operands that `packed` does not describe.
+/// Refuses operands whose shapes do not match `packed`.
 pub(super) fn check_packing(
     packed: &CuSeqlens,
     q: &TensorSpec,
@@ -142,7 +142,7 @@ pub(super) fn check_packing(
     Ok(())
 }
 
-/// Refuses operands that cannot be packed as `lengths` say.
+/// Refuses operands whose shapes do not match `lengths`.
 pub(super) fn check_device_lengths(lengths: &DeviceLengths, q: &TensorSpec) -> Result<(), Error> {
     if lengths.is_packed() {
         check_is_packed(q)?;

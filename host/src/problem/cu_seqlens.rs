@@ -3,16 +3,16 @@ use std::sync::Arc;
 use super::SEQ_LIMIT;
 use crate::{Error, Shape};
 
-/// Where sequences of different lengths lie that are packed one after the other (varlen).
+/// Row offsets of sequences of different lengths, packed one after the other (varlen).
 ///
 /// q, k, v and o are then packed tensors, `[total, heads, dim]`, which this crate holds as tensors of
 /// batch 1 ([`Shape::packed`]): sequence `b` has the rows `q()[b]..q()[b + 1]` of q, o and lse and
 /// `kv()[b]..kv()[b + 1]` of k and v. lse is `[heads_q, total_q]`. A length may be 0. Each sequence
 /// attends to itself alone, and masks and ALiBi are aligned to its own bottom-right corner.
 ///
-/// The values are kept on the host, where they are checked once. Clones share them, and a GPU backend copies them to the
-/// device at the first launch that needs them and reuses the copy for as long as a clone lives: make one value for all
-/// layers of a step. That first copy allocates and waits; engines that have the arrays on the device already say so by
+/// The values are kept on the host, where they are checked once. Clones share them, and a GPU backend copies them to
+/// the device at the first launch that needs them and reuses the copy for as long as a clone lives: make one value for
+/// all layers of a step. That first copy allocates and waits; engines whose arrays are already on the device use
 /// [`DeviceLengths`](crate::DeviceLengths).
 ///
 /// ```
@@ -26,14 +26,14 @@ use crate::{Error, Shape};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CuSeqlens {
-    /// Of q, then of k and v; `batch + 1` each.
+    /// cu_seqlens of q, then of k and v; `batch + 1` each.
     values: Arc<[i32]>,
     longest_q: usize,
     longest_kv: usize,
 }
 
 impl CuSeqlens {
-    /// Running sums of the sequences' lengths, `batch + 1` each, from 0 on.
+    /// Cumulative sums of the sequences' lengths, `batch + 1` each, starting at 0.
     ///
     /// # Errors
     /// [`Error::Argument`] on `cu_seqlens_q` or `cu_seqlens_kv` if one does not start with 0, decreases,
@@ -68,17 +68,17 @@ impl CuSeqlens {
         Self::new(&q, &kv)
     }
 
-    /// Sequences.
+    /// Number of sequences.
     pub fn batch(&self) -> usize {
         self.values.len() / 2 - 1
     }
 
-    /// First row of each sequence of q, and the number of rows.
+    /// First row of each sequence of q, then the number of rows.
     pub fn q(&self) -> &[i32] {
         &self.values[..=self.batch()]
     }
 
-    /// First row of each sequence of k and v, and the number of rows.
+    /// First row of each sequence of k and v, then the number of rows.
     pub fn kv(&self) -> &[i32] {
         &self.values[self.batch() + 1..]
     }
@@ -103,7 +103,7 @@ impl CuSeqlens {
         self.longest_kv
     }
 
-    /// What a device copy holds: q's, then that of k and v.
+    /// The values to copy to the device: q's array, then that of k and v.
     pub(crate) fn values(&self) -> &Arc<[i32]> {
         &self.values
     }
@@ -121,7 +121,7 @@ impl Shape {
     }
 }
 
-/// Length of the longest sequence.
+/// Checks one array and returns the length of its longest sequence.
 fn check(argument: &'static str, values: &[i32]) -> Result<usize, Error> {
     let refused = |wrong, allowed: &str| Err(Error::argument(argument, wrong, allowed));
     match values {

@@ -1,4 +1,4 @@
-//! How long the sequences of a problem are, and who knows it.
+//! Lengths of a problem's sequences, known to the host or to the device alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub enum Lengths {
     Packed(CuSeqlens),
     /// Lengths that lie in the backend's memory and are never read by the host.
     OnDevice(DeviceLengths),
-    /// What the arrays of [`OnDevice`](Self::OnDevice) hold: [`Problem::with_known_arrays`](super::Problem::with_known_arrays).
+    /// Values of the arrays of [`OnDevice`](Self::OnDevice):
+    /// [`Problem::with_known_arrays`](super::Problem::with_known_arrays).
     #[doc(hidden)]
     Known(KnownLengths),
 }
@@ -38,17 +39,17 @@ impl From<DeviceLengths> for Lengths {
 /// ([`Operands`](crate::Operands)).
 ///
 /// A launch neither reads nor waits for them on the host, so they may be the result of work queued before, and may
-/// change between two launches of a CUDA graph. As nobody has checked them, kernels clamp what they read, with `total`
-/// the rows of the operand: `begin` to `0..=total`, `end` to `begin..=total`, and lengths to the longest that is promised
-/// here. Wrong values give wrong results in the rows they describe, and no access outside an operand. Rows of o and lse
-/// that no sequence has are not written.
+/// change between two launches of a CUDA graph. As they are not checked, kernels clamp what they read, with `total` the
+/// rows of the operand: `begin` to `0..=total`, `end` to `begin..=total`, and lengths to the longest promised here.
+/// Wrong values give wrong results in the rows they describe, and no access outside an operand. Rows of o and lse
+/// outside every sequence are not written.
 ///
 /// ```
 /// use ferroflash::DeviceLengths;
 /// # fn main() -> Result<(), ferroflash::Error> {
 /// // Up to 64 packed sequences of at most 2048 queries and keys.
 /// let packed = DeviceLengths::cu_seqlens(64, 2048, 2048)?;
-/// // A cache of keys that is filled in part.
+/// // A KV cache that is partly filled.
 /// let cache = DeviceLengths::seqused_kv();
 /// assert!(packed.is_packed() && !cache.is_packed());
 /// # Ok(())
@@ -60,7 +61,7 @@ pub struct DeviceLengths {
     has_seqused_kv: bool,
 }
 
-/// What the host knows of packed sequences.
+/// Bounds on packed sequences, as far as the host knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackedBounds {
     batch: usize,
@@ -69,8 +70,8 @@ struct PackedBounds {
 }
 
 impl DeviceLengths {
-    /// `batch` packed sequences of at most `longest_q` query rows and `longest_kv` keys, by two arrays i32 `[batch + 1]`
-    /// ([`Operands::cu_seqlens`](crate::Operands::cu_seqlens)) of running sums from 0 on.
+    /// `batch` packed sequences of at most `longest_q` query rows and `longest_kv` keys, described by two i32 arrays
+    /// `[batch + 1]` of cumulative sums from 0 on ([`Operands::cu_seqlens`](crate::Operands::cu_seqlens)).
     ///
     /// The bounds decide how many tiles are looked at and which kernel is best: as FlashAttention's `max_seqlen_q` and
     /// `max_seqlen_k`.
@@ -101,7 +102,7 @@ impl DeviceLengths {
         })
     }
 
-    /// Batch entries of which the first rows of k and v alone are used, as many as an array i32 `[batch]` says
+    /// Batch entries of which only the first rows of k and v are used, their number given by an i32 array `[batch]`
     /// ([`Operands::seqused_kv`](crate::Operands::seqused_kv)). Masks and ALiBi are aligned to the used rows.
     pub fn seqused_kv() -> Self {
         Self {
@@ -110,7 +111,7 @@ impl DeviceLengths {
         }
     }
 
-    /// The same, and of each sequence's rows of k and v the first alone are used, as [`seqused_kv`](Self::seqused_kv).
+    /// Adds the array of [`seqused_kv`](Self::seqused_kv): only the first rows of each sequence of k and v are used.
     pub fn and_seqused_kv(self) -> Self {
         Self {
             has_seqused_kv: true,
@@ -128,17 +129,17 @@ impl DeviceLengths {
         self.has_seqused_kv
     }
 
-    /// Sequences, query rows of the longest and keys of the longest, if they are packed.
+    /// Number of sequences, query rows of the longest and keys of the longest, if they are packed.
     pub(crate) fn packed_bounds(&self) -> Option<[usize; 3]> {
         let bounds = self.packed?;
         Some([bounds.batch, bounds.longest_q, bounds.longest_kv])
     }
 }
 
-/// What arrays in the backend's memory hold. Those that a problem does not have are not looked at.
+/// Values of the arrays in the backend's memory. Arrays that a problem does not have are ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownArrays<'a> {
-    /// Of q, and of k and v, `batch + 1` elements each.
+    /// cu_seqlens of q, and of k and v, `batch + 1` elements each.
     pub cu_seqlens: [&'a [i32]; 2],
     /// `batch` elements.
     pub seqused_kv: &'a [i32],
@@ -159,12 +160,13 @@ pub struct KnownLengths {
 pub(super) struct Extent {
     pub q_rows: Range<usize>,
     pub kv_rows: Range<usize>,
-    /// Rows of k and v after those, which `seqused_kv` leaves out.
+    /// Rows of k and v after `kv`, which `seqused_kv` leaves unused.
     pub unused_kv: usize,
 }
 
 impl KnownLengths {
-    /// The sequences that `arrays` describe, of `lengths` and operands with `batch` entries of `rows` rows of q and of k.
+    /// The sequences that `arrays` describe, for these `lengths` and operands of `batch` entries with `rows` rows of q
+    /// and of k.
     pub(super) fn new(
         lengths: &DeviceLengths,
         arrays: &KnownArrays<'_>,
@@ -206,7 +208,7 @@ impl KnownLengths {
         self.sequences.len()
     }
 
-    /// As many rows of q, and of k and v, as no sequence exceeds.
+    /// Upper bounds on the rows of a sequence: of q, and of k and v.
     pub(super) fn longest(&self) -> [usize; 2] {
         self.longest
     }

@@ -1,6 +1,6 @@
-//! One attention problem: operands by shape and stride, what is computed of them, and how long its sequences are.
+//! One attention problem: shapes and strides of its operands, the operation, and the lengths of its sequences.
 //!
-//! Knows nothing of what runs it, of kernels or of addresses.
+//! Independent of backends, kernels and addresses.
 
 mod alibi;
 mod backward;
@@ -41,8 +41,8 @@ pub const SEQ_LIMIT: usize = Band::OPEN as usize;
 
 /// One checked problem: the operands' shapes and strides, and what to compute.
 ///
-/// A value of this type is valid on every backend; only whether a kernel exists for it is left to
-/// find out. It says nothing about where the operands lie: see [`Operands`](crate::Operands).
+/// A value of this type is valid on every backend; what is left open is whether a kernel exists for it. It does not
+/// hold the operands' addresses: see [`Operands`](crate::Operands).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     attention: Attention,
@@ -50,7 +50,7 @@ pub struct Problem {
     force: Option<Variant>,
 }
 
-/// The inputs of attention and what is computed of them, whatever the operation.
+/// Inputs and options that all operations share.
 #[derive(Clone, Debug, PartialEq)]
 struct Attention {
     q: TensorSpec,
@@ -61,7 +61,7 @@ struct Attention {
     lengths: Lengths,
 }
 
-/// What is asked for.
+/// The operation, with its outputs.
 #[derive(Clone, Debug, PartialEq)]
 enum Operation {
     /// o, and lse if it is wanted.
@@ -130,7 +130,7 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Checks a problem whose o is yet to be made: dense, in the layout of `options`, of q's dtype.
+    /// Checks a problem whose o is not allocated yet: dense, in the layout of `options`, of q's dtype.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -171,7 +171,7 @@ impl Problem {
         }
     }
 
-    /// Whether lse is wanted of a call that makes its own output.
+    /// Whether a call that allocates its outputs returns lse.
     pub fn lse(&self) -> bool {
         match &self.operation {
             Operation::Forward { lse, .. } => *lse,
@@ -220,9 +220,9 @@ impl Problem {
         self.q().shape.heads / self.k().shape.heads
     }
 
-    /// Floating-point operations of the matrix products over visible pairs: of the two of the forward pass
-    /// `2 · pairs · (head_dim + head_dim_v)` a head, of the five of the backward pass `2 · pairs · (3 · head_dim + 2 ·
-    /// head_dim_v)`.
+    /// Floating-point operations of the matrix products over visible pairs: per head,
+    /// `2 · pairs · (head_dim + head_dim_v)` for the two of the forward pass,
+    /// `2 · pairs · (3 · head_dim + 2 · head_dim_v)` for the five of the backward pass.
     ///
     /// # Panics
     /// If only the device knows the lengths.
@@ -259,8 +259,8 @@ impl Problem {
         forward.iter().sum::<f64>() + lse + gradients
     }
 
-    /// The same problem with what its arrays in the backend's memory hold: the host then knows its sequences and slopes
-    /// as kernels see them.
+    /// The same problem with the values that its arrays in the backend's memory hold: the host then knows its sequences
+    /// and slopes as kernels see them.
     ///
     /// # Panics
     /// If an array is shorter than it has to be.

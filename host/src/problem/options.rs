@@ -1,14 +1,14 @@
 use super::{AlibiSlopes, CuSeqlens, Lengths, Mask, Variant};
 use crate::Layout;
 
-/// What to compute beside the tensors themselves.
+/// Options of attention: everything but the tensors.
 ///
-/// # How large scores may be
-/// On the CPU any score may be that is finite in f32. GPU kernels subtract a row's largest score from the others in one
-/// rounding together with the change of base, as FlashAttention-2 does, so where scores are so large that f32 holds them
-/// to some dozens of nats only, the difference of a score to itself is off by that much. A row is right while its largest
-/// score is below 1.8e8 in size for f16, and below 1.4e9 for bf16 and f32 (2²⁸ and 2³¹ bits); beyond, o may be 0 or NaN
-/// and lse ±∞ (`tests/tests/score_limits.rs`). `q · k` before it is scaled has to be finite in f32 there, too.
+/// # Range of scores
+/// The CPU takes any score that is finite in f32. GPU kernels subtract a row's largest score from the others in one
+/// rounding together with the change of base, as FlashAttention-2 does; for scores so large that f32 resolves only
+/// dozens of nats, even the difference of a score to itself is off by that much. A row is right while its largest score
+/// is below 1.8e8 in size for f16, and below 1.4e9 for bf16 and f32 (2²⁸ and 2³¹ bits); beyond, o may be 0 or NaN and
+/// lse ±∞ (`tests/tests/backends/score_limits.rs`). GPU kernels also need `q · k` before scaling to be finite in f32.
 ///
 /// ```
 /// use ferroflash::{ForwardOptions, Mask};
@@ -26,11 +26,11 @@ pub struct ForwardOptions {
     pub softcap: Option<f32>,
     /// Biases that grow with distance, added to scores after softmax_scale and softcap.
     pub alibi: Option<AlibiSlopes>,
-    /// How long the sequences are, and whether they are packed.
+    /// Lengths of the sequences, and whether they are packed.
     pub lengths: Lengths,
     /// Axis order of the output tensor in memory.
     pub o_layout: Layout,
-    /// Whether [`forward`](crate::forward) gives lse, too; so unless it is set to `false`.
+    /// Whether [`forward`](crate::forward) returns lse too; `true` by default.
     pub lse: bool,
     /// Runs this kernel variant instead of the preferred one.
     pub force: Option<Variant>,

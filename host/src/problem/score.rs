@@ -2,9 +2,9 @@ use super::AlibiSlopes;
 
 /// How `q · k` becomes a score, in this order.
 ///
-/// Whoever computes scores takes this apart by name, without `..`, so that an option added here does not compile until
-/// each has said what it makes of it: the kernels' parameters (`plan/params.rs`), the CPU (`backend/cpu/score.rs`), the
-/// oracle (`testing/src/oracle/score.rs`) and its yardstick (`testing/src/oracle/naive.rs`).
+/// Code that computes scores destructures this by name, without `..`, so that it does not compile after an option is
+/// added until it handles that option: the kernels' parameters (`plan/params.rs`), the CPU (`backend/cpu/score.rs`),
+/// the oracle (`testing/src/oracle/score.rs`) and its yardstick (`testing/src/oracle/naive.rs`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     /// Multiplies `q · k`.
@@ -16,8 +16,8 @@ pub struct Score {
 }
 
 impl Score {
-    /// Whether query heads may make different scores of the same products, so that a tile of several would have to know
-    /// which head a row belongs to.
+    /// Whether query heads may turn the same products into different scores, so that a tile of several heads would have
+    /// to know which head a row belongs to.
     pub fn differs_by_head(&self) -> bool {
         let Self {
             softmax_scale: _,

@@ -5,7 +5,7 @@ use kernels_gpu::abi::Band;
 use super::lengths::Extent;
 use super::{Lengths, Problem};
 
-/// Where the rows of one batch entry are, and what its queries see.
+/// Rows of one batch entry, and the keys its queries see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     /// Index along the operands' batch axis: 0 where sequences are packed.
@@ -52,7 +52,7 @@ impl Sequence {
 }
 
 impl Problem {
-    /// Batch entries: sequences, packed or not.
+    /// Number of batch entries: sequences, packed or not.
     pub fn batch(&self) -> usize {
         match self.lengths() {
             Lengths::Dense => self.q().shape.batch,
@@ -64,12 +64,12 @@ impl Problem {
         }
     }
 
-    /// Query rows of the longest sequence, or as many as none exceeds.
+    /// Query rows of the longest sequence, or an upper bound.
     pub fn seq_q(&self) -> usize {
         self.longest()[0]
     }
 
-    /// Keys of the longest sequence, or as many as none exceeds.
+    /// Keys of the longest sequence, or an upper bound.
     pub fn seq_kv(&self) -> usize {
         self.longest()[1]
     }
@@ -80,7 +80,7 @@ impl Problem {
             Lengths::Dense => rows,
             Lengths::Packed(packed) => [packed.longest_q(), packed.longest_kv()],
             Lengths::OnDevice(lengths) => match lengths.packed_bounds() {
-                // A promise beyond the operands promises nothing.
+                // A bound beyond the operands' rows adds nothing.
                 Some([_, q, kv]) => [q.min(rows[0]), kv.min(rows[1])],
                 None => rows,
             },
@@ -154,7 +154,7 @@ impl Problem {
     /// If only the device knows the lengths.
     pub fn visible_pairs(&self) -> u128 {
         match self.lengths() {
-            // All alike.
+            // All sequences have the same lengths.
             Lengths::Dense if self.batch() == 0 => 0,
             Lengths::Dense => self.batch() as u128 * self.sequence(0).visible_pairs(),
             _ => self.sequences().map(|s| s.visible_pairs()).sum(),

@@ -25,7 +25,7 @@ impl Variant {
         [Self::Wgmma, Self::Mma, Self::Simt, Self::Tiled].into_iter()
     }
 
-    /// Its name in words and messages.
+    /// Its name in messages and on the command line.
     pub const fn name(self) -> &'static str {
         match self.family() {
             None => "tiled",
@@ -33,7 +33,7 @@ impl Variant {
         }
     }
 
-    /// The family of kernels that it is; none on the CPU.
+    /// Its family of kernels; none on the CPU.
     pub(crate) const fn family(self) -> Option<Family> {
         match self {
             Self::Tiled => None,
@@ -43,7 +43,7 @@ impl Variant {
         }
     }
 
-    /// The variant that is a family of kernels; none if problems are never given to it.
+    /// The variant that runs kernels of `family`; none for families of helper kernels.
     #[doc(hidden)]
     pub fn of_family(family: Family) -> Option<Self> {
         Self::all().find(|variant| variant.family() == Some(family))

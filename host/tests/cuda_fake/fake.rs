@@ -23,7 +23,7 @@ pub struct Fake {
 
 /// Loads the fake driver in place of the real one.
 ///
-/// It lies beside the tests where cargo builds them. A folder that `xtask dist` packed does not have it.
+/// Cargo builds it next to the tests. A folder that `xtask dist` packed does not have it.
 pub fn fake() -> Option<Fake> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

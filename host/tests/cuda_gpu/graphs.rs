@@ -55,7 +55,7 @@ impl Drop for Stream {
 struct Graph(sys::CUgraphExec);
 
 impl Graph {
-    /// What `work` queues on `stream`.
+    /// Captures the launches that `work` queues on `stream`.
     fn capture(stream: &Stream, work: impl FnOnce()) -> Self {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_GLOBAL;
         let mut graph = ptr::null_mut();

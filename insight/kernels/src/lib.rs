@@ -1,5 +1,5 @@
-//! Kernels to learn and to measure from: the steps that lead to ferroflash's own ([`ladder`]), and what a GPU can do
-//! ([`probe`]). They are a crate of their own, so that no user of ferroflash carries them.
+//! Kernels for teaching and measuring: the steps that lead to ferroflash's own ([`ladder`]), and probes of a GPU's
+//! rates ([`probe`]). They are a crate of their own, so that no user of ferroflash carries them.
 //!
 //! Compiled twice, as `kernels-gpu` is: to PTX, with the kernels; and for the host, without them.
 #![no_std]

@@ -93,7 +93,7 @@ impl Head {
         }
     }
 
-    /// What entry (`i`, `j`) of P is multiplied with.
+    /// Dropout factor of entry (`i`, `j`) of P; 1 without dropout.
     pub(super) fn dropout_factor(&self, i: usize, j: usize) -> f32 {
         self.dropout
             .map_or(1.0, |dropout| dropout.factor(i, j) as f32)
@@ -130,27 +130,27 @@ pub(super) fn accumulate(o: &mut [f32], rescale: f32, weight: f32, v: &[f32]) {
     }
 }
 
-/// Output and log-sum-exp in memory, and the matrices a rung keeps there besides.
+/// Output and log-sum-exp in memory, and the other matrices that a rung keeps there.
 pub struct Run {
     pub o: Matrix,
-    /// Nats.
+    /// Log-sum-exp, in nats.
     pub lse: Matrix,
     /// S and P, where they are stored.
     pub scores: Vec<Matrix>,
-    /// Row statistics that are stored besides lse.
+    /// Row statistics other than lse that are stored.
     pub stats: Vec<Matrix>,
 }
 
-/// What a rung took, and how far from exact it ended.
+/// Traffic and error of a rung.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     pub rung: &'static str,
     pub formula: &'static str,
-    /// How often S was moved between memory and chip, P counted as S; 0 if it never was.
+    /// Transfers of all of S between memory and chip, P counted as S; 0 if it never was moved.
     pub passes_over_scores: f64,
-    /// How often K (and V) was read.
+    /// Reads of all of K (and V).
     pub passes_over_keys: f64,
-    /// How often O was read or written.
+    /// Reads and writes of all of O.
     pub passes_over_output: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
@@ -188,7 +188,7 @@ impl Rung {
         Self::Fa2,
     ];
 
-    /// In words.
+    /// Name for output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unfused(Softmax::Naive) => "unfused, naive softmax",
@@ -200,7 +200,7 @@ impl Rung {
         }
     }
 
-    /// What it computes.
+    /// Its formula, for output.
     pub const fn formula(self) -> &'static str {
         match self {
             Self::Unfused(softmax) => softmax.formula(),
@@ -210,7 +210,7 @@ impl Rung {
         }
     }
 
-    /// Computes `head` without looking at the result.
+    /// Computes `head`, without checking the result.
     pub fn compute(self, head: &Head) -> Run {
         match self {
             Self::Unfused(softmax) => unfused::run(head, softmax),

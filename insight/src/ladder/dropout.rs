@@ -1,5 +1,5 @@
-//! Dropout on P whose pattern is a function of row and column, so that an algorithm may visit the entries in any
-//! order, and a backward pass may form them again, without storing the pattern.
+//! Dropout on P whose pattern is a function of row and column, so that an algorithm may visit the entries in any order,
+//! and a backward pass may recompute them, without storing the pattern.
 
 use ferroflash::Error;
 
@@ -24,8 +24,7 @@ impl Dropout {
         Ok(Self { probability, seed })
     }
 
-    /// What entry (`row`, `col`) of P is multiplied with: 0 where it is dropped, else `1 / (1 − p)`, which keeps the
-    /// expectation.
+    /// Factor of entry (`row`, `col`) of P: 0 if it is dropped, else `1 / (1 − p)`, which preserves the expectation.
     pub fn factor(&self, row: usize, col: usize) -> f64 {
         let counter = (row as u64) << 32 | col as u64;
         let uniform = (mix(counter ^ mix(self.seed)) >> 11) as f64 / (1u64 << 53) as f64;

@@ -29,10 +29,10 @@ pub fn run(head: &Head) -> Run {
                     .iter()
                     .map(|s| (s - finite(new_max)).exp())
                     .collect();
-                // What O was divided by, in units of the new maximum.
+                // The divisor of the stored O, in units of the new maximum.
                 let old_sum = *sum * (*max - finite(new_max)).exp();
                 let new_sum = old_sum + p.iter().sum::<f32>();
-                // A row that has seen no key yet divides by nothing.
+                // A row that has seen no key yet is not divided.
                 let norm = if new_sum == 0.0 { 0.0 } else { 1.0 / new_sum };
                 accumulate(acc_o.row_mut(i), old_sum * norm, 0.0, k.row(0));
                 for (j, key) in keys.clone().enumerate() {
@@ -54,7 +54,7 @@ pub fn run(head: &Head) -> Run {
     }
 }
 
-/// FlashAttention stores m and l, and no lse: it is formed here for the comparison, outside the count.
+/// FlashAttention stores m and l, and no lse: lse is computed here for the comparison, outside the count.
 fn log_sum_exp(row_max: &Matrix, row_sum: &Matrix, seq: usize) -> Matrix {
     let (max, sum) = (row_max.clone().into_values(), row_sum.clone().into_values());
     let lse = max.iter().zip(&sum).map(|(m, l)| m + l.ln());

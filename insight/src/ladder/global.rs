@@ -74,12 +74,12 @@ impl Matrix {
         self.traffic.get_mut().written_bytes += (elements * size_of::<f32>()) as u64;
     }
 
-    /// What was moved so far.
+    /// Bytes moved so far.
     pub fn traffic(&self) -> Traffic {
         self.traffic.get()
     }
 
-    /// How often the whole matrix was moved, in either direction.
+    /// Transfers of the whole matrix, in either direction.
     pub fn passes(&self) -> f64 {
         let Traffic {
             read_bytes,

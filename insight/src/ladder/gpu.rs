@@ -39,15 +39,15 @@ pub struct Rung {
     pub dtype: &'static str,
     /// Kernels it launches.
     pub kernels: Vec<&'static str>,
-    /// Median time of all its kernels together; none on a simulator, whose time means nothing.
+    /// Median time of all its kernels together; `None` on a simulator, whose time means nothing.
     pub ms: Option<f64>,
-    /// 10¹² floating-point operations of the two products a second.
+    /// Rate of the two products, 10¹² FLOP/s.
     pub tflops: Option<f64>,
-    /// What the device counted, if it does.
+    /// The device's counts, if it counts.
     pub counts: Option<Counts>,
-    /// What the algorithm moves between memory and the chip, by [`cost`]; caches serve part of it.
+    /// Bytes that the algorithm moves between memory and the chip, by [`cost`]; caches serve part of them.
     pub bytes: u64,
-    /// How many times faster than the rung before.
+    /// Speed relative to the rung before.
     pub speed_up: Option<f64>,
     /// Largest |o − o64| of the rows that were compared.
     pub largest_error: f64,
@@ -210,7 +210,7 @@ fn options() -> ForwardOptions {
     ForwardOptions::new().o_layout(Layout::Bhsd)
 }
 
-/// Median milliseconds of `run`, once it has run; none of no runs.
+/// Median milliseconds of `runs` timed runs, after one that is not; `None` for 0 runs.
 fn time<D: Device>(
     gpu: &mut Gpu<D>,
     runs: usize,
@@ -262,7 +262,7 @@ fn ladder_rung<D: Device>(
             let launch = Launch {
                 kernel: instances::find(name).expect("the ladder names its kernels"),
                 ptx: modules::of,
-                // Blocks loop over what is more than a grid.
+                // Blocks loop where there is more work than a grid can hold.
                 grid: blocks(size).min(i32::MAX as u64) as u32,
                 params: &[bytemuck::bytes_of(&params)],
             };
@@ -286,16 +286,16 @@ fn ladder_rung<D: Device>(
     Ok(measured.rung(steps.name, DType::F32, kernels, cost.into_iter().sum()))
 }
 
-/// What running a rung showed.
+/// Measurements of one rung.
 struct Measured {
     ms: Option<f64>,
     counts: Option<Counts>,
-    /// Largest error, and largest error over allowed error.
+    /// Largest error, and largest ratio of error to allowed error.
     errors: (f64, f64),
 }
 
 impl Measured {
-    /// The rung, yet without its speed-up over another.
+    /// The rung, without its speed-up over another yet.
     fn rung(
         self,
         name: &'static str,
@@ -399,8 +399,8 @@ mod tests {
         }
     }
 
-    /// What the simulator sees warps ask for is what the cost model says, where every operand goes straight to
-    /// global memory in whole sectors.
+    /// Where every operand goes straight to global memory in whole sectors, the bytes that the simulator counts equal
+    /// those of the cost model.
     #[test]
     fn the_cost_models_bytes_are_asked_for() {
         let size = Size {

@@ -30,7 +30,7 @@ impl<'a> Row<'a> {
         self.values.iter().copied()
     }
 
-    /// How often it was read.
+    /// Number of times it was read.
     pub fn passes(&self) -> u32 {
         self.passes.get()
     }
@@ -93,7 +93,7 @@ impl Softmax {
         }
     }
 
-    /// What it computes.
+    /// Its formula, for output.
     pub const fn formula(self) -> &'static str {
         match self {
             Self::Naive => "yᵢ = exp(xᵢ) / Σⱼ exp(xⱼ)",

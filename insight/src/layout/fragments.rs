@@ -1,4 +1,4 @@
-//! Which lane holds which element, and in which register.
+//! Fragment maps: which lane holds which element, and in which register.
 
 use kernels_gpu::layout::fragment::{self, TILE_K, TILE_M, TILE_N};
 use kernels_gpu::layout::swizzle::VEC16_ELEMS;
@@ -18,7 +18,7 @@ pub enum MmaOperand {
     C,
 }
 
-/// What one `ldmatrix.x4` of the kernels loads.
+/// Operand that one `ldmatrix.x4` of the kernels loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LdmatrixOperand {
     /// Q, to be operand A.
@@ -29,8 +29,7 @@ pub enum LdmatrixOperand {
     V,
 }
 
-/// A grid of `rows` × `columns` from who holds what: each element's place is computed by `place` for every thread and
-/// value below the counts.
+/// A grid of `rows` × `columns` labelled by holder: `place` gives the row and column of each value of each thread.
 fn grid(
     (title, axes): (String, (&str, &str)),
     (rows, columns): (usize, usize),
@@ -93,11 +92,11 @@ pub fn mma(operand: MmaOperand) -> Grid {
     }
 }
 
-/// Why P needs no way through shared memory: two neighbouring accumulator tiles of S, packed pairwise, are operand A of
-/// O = P V, lane by lane.
+/// Why P needs no detour through shared memory: two neighbouring accumulator tiles of S, packed pairwise, are operand A
+/// of O = P V, lane by lane.
 ///
-/// Each cell names lane and element of A, and the element of tile `S0` or `S1` with the same place; its lane too, were it
-/// another.
+/// Each cell names lane and element of A, and the element of tile `S0` or `S1` with the same place; its lane too, if
+/// that were another.
 pub fn identity() -> Grid {
     let elements = 8;
     let place = |lane, v| fragment::operand_a(lane, v / 2, v % 2);

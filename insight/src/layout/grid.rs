@@ -12,12 +12,12 @@ pub struct Cell {
 /// Red, green, blue.
 pub type Rgb = (u8, u8, u8);
 
-/// What a cell's colour stands for.
+/// Meaning of a cell's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// A lane of a warp: a hue for each four neighbours, darker from the first to the last.
+    /// A lane of a warp: one hue per four neighbours, darker from the first to the last.
     Lane(u32),
-    /// A group of four banks, one of eight: a hue each.
+    /// One of the eight groups of four banks: one hue each.
     BankGroup(u32),
     /// Not accessed, or not there.
     None,
@@ -48,14 +48,14 @@ fn hue(index: u32, lightness: f64) -> Rgb {
     (channel(0.0), channel(8.0), channel(4.0))
 }
 
-/// Rows of cells with a title, names for the axes, and what there is to say.
+/// Rows of cells with a title, names for the axes, and notes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     pub title: String,
-    /// What the rows and the columns are.
+    /// Labels of the rows and of the columns.
     pub axes: (String, String),
     pub rows: Vec<Vec<Cell>>,
-    /// Printed below.
+    /// Notes, printed below.
     pub notes: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ pub enum Storage {
     Swizzled,
 }
 
-/// What a warp does with the tile in one instruction.
+/// Access of a warp to the tile by one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `ldmatrix.x4` of Q.
@@ -32,7 +32,7 @@ pub enum Access {
     Accumulator,
 }
 
-/// Rows of the pictures: what one access reaches.
+/// Rows of the pictures: the rows that one access reaches.
 const ROWS: u32 = 16;
 
 impl Storage {
@@ -123,7 +123,7 @@ pub fn tile(head_dim: usize, storage: Storage, access: Access) -> Result<Grid, E
             storage.offset(head_dim, row, piece) + byte
         })
         .collect();
-    // What the first phase reaches is coloured: conflicts are between lanes served together.
+    // Cells that the first phase reaches are coloured: conflicts are between lanes served together.
     let phase = banks::lanes_per_phase(access.bytes()).min(offsets.len());
     for (lane, offset) in offsets[..phase].iter().enumerate() {
         let place = offset / VEC16_BYTES;
@@ -158,7 +158,7 @@ pub fn swizzle_mode(mode: SwizzleMode) -> Grid {
     let pieces = LINE_BYTES / VEC16_BYTES;
     let lines = 8;
     let cell = |line: u32, column: u32| {
-        // The swizzle is its own inverse: what lies here comes from where it would be moved to.
+        // The swizzle is its own inverse: the bytes stored here are those whose place would be swizzled to here.
         let plain = mode.apply(line * LINE_BYTES + column * VEC16_BYTES);
         let (row, piece) = (plain / row_bytes, plain % row_bytes / VEC16_BYTES);
         Cell {

@@ -7,7 +7,7 @@ use super::grid::{Colour, Grid};
 
 const MARGIN: i32 = 24;
 const CELL_HEIGHT: i32 = 24;
-/// Of a character, at the size of the text.
+/// Width of a character at the size of the text.
 const CHARACTER_WIDTH: i32 = 8;
 const LINE_HEIGHT: i32 = 20;
 const FONT: (&str, i32) = ("monospace", 13);

@@ -1,7 +1,7 @@
-//! What a GPU can do, measured: the roof of `ferroflash roofline --device measured`.
+//! Measured peak rates of a GPU: the roof of `ferroflash roofline --device measured`.
 //!
-//! Each rate comes from a kernel that does one thing ([`kernels_insight::probe`]). A probe is timed only if what it leaves is
-//! right, and the fastest of several runs counts: a roof is what cannot be exceeded.
+//! Each rate comes from a kernel that does one thing ([`kernels_insight::probe`]). A probe is timed only if its result
+//! is right, and the fastest of several runs counts: a roof cannot be exceeded.
 
 mod unit;
 
@@ -22,12 +22,12 @@ use ferroflash::backend::{Device, Launch};
 use ferroflash::plan::instance_unfit;
 use ferroflash::{Backend, Error, Gpu, Tensor};
 
-/// How hard to try.
+/// Sizes and repetitions of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Bytes to copy: several times the L2 cache, so that memory is what is measured.
     pub copy_bytes: u64,
-    /// Milliseconds a run of an arithmetic probe takes, about.
+    /// Approximate milliseconds of a run of an arithmetic probe.
     pub run_ms: f64,
     /// Runs, of which the fastest counts.
     pub runs: usize,
@@ -184,7 +184,7 @@ impl<D: Device> Probe<D> {
         unsafe { launch(gpu, self.unit.kernel(), self.blocks, &params) }
     }
 
-    /// Whether `steps` steps leave what they must, in every block.
+    /// Whether every block's result after `steps` steps is right.
     fn check(&mut self, gpu: &mut Gpu<D>, steps: u32) -> Result<(), Error> {
         let mut found = vec![f32::NAN; self.blocks as usize * self.task.elements];
         let bytes = bytemuck::cast_slice_mut(&mut found);
@@ -209,7 +209,7 @@ impl<D: Device> Probe<D> {
 
 /// Steps of the run whose result is compared.
 const CHECKED_STEPS: u32 = 3;
-/// Growth of the number of steps until a run is long enough to say how many are wanted.
+/// Factor by which the number of steps grows until a run is long enough to extrapolate from.
 const GROWTH: u32 = 8;
 /// Most steps of a run.
 const MAX_STEPS: u32 = 1 << 28;
@@ -269,7 +269,7 @@ fn copy_kernel() -> &'static Instance {
     instances::find("probe_copy").expect("the copy has a kernel")
 }
 
-/// Whether `words` words arrive, and none more.
+/// Whether `words` words arrive, and no more.
 fn check_copy<D: Device>(gpu: &mut Gpu<D>, words: u64) -> Result<(), Error> {
     let bytes = (words * WORD_BYTES) as usize;
     // Two words behind the copied ones must stay as they are.
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
     use ferroflash::backend::sim::Sim;
 
-    /// What every probe leaves in the simulator, with its checks on.
+    /// The results of every probe in the simulator, with its checks on.
     #[test]
     fn probes_compute_what_they_claim() {
         let mut sim = Sim::new();
@@ -333,7 +333,7 @@ mod tests {
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
-    /// A result after another number of steps is not taken for right.
+    /// A result after another number of steps is not accepted.
     #[test]
     fn a_step_too_few_is_noticed() {
         for unit in Unit::ALL {

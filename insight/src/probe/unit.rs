@@ -1,4 +1,4 @@
-//! The arithmetic units that are measured, and what each of their probes has to leave.
+//! The arithmetic units that are measured, and the expected results of their probes.
 
 use kernels_gpu::instances::Instance;
 use kernels_insight::config::probe::{
@@ -24,13 +24,13 @@ pub enum Unit {
     Wgmma,
 }
 
-/// What a unit's probe is given, and what it has to leave.
+/// Inputs of a unit's probe, and the size of its result.
 pub(super) struct Task {
-    /// A and B, or one element each where there are none.
+    /// A and B; one element each where a probe has no matrices.
     pub operands: [HostTensor; 2],
     pub factor: f32,
     pub term: f32,
-    /// Elements a block leaves.
+    /// Elements of a block's result.
     pub elements: usize,
     /// f32 operations or exponentials of a block in a step.
     pub operations: f64,
@@ -64,7 +64,7 @@ impl Unit {
         }
     }
 
-    /// Matrices D a block leaves, each the same.
+    /// Matrices D of a block's result, all equal.
     fn matrices(self) -> u32 {
         match self {
             Self::Fma | Self::Exp2 => 0,
@@ -115,7 +115,7 @@ impl Unit {
         })
     }
 
-    /// What each block has to leave after `steps`, and how far from it a result may lie.
+    /// Each block's expected result after `steps` steps, with its tolerance.
     pub(super) fn expected(self, task: &Task, steps: u32) -> Vec<(f64, f64)> {
         let links = steps * LINKS;
         let link = |x: f32| x.mul_add(task.factor, task.term);
@@ -138,7 +138,7 @@ impl Unit {
         }
     }
 
-    /// steps · A · B, and how far from it f32 sums may lie.
+    /// `steps` · A · B, with the tolerance of f32 sums.
     fn product(self, task: &Task, steps: u32) -> Vec<(f64, f64)> {
         let [m, n, k] = self.sizes();
         let [a, b] = [0, 1].map(|index: usize| task.operands[index].to_f32(Layout::Bhsd));

@@ -1,10 +1,10 @@
-//! What every operation of attention is launched with.
+//! Launch parameters that all attention operations share.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::{LengthsParams, MaskParams, ScoreParams, TensorArg};
 
-/// The inputs of attention, and what is computed of them, whatever the operation.
+/// Inputs and options of attention.
 ///
 /// `P[b, h, i, :] = softmax(score(q[b, h, i, :] · k[b, h', j, :]))ⱼ` with `h' = h / (heads_q / heads_kv)`, over the
 /// visible keys `j`.
@@ -20,9 +20,9 @@ pub struct AttentionParams {
     pub batch: u32,
     pub heads_q: u32,
     pub heads_kv: u32,
-    /// Rows of a sequence of q; where lengths differ, of the longest.
+    /// Query rows of each sequence; of the longest if lengths differ.
     pub seq_q: u32,
-    /// Rows of a sequence of k and v; where lengths differ, of the longest.
+    /// Keys of each sequence; of the longest if lengths differ.
     pub seq_kv: u32,
     pub head_dim: u32,
     pub head_dim_v: u32,

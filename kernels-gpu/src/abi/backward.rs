@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::tensor::DeviceAddress;
 use super::{AttentionParams, TensorArg};
 
-/// What the gradients of a row's scores take from the whole row: two arrays of f32 in the order of lse,
+/// The two terms of a row that the gradients of its scores need: f32 arrays in the order of lse,
 /// `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -16,7 +16,7 @@ pub struct RowTerms {
     pub delta: u64,
 }
 
-/// Parameters of the kernel that computes [`RowTerms`], of every row of o.
+/// Parameters of the kernel that computes [`RowTerms`] for every row of o.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct DeltaParams {
@@ -26,7 +26,7 @@ pub struct DeltaParams {
     pub lse: u64,
     /// The loss's gradient by lse, laid out as lse; `None` is 0.
     pub d_lse: Option<DeviceAddress>,
-    /// Written.
+    /// The output.
     pub terms: RowTerms,
     /// Axes of o.
     pub batch: u32,
@@ -35,8 +35,8 @@ pub struct DeltaParams {
     pub dim: u32,
 }
 
-/// Parameters of the kernels that compute dq, dk and dv. With `p` a probability, `dz = p · (d_o · v − delta)` and dx = dz
-/// times a softcap's derivative,
+/// Parameters of the kernels that compute dq, dk and dv. With `p` a probability, `dz = p · (d_o · v − delta)` and `dx`
+/// the product of dz and the softcap's derivative (1 without softcap),
 ///
 /// `dq[i] = softmax_scale · Σⱼ dx · k[j]`, `dk[j] = softmax_scale · Σᵢ dx · q[i]`, `dv[j] = Σᵢ p · d_o[i]`.
 #[repr(C)]

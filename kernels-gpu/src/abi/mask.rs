@@ -1,4 +1,4 @@
-//! Which keys a query sees.
+//! The keys that a query sees.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,7 +13,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// Distance that no `j - i` reaches: sequence lengths are below it.
+    /// Bound that no `j - i` reaches: sequence lengths are below it.
     pub const OPEN: i32 = 1 << 30;
     /// Every key is visible to every query.
     pub const FULL: Self = Self {
@@ -21,8 +21,7 @@ impl Band {
         upper: Self::OPEN,
     };
 
-    /// The same pairs with keys in the place of queries and queries in that of keys: `lower <= j - i <= upper` is
-    /// `-upper <= i - j <= -lower`.
+    /// The same pairs with queries and keys exchanged: `lower <= j - i <= upper` is `-upper <= i - j <= -lower`.
     #[inline(always)]
     pub const fn transposed(self) -> Self {
         Self {
@@ -53,7 +52,7 @@ impl Band {
 /// The corner of the score matrix, `seq_q` × `seq_kv`, from which a launch's band is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corner {
-    /// The band holds as it is for every sequence: it is counted from there, or the host has moved it already.
+    /// The band is the same for every sequence: it is counted from there, or the host has moved it already.
     TopLeft,
     /// The kernel moves the band by each sequence's own `seq_kv - seq_q` ([`Band::bottom_right`]).
     BottomRight,

@@ -1,8 +1,8 @@
-//! What host and kernel exchange at a launch: parameter structs passed by value, byte for byte.
+//! Data that host and kernel exchange at a launch: parameter structs passed by value, byte for byte.
 //!
-//! Operations share [`AttentionParams`] and add their own. The offsets are pinned by a test in this file: both sides are
-//! compiled by different compilers. `Pod` vouches that there is no padding, so a struct's bytes are its image. What may
-//! be absent is an `Option` whose `None` is zero.
+//! Operations share [`AttentionParams`] and add their own. The offsets are pinned by a test in this file: the two sides
+//! are compiled by different compilers. `Pod` guarantees that there is no padding, so a struct's bytes are its image.
+//! Optional values are `Option`s whose `None` is zero.
 
 mod attention;
 mod backward;

@@ -1,4 +1,4 @@
-//! What a score is.
+//! Parameters of the score: scale, softcap and bias.
 
 use core::num::NonZeroU32;
 
@@ -6,7 +6,7 @@ use bytemuck::{Pod, PodInOption, Zeroable, ZeroableInOption};
 
 use super::tensor::DeviceAddress;
 
-/// A number above 0, so that an `Option` of it needs no more room.
+/// A positive number, so that an `Option` of it has the same size.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positive(NonZeroU32);
@@ -28,7 +28,7 @@ impl Positive {
     }
 }
 
-// SAFETY: it is a `NonZeroU32`, whose `Option` may hold any bits, and zero for `None`.
+// SAFETY: it is a `NonZeroU32`, whose `Option` may have any bits, and is `None` where they are zero.
 unsafe impl ZeroableInOption for Positive {}
 // SAFETY: as above.
 unsafe impl PodInOption for Positive {}

@@ -4,8 +4,7 @@ use core::num::NonZeroU64;
 
 use bytemuck::{Pod, Zeroable};
 
-/// Where an array lies that a launch may do without: `Option<DeviceAddress>` has the size of an address, and `None` is
-/// its zero.
+/// Address of an array that a launch may lack: `Option<DeviceAddress>` has the size of an address, and zero is `None`.
 pub type DeviceAddress = NonZeroU64;
 
 /// One operand of attention in device memory: a base address and the strides of its logical axes

@@ -38,8 +38,8 @@ pub const fn operand_b(lane: u32, register: u32, half: u32) -> (u32, u32) {
     (lane % 4 * 2 + half + register * 8, lane / 4)
 }
 
-/// Row of its 16-row tile and column of a row of score or output tiles, for element `index` of what a lane holds of
-/// one row: two consecutive columns of each 8-column tile.
+/// Column of element `index` of the elements that a lane holds of one row of score or output tiles: two consecutive
+/// columns of each 8-column tile. Lane 5's elements 0, 1, 2, 3 are columns 2, 3, 10, 11.
 #[inline(always)]
 pub const fn row_column(lane: u32, index: u32) -> u32 {
     index / 2 * TILE_N as u32 + lane % 4 * 2 + index % 2
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// PackGqa two neighbouring score tiles gives operand A of the second product.
+    /// Packing two neighbouring score tiles in pairs gives operand A of the second product.
     #[test]
     fn scores_become_operand_a() {
         for (lane, register, half) in all() {

@@ -1,4 +1,4 @@
-//! Where things are: shared-memory tiles and the registers of tensor-core fragments.
+//! Layouts: shared-memory tiles and the registers of tensor-core fragments.
 //!
 //! Plain `const fn`s without a target, so that their properties (one place for each element, no bank conflict)
 //! are proved by tests on the CPU.

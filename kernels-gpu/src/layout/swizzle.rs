@@ -43,7 +43,7 @@ pub const fn window_bytes(head_dim: usize) -> u32 {
     vec16s as u32 * VEC16_BYTES
 }
 
-/// What the vec16 index of row `row` is xored with.
+/// Mask that the vec16 index in row `row` is xored with.
 ///
 /// Rows that are a multiple of 128 bytes all start in the same bank: eight rows take eight masks. Rows that are
 /// an odd multiple of 64 bytes start in alternate halves of the banks: pairs of rows share one of four masks.

@@ -14,14 +14,14 @@ pub unsafe fn slope(params: &crate::abi::ScoreParams, batch: u32, head: u32) -> 
         Some(slopes) => {
             let index = batch as u64 * params.alibi_batch_stride + head as u64;
             let address = slopes.get() + index * crate::units::F32_BYTES as u64;
-            // SAFETY: forwarded to the caller.
+            // SAFETY: the caller vouches for the slopes and for the head's.
             f32::from_bits(unsafe { cuda_std::global::load_u32(address) })
         }
     }
 }
 
-/// Adds the bias to the scores of a fragment, element `j` of row `i` of which is `distance(i) - column(j)` keys away from
-/// the query, counted on the diagonal that ends in the bottom-right corner.
+/// Adds the bias to the scores of a fragment: element `j` of row `i` is `distance(i) - column(j)` keys away from the
+/// query, counted on the diagonal that ends in the bottom-right corner.
 #[inline(always)]
 pub fn add_bias<const COLS: usize, const ROWS: usize>(
     scores: &mut [[f32; COLS]; ROWS],

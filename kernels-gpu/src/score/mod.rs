@@ -1,14 +1,13 @@
-//! What a score is: `softmax_scale · q·k`, then softcap, then the bias; the mask comes after.
+//! Definition of a score: `softmax_scale · q·k`, then softcap, then the bias; the mask comes after.
 //!
-//! | file | what it says |
+//! | file | holds |
 //! |---|---|
 //! | `transform` | how `q · k` becomes a score, for every kernel |
 //! | `alibi` | the bias that grows with distance |
 //!
-//! Where a score is a positive multiple of `q · k`, kernels of 16-bit elements have faster loops that know of no
-//! transform. [`is_plain`] is what all of them ask before; fp32 kernels have one loop and transform always. An option of
-//! scores begins in [`ScoreParams`], which functions here take apart by name: they do not compile until each says what it
-//! makes of it.
+//! Where a score is a positive multiple of `q · k`, kernels of 16-bit elements have faster loops without a transform.
+//! [`is_plain`] decides for all of them; fp32 kernels have one loop and always transform. A new score option begins in
+//! [`ScoreParams`], which the functions here destructure by name: they do not compile until each handles it.
 
 pub mod alibi;
 mod transform;
@@ -18,8 +17,8 @@ use core::f32::consts::LOG2_E;
 use crate::abi::ScoreParams;
 pub use transform::ScoreTransform;
 
-/// Whether scores are `q · k` times a positive number: no [`ScoreTransform`] is needed then, and [`plain_scale_log2`] is
-/// all that the softmax has to know.
+/// Whether scores are `q · k` times a positive number: then no [`ScoreTransform`] is needed, and the softmax needs only
+/// [`plain_scale_log2`].
 #[inline(always)]
 pub fn is_plain(params: &ScoreParams) -> bool {
     let ScoreParams {
@@ -32,7 +31,7 @@ pub fn is_plain(params: &ScoreParams) -> bool {
     softcap.is_none() && *softmax_scale > 0.0 && alibi_slopes.is_none()
 }
 
-/// What `q · k` is multiplied with to be a score in bits, where scores are plain.
+/// Factor from `q · k` to a score in bits, where scores are plain.
 #[inline(always)]
 pub fn plain_scale_log2(params: &ScoreParams) -> f32 {
     params.softmax_scale * LOG2_E

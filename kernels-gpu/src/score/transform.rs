@@ -17,7 +17,7 @@ pub struct ScoreTransform {
     softcap: f32,
     /// ALiBi's slope, in nats a key; 0 without it.
     slope: f32,
-    /// Multiplies a transformed score: bits.
+    /// Factor from a transformed score to bits.
     pub scale_log2: f32,
     /// Subtracted from every exponent.
     pub shift: f32,
@@ -29,11 +29,11 @@ impl ScoreTransform {
     /// The transform for one query head of one batch entry.
     ///
     /// # Safety
-    /// What `params` names is live; `batch` and `head` are in range.
+    /// The slopes that `params` names are live; `batch` and `head` are in range.
     #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     pub unsafe fn new(params: &ScoreParams, batch: u32, head: u32, shift: f32) -> Self {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches for the slopes, the batch entry and the head.
         let slope = unsafe { alibi::slope(params, batch, head) };
         Self::of_head(params, slope, shift)
     }
@@ -81,8 +81,8 @@ impl ScoreTransform {
         self.apply_with_slope(scores, distance, column, |_, _, _| {});
     }
 
-    /// The same, giving `slope(i, j, s)` the derivative `s` of each score by the scaled product where that is not 1, which is
-    /// with a softcap: `1 − tanh²`.
+    /// As [`apply`](Self::apply), and calls `slope(i, j, s)` with the derivative `s` of each score by the scaled
+    /// product where it may differ from 1: with a softcap, `1 − tanh²`.
     #[inline(always)]
     pub fn apply_with_slope<const COLS: usize, const ROWS: usize>(
         &self,

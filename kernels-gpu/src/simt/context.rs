@@ -8,8 +8,8 @@ use crate::tile::sequence::Sequence;
 
 use super::SHIFT;
 
-/// One tile of queries. What is cheap to compute is computed where it is needed (hence `black_box`), as registers are what
-/// the main loop is short of.
+/// One tile of queries. Values that are cheap to compute are computed where they are used (hence `black_box`): the main
+/// loop is short of registers.
 #[derive(Clone, Copy)]
 pub struct TileContext<'a> {
     pub params: &'a ForwardParams,

@@ -56,9 +56,9 @@ pub unsafe fn store<const ROWS: usize, const O_COLS: usize>(
 /// One row of a head of a tensor.
 pub struct RowOfTensor<'a> {
     pub tensor: &'a TensorArg,
-    /// Of its first component.
+    /// Address of its first component.
     pub address: u64,
-    /// Components that there are.
+    /// Number of its components.
     pub dims: u32,
 }
 

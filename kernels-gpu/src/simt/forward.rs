@@ -173,12 +173,12 @@ unsafe fn qk_block<K: SimtKernel, const ROWS: usize>(
     }
 }
 
-/// A block of keys, as O += P V needs to know it.
+/// A block of keys, for O += P V.
 #[derive(Clone, Copy)]
 struct KeyBlock {
     /// First key.
     begin: u32,
-    /// Keys that there are, at most [`BLOCK_N`].
+    /// Number of its keys, at most [`BLOCK_N`].
     keys: u32,
     /// Whether P holds [`MASKED_OUT`].
     needs_mask: bool,
@@ -222,8 +222,8 @@ unsafe fn pv_block<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     }
 }
 
-/// Takes a block of `q · k` into the rows' online softmax: scales and masks it, turns it into probabilities under the new
-/// maxima, and rescales what was accumulated under the old ones. Returns whether the block has keys that are masked out.
+/// Online softmax of a block of `q · k`: scales and masks it, turns it into probabilities under the new maxima, and
+/// rescales what was accumulated under the old ones. Returns whether the block has keys that are masked out.
 ///
 /// # Safety
 /// As [`forward_tile`].

@@ -1,4 +1,4 @@
-//! The pipeline through which K and V arrive: two stages, of which one is computed on and one is filled.
+//! Pipeline through which K and V arrive: two stages, one being computed on while the other is filled.
 
 use cuda_std::cp_async::commit_group;
 
@@ -31,7 +31,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
         self.head_dim().div_ceil(K::CONFIG.k_chunk as u32)
     }
 
-    /// A loader that nothing is asked of yet, with its stages at shared address `smem`.
+    /// A loader without pending copies, with its stages at shared address `smem`.
     #[inline(always)]
     pub fn new(tile: &'a TileContext<'a>, smem: u32) -> Self {
         Self {

@@ -11,8 +11,8 @@
 //! | `copy.rs` | from global to shared memory |
 //! | `epilogue.rs` | o and lse |
 
-// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`. Where something is shown,
-// an unsafe block says what.
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
+// shown, an unsafe block says what.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod backward;
@@ -39,8 +39,8 @@ pub trait SimtKernel {
     const CONFIG: SimtConfig;
 }
 
-/// Stands in P for a key that the row does not see, told by its sign from a probability that underflowed: the one
-/// contributes nothing, the other NaN where V is not finite.
+/// Marks in P a key that the row does not see. Its sign tells it from a probability that underflowed: a masked-out key
+/// contributes nothing, an underflowed one NaN where V is not finite.
 const MASKED_OUT: f32 = -0.0;
 
 /// A thread's part of the score tile: `[row][j]` is column `lane + 16j`.

@@ -1,4 +1,4 @@
-//! The two stages of a pipeline, of which one is computed on and one is filled.
+//! The two stages of a pipeline, one being computed on while the other is filled.
 
 use core::marker::PhantomData;
 
@@ -17,7 +17,7 @@ pub struct Stages<K> {
 }
 
 impl<K: SimtKernel> Stages<K> {
-    /// Stages at shared address `smem`, to which nothing is loaded yet.
+    /// Empty stages at shared address `smem`.
     #[inline(always)]
     pub fn new(smem: u32) -> Self {
         Self {
@@ -39,8 +39,8 @@ impl<K: SimtKernel> Stages<K> {
         self.smem + stage * K::CONFIG.stage_bytes()
     }
 
-    /// Waits for the chunk that was asked for last, the block's other threads' copies included, and for whoever still
-    /// computes on the one before. Returns that one's stage, which is free.
+    /// Waits for the chunk that was requested last, including the copies of the block's other threads, and for threads
+    /// still computing on the chunk before. Returns the stage of that chunk, which is free.
     ///
     /// # Safety
     /// The whole block reaches the same call.
@@ -57,7 +57,7 @@ impl<K: SimtKernel> Stages<K> {
         self.address(self.now)
     }
 
-    /// Goes on to the chunk that was asked for last.
+    /// Moves on to the chunk that was requested last.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.now ^= 1;

@@ -30,7 +30,7 @@ impl BlockRange {
         // The band moves right as the row grows: the first row has the first key, the last row the last.
         let (first, full_last) = visible_keys(row_begin as i32, band, seq_kv);
         let (full_first, last) = visible_keys(row_end as i32 - 1, band, seq_kv);
-        // Worked out on both paths: a branch costs more registers than a division by a constant.
+        // Computed on both paths: a branch costs more registers than a division by a constant.
         let (begin, end) = (first as u32 / block_n, last as u32 / block_n + 1);
         let (begin, end) = if first <= last { (begin, end) } else { (0, 0) };
         Self {
@@ -41,9 +41,9 @@ impl BlockRange {
         }
     }
 
-    /// The blocks that queries `begin..end`, if any, need; block `masked_out` alone if they see no key.
+    /// The blocks that queries `begin..end` need; block `masked_out` alone if there are none or they see no key.
     ///
-    /// Chosen at the end, as a value that is left open on one path keeps a register through a kernel's loop.
+    /// Selected at the end: a value that is undefined on one path keeps a register through a kernel's loop.
     #[inline(always)]
     pub fn of_queries(
         (begin, end): (u32, u32),
@@ -60,14 +60,14 @@ impl BlockRange {
         }
     }
 
-    /// As words, to be kept in memory.
+    /// As words, to be stored in memory.
     #[inline(always)]
     pub fn to_words(self) -> [u32; 4] {
         let (full_first, full_last) = (self.full_first as u32, self.full_last as u32);
         [self.begin, self.end, full_first, full_last]
     }
 
-    /// What [`BlockRange::to_words`] was made of.
+    /// The inverse of [`BlockRange::to_words`].
     #[inline(always)]
     pub fn from_words([begin, end, full_first, full_last]: [u32; 4]) -> Self {
         Self {
@@ -101,19 +101,19 @@ impl BlockRange {
         }
     }
 
-    /// Whether some row of the tile does not see some key of the block because of the border on the right.
+    /// Whether a row of the tile does not see a key of the block because of the right border.
     #[inline(always)]
     pub fn needs_right_mask(&self, key_begin: u32, block_n: u32) -> bool {
         (key_begin + block_n - 1) as i32 > self.full_last
     }
 
-    /// Whether some row of the tile does not see some key of the block because of the border on the left.
+    /// Whether a row of the tile does not see a key of the block because of the left border.
     #[inline(always)]
     pub fn needs_left_mask(&self, key_begin: u32) -> bool {
         (key_begin as i32) < self.full_first
     }
 
-    /// Whether some row of the tile does not see some key of the block that starts at `key_begin`.
+    /// Whether a row of the tile does not see a key of the block that starts at `key_begin`.
     #[inline(always)]
     pub fn needs_mask(&self, key_begin: u32, block_n: u32) -> bool {
         self.needs_left_mask(key_begin) || self.needs_right_mask(key_begin, block_n)

@@ -50,11 +50,12 @@ impl TileGrid {
     }
 }
 
-/// Quotient and remainder of a division by `divisor`, which is not 0, in 32 bits where they suffice: a 64-bit division is
-/// about 100 instructions.
+/// Quotient and remainder of a division by `divisor`, which is not 0, in 32 bits if they suffice: a 64-bit division
+/// takes about 100 instructions.
 #[inline(always)]
 pub fn divide(dividend: u64, divisor: u64) -> (u64, u64) {
-    // SAFETY: whoever divides has an element, so no extent is zero. Without this the division carries a panic branch.
+    // SAFETY: callers divide only where there is an element, so no extent is zero. Without this the division has a
+    // panic branch.
     unsafe { core::hint::assert_unchecked(divisor != 0) };
     if (dividend | divisor) >> 32 == 0 {
         let (dividend, divisor) = (dividend as u32, divisor as u32);

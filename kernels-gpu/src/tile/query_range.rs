@@ -6,8 +6,8 @@ use crate::abi::Band;
 
 /// The tiles of queries that see a key of one block of keys.
 ///
-/// Key `j` is visible to query `i` iff `lower <= j - i <= upper`, which is `-upper <= i - j <= -lower`: with the band
-/// turned over, keys take the place of queries, and the other way round.
+/// Key `j` is visible to query `i` iff `lower <= j - i <= upper`, which is `-upper <= i - j <= -lower`: in the
+/// transposed band, keys and queries are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryRange(BlockRange);
 
@@ -25,7 +25,7 @@ impl QueryRange {
         self.0.begin
     }
 
-    /// One past the last tile with a query that sees a key; equal to `begin` when no query does, and then gradients of
+    /// One past the last tile with a query that sees a key; equal to `begin` if no query does: then the gradients of
     /// these keys are zero.
     #[inline(always)]
     pub fn end(&self) -> u32 {
@@ -38,21 +38,21 @@ impl QueryRange {
         self.0.unmasked(block_m)
     }
 
-    /// Whether some query of the tile that starts at `query_begin` comes too early to see some key of the block: the border
-    /// of causal masks.
+    /// Whether a query of the tile that starts at `query_begin` comes too early to see some key of the block: the
+    /// border of causal masks.
     #[inline(always)]
     pub fn needs_early_mask(&self, query_begin: u32) -> bool {
         self.0.needs_left_mask(query_begin)
     }
 
-    /// Whether some query of the tile comes too late to see some key of the block, the far border of a window, or does not
+    /// Whether a query of the tile comes too late to see some key of the block, the far border of a window, or does not
     /// exist.
     #[inline(always)]
     pub fn needs_late_mask(&self, query_begin: u32, block_m: u32) -> bool {
         self.0.needs_right_mask(query_begin, block_m)
     }
 
-    /// Whether some query of the tile does not see some key of the block.
+    /// Whether a query of the tile does not see some key of the block.
     #[inline(always)]
     pub fn needs_mask(&self, query_begin: u32, block_m: u32) -> bool {
         self.0.needs_mask(query_begin, block_m)
@@ -68,7 +68,8 @@ mod tests {
 
     const OPEN: i32 = Band::OPEN;
 
-    /// No mask, causal, windows with one border and two, and bands beside the diagonal, as given from the top-left corner.
+    /// No mask, causal, windows with one border and two, and bands next to the diagonal, counted from the top-left
+    /// corner.
     const BANDS: [(i32, i32); 9] = [
         (-OPEN, OPEN),
         (-OPEN, 0),
@@ -166,8 +167,8 @@ mod tests {
         met
     }
 
-    /// A tile and a block that meet in forward meet in backward, and no others do; where both are whole, it is said alike
-    /// whether they need a mask.
+    /// A tile and a block that meet in forward meet in backward, and no others do; if both are whole, both directions
+    /// agree whether they need a mask.
     #[test]
     fn forward_and_backward_visit_the_same_pairs() {
         for seq_q in 0..14 {

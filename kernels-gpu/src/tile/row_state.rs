@@ -34,7 +34,7 @@ pub struct RowState<const LANES: u32> {
     pub row_sum: f32,
 }
 
-/// What a row's output is finished with.
+/// Factor and log-sum-exp that complete a row's output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finalized {
     /// Normalises the output: 0 for a row that saw no key.
@@ -53,8 +53,8 @@ impl<const LANES: u32> RowState<LANES> {
         }
     }
 
-    /// The state of a normalised output whose log-sum-exp is `lse`, in nats: what [`RowState::merge`] takes of a row that
-    /// was computed in parts.
+    /// The state of a normalised output whose log-sum-exp is `lse`, in nats: the operand of [`RowState::merge`] for a
+    /// row that was computed in parts.
     #[inline(always)]
     pub fn of_lse(lse: f32) -> Self {
         if lse == f32::NEG_INFINITY {
@@ -67,8 +67,8 @@ impl<const LANES: u32> RowState<LANES> {
         }
     }
 
-    /// Takes in scores whose largest is `block_max`, in bits, and turns them into probabilities under the new maximum;
-    /// returns the factor for what was accumulated under the old one.
+    /// Updates the state with scores whose largest is `block_max`, in bits, and turns them into probabilities under the
+    /// new maximum; returns the factor for what was accumulated under the old one.
     ///
     /// Masked-out scores are −∞; a row that has seen no visible key gets zeros.
     #[inline(always)]
@@ -86,8 +86,8 @@ impl<const LANES: u32> RowState<LANES> {
         rescale
     }
 
-    /// Raises `row_max` to `block_max`, in bits, if that is larger. Returns the bits, 0 or less, by which what was
-    /// accumulated has to follow: it is multiplied by 2^bits, the sum by [`RowState::rescale`].
+    /// Raises `row_max` to `block_max`, in bits, if that is larger. Returns the change of scale in bits, 0 or less:
+    /// multiply the accumulated output by 2^bits and apply [`RowState::rescale`] to the sum.
     #[inline(always)]
     pub fn update_max(&mut self, block_max: f32) -> f32 {
         let row_max = max(self.row_max, block_max);
@@ -146,7 +146,7 @@ impl<const LANES: u32> RowState<LANES> {
         exp2(fma(score, scale_log2, -self.row_max))
     }
 
-    /// Takes in one score and turns it into a probability under `row_max` as it is.
+    /// Adds one score to the state and turns it into a probability under `row_max` as it is.
     #[inline(always)]
     pub fn accumulate(&mut self, score: &mut f32, scale_log2: f32) {
         *score = self.p(*score, scale_log2);
@@ -184,11 +184,11 @@ impl<const LANES: u32> RowState<LANES> {
         !in_range
     }
 
-    /// Takes in the state of the same row over other keys. Returns the bits, 0 or less, by which both outputs, this one's
-    /// first, have to follow before they are added: each is multiplied by 2^bits.
+    /// Merges the state of the same row over other keys. Returns the changes of scale in bits, 0 or less, of this
+    /// output and the other: multiply each by its 2^bits before adding them.
     ///
-    /// For split-KV, whose parts of a row are computed by different blocks, and for whoever splits K and V himself. A row
-    /// that saw no key changes nothing.
+    /// For split-KV, whose parts of a row are computed by different blocks, and for callers that split K and V
+    /// themselves. A row that saw no key changes nothing.
     #[inline(always)]
     pub fn merge(&mut self, other: &Self) -> [f32; 2] {
         let mut theirs = *other;
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!((row.row_max, row.row_sum, o), (-3.0, 1.0, 2.0));
     }
 
-    /// Wherever a row is split, the parts merge to what the whole row is.
+    /// Wherever a row is split, merging its parts gives the whole row.
     #[test]
     fn merged_parts_are_the_whole() {
         for (seed, spread) in [(1, 0.1), (2, 10.0), (3, 400.0), (4, 4000.0)] {

@@ -1,12 +1,12 @@
-//! Which rows a sequence has, read from lengths that nobody has checked.
+//! Rows of a sequence, from unchecked lengths.
 
 use crate::abi::{AttentionParams, DeviceAddress, SequenceRows};
 
 impl SequenceRows {
     /// The rows of sequence `batch`; `load` gives the i32 at a device address.
     ///
-    /// The lengths may hold anything. What is made of them lies inside the operands and is no longer than the longest
-    /// sequence that was promised; of a sequence that ends before it begins nothing is left.
+    /// The lengths may have any values. The rows returned lie inside the operands and are no more than the promised
+    /// longest sequence has; a sequence that ends before it begins has none.
     #[inline(always)]
     pub fn read(params: &AttentionParams, batch: u32, load: impl Fn(u64) -> i32) -> Self {
         let lengths = &params.lengths;

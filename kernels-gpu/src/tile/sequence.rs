@@ -27,8 +27,8 @@ impl Sequence {
     /// `params` describes live allocations, and `batch` is below `params.batch`.
     #[inline(always)]
     pub unsafe fn new(params: &AttentionParams, batch: u32) -> Self {
-        // Hidden, like what is below: kernels that come here for every tile or block of keys would keep in registers
-        // whether there are cu_seqlens, and which sides of the band are open.
+        // Hidden from the optimiser, like the band below: kernels that compute this for every tile or block of keys
+        // would otherwise keep in registers whether there are cu_seqlens, and which sides of the band are open.
         let params = &AttentionParams {
             lengths: LengthsParams {
                 total_q: black_box(params.lengths.total_q),

@@ -7,7 +7,7 @@ use crate::math::{fma, max};
 use crate::score::ScoreTransform;
 
 impl<const LANES: u32> RowState<LANES> {
-    /// Takes in a block of scores, turns them into probabilities under the new maximum, and returns the
+    /// Updates the state with a block of scores, turns them into probabilities under the new maximum, and returns the
     /// factor by which to rescale what was accumulated under the old one.
     ///
     /// # Safety
@@ -18,7 +18,7 @@ impl<const LANES: u32> RowState<LANES> {
         scores: &mut [f32; COLS],
         transform: &ScoreTransform,
     ) -> f32 {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that all lanes are here.
         let block_max = unsafe { Self::block_max(scores, transform) };
         self.update_under(block_max, scores, transform.scale_log2)
     }
@@ -35,7 +35,7 @@ impl<const LANES: u32> RowState<LANES> {
         scores: &[f32; COLS],
         transform: &ScoreTransform,
     ) -> f32 {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that all lanes are here.
         let block_max = unsafe { reduce_max::<LANES>(largest(scores)) };
         fma(block_max, transform.scale_log2, transform.shift)
     }
@@ -46,7 +46,7 @@ impl<const LANES: u32> RowState<LANES> {
     /// All 32 lanes must reach the same call.
     #[inline(always)]
     pub unsafe fn finalize(&self) -> Finalized {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that all lanes are here.
         let sum = unsafe { reduce_sum::<LANES>(self.row_sum) };
         self.finalize_sum(sum)
     }

@@ -1,4 +1,4 @@
-//! What a block copies from: one head of a strided operand.
+//! Source of a block's copies: one head of a strided operand.
 
 use crate::abi::TensorArg;
 

@@ -1,6 +1,6 @@
 //! Every barrier of the Hopper kernels, named for its event.
 
-// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`.
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use cuda_std::{mbarrier, named_barrier};
@@ -47,7 +47,7 @@ impl Barriers {
     /// One thread of the block calls it, before any other uses a barrier; a barrier of the cluster follows.
     #[inline(always)]
     pub unsafe fn init(&self, config: &WgmmaConfig) {
-        /// One arrival, the producer's, beside the bytes.
+        /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
         const WARPS: u32 = 4;
         let consumers = WARPS * config.consumers;
@@ -92,7 +92,7 @@ pub struct WarpSchedulerBarrier {
 impl WarpSchedulerBarrier {
     /// `WARP_SCHEDULER + w`: warpgroup `w` may issue its GEMMs.
     const WARP_SCHEDULER: u32 = 1;
-    /// `GROUP + w`: the four warps of warpgroup `w` are together.
+    /// `WARPGROUP_SYNC + w`: the four warps of warpgroup `w` are together.
     const WARPGROUP_SYNC: u32 = Self::WARP_SCHEDULER + MAX_CONSUMERS;
     /// One warpgroup arrives, the next one waits.
     const WARP_SCHEDULER_THREADS: u32 = 2 * WARPGROUP;

@@ -4,7 +4,7 @@
 //! consumer warp arrives when it has read the stage. Both sides go through the stages in the same order. The
 //! names are those of CUTLASS's `PipelineState` and `PipelineTmaAsync`.
 
-// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`.
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use cuda_std::mbarrier;
@@ -110,7 +110,7 @@ impl PipelineState {
         }
     }
 
-    /// The same place, such that what is computed from it is computed again the next time.
+    /// The same state, hidden from the optimiser: values derived from it are computed again at each use.
     #[inline(always)]
     pub fn reload(self) -> Self {
         Self {

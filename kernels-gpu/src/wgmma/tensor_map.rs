@@ -1,4 +1,4 @@
-//! What the host encodes into the tensor maps of a launch, and which operands TMA can express.
+//! Tensor maps that the host encodes for a launch, and the operands that TMA can express.
 //!
 //! k and v are 4-D tensors `[dim, seq, head, batch]`, innermost first, copied in boxes of 64 columns by some rows
 //! under the 128-byte swizzle. q and o are 5-D tensors `[dim, head of group, seq, group, batch]`, whose boxes of 64
@@ -28,13 +28,13 @@ pub mod parameter {
 
 /// Most dimensions of a tensor map.
 pub const MAX_RANK: usize = 5;
-/// TMA wants addresses and strides in multiples of it.
+/// Addresses and strides must be multiples of this.
 pub const ALIGN_BYTES: u64 = 16;
-/// TMA wants strides below it.
+/// Strides must be below this.
 const STRIDE_LIMIT: i64 = 1 << 40;
 
-/// Arguments of `cuTensorMapEncodeTiled` that depend on the operand; what its arrays hold beyond `rank` is not read.
-/// The others are the same for all: element strides 1, no interleave, `SWIZZLE_128B`, `L2_128B` promotion, zeros out of
+/// Arguments of `cuTensorMapEncodeTiled` that depend on the operand; array elements beyond `rank` are not read. The
+/// others are the same for all: element strides 1, no interleave, `SWIZZLE_128B`, `L2_128B` promotion, zeros out of
 /// bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMapSpec {
@@ -63,7 +63,7 @@ pub enum Inexpressible {
     Width(u32),
 }
 
-/// Which operand, and why.
+/// The operand, and why it is unfit.
 pub type Refusal = (&'static str, Inexpressible);
 
 /// The tensor maps of a launch, in the order of the kernel's parameters.
@@ -120,14 +120,14 @@ impl ForwardMaps {
     }
 }
 
-/// A dimension of an operand beside the innermost.
+/// A dimension of an operand other than the innermost.
 #[derive(Clone, Copy)]
 struct Axis {
-    /// Elements.
+    /// Number of elements.
     extent: u32,
-    /// In elements of the operand.
+    /// Distance between elements, in elements of the operand.
     stride: i64,
-    /// Elements of a box.
+    /// Elements of a box along it.
     in_box: u32,
 }
 

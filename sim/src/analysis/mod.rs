@@ -1,9 +1,9 @@
-//! What can be said of a kernel without running it: which instructions that a whole warp, or a whole CTA, must reach
-//! together lie behind a branch that some of its threads may take and others not.
+//! Static check for divergence: finds instructions that a whole warp, or a whole CTA, must reach together but that lie
+//! behind a branch which some of its threads may take and others not.
 //!
-//! Values are sorted by how they vary over the threads of a CTA ([`Level`]), from special registers on, through every
-//! instruction to a fixed point. A branch on a varying predicate taints all that is executed between it and the point
-//! where every path has come together again (its immediate post-dominator): the instructions there, and every register
+//! Values are classified by how they vary over the threads of a CTA ([`Level`]), from special registers on, through
+//! every instruction to a fixed point. A branch on a varying predicate taints everything executed between it and the
+//! point where all paths have joined again (its immediate post-dominator): the instructions there, and every register
 //! written there, whose value afterwards depends on the path. What remains untainted is proven uniform, on the
 //! assumption that the program has no data race.
 
@@ -21,14 +21,14 @@ use crate::error::SourceLines;
 use crate::ir::cfg::Graph;
 use crate::ir::{Inst, Kernel, Op, Operands, PRED_TRUE, Place};
 
-/// An instruction that not all the threads which must reach it together are proven to reach.
+/// An instruction that must be reached together by threads of which not all are proven to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Divergence {
     /// 1-based line of the PTX text, and the text.
     pub line: u32,
     pub text: String,
-    /// Line of the branch, or of the instruction's own predicate, that threads may disagree about.
+    /// Line of the branch, or of the instruction's own predicate, on which threads may disagree.
     pub branch_line: u32,
     /// Who must reach the instruction together.
     pub needs: Together,
@@ -43,7 +43,7 @@ pub enum Together {
     Warp,
 }
 
-/// Who must reach `op` together, if anybody.
+/// The threads that must reach `op` together, if any.
 fn needs(op: &Op, levels: &Levels) -> Option<Together> {
     match op {
         Op::Barrier(barrier) if barrier.count.is_none() => Some(Together::Cta),
@@ -64,7 +64,7 @@ fn needs(op: &Op, levels: &Levels) -> Option<Together> {
     }
 }
 
-/// The least uniform condition under which a block runs, and the line it stands in.
+/// The least uniform condition under which a block runs, and its line.
 #[derive(Clone, Copy, Default)]
 struct Control {
     level: Level,
@@ -81,7 +81,7 @@ impl Control {
     }
 }
 
-/// A branch, and the blocks it decides about.
+/// A branch, and the blocks that it controls.
 struct Branch {
     pc: usize,
     influenced: Vec<u32>,

@@ -1,4 +1,4 @@
-//! How the results of an operation vary, given how its operands do.
+//! Transfer functions: how the results of an operation vary, given how its operands do.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,14 +15,14 @@ const LANES: u64 = 32;
 /// Bits of a lane number.
 const LANE_BITS: u64 = 5;
 
-/// What is known of every register.
+/// Level of every register version, and known constants.
 pub struct Levels {
     of: HashMap<(Place, Version), Level>,
     constants: HashMap<Place, u64>,
 }
 
 impl Levels {
-    /// Before any instruction: what registers hold from the start.
+    /// The state before any instruction: levels of the registers' initial values.
     pub fn new(kernel: &Kernel, written: &HashSet<Place>) -> Self {
         let directives = &kernel.directives;
         let one_dimensional = directives
@@ -60,7 +60,7 @@ impl Levels {
         self.constant(Place::R32(mask)) == Some(u32::MAX.into())
     }
 
-    /// Lets a version of `place` hold values of `level` too; whether that is news.
+    /// Raises a version of `place` to include values of `level`; returns whether that changed it.
     pub fn add(&mut self, place: Place, version: Version, level: Level) -> bool {
         match self.of.get_mut(&(place, version)) {
             None => {
@@ -75,7 +75,7 @@ impl Levels {
     }
 }
 
-/// What an instruction finds in its operands.
+/// Levels of an instruction's operands.
 pub struct Reader<'a> {
     pub levels: &'a Levels,
     pub versions: &'a Versions,
@@ -85,7 +85,7 @@ pub struct Reader<'a> {
 impl Reader<'_> {
     pub fn get(&self, place: Place) -> Level {
         let versions = self.versions.read(self.pc, place).iter();
-        // What has not been reached yet says nothing.
+        // A version without a level has not been reached yet and adds nothing.
         versions
             .filter_map(|&version| self.levels.of.get(&(place, version)).copied())
             .reduce(Level::or)
@@ -96,7 +96,7 @@ impl Reader<'_> {
         self.levels.constant(place)
     }
 
-    /// How what `op` writes to `place` varies.
+    /// Level of the value that `op` writes to `place`.
     pub fn result(&self, op: &Op, operands: &Operands, place: Place) -> Level {
         let reads = operands.reads.iter().map(|&read| self.get(read));
         let all = reads.fold(Level::Cta, Level::of_both);
@@ -129,8 +129,8 @@ impl Reader<'_> {
             Op::SetpInt { cmp, t, a, b, to } if to.combine.is_none() => self
                 .compared(*cmp, sized(*t, *a), sized(*t, *b))
                 .unwrap_or(all),
-            // Without a race, all threads that load from one place find the same there. What others may change
-            // meanwhile is the same for the lanes of a warp alone.
+            // Without a race, all threads that load from one address find the same value. Memory that others may change
+            // meanwhile is uniform only within a warp.
             Op::Ld(op) => match op.space {
                 Space::Local => Level::Lane,
                 _ if op.order == Order::Weak => all,
@@ -160,7 +160,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A conversion that keeps an integer keeps its form.
+    /// Level after a conversion: one that preserves integers preserves the level.
     fn converted(&self, op: &Op, from: Place) -> Level {
         let Op::Cvt(cvt) = op else {
             return Level::Lane;
@@ -176,7 +176,7 @@ impl Reader<'_> {
         a.or(b).under(self.get(Place::Pred(by)))
     }
 
-    /// Arithmetic of a thread number and a constant.
+    /// Level of arithmetic on a thread number and a constant.
     fn int_bin(&self, f: IntBin, t: IntTy, a: Reg, b: Reg) -> Option<Level> {
         let (a, b) = (sized(t, a), sized(t, b));
         let (thread, constant, swapped) = match (self.get(a), self.get(b)) {
@@ -196,14 +196,14 @@ impl Reader<'_> {
         }
     }
 
-    /// A thread number compared with a constant: where that is a warp's border, warps agree.
+    /// Level of a thread number compared with a constant: if the border lies between warps, each warp is uniform.
     fn compared(&self, cmp: IntCmp, a: Place, b: Place) -> Option<Level> {
         let (constant, swapped) = match (self.get(a), self.get(b)) {
             (Level::Thread, _) => (self.constant(b)?, false),
             (_, Level::Thread) => (self.constant(a)?, true),
             _ => return None,
         };
-        // `constant < thread` splits where `thread ≤ constant` does.
+        // `constant < thread` has its border where `thread ≤ constant` has it.
         let splits_above = match cmp {
             IntCmp::Lt | IntCmp::Ge => swapped,
             IntCmp::Le | IntCmp::Gt => !swapped,
@@ -218,7 +218,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether values of this type hold any thread number.
+/// Whether values of this type can represent any thread number.
 fn keeps_integers(ty: CvtTy) -> bool {
     matches!(ty, CvtTy::Int { bits: 32 | 64, .. })
 }
@@ -230,7 +230,7 @@ fn sized(t: IntTy, reg: Reg) -> Place {
     }
 }
 
-/// A barrier's reduction is the same in every thread that takes part: all, or as many as it counts.
+/// A barrier's reduction is the same in every participating thread: all threads, or as many as it counts.
 fn reduced(op: &Barrier, all: Level) -> Level {
     match op.count {
         None => Level::Cta,

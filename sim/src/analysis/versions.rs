@@ -1,12 +1,12 @@
-//! Registers told apart by who wrote them: compilers use one for values that have nothing to do with each other.
+//! Versions of registers, one per write: compilers reuse a register for unrelated values.
 
 use std::collections::HashMap;
 
 use crate::ir::cfg::Graph;
 use crate::ir::{Inst, Operands, PRED_TRUE, Place};
 
-/// What one write left in a register. Version 0 is what the register holds from the start, and the only one of
-/// registers that are written once.
+/// Number of the write that a register's value comes from. Version 0 is the initial value, and the only version of a
+/// register that is written once.
 pub type Version = u32;
 
 /// Versions of the registers that are written more than once.
@@ -26,9 +26,9 @@ fn contains(set: &Set, number: usize) -> bool {
     set[number / 64] >> (number % 64) & 1 == 1
 }
 
-/// The writes of registers that are written more than once; what such a register holds from the start counts as one.
+/// The writes of registers that are written more than once; the initial value counts as a write.
 struct Writes {
-    /// Numbers of a register's writes, the start first.
+    /// Numbers of a register's writes, the initial value first.
     of: HashMap<Place, Vec<usize>>,
     /// Number of the write by an instruction.
     at: HashMap<(usize, Place), usize>,
@@ -61,7 +61,7 @@ impl Writes {
         vec![0; self.count.div_ceil(64)]
     }
 
-    /// Makes `reaching` what reaches the instruction after `pc`.
+    /// Updates `reaching` from the writes that reach instruction `pc` to those that reach the next.
     fn pass(&self, reaching: &mut Set, pc: usize, inst: &Inst, operands: &Operands) {
         for &place in &operands.writes {
             let Some(&number) = self.at.get(&(pc, place)) else {
@@ -76,7 +76,7 @@ impl Writes {
         }
     }
 
-    /// What reaches the start of each block.
+    /// Writes that reach the start of each block.
     fn reaching(&self, code: &[Inst], operands: &[Operands], graph: &Graph) -> Vec<Set> {
         let blocks = graph.starts.len();
         let mut entries = vec![self.empty(); blocks];
@@ -108,7 +108,7 @@ impl Writes {
 impl Versions {
     pub fn new(code: &[Inst], operands: &[Operands], graph: &Graph) -> Self {
         let writes = Writes::new(operands);
-        // The start of every register is version 0.
+        // The initial value of every register is version 0.
         let start = |place: Place, number: usize| writes.of[&place][0] == number;
         let version = |place, number| {
             if start(place, number) {

@@ -1,9 +1,9 @@
 //! Order of asynchronous operations: mbarriers, bulk copies, `wgmma`.
 //!
-//! An agent's clock counts the events that make its work known: completed phases for an mbarrier,
-//! commit groups for a warpgroup's `wgmma`s and a thread's bulk stores. What an agent still reads or
-//! writes carries the time of the event that will release it, so an access that has not waited is not
-//! ordered, whether or not the operation has been performed in this schedule.
+//! An agent's clock counts the events that make its work known: completed phases for an mbarrier, commit groups for a
+//! warpgroup's `wgmma`s and a thread's bulk stores. Accesses that an agent has not finished carry the time of the event
+//! that will release them, so an access that has not waited is not ordered, whether or not the operation has been
+//! performed in this schedule.
 
 use std::sync::Arc;
 
@@ -134,7 +134,7 @@ impl State<'_> {
         }
     }
 
-    /// A thread's arrival publishes what it did.
+    /// A thread's arrival publishes its accesses before it.
     pub(crate) fn mbarrier_releases(
         &mut self,
         warp: WarpId,
@@ -155,7 +155,7 @@ impl State<'_> {
         if let Some(races) = self.races.as_deref_mut()
             && let Some(m) = races.mbarriers.get_mut(&key)
         {
-            // Phases follow each other: who sees one end has seen the earlier ones end.
+            // Phases complete in order: a thread that sees one end has seen the earlier ones end.
             for known in m.gathering.all() {
                 Arc::make_mut(&mut known.seen).raise(m.agent, phase);
             }
@@ -164,8 +164,8 @@ impl State<'_> {
         }
     }
 
-    /// May a thread not have seen the last phase of an mbarrier end? Not if it has waited for it, nor if every
-    /// arrival was ordered before, unless a copy completed it. Without order nothing is known: false.
+    /// Whether a thread may not have seen the last phase of an mbarrier end. It has seen it if it waited for it, or if
+    /// every arrival was ordered before and no copy completed the phase. `false` if order is not checked.
     pub(crate) fn phase_unseen(
         &self,
         warp: WarpId,

@@ -1,4 +1,5 @@
-//! Vector clocks: who knows of whose past (Lamport; Mattern, "Virtual Time and Global States", 1989).
+//! Vector clocks: what each thread has seen of the others' past (Lamport; Mattern, "Virtual Time and Global States",
+//! 1989).
 //!
 //! A *slot* is a thread of the cluster or an asynchronous agent (an mbarrier's transactions, a
 //! warpgroup's `wgmma`s). A thread's clock value is its warp's time; the time of a warp advances at
@@ -59,18 +60,18 @@ impl Clock {
     }
 }
 
-/// What other clusters published through global memory, by cluster.
+/// Clocks that other clusters published through global memory, by cluster.
 pub(crate) type Foreign = BTreeMap<u64, Arc<Clock>>;
 
-/// What a thread, barrier or memory location knows.
+/// Events that happened before, as a thread, barrier or memory location knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// Happened before.
+    /// Events that happened before.
     pub(crate) seen: Arc<Clock>,
-    /// Happened before, with a generic-async proxy fence on the way.
+    /// Events that happened before with a generic-async proxy fence on the way.
     pub(crate) fenced: Arc<Clock>,
     pub(crate) foreign: Option<Arc<Foreign>>,
-    /// Beyond what was seen: accesses up to here are over, though writes may not be visible.
+    /// Accesses beyond `seen` that are over, though writes among them may not be visible.
     pub(crate) over: Option<Arc<Clock>>,
     pub(crate) complete: Complete,
 }
@@ -106,8 +107,8 @@ impl Known {
             && Arc::ptr_eq(&self.fenced, &other.fenced)
     }
 
-    /// What of this does not depend on writes being visible: that reads are over, and asynchronous operations,
-    /// whose slots begin at `agents`, complete.
+    /// The part of this that does not depend on writes being visible: reads are over, and asynchronous operations,
+    /// whose slots begin at `agents`, are complete.
     pub(crate) fn over(&self, agents: u32) -> Self {
         let mut seen = (*self.seen).clone();
         seen.0[..agents as usize].fill(0);

@@ -29,7 +29,7 @@ pub(crate) const GLOBAL_IN_FLIGHT: u32 = (1 << TIME_BITS) - 1;
 struct Stamp(u64);
 
 impl Stamp {
-    /// `scope` is that of a strong access.
+    /// A stamp; `scope` is that of a strong access.
     fn new(cluster: u64, slot: u32, time: u32, scope: Option<Scope>) -> Self {
         let level: u64 = match scope {
             None => 0,
@@ -72,9 +72,9 @@ impl Stamp {
 pub(crate) struct Mark {
     pub(crate) write: bool,
     pub(crate) kind: Kind,
-    /// Of a strong access.
+    /// Scope of a strong access.
     pub(crate) scope: Scope,
-    /// Replaces the warp's time: an access in flight.
+    /// Set for an access in flight, in place of the warp's time.
     pub(crate) time: Option<u32>,
 }
 
@@ -102,8 +102,8 @@ impl Mark {
 }
 
 impl Races {
-    /// Is an access of thread `me`, strong with `scope` if any, atomic with the stamped one: both strong, and each
-    /// in the other's scope?
+    /// Whether an access of thread `me` and the stamped one are morally strong: both strong, and each in the other's
+    /// scope. `scope` is `None` for a weak access.
     fn alike(&self, me: u32, scope: Option<Scope>, stamp: Stamp) -> bool {
         let (Some(mine), Some(theirs)) = (scope, stamp.scope()) else {
             return false;
@@ -217,7 +217,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A write in flight is finished: from now on it is ordered as a write by its thread now.
+    /// Completes a write in flight: from now on it is ordered as a write by its thread now.
     pub(crate) fn global_landed(
         &self,
         warp: WarpId,

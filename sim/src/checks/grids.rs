@@ -14,7 +14,7 @@ impl Complete {
         (self.from..self.to).contains(&cluster)
     }
 
-    /// Both together; if they are apart, the later one.
+    /// The union of both; if they are not adjacent, the later one.
     pub(crate) fn join(&mut self, other: Self) {
         let later = if self.to < other.to { other } else { *self };
         let earlier = if self.to < other.to { *self } else { other };

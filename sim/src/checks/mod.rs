@@ -1,4 +1,4 @@
-//! What is checked and counted beside the execution itself.
+//! Checks and counts that accompany execution.
 
 mod async_order;
 mod clock;
@@ -31,7 +31,7 @@ pub(crate) struct Touch<'a> {
     pub(crate) bytes: u32,
     pub(crate) write: bool,
     pub(crate) order: Order,
-    /// Of an access that is not weak.
+    /// Scope of an access that is not weak.
     pub(crate) scope: Scope,
 }
 

@@ -1,4 +1,4 @@
-//! What clusters publish to each other at locations of global memory.
+//! Clocks that clusters publish to each other at locations of global memory.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,12 +14,12 @@ use crate::ir::Scope;
 /// Published knowledge, shared by all clusters of a launch, and of those it may overlap with.
 #[derive(Default)]
 pub(crate) struct Published {
-    /// Whether anything was: most launches publish nothing and skip the lock.
+    /// Whether anything was published: most launches publish nothing and skip the lock.
     any: AtomicBool,
     at: Mutex<HashMap<u64, Location>>,
 }
 
-/// What is known at a location: of each cluster, and of the grids before.
+/// Clocks published at a location, by cluster, and the earlier grids known to be complete.
 #[derive(Clone, Default)]
 struct Left {
     clusters: Foreign,
@@ -29,20 +29,21 @@ struct Left {
 /// A CTA: its cluster, and its rank there.
 type Cta = (u64, u32);
 
-/// What was released at one address.
+/// Releases at one address.
 #[derive(Default)]
 struct Location {
-    /// With the scope of the GPU: one knowledge for all, and who contributed.
+    /// Releases with the scope of the GPU, joined, and the CTAs that contributed.
     gpu: Left,
     by: BTreeSet<Cta>,
-    /// With a smaller scope, by CTA.
+    /// Releases with a smaller scope, by CTA.
     narrow: Vec<(Cta, Scope, Left)>,
 }
 
 impl Location {
-    /// What is there for a thread of `cta`, and the scope it must acquire with.
+    /// The releases that a thread of `cta` may find here, each with the scope it must acquire with.
     fn seen_by(&self, cta: Cta) -> impl Iterator<Item = (Scope, &Left)> {
-        // Contributions are not told apart: one of the own CTA is taken to be the one that was found.
+        // Contributions are not kept apart: if the thread's own CTA contributed, its release is taken to be the one
+        // found.
         let cluster = self.by.range((cta.0, 0)..=(cta.0, u32::MAX)).next();
         let needed = match cluster {
             Some(_) if self.by.contains(&cta) => Scope::Cta,
@@ -60,7 +61,7 @@ impl Location {
         gpu.into_iter().chain(narrow)
     }
 
-    /// Where a thread of `cta` releases with `scope`.
+    /// The entry to which a thread of `cta` releases with `scope`.
     fn entry(&mut self, cta: Cta, scope: Scope) -> &mut Left {
         if scope >= Scope::Gpu {
             self.by.insert(cta);
@@ -76,7 +77,7 @@ impl Location {
 }
 
 impl State<'_> {
-    /// What a strong access publishes and learns at its location.
+    /// Releases and acquires by a strong access at its location.
     pub(super) fn global_sync(&mut self, warp: WarpId, touch: &Touch<'_>, rmw: bool) {
         let published = &self.launch.published;
         let Some(races) = self.races.as_deref_mut() else {

@@ -1,4 +1,4 @@
-//! The race check: who may touch what, by happens-before.
+//! The race check: orders accesses by happens-before.
 //!
 //! Every thread has a vector clock ([`super::threads`]), every byte of shared memory the history of
 //! its last write and the reads since ([`super::shadow`]), every two bytes of global memory a
@@ -16,7 +16,7 @@ use crate::exec::{MbarrierKey, State, WarpId};
 use crate::fault::{Access, FaultKind};
 use crate::ir::Scope;
 
-/// A barrier's knowledge: what has arrived, and what the last opening handed out.
+/// Clocks at a barrier: those of the threads that have arrived, and those handed out when it last opened.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     pub(super) gathering: Option<Known>,
@@ -44,21 +44,21 @@ pub(crate) struct Races {
 /// The access being checked.
 #[derive(Clone, Copy)]
 pub(super) struct Now {
-    /// Thread slot whose knowledge counts.
+    /// Thread slot whose clock is checked.
     pub(super) me: u32,
     /// Slot a write is entered under.
     pub(super) as_slot: u32,
-    /// Who a read is entered under: a warp and lane mask, or an agent.
+    /// Readers recorded for a read: a warp and lane mask, or an agent.
     pub(super) reader: (u32, u32),
     pub(super) time: u32,
     pub(super) line: u32,
     pub(super) write: bool,
     pub(super) kind: Kind,
-    /// Of a strong access.
+    /// Scope of a strong access.
     pub(super) scope: Scope,
 }
 
-/// What an access conflicts with.
+/// The earlier access that an access conflicts with, and why.
 pub(super) struct Conflict {
     slot: u32,
     line: u32,
@@ -67,7 +67,7 @@ pub(super) struct Conflict {
     in_flight: bool,
     /// Ordered, but without a proxy fence.
     unfenced: bool,
-    /// Ordered, if a scope were larger.
+    /// Ordered if a scope were larger.
     scope: bool,
     /// The bytes are an mbarrier.
     object: bool,
@@ -104,7 +104,7 @@ impl Races {
         }
     }
 
-    /// Enters one access to CTA `rank`'s shared memory; a conflict comes with the byte it is at.
+    /// Checks and records one access to CTA `rank`'s shared memory; a conflict is returned with the byte it is at.
     pub(super) fn enter(
         &mut self,
         rank: u32,
@@ -228,7 +228,7 @@ impl State<'_> {
         )
     }
 
-    /// The fault a conflict is.
+    /// The fault that reports a conflict.
     pub(super) fn conflict(
         &self,
         races: &Races,

@@ -11,12 +11,12 @@ pub(crate) const IN_FLIGHT: u32 = u32::MAX;
 /// Marks a [`Reader`] that is an agent slot, not a warp.
 pub(crate) const AGENT: u32 = 1 << 31;
 
-/// What kind of access left a mark.
+/// Kinds of accesses in the history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
     Plain,
-    /// Relaxed or stronger, or a read-modify-write: does not race with its like.
+    /// Relaxed or stronger, or a read-modify-write: does not race with other strong accesses.
     Strong,
     /// By the async proxy (bulk copies, `wgmma`).
     Async,
@@ -33,7 +33,7 @@ pub(crate) struct Writer {
     pub(crate) time: u32,
     pub(crate) line: u32,
     pub(crate) kind: Kind,
-    /// Of a strong write.
+    /// Scope of a strong write.
     pub(crate) scope: Scope,
 }
 
@@ -79,7 +79,7 @@ impl Cell {
         self.more.clear();
     }
 
-    /// Notes a read by the lanes `mask` of warp `who` (or an agent).
+    /// Records a read by the lanes `mask` of warp `who` (or an agent).
     #[inline(always)]
     pub(crate) fn read(&mut self, new: Reader) {
         let first = &mut self.first;

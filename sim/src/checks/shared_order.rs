@@ -1,4 +1,4 @@
-//! Accesses to shared memory, in order.
+//! Order of accesses to shared memory.
 
 use super::races::{Conflict, Now};
 use super::scopes::Scoped;
@@ -10,7 +10,7 @@ use crate::fault::Exec;
 use crate::ir::Order;
 
 impl State<'_> {
-    /// Checks and enters an access of each lane of `touch` to CTA `rank`'s shared memory.
+    /// Checks and records an access of each lane of `touch` to CTA `rank`'s shared memory.
     pub(crate) fn shared_access(&mut self, warp: WarpId, touch: &Touch<'_>, rank: u32) -> Exec<()> {
         self.shared_touch(warp, touch, rank, kind_of(touch.order))?;
         if touch.order != Order::Weak {
@@ -71,7 +71,7 @@ impl State<'_> {
         }
     }
 
-    /// What a strong access publishes and learns at its location. `rmw` reads and writes.
+    /// Releases and acquires by a strong access at its location. `rmw` does both.
     fn shared_sync(&mut self, warp: WarpId, touch: &Touch<'_>, rank: u32, rmw: bool) {
         let Some(races) = self.races.as_deref_mut() else {
             return;
@@ -112,7 +112,7 @@ impl State<'_> {
         }
     }
 
-    /// `cp.async` issued: its destination must be free now, and is in use until waited for.
+    /// A `cp.async` was issued: its destination must be free now, and stays in use until the copy is waited for.
     pub(crate) fn copy_issued(
         &mut self,
         warp: WarpId,
@@ -137,7 +137,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A copy was waited for: from now on it is a write by its thread, as any other.
+    /// A copy was waited for: from now on it counts as an ordinary write by its thread.
     pub(crate) fn copy_done(&mut self, warp: WarpId, copy: &PendingCopy) -> Exec<()> {
         let Some(races) = self.races.as_deref_mut() else {
             return Ok(());

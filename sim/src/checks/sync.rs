@@ -36,8 +36,8 @@ impl State<'_> {
         self.races.as_deref().map_or(0, |r| r.threads.now(warp))
     }
 
-    /// Is what warp `other` of the CTA did at `time` ordered before `warp`'s next instruction? Always, if order is
-    /// not checked.
+    /// Whether what warp `other` of the CTA did at `time` is ordered before `warp`'s next instruction. Always `true` if
+    /// order is not checked.
     pub(crate) fn follows(&self, warp: WarpId, other: u32, time: u32) -> bool {
         let other = WarpId {
             index: other,
@@ -87,7 +87,7 @@ impl State<'_> {
 
     pub(crate) fn fence(&mut self, warp: WarpId, m: u32, fence: Fence) {
         if let Some(races) = self.races.as_deref_mut() {
-            // What the fencing lanes initialised may be used by the async proxy from now on.
+            // From now on the async proxy may use mbarriers that the fencing lanes initialised.
             if let Fence::MbarrierInit | Fence::ProxyAsync { shared: true, .. } = fence {
                 let first = races.threads.slot(warp, 0);
                 for mbarrier in races.mbarriers.values_mut() {

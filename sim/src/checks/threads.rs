@@ -17,9 +17,10 @@ pub(crate) struct Threads {
     pub(crate) known: Vec<Known>,
     /// Own time up to which a thread's accesses have passed its own proxy fence.
     fenced_own: Vec<u32>,
-    /// What a thread published by its last memory fence of each scope; its relaxed writes carry it.
+    /// Clocks that a thread published by its last memory fence of each scope; its relaxed writes carry them.
     released: Vec<Vec<(Scope, Known)>>,
-    /// What its relaxed reads found, and the scope it takes: its next memory fence of that makes it known.
+    /// Clocks found by its relaxed reads, each with the scope needed: its next memory fence of such a scope acquires
+    /// them.
     found: Vec<Vec<(Scope, Known)>>,
     /// Slot that counts how far a warp's reads are complete, for warps that ever waited for `wgmma`s.
     pub(super) reads: Vec<Option<u32>>,
@@ -62,19 +63,19 @@ impl Threads {
         (slot / per_cta, slot % per_cta)
     }
 
-    /// Nobody knows anything yet.
+    /// The clock of a thread that has seen nothing yet.
     pub(crate) fn nothing(&self) -> Known {
         Known::nothing(self.slots)
     }
 
-    /// Adds what the lanes of `m` know and did up to now to `to`; later accesses are not covered.
+    /// Adds the knowledge and past accesses of the lanes of `m` to `to`; later accesses are not covered.
     pub(crate) fn release(&mut self, warp: WarpId, m: u32, to: &mut Known) {
         let w = warp.number as usize;
         let now = self.time[w];
         let mut last: Option<usize> = None;
         for lane in lanes(m) {
             let slot = w * LANES + lane;
-            // Neighbours mostly share their knowledge.
+            // Neighbouring lanes mostly share one clock.
             if last.is_none_or(|l| !self.known[l].same(&self.known[slot])) {
                 to.join(&self.known[slot]);
                 last = Some(slot);
@@ -120,7 +121,7 @@ impl Threads {
         self.time[warp.number as usize] += 1;
     }
 
-    /// `fence.proxy.async`: everything known so far, and the own past, is visible to the async proxy.
+    /// `fence.proxy.async`: everything known so far, and the lanes' own past, is visible to the async proxy.
     pub(crate) fn proxy_fence(&mut self, warp: WarpId, m: u32) {
         let w = warp.number as usize;
         for lane in lanes(m) {
@@ -143,7 +144,7 @@ impl Threads {
             }
         }
         let mut all = self.nothing();
-        // One knowledge a lane: a fence of one lane publishes that lane's past only.
+        // One clock per lane: a fence of one lane publishes that lane's past only.
         let now = self.time[start / LANES];
         for lane in lanes(m) {
             all.clone_from(&self.known[start + lane]);
@@ -157,7 +158,7 @@ impl Threads {
         self.time[start / LANES] += 1;
     }
 
-    /// What a relaxed write of this thread publishes, by the scope of the fence before it.
+    /// Clocks that a relaxed write of this thread publishes, by the scope of the fence before it.
     pub(crate) fn published(&self, slot: u32) -> &[(Scope, Known)] {
         &self.released[slot as usize]
     }
@@ -171,18 +172,18 @@ impl Threads {
         }
     }
 
-    /// Are two slots threads of one CTA?
+    /// Whether two slots are threads of one CTA.
     pub(crate) fn same_cta(&self, a: u32, b: u32) -> bool {
         self.thread_of(a).0 == self.thread_of(b).0
     }
 
-    /// Would `slot`'s time `time` happen before the next access of thread `me` if scopes were larger?
+    /// Whether `slot`'s time `time` would happen before the next access of thread `me` if scopes were larger.
     pub(crate) fn is_over(&self, me: u32, slot: u32, time: u32) -> bool {
         self.over(me).is_some_and(|over| over.get(slot) >= time)
     }
 
-    /// May thread `me` write over what `slot` wrote at `time` to CTA `rank`'s memory? A write to the own CTA's shared
-    /// memory is over when it is known to be, visible or not.
+    /// Whether thread `me` may overwrite what `slot` wrote at `time` to CTA `rank`'s memory. A write to its own CTA's
+    /// shared memory may be overwritten once it is known to be over, visible or not.
     #[inline(never)]
     pub(crate) fn overwritable(&self, me: u32, slot: u32, time: u32, rank: u32) -> bool {
         self.is_over(me, slot, time) && self.thread_of(slot).0 == rank
@@ -194,7 +195,7 @@ impl Threads {
         self.known[me as usize].over.as_deref()
     }
 
-    /// Does `slot`'s time `time` happen before the next access of thread `me`?
+    /// Whether `slot`'s time `time` happens before the next access of thread `me`.
     #[inline(always)]
     pub(crate) fn ordered(&self, me: u32, slot: u32, time: u32) -> bool {
         slot == me || self.known[me as usize].seen.get(slot) >= time

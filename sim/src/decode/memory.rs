@@ -103,7 +103,7 @@ pub(super) fn rmw_op(m: &str) -> Option<RmwOp> {
     })
 }
 
-/// What a read-modify-write function takes memory to hold.
+/// Type of the memory operand of a read-modify-write function.
 pub(super) fn rmw_type(ty: Ty) -> Option<RmwTy> {
     Some(match ty {
         Ty::B32 | Ty::U32 => RmwTy::U32,

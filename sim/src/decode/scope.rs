@@ -52,7 +52,7 @@ pub(super) struct Scope<'a> {
     pub(super) root: bool,
 }
 
-/// What a name turned out to be.
+/// Result of looking up a name.
 pub(super) enum Found {
     Register(Class, Reg),
     /// Declared, not yet in a file: call [`Scope::place`].

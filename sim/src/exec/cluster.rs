@@ -38,7 +38,7 @@ pub(crate) struct Cta {
     pub(crate) reallocations: Vec<Vec<Reallocation>>,
 }
 
-/// Everything of a cluster but its warps, so a warp can be borrowed beside it.
+/// A cluster's state without its warps, so that a warp can be borrowed at the same time.
 pub(crate) struct State<'l> {
     pub(crate) launch: &'l Launch<'l>,
     pub(crate) ctas: Vec<Cta>,
@@ -59,10 +59,10 @@ pub(crate) struct State<'l> {
     pub(crate) cluster_gate: ClusterGate,
 }
 
-/// What [`Cluster::run`] stopped at.
+/// Why [`Cluster::run`] returned.
 pub(crate) enum Status {
     Done,
-    /// Its turn is over; run it again later.
+    /// The time slice is used up; run it again later.
     Preempted,
 }
 

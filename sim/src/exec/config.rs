@@ -1,10 +1,10 @@
-//! What a launch is asked, and what it answers.
+//! Configuration and report of a launch.
 
 use std::time::Duration;
 
 use crate::stats::Statistics;
 
-/// What is checked and counted while a kernel runs. Bounds and alignment always are.
+/// Checks and counts to do while a kernel runs. Bounds and alignment are always checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
     /// Reading memory that nothing wrote is a fault.
@@ -124,7 +124,7 @@ impl LaunchConfig {
     }
 }
 
-/// What a launch did.
+/// Results of a launch.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {

@@ -112,7 +112,7 @@ impl State<'_> {
         self.shuffle(&mut due);
         let pc = self.pc;
         for copy in &due {
-            // What goes wrong is the fault of the instruction that issued the copy.
+            // An error is reported at the instruction that issued the copy.
             self.pc = copy.pc;
             self.perform_copy(warp.cta, copy)?;
             self.copy_done(warp, copy)?;

@@ -188,7 +188,7 @@ impl<'l> Launch<'l> {
         )
     }
 
-    /// What a preset register holds.
+    /// Initial value of a preset register.
     pub(crate) fn preset(
         &self,
         preset: Preset,
@@ -262,10 +262,10 @@ fn pack_params(kernel: &Kernel, params: &[&[u8]]) -> Result<Vec<u8>, String> {
 
 /// Runs kernel `name` of `module` to its end.
 ///
-/// `params` holds the bytes of each kernel parameter, as the driver API takes them. Clusters run in
-/// parallel on rayon's current pool, started in an order that [`LaunchConfig::schedule_seed`] draws; the warps of
-/// one cluster are interleaved on one CPU thread by the same seed, so a fault inside a cluster is reproducible. What
-/// depends on the order in which clusters reach global memory is reproducible on a pool of one thread.
+/// `params` holds the bytes of each kernel parameter, as the driver API takes them. Clusters run in parallel on rayon's
+/// current pool, started in an order that [`LaunchConfig::schedule_seed`] draws; the warps of one cluster are
+/// interleaved on one CPU thread by the same seed, so a fault inside a cluster is reproducible. Results that depend on
+/// the order in which clusters access global memory are reproducible on a pool of one thread.
 ///
 /// # Errors
 /// [`SimError::BadLaunch`] for geometry or parameters the kernel cannot take, and

@@ -1,7 +1,7 @@
 //! `setmaxnreg` (PTX ISA §9.7.19.5): warps trade registers within their CTA's pool.
 //!
-//! How many registers the code between needs is ptxas's to say: PTX registers are virtual. What is certain is that
-//! the registers of the `wgmma`s in flight are there all at once, so that many a warp must have.
+//! The registers that the code between needs are up to ptxas: PTX registers are virtual. Certain is only that a warp
+//! must have at least the registers of its `wgmma`s in flight, all at the same time.
 
 use super::cluster::State;
 use super::regs::LANES;

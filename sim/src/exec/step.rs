@@ -11,7 +11,7 @@ use crate::fault::{Exec, FaultKind};
 use crate::ir::cfg::NEVER;
 use crate::ir::{Dynamic, Inst, Op, Window};
 
-/// What a group does after an instruction.
+/// How a group continues after an instruction.
 pub(super) enum Flow {
     Next,
     /// Give way to other warps, then go on behind the instruction.

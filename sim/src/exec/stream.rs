@@ -102,7 +102,7 @@ pub(crate) struct Grid {
     shape: Shape,
 }
 
-/// What a launch may overlap with.
+/// Earlier grids that a launch may overlap with.
 #[derive(Default)]
 pub(crate) struct Before {
     pub(super) grids: Vec<Grid>,

@@ -13,7 +13,7 @@ use crate::memory::local::Local;
 /// Index of no meeting.
 const NONE: u32 = u32::MAX;
 
-/// What a group waits for.
+/// The event that a group waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Wait {
     /// The generation of a named barrier to pass.

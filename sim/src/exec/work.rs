@@ -14,13 +14,13 @@ use crate::stats::Counters;
 /// through global memory all make progress.
 const QUANTUM: u64 = 2_000_000;
 
-/// Turns a cluster gets, at least, before the hang guard stops it: what it waits for may happen meanwhile.
+/// Least number of turns of a cluster before the hang guard stops it: the event it waits for may happen meanwhile.
 const TURNS: u64 = 64;
 
 /// Fewest warp instructions of a turn.
 const MIN_QUANTUM: u64 = 1000;
 
-/// What the clusters of a launch did.
+/// Results of running the clusters of a launch.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) instructions: u64,
@@ -60,7 +60,7 @@ pub(super) fn run(launch: &Launch<'_>, total: u64) -> Outcome {
 #[derive(Default)]
 struct Begun<'l> {
     count: u64,
-    /// Those of them whose turn is over, by their places in the order.
+    /// Running clusters whose turn is over, by their places in the order.
     suspended: VecDeque<(u64, Box<Cluster<'l>>)>,
 }
 

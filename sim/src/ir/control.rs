@@ -33,7 +33,7 @@ pub enum ReduxOp {
     Xor,
 }
 
-/// What a CTA barrier instruction does.
+/// Operation of a CTA barrier instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarrierMode {
     Sync,

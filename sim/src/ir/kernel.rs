@@ -16,7 +16,7 @@ pub struct Parameter {
     pub offset: u32,
 }
 
-/// What fills a register before a warp starts.
+/// Source of a register's initial value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preset {
     Value(u64),
@@ -44,7 +44,7 @@ pub enum Preset {
     GridId,
     DynamicSharedBytes,
     TotalSharedBytes,
-    /// Address of a shared variable, less what tells the CTAs of a cluster apart.
+    /// Address of a shared variable, without the part that distinguishes the CTAs of a cluster.
     Shared(u64),
     /// Address of dynamic shared memory.
     DynamicSharedBase,

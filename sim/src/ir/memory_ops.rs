@@ -60,7 +60,7 @@ pub struct LdSt {
     /// Sign-extend a loaded element to its register.
     pub signed: bool,
     pub order: Order,
-    /// Of an access that is not weak.
+    /// Scope of an access that is not weak.
     pub scope: Scope,
     pub addr: Addr,
     pub slots: Box<[Slot]>,

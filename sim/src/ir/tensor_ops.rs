@@ -62,7 +62,7 @@ pub struct Wgmma {
     pub trans_b: bool,
 }
 
-/// What an mbarrier instruction does (PTX ISA §9.7.13.15).
+/// Operation of an mbarrier instruction (PTX ISA §9.7.13.15).
 #[derive(Clone, Debug)]
 pub enum MbarrierKind {
     Init {
@@ -109,7 +109,7 @@ pub struct MbarrierOp {
     /// Generic address, no state space given.
     pub generic: bool,
     pub release: bool,
-    /// Of the release or acquire.
+    /// Scope of the release or acquire.
     pub scope: Scope,
 }
 

@@ -279,7 +279,7 @@ impl Memory {
 /// Start and size of the allocation nearest to a bad address.
 type Nearest = Option<(u64, u64)>;
 
-/// Who last accessed what, by allocation.
+/// Access history of each allocation.
 pub(crate) type Histories = Vec<OnceLock<Box<[AtomicU64]>>>;
 
 /// A snapshot of the allocations.
@@ -333,7 +333,7 @@ impl View {
         }
     }
 
-    /// What lies near a bad address, for its error.
+    /// Describes the surroundings of a bad address, for its error.
     pub(crate) fn describe(&self, address: u64) -> String {
         match self.locate(address, 1) {
             Ok((a, offset)) => format!(

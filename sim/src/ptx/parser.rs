@@ -237,7 +237,7 @@ fn block<'a>(p: &mut Cursor<'a>, depth: usize) -> Parse<Vec<Stmt<'a>>> {
     }
 }
 
-/// What follows `name:`.
+/// Parses the statement after `name:`.
 fn label<'a>(p: &mut Cursor<'a>, name: &'a str, line: u32) -> Parse<Stmt<'a>> {
     if p.eat_word(".branchtargets") {
         let mut targets = Vec::new();

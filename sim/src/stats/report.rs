@@ -7,7 +7,7 @@ use super::{Count, Counters};
 use crate::error::SourceLines;
 use crate::ir::{Kernel, Op};
 
-/// What one PTX line did.
+/// Counts of one PTX line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineStatistics {
     /// 1-based line of the PTX text, and the text.
@@ -35,7 +35,7 @@ impl LineStatistics {
     }
 }
 
-/// What a launch did, summed over its warps.
+/// Counts of a launch, summed over its warps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {

@@ -1,8 +1,8 @@
-//! What the static check finds, and what it lets pass.
+//! The static divergence check: what it reports, and what it accepts.
 
 use ptx_sim::{Module, Together};
 
-/// A kernel of 256 threads with %r1 = tid, and the lines it is found fault with.
+/// The lines reported for `text` in a kernel of 256 threads with %r1 = tid.
 fn faults(text: &str) -> Vec<(String, Together)> {
     in_block("256, 1, 1", text)
 }
@@ -36,7 +36,7 @@ fn in_block(maxntid: &str, text: &str) -> Vec<(String, Together)> {
     found.into_iter().map(|d| (d.text, d.needs)).collect()
 }
 
-/// The instruction `at` must be found, and nothing else.
+/// Only instruction `at` is reported.
 #[track_caller]
 fn found(text: &str, at: &str, needs: Together) {
     assert_eq!(faults(text), [(at.to_owned(), needs)], "{text}");
@@ -60,7 +60,7 @@ fn a_barrier_in_a_branch_on_the_thread() {
     for condition in [
         "setp.lt.u32 %p1, %r1, 16;",
         "setp.eq.u32 %p1, %r1, 0;",
-        // A warp's border is none of the CTA's.
+        // Uniform in each warp, but not in the CTA.
         "setp.lt.u32 %p1, %r1, 128;",
         "shr.u32 %r5, %r1, 7; setp.eq.u32 %p1, %r5, 0;",
         "ld.global.u32 %r5, [%rd3]; setp.eq.u32 %p1, %r5, 0;",
@@ -105,7 +105,7 @@ fn a_barrier_that_all_threads_reach() {
         "{}bar.sync 0;\n{MMA}",
         guarded("setp.eq.u32 %p1, %r1, 0;", "st.global.u32 [%rd1], %r4;")
     ));
-    // A panic is no path.
+    // A panic is not a path.
     passes(&format!(
         "{}bar.sync 0;",
         guarded("setp.eq.u32 %p1, %r1, 300;", "trap;")
@@ -188,7 +188,7 @@ fn values_depend_on_the_path_that_wrote_them() {
         "bar.sync 0;",
         Together::Cta,
     );
-    // The number of turns depends on the thread, and the counter with it, though it is counted up alike.
+    // The number of iterations depends on the thread, and so does the counter, though each step adds the same.
     let turns = "mov.b32 %r5, 0;\nTURN:\nadd.s32 %r5, %r5, 1;\nsetp.lt.u32 %p2, %r5, %r1;\n@%p2 bra TURN;\n";
     found(&format!("{turns}{branch}"), "bar.sync 0;", Together::Cta);
     // Another value in the same register, which the branch does not see.
@@ -227,7 +227,7 @@ fn loops_and_exits_that_threads_leave_one_by_one() {
     ));
 }
 
-/// What jump threading makes of `if t == 0 { a } bar; if t == 0 { b }`.
+/// The code that jump threading makes from `if t == 0 { a } bar; if t == 0 { b }`.
 #[test]
 fn a_duplicated_barrier() {
     let text = "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra OTHERS;\nst.shared.u32 [%r3], %r4;\nbar.sync 0;\nbra JOIN;\nOTHERS:\nbar.sync 0;\nJOIN:";

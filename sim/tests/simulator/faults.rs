@@ -11,9 +11,8 @@
 //! // launch: grid=1 block=64 shared=256 cluster=1 max=100000 resident=64
 //! // param: in 256                    256 bytes the host wrote; out: nothing wrote; u32 V: a number
 //! // param: map 2 dims 64,8 box 64,8 swizzle 128   tensor map of bf16 over parameter 0's buffer
+//! // seeds: 1,2,3                     seeds that show the fault; `SEEDS` if there is no such line
 //! ```
-//!
-//! // seeds: 1,2,3                  seeds that show the fault; `SEEDS` if there is no such line
 //!
 //! The faulty kernel must raise that fault on every seed it names, the repaired one must pass on all of `SEEDS`.
 

@@ -1,4 +1,4 @@
-//! What kernels compute: control flow, calls, memory spaces, barriers, schedules, statistics.
+//! Results of kernels: control flow, calls, memory spaces, barriers, schedules, statistics.
 
 use ptx_sim::{
     Checks, FaultKind, LaunchConfig, Memory, MemoryError, Module, Report, SimError, launch,
@@ -284,12 +284,12 @@ fn shared_addresses_name_their_block_of_the_cluster() {
         // A memory operand that names the variable means the own block's, at an offset too.
         let named = format!("st.shared.b32 [{variable}], %r2; ld.shared.b32 %r9, [{variable}];");
         assert_eq!(both(&named), [0, 1], "{variable}");
-        // What a matrix descriptor keeps of an address is alike in every block.
+        // The address bits in a matrix descriptor are the same in every block.
         let bits = both(&format!(
             "{address} shr.u32 %r6, %r5, 4; and.b32 %r9, %r6, 0x3fff;"
         ));
         assert_eq!(bits[0], bits[1], "{variable}");
-        // An own address is what `mapa` makes of it for the own rank.
+        // An own address equals the result of `mapa` for the own rank.
         let mapped = "mov.u32 %r6, %cluster_ctarank; mapa.shared::cluster.u32 %r7, %r5, %r6;";
         let difference = both(&format!("{address} {mapped} sub.u32 %r9, %r7, %r5;"));
         assert_eq!(difference, [0, 0], "{variable}");

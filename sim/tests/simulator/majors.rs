@@ -54,7 +54,8 @@ fn matrix(
     map.encode().unwrap().to_vec()
 }
 
-/// Descriptor bits beside the start address: 128-byte swizzle, groups of 8 rows 1024 bytes apart, boxes `BOX` apart.
+/// Descriptor bits other than the start address: 128-byte swizzle, groups of 8 rows 1024 bytes apart, boxes `BOX`
+/// apart.
 fn layout() -> u64 {
     1 << 62 | (1024 >> 4) << 32 | (BOX as u64 >> 4) << 16
 }

@@ -1,4 +1,4 @@
-//! What is counted: sectors of copies, passes over the banks, multiply-adds.
+//! Counts of statistics: sectors of copies, passes over the banks, multiply-adds.
 
 use std::time::{Duration, Instant};
 

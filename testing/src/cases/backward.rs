@@ -14,7 +14,7 @@ use ferroflash::{
     forward,
 };
 
-/// A case and the loss's gradients by what its forward pass computes.
+/// A case and the loss's gradients by the outputs of its forward pass.
 #[derive(Clone, Debug)]
 pub struct BackwardCase {
     /// q, k, v and the options.
@@ -27,12 +27,12 @@ pub struct BackwardCase {
     pub deterministic: bool,
 }
 
-/// What both passes computed.
+/// Results of both passes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardRun {
-    /// Of the forward pass.
+    /// Output of the forward pass.
     pub o: HostTensor,
-    /// Of the forward pass.
+    /// Log-sum-exp of the forward pass.
     pub lse: HostTensor,
     /// The loss's gradient by q.
     pub dq: HostTensor,

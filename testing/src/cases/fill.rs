@@ -37,7 +37,7 @@ fn write(dtype: DType, value: f32, element: &mut [u8]) {
     }
 }
 
-/// A seed for part `part` of what `seed` makes.
+/// The seed for part `part` of the inputs made from `seed`.
 pub(super) fn mix(seed: u64, part: u64) -> u64 {
     // An odd multiplier is a bijection: parts of one seed never collide.
     seed ^ (part + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -9,11 +9,11 @@ use super::spec::Case;
 use super::stress;
 use ferroflash::{DType, HostTensor, Shape};
 
-/// What the inputs hold: N(0, 1), and what is changed of it.
+/// Contents of the inputs: N(0, 1), with changes.
 ///
-/// The kinds from [`Large`](Self::Large) on are what a softmax that keeps a row's first reference has to leave its
-/// fast path for. They are made for a softmax_scale of `1 / sqrt(head_dim)`; another one scales what they promise. All
-/// of their values are finite in every dtype.
+/// The kinds from [`Large`](Self::Large) on make a softmax that keeps a row's first reference leave its fast path. They
+/// are made for a softmax_scale of `1 / sqrt(head_dim)`; another one scales the amounts below. All of their values are
+/// finite in every dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputKind {
     /// Nothing is changed.

@@ -8,16 +8,16 @@ use ferroflash::{CuSeqlens, Error};
 /// The sequences of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// All alike, one a batch entry.
+    /// Equal lengths, one sequence a batch entry.
     Dense {
-        /// Sequences.
+        /// Number of sequences.
         batch: usize,
         /// Query rows.
         seq_q: usize,
         /// Keys.
         seq_kv: usize,
     },
-    /// Packed, of (seq_q, seq_kv) each.
+    /// Packed sequences, of (seq_q, seq_kv) each.
     Varlen(Vec<(usize, usize)>),
 }
 
@@ -53,7 +53,7 @@ impl Lengths {
         Self::Varlen(q.into_iter().zip(kv).take(batch).collect())
     }
 
-    /// Sequences.
+    /// Number of sequences.
     pub fn batch(&self) -> usize {
         match self {
             Self::Dense { batch, .. } => *batch,
@@ -84,7 +84,7 @@ impl Lengths {
         }
     }
 
-    /// What the library is told of them; `None` if they are not packed.
+    /// The library's description of the sequences; `None` if they are not packed.
     ///
     /// # Errors
     /// As for [`CuSeqlens::from_lengths`].

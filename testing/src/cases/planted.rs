@@ -1,4 +1,4 @@
-//! Inputs whose result hangs on the edges of what each query sees.
+//! Inputs whose result depends on the edges of each query's visible range.
 
 use rand::RngExt;
 
@@ -75,8 +75,8 @@ fn plant_head(
     }
 }
 
-/// The row of another packed sequence that is nearest to key `j`, the first or the last of this one;
-/// sequences that are not packed have none beside them.
+/// The row of another packed sequence that is nearest to key `j`, the first or the last of this one; sequences that are
+/// not packed have no neighbours.
 fn neighbour(sequence: &Sequence, j: i64, rows_q: usize) -> Option<usize> {
     match j {
         0 => sequence.q_rows.start.checked_sub(1),
@@ -84,8 +84,8 @@ fn neighbour(sequence: &Sequence, j: i64, rows_q: usize) -> Option<usize> {
     }
 }
 
-/// What to multiply a query by to make a key: aims at [`TARGET_SCORE`] for its own row, and keeps
-/// every other row's score below [`LARGEST_SCORE`] in size.
+/// Factor from a query to the key planted for it: aims at [`TARGET_SCORE`] for its own row, and keeps every other row's
+/// score below [`LARGEST_SCORE`] in size.
 fn planted_factor(scale: f32, query_norm: f32, longest: f32) -> f32 {
     let own = scale * query_norm * query_norm;
     let others = (scale * query_norm * longest).abs();

@@ -59,11 +59,11 @@ pub struct CaseSpec {
     pub softcap: Option<f32>,
     /// Biases that grow with distance.
     pub alibi: Option<AlibiSpec>,
-    /// What the inputs hold.
+    /// Contents of the inputs.
     pub kind: InputKind,
-    /// How q, k and v lie in memory.
+    /// Arrangement of q, k and v in memory.
     pub arrangements: [Arrangement; 3],
-    /// How o lies in memory.
+    /// Layout of o in memory.
     pub o_layout: Layout,
     /// Seed of the inputs' values.
     pub seed: u64,
@@ -78,7 +78,7 @@ pub struct Case {
     pub k: HostTensor,
     /// `[batch, heads_kv, seq_kv, head_dim_v]`.
     pub v: HostTensor,
-    /// What to compute.
+    /// Options of the computation.
     pub options: ForwardOptions,
 }
 

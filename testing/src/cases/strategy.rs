@@ -97,7 +97,7 @@ fn lengths(limit: usize) -> impl Strategy<Value = Lengths> {
     prop_oneof![dense, packed]
 }
 
-/// Empty, short and of every magnitude, and as often beside the end of a tile.
+/// Empty, short and of every magnitude, and as often next to a multiple of a tile size.
 fn seq(limit: usize) -> impl Strategy<Value = usize> {
     let magnitude = move || (0.0..(limit as f64).log2()).prop_map(|bits| bits.exp2() as usize);
     let beside = (select(tile_sizes()), magnitude(), 0..=2usize)
@@ -197,7 +197,7 @@ mod tests {
         assert_ne!(cases(7), cases(8));
     }
 
-    /// What a hundred cases hold, so that no kind of problem is lost.
+    /// Every kind of problem occurs among 400 cases, so that none is lost.
     #[test]
     fn all_kinds_are_drawn() {
         let cases: Vec<_> = drawn(&DType::ALL, Limits::FAST, 0).take(400).collect();

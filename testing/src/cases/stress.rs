@@ -6,9 +6,9 @@
 
 use super::spec::Case;
 
-/// What [`enlarge_q`] multiplies q by.
+/// Factor of q in [`enlarge_q`].
 const LARGE: f32 = 60.0;
-/// Nats of a sink's score: what must be left is 90 above all others, which are N(0, 1), in every dtype.
+/// Nats of a sink's score: rounded in any dtype, it still has to exceed all others, which are N(0, 1), by 90.
 const SINK: f32 = 110.0;
 /// Nats by which scores grow along a sequence: more than f32's range in all, little from one block to the next.
 pub(super) const GROWTH: f32 = 113.0;
@@ -42,8 +42,8 @@ pub(super) fn slope(case: &mut Case, growth: f32, first: f32) {
     });
 }
 
-/// Gives key number `key` of the `seq_kv` of its sequence a score of `nats(key, seq_kv)` beside what the other
-/// components make; `None` leaves it as it is.
+/// Raises the score of key number `key` of the `seq_kv` of its sequence by `nats(key, seq_kv)` over the score that the
+/// other components give; `None` leaves it as it is.
 fn raise(case: &mut Case, nats: impl Fn(usize, usize) -> Option<f32>) {
     let Ok(problem) = case.problem() else {
         return;

@@ -1,14 +1,14 @@
-//! How far a result may lie from the exact one, element by element.
+//! Error bounds: how far a result may lie from the exact one, element by element.
 //!
 //! `|o − o64| ≤ 1.05·u·(Σⱼ pⱼ|vⱼ| + |o64|) + Σⱼ pⱼeⱼ|vⱼ − o64| + 1e-6`: the first term is the rounding of each
 //! probability and that of the output. f16 adds `2⁻²⁵·Σ|vⱼ|/l`, half the distance between its subnormals, which small
 //! probabilities fall among. lse, which is f32, may be off by `2⁻¹⁸·(1 + |lse64|) + Σⱼ pⱼeⱼ + 1e-6`.
 //!
-//! `eⱼ = 2⁻²³·bⱼ + max(3·2⁻²³·mⱼ − 2⁻¹⁸, 0)` is by how much more a score may be off than the other terms allow for; both
-//! sums are what softmax makes of such errors, to first order. bⱼ is the size of ALiBi's bias, which may be as large as the
-//! sequence is long. `mⱼ = |softmax_scale|·Σᵢ |qᵢkⱼᵢ|`, times a softcap's derivative: a score is a sum, and rounding its
-//! terms and partial sums costs in proportion to what is added up, however little of it is left. 2⁻¹⁸ of that is in the
-//! other terms: nothing is added up to mⱼ = 10.7, and 128 dimensions of N(0, 1) make 7.2.
+//! `eⱼ = 2⁻²³·bⱼ + max(3·2⁻²³·mⱼ − 2⁻¹⁸, 0)` is the error allowed of a score beyond what the other terms allow for;
+//! both sums are the effect of such errors on the softmax, to first order. bⱼ is the size of ALiBi's bias, which may be
+//! as large as the sequence is long. `mⱼ = |softmax_scale|·Σᵢ |qᵢkⱼᵢ|`, times a softcap's derivative: a score is a sum,
+//! and rounding its terms and partial sums costs in proportion to the sizes added up, however little remains of them.
+//! 2⁻¹⁸ of that is in the other terms: up to mⱼ = 10.7 nothing is added, and 128 dimensions of N(0, 1) give 7.2.
 //!
 //! The 3 is for terms of random signs. Tensor cores align a group of products and the accumulator to the largest exponent,
 //! truncate them, and truncate their sum to f32: 16 products and 25 bits below that exponent on Hopper, 8 and 24 on
@@ -25,8 +25,9 @@ pub(super) const HEADROOM: f64 = 1.05;
 const FLOOR: f64 = 1e-6;
 /// f32 scores of size 20 already carry an error of 2⁻²⁰, which `exp` makes relative.
 const F32_UNIT: f64 = 1.0 / (1u64 << 18) as f64;
-/// Roundings of a score, per unit of what it is made of: half of 2⁻²³ when the bias is added and again when the row's
-/// reference is subtracted. Biases of 6000, far above all other terms, use 0.44 of the bound (f32, tests/tests/backends/extremes.rs).
+/// Roundings of a score, per unit of its terms: half of 2⁻²³ when the bias is added and again when the row's reference
+/// is subtracted. Biases of 6000, far above all other terms, use 0.44 of the bound (f32,
+/// tests/tests/backends/extremes.rs).
 pub(super) const SCORE_UNIT: f64 = 1.0 / (1u64 << 23) as f64;
 /// Roundings of a sum of products, in the same unit.
 pub(super) const PRODUCTS: f64 = 3.0;
@@ -42,8 +43,8 @@ pub(super) fn unit(dtype: DType) -> f64 {
     }
 }
 
-/// The module's `eⱼ`: how far a score may be off beyond [`F32_UNIT`], of products whose sizes add up to `products` nats,
-/// and a bias of size `bias`.
+/// The module's `eⱼ`: error allowed of a score beyond [`F32_UNIT`], if the sizes of its products add up to `products`
+/// nats and its bias has size `bias`.
 pub(super) fn of_score(products: f64, bias: f64) -> f64 {
     let sum = (SCORE_UNIT * PRODUCTS * products - F32_UNIT).max(0.0);
     sum + SCORE_UNIT * bias
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn only_scores_of_large_products_or_a_bias_are_granted_more() {
-        // What 128 dimensions of N(0, 1) make, and 60 times as much.
+        // The products of 128 dimensions of N(0, 1), and 60 times as much.
         assert_eq!(of_score(7.2, 0.0), 0.0);
         assert!((of_score(432.0, 0.0) - (1296.0 / 32.0 - 1.0) * F32_UNIT).abs() < 1e-18);
         assert_eq!(of_score(7.2, 32.0), F32_UNIT);

@@ -1,7 +1,7 @@
 use super::score::{ExactScore, ScoreRule, ScoreWithSlope};
 use ferroflash::{HostTensor, Mask, Problem, Sequence};
 
-/// What was given to the kernel; packed tensors have batch 1.
+/// Inputs of the kernel; packed tensors have batch 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// `[batch, heads_q, seq_q, head_dim]`.
@@ -32,11 +32,11 @@ pub struct RowReference {
     pub score_errors_v: Vec<f64>,
 }
 
-/// Weights below this, relative to the row's largest, vanish in f32 arithmetic: beside its smallest
-/// normal number, with room for an error in the exponent.
+/// Weights below this, relative to the row's largest, vanish in f32 arithmetic: near f32's smallest normal number, with
+/// room for an error in the exponent.
 const VANISHING: f64 = 1e-36;
 
-/// What one query head of one sequence is computed with.
+/// Definition of the computation for one query head of one sequence: mask, lengths and score.
 pub(super) struct Rules<'a> {
     pub problem: &'a Problem,
     seq_q: usize,
@@ -45,7 +45,7 @@ pub(super) struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    /// Those of batch entry number `index`.
+    /// The rules for query head `head` of batch entry number `index`.
     pub fn new(problem: &'a Problem, index: usize, head: usize) -> Self {
         let sequence = problem.sequence(index);
         Self {
@@ -96,7 +96,7 @@ impl<'a> Rules<'a> {
         self.seq_kv
     }
 
-    /// What is added to the score of query `i` and key `j`.
+    /// Bias added to the score of query `i` and key `j`.
     pub fn bias(&self, i: usize, j: usize) -> f64 {
         self.score.bias(self.center(i) - j as i64)
     }
@@ -131,7 +131,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// What query head `head` of `sequence` reads.
+    /// The K and V that query head `head` of `sequence` reads.
     pub fn new(problem: &Problem, inputs: Inputs<'_>, sequence: &Sequence, head: usize) -> Self {
         let head_kv = head / problem.group();
         let widened =
@@ -318,7 +318,7 @@ mod tests {
         assert!((row.lse - sum.ln()).abs() < 1e-14);
         let o = 4.0 * (-0.5f64).exp() + 2.0 * scores[1].exp();
         assert!((row.o[0] - o / sum).abs() < 1e-14);
-        // Those of the first and the last key, whose weights are the same.
+        // The errors of the first and the last key, whose weights are the same.
         let error = (-0.5f64).exp() / sum * bound::of_score(0.0, 0.5);
         assert!((row.score_errors - 2.0 * error).abs() < 1e-20);
         let distances = (1.0 - row.o[0]).abs() + (3.0 - row.o[0]).abs();

@@ -6,7 +6,7 @@ use ferroflash::Score;
 /// A score in nats.
 pub(super) struct ExactScore {
     pub exact: f64,
-    /// How far it may be off.
+    /// Bound on its error.
     pub error: f64,
 }
 
@@ -21,16 +21,16 @@ pub(super) struct ScoreWithSlope {
     pub softcap: Option<f64>,
 }
 
-/// What the scores of one query head of one batch entry are made with.
+/// Scale, softcap and ALiBi slope of one query head of one batch entry.
 pub(super) struct ScoreRule {
     scale: f64,
     softcap: Option<f64>,
-    /// ALiBi's, 0 without it.
+    /// ALiBi's slope, 0 without ALiBi.
     slope: f64,
 }
 
 impl ScoreRule {
-    /// That of query head `head` of batch entry `batch`.
+    /// The rule for query head `head` of batch entry `batch`.
     pub fn new(score: &Score, batch: usize, head: usize) -> Self {
         let Score {
             softmax_scale,
@@ -45,8 +45,8 @@ impl ScoreRule {
         }
     }
 
-    /// What is added to the score of a key `distance` keys before the query, by the definition of
-    /// [`AlibiSlopes`](crate::AlibiSlopes).
+    /// Bias added to the score of a key `distance` keys before the query, by the definition of
+    /// [`AlibiSlopes`](ferroflash::AlibiSlopes).
     pub fn bias(&self, distance: i64) -> f64 {
         -self.slope * distance.abs() as f64
     }
@@ -60,7 +60,7 @@ impl ScoreRule {
         }
     }
 
-    /// The same, with its derivative by the scaled product.
+    /// As [`score`](Self::score), with its derivative by the scaled product.
     pub fn with_slope(&self, q_row: &[f64], k_row: &[f64], distance: i64) -> ScoreWithSlope {
         let products = q_row.iter().zip(k_row).map(|(q, k)| q * k);
         let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {

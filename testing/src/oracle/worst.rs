@@ -5,9 +5,9 @@ use std::fmt;
 pub struct At {
     /// Batch entry, or number of a packed sequence.
     pub batch: usize,
-    /// Head: a query head, or of dk and dv one of k and v.
+    /// Head: a query head; for dk and dv a head of k and v.
     pub head: usize,
-    /// Row, counted in its sequence: a query, or of dk and dv a key.
+    /// Row, counted in its sequence: a query; for dk and dv a key.
     pub row: usize,
     /// Component; 0 for lse.
     pub dim: usize,
@@ -18,9 +18,9 @@ pub struct At {
 pub struct Worst {
     /// Error over allowed error; above 1 is wrong.
     pub ratio: f64,
-    /// Where.
+    /// Place of the value.
     pub at: At,
-    /// What the backend computed.
+    /// The backend's value.
     pub got: f64,
     /// The exact value.
     pub exact: f64,

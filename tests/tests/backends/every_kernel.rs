@@ -11,7 +11,7 @@ use kernels_gpu::instances::{Family, INSTANCES, Instance};
 use ptx_sim::{LineStatistics, Statistics};
 
 /// Three blocks of keys, the last partial; two blocks of queries, or as many as the kernel is preferred for; two query
-/// heads on one of k and v, where that is cheap; short and empty sequences beside it in packed ones.
+/// heads per head of k and v, where that is cheap; short and empty sequences in addition in packed problems.
 fn case_for(instance: &Instance, number: usize) -> CaseSpec {
     let shortest = instance.wgmma().map_or(0, |config| config.min_rows);
     let rows = instance.block_m * instance.cluster;
@@ -56,7 +56,7 @@ const SLOPES: AlibiSpec = AlibiSpec {
     is_batched: true,
 };
 
-/// Instructions by which kernels of a family move tiles, and which must be without bank conflicts.
+/// The instructions with which kernels of a family move tiles, and which must be without bank conflicts.
 fn tile_moves(family: Family) -> &'static [&'static str] {
     match family {
         Family::Mma => &["cp.async.cg", "ldmatrix", "st.shared.b32", "ld.shared.v4"],

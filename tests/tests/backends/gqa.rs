@@ -15,7 +15,7 @@ use proptest::test_runner::TestRunner;
 
 /// Powers of two, and others, whose last pack has rows without a head.
 const GROUPS: [usize; 10] = [2, 3, 4, 5, 7, 8, 12, 16, 64, 72];
-/// One kernel each.
+/// Head dimensions (head_dim, head_dim_v), one kernel each.
 const HEAD_DIMS: [(usize, usize); 6] = [
     (64, 64),
     (96, 96),
@@ -52,7 +52,7 @@ const ARRANGEMENTS: [Arrangement; 3] = [
     },
 ];
 
-/// As if every head had tiles of its own, which is many times what is computed.
+/// Work counted as if every head had tiles of its own: many times the work that is done.
 const LIMITS: Limits = Limits {
     work: 100_000_000,
     ..Limits::SIMULATED
@@ -82,7 +82,7 @@ fn cases(shift: usize) -> Vec<CaseSpec> {
             let is_varlen = (number / 2).is_multiple_of(3);
             cases.push(CaseSpec {
                 lengths: match is_varlen {
-                    // Beside sequences without queries, without keys, and of a tile's end.
+                    // In addition, sequences without queries, without keys, and at a tile's end.
                     true => Lengths::Varlen(vec![(seq_q, seq_kv), (0, 9), (3, 0), (seq_q + 1, 70)]),
                     false => Lengths::Dense {
                         batch: 1 + number % 2,
@@ -191,8 +191,8 @@ fn cuda() {
     }
 }
 
-/// Three heads in packs of four: the rows of the fourth, of which q has none, see NaN where a key is hidden, too, and
-/// must not be worked out again.
+/// Three heads in packs of four: the rows of the fourth, for which q has no head, also see NaN where a key is hidden,
+/// and must not be recomputed.
 #[test]
 fn rows_without_a_head_are_not_repaired() {
     // One head too many is outside the allocation.

@@ -3,7 +3,8 @@
 //! Kernels keep a row's reference from the block they begin with as long as it does; then probabilities overflow, of f16
 //! first. Some begin with the first block, some with the last.
 //!
-//! Nearly as hard is what stays in range: probabilities close to f32's limit must survive when the reference catches up.
+//! Values that stay in range are nearly as hard: probabilities close to f32's limit must survive when the reference
+//! catches up.
 
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
@@ -19,8 +20,8 @@ const KEYS: usize = 320;
 /// Nats by which the other keys' scores exceed them: more than f16 has room for, then more than bf16 has.
 const STEPS: [f32; 3] = [10.0, 14.0, 200.0];
 
-/// One head of `keys` queries and keys, of which key number `key` has a score of `nats(key)` beside what the other
-/// dimensions make.
+/// One head of `keys` queries and keys. The first component raises the score of key number `key` by `nats(key)` over
+/// the score that the others give.
 fn raised(
     dtype: DType,
     mask: Mask,
@@ -102,7 +103,7 @@ const PEAK_KEYS: usize = 64;
 const PEAKED_KEYS: usize = SMALL_KEYS + 2 * PEAK_KEYS;
 /// Nats by which the middle level exceeds the first: up to f32's range and bf16's, and over it.
 const PEAKS: [f32; 6] = [70.0, 90.0, 95.0, 100.0, 105.0, 110.0];
-/// And the last.
+/// Nats from the middle level down to the last.
 const FALL: f32 = 9.0;
 
 /// Small scores, then a few that take nearly all the range above them, then somewhat smaller ones, whose reference is
@@ -169,7 +170,7 @@ fn overflowing_sums_cuda() {
 /// Keys of each of three levels of large scores: two equal ones, and a lower one that kernels may begin with.
 const LEVEL_KEYS: usize = 128;
 
-/// Scores so large that f32 has no room for a bit beside them: differences of equal ones are still 0.
+/// Scores so large that one bit of difference is below f32's resolution: differences of equal ones are still 0.
 fn large_references<B: Backend>(backend: &mut B) {
     for (root, nats) in [(4096.0, 20.0), (8192.0, 64.0)] {
         for lowest in [0, 2] {

@@ -8,7 +8,7 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::verdicts::every_variant_is_right;
 
-/// NaN in a column whose key some rows of a tile see, beside ∞ in a column whose key all of them see: kernels look at
+/// NaN in a column whose key some rows of a tile see, next to ∞ in a column whose key all of them see: kernels look at
 /// columns in pairs and more.
 fn neighbouring_columns<B: Backend>(backend: &mut B) {
     let spec = CaseSpec {

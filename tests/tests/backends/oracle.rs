@@ -26,8 +26,8 @@ fn verdict(case: &Case, (o, lse): &(HostTensor, HostTensor)) -> Verdict {
     case.check(o, lse, Rows::All).expect("a valid problem")
 }
 
-/// Asserts that the result of `faulty` is not taken for that of `case`, in o and, unless the fault
-/// leaves it alone, in lse.
+/// Asserts that the oracle for `case` rejects the result of `faulty`, in o and, unless the fault leaves it unchanged,
+/// in lse.
 #[track_caller]
 fn is_caught(case: &Case, faulty: &Case) {
     let verdict = verdict(case, &run(faulty));
@@ -48,7 +48,7 @@ fn right_results_pass() {
     }
 }
 
-/// Two keys whose scores are what is left of sums of far larger terms, in many rows.
+/// Two keys whose scores are small remainders of sums of far larger terms, in many rows.
 #[test]
 fn scores_that_cancel_pass() {
     for dtype in DType::ALL {
@@ -114,7 +114,7 @@ fn a_forgotten_softcap_is_caught() {
     is_caught(&case, &plain);
 }
 
-/// Three packed sequences, of which the first two are what [`spec`] has.
+/// Three packed sequences, the first one as long as that of [`spec`]; with ALiBi.
 fn packed(dtype: DType, kind: InputKind) -> CaseSpec {
     CaseSpec {
         lengths: Lengths::Varlen(vec![(300, 350), (20, 0), (200, 150)]),
@@ -160,7 +160,7 @@ fn slopes_that_are_forgotten_mixed_up_or_a_percent_off_are_caught() {
         let right = case.options.alibi.as_ref().expect("it has slopes");
         let all = (0..3).flat_map(|batch| (0..4).map(move |head| right.get(batch, head)));
         let all: Vec<f32> = all.collect();
-        // Of the neighbouring head, of the first batch entry, all of them steeper.
+        // Slopes of the neighbouring head; of the first batch entry; all slopes steeper.
         let rotated: Vec<f32> = all.iter().cycle().skip(1).take(12).copied().collect();
         let steeper: Vec<f32> = all.iter().map(|slope| slope * 1.01).collect();
         for wrong in [
@@ -219,11 +219,11 @@ fn sampled_rows_are_as_many_as_asked_and_see_a_wrong_kernel() {
 fn plain_attention_is_the_yardstick_of_quality() {
     let case = spec(DType::Bf16, InputKind::Random).build().expect("small");
     let quality = verdict(&case, &run(&case)).quality().expect("bf16 rounds");
-    // f32 inside: better than rounding scores and probabilities to bf16, worse than no error at all.
+    // f32 inside: better than rounding scores and probabilities to bf16, but not exact.
     assert!(quality > 0.05 && quality <= 1.0, "{quality}");
 }
 
-/// A key that weighs nothing may carry its ∞ into the output or not; it says nothing of how exact the rest is.
+/// A key without weight may or may not carry its ∞ into the output; that does not affect how exact the rest is.
 #[test]
 fn an_allowed_infinity_stays_out_of_quality() {
     let mut case = plain(DType::Bf16, Lengths::one(1, 2), 8)

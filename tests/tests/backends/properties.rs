@@ -35,7 +35,7 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// What the oracle compares in about a tenth of a second.
+/// Size of the cases that the oracle computes in about a tenth of a second.
 const LIMITS: Limits = Limits {
     work: 20_000_000,
     ..Limits::FAST

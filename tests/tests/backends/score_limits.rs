@@ -53,7 +53,8 @@ const ROWS: usize = 16;
 const KEYS: usize = 160;
 const DIMS: usize = 64;
 
-/// The products beside -2, exact in every dtype. Times most scales they round, as powers of two never would.
+/// The products other than -2, exact in every dtype. Multiplied by most scales they are rounded; powers of two never
+/// would be.
 const LARGEST: f32 = -1.375;
 const SMALLEST: f32 = -2.75;
 

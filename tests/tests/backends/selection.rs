@@ -164,7 +164,7 @@ fn a_problem_that_nothing_can_run_names_every_reason() {
     );
 }
 
-/// Of packed operands with rows of `heads · head_dim` elements.
+/// A packed problem whose operands have rows of `heads · head_dim` elements.
 fn packed(dtype: DType, head_dim: usize, force: Option<Variant>) -> Problem {
     packed_of([4, 6], dtype, head_dim, force)
 }
@@ -214,7 +214,7 @@ fn packed_sequences_go_to_kernels_that_take_them() {
             let expected = format!("fa_fwd_wgmma_sm90a_{name}_hd{tile}_varlen");
             assert_eq!(kernel(Family::Wgmma, &problem), Ok(expected.as_str()));
         }
-        // What keeps TMA from a packed operand is said of the kernel that takes packed ones.
+        // A packed operand that TMA cannot take is reported for the kernel that takes packed ones.
         let reason = wgmma(60).expect_err("no multiple of 8");
         assert!(
             reason.contains("head_dim 60 is not a multiple of 8"),

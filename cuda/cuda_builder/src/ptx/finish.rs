@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::ptx::item::{Kind, items};
 
-/// What every launch of a kernel looks like; recorded by `cuda_std`'s `#[launch_bounds]`.
+/// Launch geometry that every launch of a kernel obeys; recorded by `cuda_std`'s `#[launch_bounds]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchBounds {
     /// Threads in a block.
@@ -14,7 +14,7 @@ pub struct LaunchBounds {
     pub cluster: u32,
 }
 
-/// Begins the comment that carries the bounds: `// cuda_std.launch_bounds NAME THREADS MIN_BLOCKS CLUSTER`.
+/// Start of the comment that carries the bounds: `// cuda_std.launch_bounds NAME THREADS MIN_BLOCKS CLUSTER`.
 const MARKER: &str = "// cuda_std.launch_bounds ";
 
 /// Bytes of a `CUtensorMap` parameter. Larger alignments than 16 make rustc fail, and the hardware wants 64.

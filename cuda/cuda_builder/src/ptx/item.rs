@@ -9,7 +9,7 @@ pub struct Item<'a> {
     pub kind: Kind<'a>,
 }
 
-/// What an item is.
+/// Kinds of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
     /// `.version`, `.target`, `.address_size`: wanted in every module.
@@ -36,7 +36,7 @@ pub fn items(ptx: &str) -> Result<Vec<Item<'_>>, Error> {
     Ok(items)
 }
 
-/// Without leading white space and `//` comments.
+/// `text` without leading white space and `//` comments.
 fn skip_blank(mut text: &str) -> &str {
     loop {
         text = text.trim_start();

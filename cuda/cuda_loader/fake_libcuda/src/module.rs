@@ -8,12 +8,12 @@ use std::ptr;
 /// Dynamic shared memory that a kernel may use until an attribute allows it more.
 const DEFAULT_SHARED_BYTES: c_int = 48 << 10;
 
-/// What a `CUmodule` points to.
+/// The object that a `CUmodule` points to.
 pub struct Module {
     ptx: String,
 }
 
-/// What a `CUfunction` points to.
+/// The object that a `CUfunction` points to.
 pub struct Function {
     pub name: String,
     pub max_dynamic_shared_bytes: c_int,
@@ -28,7 +28,7 @@ const ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
 const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
 const REQUIRED_CLUSTER_WIDTH: c_uint = 11;
 
-/// Writes the compiler's complaint where the options ask for it.
+/// Writes the compiler's error message to the buffer that the options name.
 ///
 /// # Safety
 /// The two arrays hold `count` options as `cuModuleLoadDataEx` takes them.

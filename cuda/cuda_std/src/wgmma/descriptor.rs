@@ -1,8 +1,8 @@
-//! Matrices in shared memory, as `wgmma` is told of them.
+//! Descriptors of matrices in shared memory, for `wgmma`.
 //!
-//! They lie in atom columns of 64 elements (128 bytes), each a column of swizzle atoms, with the 128-byte swizzle, as TMA writes them:
-//! `[atom column][row][128 bytes]`, every atom column 1024-byte aligned (PTX ISA, "Strides", "Matrix Descriptor Format"). M and N are
-//! the dimensions of A and B that D keeps, K the one that is contracted.
+//! Matrices lie in atom columns of 64 elements (128 bytes), each a column of swizzle atoms, with the 128-byte swizzle,
+//! as TMA writes them: `[atom column][row][128 bytes]`, every atom column 1024-byte aligned (PTX ISA, "Strides",
+//! "Matrix Descriptor Format"). M and N are the dimensions of A and B that remain in D, K the one that is contracted.
 //!
 //! ```text
 //! K-major    a row is one m (or n), an atom column 64 consecutive k      q · k of attention: rows of Q and K, as they are stored
@@ -11,15 +11,15 @@
 
 use core::marker::PhantomData;
 
-/// Along which dimension the rows of an operand in shared memory run.
+/// The dimension along which the rows of an operand in shared memory run.
 pub trait Major: Copy {}
 
-/// Rows run along K; an atom column has the operand's rows and no others: 64 of A, n of B.
+/// Rows run along K; an atom column has exactly the operand's rows: 64 of A, n of B.
 #[derive(Clone, Copy)]
 pub struct KMajor;
 
-/// Rows run along K and are some of the `ATOM_COLUMN_ROWS` that an atom column has, from a multiple of eight on: a warpgroup's part of
-/// a matrix that several share.
+/// Rows run along K and are some of an atom column's `ATOM_COLUMN_ROWS` rows, from a multiple of eight on: a
+/// warpgroup's part of a matrix that several share.
 #[derive(Clone, Copy)]
 pub struct KMajorOf<const ATOM_COLUMN_ROWS: usize>;
 
@@ -31,7 +31,7 @@ impl Major for KMajor {}
 impl<const ATOM_COLUMN_ROWS: usize> Major for KMajorOf<ATOM_COLUMN_ROWS> {}
 impl Major for MnMajor {}
 
-/// A matrix in shared memory: its address, strides and swizzle, and by its type how it lies.
+/// A matrix in shared memory: its address, strides and swizzle; its type gives its major dimension.
 #[derive(Clone, Copy)]
 pub struct Descriptor<M: Major>(pub(super) u64, PhantomData<M>);
 

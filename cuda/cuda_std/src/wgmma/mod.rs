@@ -24,8 +24,8 @@ use cuda_std_macros::wgmma_gemms;
 
 use crate::half::{Bf16, F16};
 
-/// `D = A · B` and `D += A · B` with A (64 × k) in registers and B (k × n) in shared memory, `MajorB` along which
-/// dimension; `ACC = n / 2` and `A = k / 4` are the registers that a thread holds of D and of A.
+/// `D = A · B` and `D += A · B` with A (64 × k) in registers and B (k × n) in shared memory, whose major dimension is
+/// `MajorB`; `ACC = n / 2` and `A = k / 4` are the registers that a thread holds of D and of A.
 ///
 /// Implemented for the element types, and the shapes listed in this file.
 pub trait GemmRs<MajorB: Major, const ACC: usize, const A: usize> {
@@ -57,8 +57,8 @@ pub trait GemmRs<MajorB: Major, const ACC: usize, const A: usize> {
     );
 }
 
-/// `D = A · B` and `D += A · B` with A (64 × `K`) and B (`K` × n) in shared memory, `MajorA` and `MajorB` along which
-/// dimension; `ACC = n / 2` are the registers that a thread holds of D.
+/// `D = A · B` and `D += A · B` with A (64 × `K`) and B (`K` × n) in shared memory, whose major dimensions are `MajorA`
+/// and `MajorB`; `ACC = n / 2` are the registers that a thread holds of D.
 ///
 /// Implemented for the element types, and the shapes listed in this file.
 pub trait GemmSs<MajorA: Major, MajorB: Major, const ACC: usize, const K: usize> {
@@ -100,7 +100,7 @@ pub trait InFlight {
     unsafe fn wait<const PENDING: u32>(&mut self);
 }
 
-// The shapes that kernels use. Any other needs no more than a place in this list.
+// The shapes that kernels use. To support another one, add it to this list.
 wgmma_gemms! {
     rs(k): (128, 96), (128, 128);
     ss(k, k): (128, 64), (112, 192), (80, 256);

@@ -120,7 +120,7 @@ fn implementation(gemm: &Gemm, element: &Ident) -> Tokens {
         impl #of_trait for #element {
             #[inline(always)]
             unsafe fn multiply(acc: &mut [f32; #acc], a: #a_type, b: Descriptor<#major_b>) {
-                // SAFETY: forwarded to the caller.
+                // SAFETY: the trait's contract, for which the caller vouches, is the instruction's.
                 unsafe {
                     ::core::arch::asm!(#overwrite, #(out(reg32) acc[#out_index],)*
                         #a_operands b = in(reg64) b.0, options(nostack));
@@ -134,7 +134,7 @@ fn implementation(gemm: &Gemm, element: &Ident) -> Tokens {
                 b: Descriptor<#major_b>,
                 accumulate: u32,
             ) {
-                // SAFETY: forwarded to the caller.
+                // SAFETY: the trait's contract, for which the caller vouches, is the instruction's.
                 unsafe {
                     ::core::arch::asm!(#accumulate, #(inout(reg32) acc[#inout_index],)*
                         #a_operands b = in(reg64) b.0,
@@ -156,7 +156,7 @@ fn in_flight(registers: usize) -> Tokens {
         impl InFlight for [f32; #registers] {
             #[inline(always)]
             unsafe fn wait<const PENDING: u32>(&mut self) {
-                // SAFETY: forwarded to the caller.
+                // SAFETY: the trait's contract, for which the caller vouches, is the instruction's.
                 unsafe {
                     ::core::arch::asm!(#text, #(inout(reg32) self[#index],)* pending = const PENDING,
                         options(nostack));

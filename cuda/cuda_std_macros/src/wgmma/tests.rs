@@ -14,7 +14,7 @@ const LINE_BYTES: usize = 128;
 /// The accumulator's content before the multiplication.
 const BEFORE: f32 = 1000.0;
 
-/// Element (`mn`, `k`) of each operand: small integers, so that every sum is exact, and no two rows alike.
+/// Element (`mn`, `k`) of each operand: small integers, so that every sum is exact, and no two rows are equal.
 fn a_element(m: usize, k: usize) -> f32 {
     ((3 * m + 5 * k + m * k) % 7) as f32 - 3.0
 }
@@ -171,7 +171,7 @@ fn kernel(
     )
 }
 
-/// What a thread's registers hold of A, by the fragment map in `cuda_std::wgmma`.
+/// The bytes of A in each thread's registers, by the fragment map in `cuda_std::wgmma`.
 fn a_fragments(gemm: &Gemm) -> Vec<u8> {
     let mut bytes = Vec::new();
     for thread in 0..THREADS {

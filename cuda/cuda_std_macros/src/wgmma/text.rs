@@ -65,7 +65,7 @@ impl Gemm {
         }
     }
 
-    /// What moves the descriptors from the first step to this one.
+    /// The PTX that moves the descriptors from the first step to this one.
     fn advance(&self, step: usize) -> String {
         if step == 0 {
             return String::new();

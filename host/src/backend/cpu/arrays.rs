@@ -1,4 +1,4 @@
-//! Small arrays that are given by address, where the host does not know their values.
+//! Small arrays given by address, whose values the host does not know.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use crate::plan::params::Arrays;
 use crate::problem::KnownArrays;
 use crate::{Lengths, Operands, Problem};
 
-/// `problem` with what its arrays hold: on this backend the device's memory is the host's.
+/// `problem` with the values that its arrays hold: on this backend the device's memory is the host's.
 ///
 /// # Safety
 /// As for [`Backend::launch`](crate::Backend::launch), whose checks `operands` have passed.
@@ -38,6 +38,6 @@ pub(super) unsafe fn known<'a>(problem: &'a Problem, operands: &Operands) -> Cow
 /// `length` values of type `T` lie at `address`, aligned.
 unsafe fn array<'a, T>(address: u64, length: usize) -> &'a [T] {
     let start = std::ptr::with_exposed_provenance(address as usize);
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's.
     unsafe { std::slice::from_raw_parts(start, length) }
 }

@@ -7,14 +7,14 @@ use crate::memory::{FOREIGN_BUFFER, check_owned};
 use crate::sealed::Sealed;
 use crate::{Error, Memory};
 
-/// What the allocator gives anyway: beyond it, `alloc_zeroed` writes every byte itself instead of leaving
-/// large allocations to the operating system, which has zeroed pages.
+/// Alignment that the allocator guarantees anyway. For a larger one, `alloc_zeroed` writes every byte itself instead of
+/// taking zeroed pages from the operating system.
 const ALIGN_BYTES: usize = 16;
 
 /// The host's heap as a backend's memory.
 #[derive(Debug, Default)]
 pub struct CpuMemory {
-    /// What its buffers are known by.
+    /// Identifies this memory; its buffers hold a clone as `owner`.
     identity: Arc<()>,
 }
 
@@ -82,8 +82,8 @@ unsafe impl Memory for CpuMemory {
         buffer.size_bytes
     }
 
-    /// Not if another value of this type allocated it, although all lie on one heap: whoever has this memory mutably
-    /// then knows that nobody else reads or writes the buffer meanwhile.
+    /// `false` if another value of this type allocated it, although all lie on one heap: a mutable borrow of this
+    /// memory then excludes every other access to the buffer.
     fn owns(&self, buffer: &CpuBuffer) -> bool {
         Arc::ptr_eq(&self.identity, &buffer.owner)
     }

@@ -73,7 +73,7 @@ struct ReadRow<'a> {
 
 impl VisitElement for ReadRow<'_> {
     type Output = ();
-    // Compiled for the vectors of whoever calls it.
+    // Compiled with the vector instructions that the caller is compiled for.
     #[inline(always)]
     fn visit<T: Element>(self) {
         let start = self.matrix.row_start::<T>(self.row).cast_const();

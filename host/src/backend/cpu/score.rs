@@ -6,7 +6,7 @@ use super::math::tanh;
 use crate::AlibiSlopes;
 use crate::problem::Score;
 
-/// What a problem makes of `q · k`.
+/// Transform of `q · k` into a score: scale, softcap, ALiBi.
 #[derive(Clone, Copy)]
 pub(super) struct ScoreTransform<'a> {
     /// Multiplies q, and so every score, when q is loaded.
@@ -17,11 +17,11 @@ pub(super) struct ScoreTransform<'a> {
 
 /// The bias of each query of a tile, where there is one.
 pub(super) struct Bias {
-    /// Its slope.
+    /// ALiBi slope.
     slope: Vec<f32>,
-    /// Position on the diagonal, which biases are counted from.
+    /// Key position on the diagonal, from which distances are counted.
     diagonal: Vec<i64>,
-    /// The diagonal as seen from a tile's first key.
+    /// The diagonal's position relative to the tile's first key.
     from_tile: Vec<f32>,
 }
 
@@ -37,7 +37,7 @@ impl Bias {
 }
 
 impl<'a> ScoreTransform<'a> {
-    /// What `score` says.
+    /// The transform that `score` describes.
     pub fn new(score: &'a Score) -> Self {
         let Score {
             softmax_scale,
@@ -51,7 +51,7 @@ impl<'a> ScoreTransform<'a> {
         }
     }
 
-    /// Notes that column `column` is a query of head `head` of batch entry `batch`, which stands at key `diagonal`.
+    /// Sets column `column` to a query of head `head` of batch entry `batch` whose diagonal is at key `diagonal`.
     pub fn set_query(
         &self,
         bias: &mut Bias,
@@ -65,7 +65,7 @@ impl<'a> ScoreTransform<'a> {
         }
     }
 
-    /// Turns products that q's scale is in into scores; the first row is key `first_key`.
+    /// Turns products of scaled q with k into scores; the first row is key `first_key`.
     #[inline(always)]
     pub fn apply<S: Simd>(
         &self,
@@ -81,8 +81,8 @@ impl<'a> ScoreTransform<'a> {
         self.add_bias(simd, scores, bias, first_key, columns);
     }
 
-    /// Turns products into scores, and leaves the derivative of a score by its scaled product in `slope`, which is there
-    /// exactly if there is a softcap: without one the derivative is 1.
+    /// Turns products into scores, and stores the derivative of each score by its scaled product in `slope`, which is
+    /// `Some` exactly if there is a softcap: without one the derivative is 1.
     #[inline(always)]
     pub fn apply_with_slope<S: Simd>(
         &self,

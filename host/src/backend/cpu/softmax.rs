@@ -13,7 +13,7 @@ pub(super) struct RowStates {
     row_max: Vec<f32>,
     /// Sum of `exp(score - row_max)` so far.
     row_sum: Vec<f32>,
-    /// What the last update multiplied earlier sums by.
+    /// Factor by which the last update multiplied earlier sums, `exp(old_max − new_max)`.
     rescale: Vec<f32>,
 }
 
@@ -33,9 +33,9 @@ impl RowStates {
         self.row_sum.fill(0.0);
     }
 
-    /// Takes `keys` rows of scores in, and leaves `exp(score - row_max)` in their place.
+    /// Updates the state with `keys` rows of scores, and replaces them by `exp(score - row_max)`.
     ///
-    /// Returns whether what was accumulated must follow: [`RowStates::rescale`].
+    /// Returns whether the accumulated output has to be rescaled too: [`RowStates::rescale`].
     #[inline(always)]
     pub fn update<S: Simd>(&mut self, simd: S, scores: &mut [f32], keys: usize) -> bool {
         let (scores, _) = S::as_mut_simd_f32s(scores);
@@ -67,7 +67,7 @@ impl RowStates {
         self.rescale.iter().any(|&factor| factor != 1.0)
     }
 
-    /// Multiplies each column of `acc_o`, of which there are `columns`, by what the last update found.
+    /// Multiplies each column of `acc_o`, of which there are `columns`, by the factor of the last update.
     #[inline(always)]
     pub fn rescale<S: Simd>(&self, simd: S, acc_o: &mut [f32], columns: usize) {
         let (factors, _) = S::as_simd_f32s(&self.rescale[..columns]);
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Values of 1 make an output of 1; lse is what the kernels' algebra makes of the same scores.
+    /// Values of 1 give an output of 1; lse equals that of the kernels' algebra for the same scores.
     #[test]
     fn rows_are_those_of_the_kernels() {
         let mut states = RowStates::new(COLUMNS);

@@ -51,12 +51,12 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
 
 /// Which sequence a task belongs to. Tasks are numbered sequence by sequence.
 enum Numbering {
-    /// Sequences that are all alike need no list, however many there are.
+    /// All sequences have the same lengths, so no list is needed, however many there are.
     Alike {
         sequences: usize,
         tasks_of_each: usize,
     },
-    /// Tasks before each sequence, and the number of all tasks.
+    /// Number of tasks before each sequence, then the number of all tasks.
     Listed(Vec<usize>),
 }
 

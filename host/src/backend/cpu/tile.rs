@@ -37,7 +37,7 @@ pub(super) struct Scratch {
     acc_o: Vec<f32>,
     /// Multiplies V: [`SCALED_DOWN`], or 1.
     v_factor: f32,
-    /// Whether scores that are not finite are worked out again: [`AllTiles::mend_scores`].
+    /// Whether scores that are not finite are recomputed: [`AllTiles::mend_scores`].
     mends_scores: bool,
     /// Keys that each column sees are `first_key[column]..end_key[column]`.
     first_key: Vec<u32>,
@@ -116,7 +116,7 @@ impl Task<'_> {
         }
     }
 
-    /// Works out again what is not finite, from smaller values. What is so rightly stays so.
+    /// Recomputes rows that are not finite with V scaled down. Rows that are rightly not finite stay so.
     #[cold]
     fn repeat_scaled_down(&self, scratch: &mut Scratch) {
         let first = scratch.acc_o.clone();
@@ -128,7 +128,7 @@ impl Task<'_> {
         }
     }
 
-    /// What becomes of `q · k`.
+    /// The transform of `q · k` into a score.
     fn transform(&self) -> ScoreTransform<'_> {
         ScoreTransform::new(self.problem.score())
     }
@@ -146,7 +146,8 @@ impl Task<'_> {
         (head, row % seq_q)
     }
 
-    /// Whether a row's sum says that its scores may have left f32 on the way: it is NaN, or 0 although keys are visible.
+    /// Whether the sum of some row shows that its scores may have left f32 on the way: it is NaN, or 0 although keys
+    /// are visible.
     fn has_lost_a_row(&self, scratch: &Scratch) -> bool {
         let is_lost = |column: usize| {
             let sees_keys = scratch.first_key[column] < scratch.end_key[column];
@@ -156,10 +157,10 @@ impl Task<'_> {
         (0..self.rows).any(is_lost)
     }
 
-    /// Reads q and multiplies it by the scale, which may take elements that are finite beyond f32.
+    /// Reads q and multiplies it by the scale, which may turn finite elements into infinite ones.
     ///
     /// # Safety
-    /// The operands' promise.
+    /// The operands are as [`Task::run`] requires.
     unsafe fn load_q(&self, scratch: &mut Scratch) -> Scaled {
         let head_dim = self.problem.q().shape.dim;
         let columns = self.columns();
@@ -184,7 +185,7 @@ impl Task<'_> {
     /// Reads the query of a column, as it lies in q.
     ///
     /// # Safety
-    /// The operands' promise, and the column is below `rows`.
+    /// The operands are as [`Task::run`] requires, and the column is below `rows`.
     unsafe fn read_q(&self, column: usize, row: &mut [f32]) {
         let (head, i) = self.query(column);
         let (batch, first) = (self.sequence.batch, self.sequence.q_rows.start);
@@ -193,8 +194,8 @@ impl Task<'_> {
         unsafe { q.read_row(i, row) };
     }
 
-    /// Finds which keys each column sees, and its bias. Padding columns repeat the last one, so that
-    /// they never widen the range of tiles nor turn a tile into a masked one.
+    /// Finds which keys each column sees, and its bias. Padding columns repeat the last one, so that they neither widen
+    /// the range of tiles nor make a tile need a mask.
     fn find_keys(&self, scratch: &mut Scratch) {
         let band = self.sequence.band;
         let seq_kv = self.sequence.seq_kv() as i64;
@@ -212,7 +213,7 @@ impl Task<'_> {
     }
 
     /// # Safety
-    /// The operands' promise, and the rows are this task's own.
+    /// The operands are as [`Task::run`] requires, and the rows are this task's own.
     unsafe fn store(&self, scratch: &mut Scratch) {
         let shape = self.problem.o().shape;
         let columns = self.columns();
@@ -239,12 +240,12 @@ impl Task<'_> {
     }
 }
 
-/// What becomes of a task's q when it is scaled.
+/// Whether a task's q stays finite when it is scaled.
 #[derive(PartialEq)]
 enum Scaled {
-    /// Every element is finite, or was not before.
+    /// Every element is finite after scaling, or already was not before.
     Fits,
-    /// Some elements left f32, or were infinite before.
+    /// Some finite elements overflowed f32, or some were infinite before.
     Overflows,
 }
 
@@ -345,11 +346,11 @@ impl AllTiles<'_> {
         gemm.run::<S, true>(simd);
     }
 
-    /// Works out again, in f64, the scores of the tile's `keys` that are not finite although q and k are: `q · scale`, a
-    /// product or a sum of products left f32 on the way. No step of finite f32 values leaves f64.
+    /// Recomputes, in f64, the scores of the tile's `keys` that are not finite although q and k are: `q · scale`, a
+    /// product or a sum of products overflowed f32 on the way. With finite f32 operands no step overflows f64.
     ///
     /// # Safety
-    /// The operands' promise.
+    /// The operands are as [`Task::run`] requires.
     #[cold]
     #[inline(never)]
     unsafe fn mend_scores(&mut self, keys: usize) {

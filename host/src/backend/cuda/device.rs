@@ -27,7 +27,8 @@ use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 pub struct CudaDevice {
     /// Kernels used before, so that a launch takes no lock.
     kernels: HashMap<Box<str>, Arc<Kernel>>,
-    /// Those among them that are instances, by the place of their names: comparing names costs more than finding them.
+    /// The kernels among them that are instances, by address and length of their names, which are faster to look up
+    /// than the names.
     instances: HashMap<(usize, usize), Arc<Kernel>, FixedState>,
     queue: Arc<Queue>,
 }
@@ -81,7 +82,7 @@ impl CudaDevice {
         }
     }
 
-    /// What this device is, and more than [`Device::info`] says.
+    /// Facts about this device, including those that [`Device::info`] lacks.
     pub fn cuda_info(&self) -> &CudaInfo {
         &self.queue.primary.info
     }
@@ -97,7 +98,7 @@ impl CudaDevice {
 
     /// Queues a kernel and returns without waiting for it.
     ///
-    /// The first launch of a kernel on a GPU compiles it, be it of no blocks; later ones allocate nothing.
+    /// The first launch of a kernel on a GPU compiles it, even one of no blocks; later ones allocate nothing.
     ///
     /// # Errors
     /// [`Error::Device`] if the kernel does not compile or the driver refuses the launch. A fault while
@@ -151,7 +152,7 @@ impl CudaDevice {
         Ok((result, milliseconds))
     }
 
-    /// What the driver says about free memory; the context is current.
+    /// The driver's report of free memory, for a message; the context is current.
     fn free_memory(&self) -> String {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are writable.
@@ -197,7 +198,8 @@ unsafe impl Memory for CudaDevice {
         buffer.size_bytes()
     }
 
-    /// Not if another device allocated it, be it on the same GPU: its memory is freed in the order of another stream.
+    /// `false` if another device allocated it, even one on the same GPU: its memory is freed in the order of another
+    /// stream.
     fn owns(&self, buffer: &CudaBuffer) -> bool {
         buffer.is_of(&self.queue)
     }

@@ -1,4 +1,4 @@
-//! What a device is.
+//! Facts about a CUDA device.
 
 use super::failure::of_cust;
 use crate::backend::DeviceInfo;
@@ -12,9 +12,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaInfo {
-    /// What every device says about itself.
+    /// The facts that every device has.
     pub device: DeviceInfo,
-    /// Which of the driver's devices this is.
+    /// The driver's number of this device.
     pub ordinal: u32,
     /// Size of the L2 cache, in bytes.
     pub l2_bytes: u64,

@@ -42,7 +42,7 @@ const MAX_PARAMS: usize = 16;
 /// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH` of cuda.h, which is younger than `cust_raw`.
 const REQUIRED_CLUSTER_WIDTH: c_uint = 11;
 
-/// Room for what the driver's compiler has to say, in bytes.
+/// Capacity of the driver compiler's log, in bytes.
 const JIT_LOG_BYTES: usize = 8192;
 
 /// A compiled kernel. Its last owner drops it with the context current.
@@ -163,7 +163,7 @@ impl Kernel {
     /// Raises the kernel's limit of dynamic shared memory if it is below `bytes`: beyond 48 KiB a kernel
     /// has to be opted in.
     fn allow_shared(&self, bytes: u32) -> Result<(), DriverError> {
-        // Relaxed: whoever sees a limit too low sets it again.
+        // Relaxed: a thread that sees too low a limit sets it again.
         if bytes <= self.shared_limit.load(Ordering::Relaxed) {
             return Ok(());
         }

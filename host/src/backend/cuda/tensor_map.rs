@@ -13,8 +13,8 @@ use cuda_loader::{
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{MAX_RANK, TensorMap, TensorMapSpec};
 
-/// Encodes a descriptor (CUDA driver API, `cuTensorMapEncodeTiled`). What does not depend on the operand is as
-/// [`TensorMapSpec`] says.
+/// Encodes a descriptor (CUDA driver API, `cuTensorMapEncodeTiled`). [`TensorMapSpec`] gives the arguments that are the
+/// same for all operands.
 pub(super) fn encode(dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, DriverError> {
     let mut map = CUtensorMap { opaque: [0; 16] };
     let dtype = match dtype {

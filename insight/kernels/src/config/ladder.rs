@@ -1,4 +1,4 @@
-//! Tile shapes of the ladder's kernels, which show what makes attention fast by doing without it.
+//! Tile shapes of the ladder's kernels, each of which leaves out something that makes attention fast.
 
 use kernels_gpu::config::limits::SM86_SHARED_BYTES;
 use kernels_gpu::units::F32_BYTES;

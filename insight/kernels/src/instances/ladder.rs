@@ -17,7 +17,7 @@ macro_rules! instances {
             #[cuda_std::launch_bounds(THREADS)]
             #[cuda_std::kernel]
             pub unsafe fn $name(params: crate::ladder::params::LadderParams) {
-                // SAFETY: forwarded to the launch.
+                // SAFETY: this entry's contract is the kernel's; the launch vouches for it.
                 unsafe { $kernel(&params) }
             }
         )*

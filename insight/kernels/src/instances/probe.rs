@@ -18,7 +18,7 @@ macro_rules! instances {
             #[cuda_std::launch_bounds(shape::THREADS, $blocks)]
             #[cuda_std::kernel]
             pub unsafe fn $name(params: crate::probe::params::ProbeParams) {
-                // SAFETY: forwarded to the launch.
+                // SAFETY: this entry's contract is the kernel's; the launch vouches for it.
                 unsafe { $kernel(&params) }
             }
         )*

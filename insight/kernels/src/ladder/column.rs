@@ -64,8 +64,8 @@ pub unsafe fn forward(params: &LadderParams) {
 #[inline(always)]
 unsafe fn block_sum(value: f32) -> f32 {
     let sums = shared::dynamic_base();
-    // SAFETY: forwarded; each warp has a place of its own, and barriers part writing from reading and from the next
-    // call's writing.
+    // SAFETY: the caller vouches that the whole block is here. Each warp has a word of its own, and barriers separate
+    // its write from the reads, and those from the next call's write.
     unsafe {
         let warp_sum = reduce_sum::<WARP_SIZE>(value);
         if lane_id() == 0 {

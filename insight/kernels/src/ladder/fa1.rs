@@ -35,7 +35,7 @@ pub unsafe fn forward(params: &LadderParams) {
         let head_row = head as u64 * params.seq as u64;
         let mut key_begin = 0;
         while key_begin < params.seq {
-            // SAFETY: forwarded; the whole block takes the same tiles.
+            // SAFETY: the caller vouches for `params`; all threads of the block run the same loop.
             unsafe { key_tile(params, head_row, key_begin) };
             key_begin += FA1_BLOCK_N;
         }
@@ -53,7 +53,7 @@ unsafe fn key_tile(params: &LadderParams, head_row: u64, key_begin: u32) {
     let q_smem = shared::dynamic_base();
     let k_smem = in_tile(q_smem, FA1_BLOCK_M, head_dim, 0);
     let v_smem = in_tile(k_smem, FA1_BLOCK_N, head_dim, 0);
-    // SAFETY: barriers part the copies from what was read before and is read after.
+    // SAFETY: barriers separate the copies from earlier reads and from the reads that follow.
     unsafe {
         sync_threads();
         copy(params, params.k, k_smem, head_row, key_begin, FA1_BLOCK_N);
@@ -80,7 +80,7 @@ unsafe fn key_tile(params: &LadderParams, head_row: u64, key_begin: u32) {
     }
 }
 
-/// What one warp computes a row from, as addresses in shared memory.
+/// Shared-memory addresses of the operands of one warp's row.
 struct Smem {
     q_row: u32,
     k: u32,

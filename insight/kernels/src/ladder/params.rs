@@ -1,4 +1,4 @@
-//! What the ladder's kernels are launched with.
+//! Launch parameters of the ladder's kernels.
 
 use bytemuck::{Pod, Zeroable};
 

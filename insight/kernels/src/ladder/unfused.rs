@@ -21,7 +21,7 @@ fn for_each(count: u64, mut work: impl FnMut(u64)) {
     }
 }
 
-/// S: a thread an entry.
+/// Computes S, one entry a thread.
 ///
 /// # Safety
 /// `params` describes live allocations.
@@ -52,7 +52,7 @@ pub unsafe fn scores(params: &LadderParams) {
     });
 }
 
-/// P: a warp a row, three passes over it.
+/// Computes P, one row a warp, in three passes over the row.
 ///
 /// # Safety
 /// `params` describes live allocations.
@@ -93,7 +93,7 @@ pub unsafe fn softmax(params: &LadderParams) {
     }
 }
 
-/// O: a thread an element.
+/// Computes O, one element a thread.
 ///
 /// # Safety
 /// `params` describes live allocations.

@@ -1,5 +1,5 @@
-//! Kernels that measure what a GPU can do, for the roof of `ferroflash roofline --device measured`. Each leaves a result
-//! that the host works out too. [`crate::instances::PROBES`] lists them; no problem is ever given to them.
+//! Kernels that measure a GPU's rates, for the roof of `ferroflash roofline --device measured`. Each stores a result
+//! that the host computes too. [`crate::instances::PROBES`] lists them; no problem is ever given to them.
 //!
 //! | kernel | measures | leaves, f32 unless said |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What the probes are launched with.
+//! Launch parameters of the probes.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -8,21 +8,21 @@ use crate::config::probe::{CHAINS, THREADS};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct ProbeParams {
-    /// Device address of what is copied, or of A; 16-byte aligned.
+    /// Device address of the words to copy, or of A; 16-byte aligned.
     pub a: u64,
     /// Device address of B, 16-byte aligned; 0 where there is none.
     pub b: u64,
-    /// Device address of what a probe leaves, 16-byte aligned.
+    /// Device address of the probe's result, 16-byte aligned.
     pub out: u64,
     /// 16-byte words to copy; or steps to take, 1 or more and below 2³².
     pub count: u64,
-    /// Multiplies the links of a chain.
+    /// Factor of each link of a chain.
     pub factor: f32,
-    /// Is added to the links of a chain.
+    /// Term added in each link of a chain.
     pub term: f32,
 }
 
-/// Where chain `chain` of a block starts: from 0 up to 2.
+/// Start value of chain `chain` of a block: from 0 up to 2.
 #[inline(always)]
 pub const fn start(chain: u32) -> f32 {
     chain as f32 * (2.0 / (THREADS * CHAINS) as f32)

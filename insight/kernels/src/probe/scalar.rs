@@ -14,17 +14,18 @@ use crate::config::probe::{CHAINS, LINKS, THREADS};
 /// `params` describes live allocations.
 #[inline(always)]
 pub unsafe fn fma(params: &ProbeParams) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's.
     unsafe { chains(params, |x| math::fma(x, params.factor, params.term)) }
 }
 
-/// Chains of 2^(x · factor + term): as in a softmax, an exponential behind each FMA, which is much the faster of the two.
+/// Chains of 2^(x · factor + term): an exponential after each FMA, as in a softmax; the FMA is by far the faster of the
+/// two.
 ///
 /// # Safety
 /// As [`fma`].
 #[inline(always)]
 pub unsafe fn exp2(params: &ProbeParams) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's.
     unsafe {
         chains(params, |x| {
             math::exp2(math::fma(x, params.factor, params.term))

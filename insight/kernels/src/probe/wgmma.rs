@@ -17,7 +17,7 @@ use kernels_gpu::layout::swizzle::VEC16_BYTES;
 use kernels_gpu::layout::swizzle_mode::{LINE_BYTES, SwizzleMode};
 use kernels_gpu::layout::wgmma::{self, accumulator, operand_a};
 
-/// Registers of a thread: of D, and of A.
+/// Registers that a thread holds of D, and of A.
 const D: usize = WGMMA_N as usize / 2;
 const A: usize = WGMMA_K as usize / 4;
 /// Elements of a vec16.
@@ -35,7 +35,7 @@ pub unsafe fn multiply(params: &ProbeParams) {
         // SAFETY: the pair of elements exists.
         a[register] = unsafe { load_u32(at::<u16>(params.a, index as u64)) };
     }
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller vouches for B and for the block's shared memory.
     unsafe { store_b(params.b) };
     tma::fence_shared();
     // SAFETY: the whole block is here.
@@ -45,7 +45,7 @@ pub unsafe fn multiply(params: &ProbeParams) {
     let (mut first, mut second) = ([0.0; D], [0.0; D]);
     let mut step = 0;
     while step < params.count {
-        // The first step overwrites what is in D.
+        // The first step overwrites D.
         let accumulate = (step > 0) as u32;
         // SAFETY: all threads of the warpgroup take as many steps; B is visible and stays; each D is waited for.
         unsafe {
@@ -56,7 +56,7 @@ pub unsafe fn multiply(params: &ProbeParams) {
         }
         step += 1;
     }
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller vouches for `out`; each D has been waited for.
     unsafe {
         store_d(params.out, 0, &first);
         store_d(params.out, 1, &second);
@@ -88,7 +88,7 @@ unsafe fn store_b(b: u64) {
 /// Stores accumulator `number` of this warpgroup.
 ///
 /// # Safety
-/// `out` is the address of what the launch leaves.
+/// `out` is the address of the launch's result.
 #[inline(always)]
 unsafe fn store_d(out: u64, number: u32, d: &[f32; D]) {
     let thread = thread_idx_x() % wgmma::THREADS;

@@ -38,9 +38,9 @@ pub fn row_begin(
 #[derive(Clone, Copy)]
 pub struct Ranges {
     pub cluster: BlockRange,
-    /// Of the thread block; a part of `cluster`.
+    /// Blocks that the thread block needs; a part of `cluster`.
     pub block: BlockRange,
-    /// Of the warpgroup; a part of `block`.
+    /// Blocks that the warpgroup needs; a part of `block`.
     pub own: BlockRange,
 }
 
@@ -57,7 +57,7 @@ impl Ranges {
         let cluster = cluster_range(sequence, config, work_tile, pack_gqa);
         let m_begin = row_begin(launch, config, work_tile, 0);
         let row_begin = row_begin(launch, config, work_tile, warpgroup);
-        // Rows that see no key share a block with the others.
+        // Rows that see no key take a block that the others load anyway.
         let part = |outer: &BlockRange, begin: u32, rows: u32| {
             range(sequence, config, pack_gqa, begin, rows, outer.begin)
         };

@@ -39,7 +39,7 @@ where
         }
     }
 
-    /// Waits for S = Q Kᵀ, under which O += P V goes on; without overlap, for both.
+    /// Waits for S = Q Kᵀ, under which O += P V continues; without overlap, for both.
     #[inline(always)]
     pub(super) unsafe fn wait_qk(&mut self) {
         if Self::CONFIG.overlap {

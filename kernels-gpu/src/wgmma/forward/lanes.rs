@@ -28,7 +28,7 @@ impl Lanes {
         }
     }
 
-    /// The same place, for addresses that are to be computed where they are used, not kept in registers.
+    /// The same place, hidden from the optimiser: addresses are computed where they are used, not kept in registers.
     #[inline(always)]
     pub fn reload(&self) -> Self {
         Self {

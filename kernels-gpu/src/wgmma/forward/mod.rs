@@ -5,12 +5,12 @@
 //! | `producer.rs` | the producer: `setup`, `load` |
 //! | `consumer.rs` | a consumer warpgroup: `setup`, `compute`, `finish` |
 //! | `gemm.rs`, `step.rs`, `softmax.rs`, `mask.rs` | what `compute` does with a block of keys |
-//! | `recompute.rs` | a warp's scores once more, where they outgrew a stale maximum |
+//! | `recompute.rs` | recomputes a warp's scores that outgrew a stale maximum |
 //! | `epilogue.rs`, `non_finite.rs` | what `finish` does |
 //! | `blocks.rs`, `lanes.rs`, `traits.rs` | which key blocks, which elements, which instance |
 
-// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`. Where something is shown,
-// an unsafe block says what.
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
+// shown, an unsafe block says what.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod blocks;
@@ -42,7 +42,7 @@ use crate::tile::sequence::Sequence;
 use crate::wgmma::barriers::Barriers;
 use traits::ForwardKernel;
 
-/// What a launch gives every thread.
+/// A launch as every thread sees it.
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
     pub params: &'a ForwardParams,
@@ -52,7 +52,7 @@ pub struct Launch<'a> {
     /// Start of dynamic shared memory.
     smem: u32,
     barriers: Barriers,
-    /// Of this block in its cluster.
+    /// Rank of this block in its cluster.
     rank: u32,
 }
 
@@ -82,10 +82,10 @@ impl Launch<'_> {
 /// The whole kernel: splits the block into producer and consumers.
 ///
 /// # Safety
-/// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the tile
-/// is for one; `schedule` is one that [`Schedule`] made; `workspace` is live, used by no concurrent launch, with a semaphore
-/// of 0 and, in a varlen launch, the launch's list of tiles; and the launch has the instance's block size, cluster size and
-/// shared memory.
+/// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the
+/// instance is for one; `schedule` is one that [`Schedule`] made; `workspace` is live, used by no concurrent launch,
+/// with a semaphore of 0 and, in a varlen launch, the launch's list of tiles; and the launch has the instance's block
+/// size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
@@ -104,7 +104,7 @@ pub unsafe fn forward<
     [f32; O_REGS]: InFlight,
 {
     let config = &K::CONFIG;
-    // SAFETY: what is known here is not asked, and kept in predicates, at every tile.
+    // SAFETY: the caller vouches for both. Stated here, so that no tile tests them, nor keeps them in predicates.
     unsafe {
         assert_unchecked(config.varlen || !params.attention.lengths.has_cu_seqlens());
         assert_unchecked(schedule.pack_gqa.is_possible());

@@ -1,9 +1,9 @@
-//! Computing elements of O again that are not finite and should perhaps be. Why, and how the `mma` kernels do it:
+//! Recomputes elements of O that are not finite although they perhaps should be. Why, and how the `mma` kernels do it:
 //! [`crate::tile::non_finite`].
 //!
-//! Before a warp's rows leave shared memory, every non-finite element that what all rows see does not explain is computed
-//! again from global memory, over the visible keys alone and with normalised probabilities, by the whole warp. Rows whose
-//! scores are not finite stay as they are.
+//! Before a warp's rows leave shared memory, the whole warp recomputes from global memory every non-finite element that
+//! is not explained by keys that all rows see, over the visible keys alone and with normalised probabilities. Rows
+//! whose scores are not finite stay as they are.
 
 use core::f32::consts::LOG2_E;
 
@@ -49,7 +49,7 @@ pub struct NonFiniteFixup<'a> {
 }
 
 impl NonFiniteFixup<'_> {
-    /// Computes what has to be computed again of the warp's staged rows.
+    /// Recomputes the elements of the warp's staged rows that need it.
     ///
     /// # Safety
     /// All lanes reach the same call; the rows are staged and stay the warp's own until a barrier; `params` describes
@@ -141,7 +141,7 @@ impl NonFiniteFixup<'_> {
         seen
     }
 
-    /// Computes the pairs of one row that hold a suspect again.
+    /// Recomputes the pairs of one row that hold a suspect element.
     #[inline(always)]
     unsafe fn recompute_row<E: Half>(&self, row: u32, suspects: u32) {
         let Sequence {
@@ -208,7 +208,7 @@ impl NonFiniteFixup<'_> {
         for i in 0..self.config.atom_columns() as usize {
             let col = self.col(i);
             if col < params.attention.head_dim {
-                // SAFETY: forwarded to the caller: the row and the columns exist.
+                // SAFETY: the row exists, as the caller vouches; the column is below head_dim, and so is its neighbour.
                 pairs[i] = unsafe {
                     global::load_u32(element(q, params.attention.q.seq_stride, query, col))
                 };
@@ -236,7 +236,7 @@ impl NonFiniteFixup<'_> {
         for i in 0..self.config.atom_columns() as usize {
             let col = self.col(i);
             if col < params.attention.head_dim {
-                // SAFETY: forwarded to the caller: the row and the columns exist.
+                // SAFETY: the key exists, as the caller vouches; the column is below head_dim, and so is its neighbour.
                 let k = unsafe {
                     global::load_u32(element(k, params.attention.k.seq_stride, key, col))
                 };
@@ -290,7 +290,7 @@ fn element(head: u64, seq_stride: i64, row: u32, col: u32) -> u64 {
 /// Both columns of a pair.
 const BOTH: u32 = 0b11;
 
-/// Which of the lane's columns hold a number that is not finite: two bits a pair, the low one's and the high one's.
+/// The lane's columns that hold a non-finite number: two bits a pair, the low bit for its first column.
 #[derive(Clone, Copy)]
 struct Columns {
     nan: u32,
@@ -305,7 +305,7 @@ impl Columns {
         minus: 0,
     };
 
-    /// Those of a pair, the lane's number `i`.
+    /// The non-finite columns of `pair`, the lane's pair `i`.
     #[inline(always)]
     fn of<E: Half>(pair: u32, i: usize) -> Self {
         let mask = |is: fn(u32) -> bool| {
@@ -328,7 +328,7 @@ impl Columns {
         }
     }
 
-    /// Those columns of an output that need not be what they are, if `seen` is all that is known of its V.
+    /// Columns of an output whose non-finite numbers are not explained by those `seen` in V.
     #[inline(always)]
     fn unexplained_by(self, seen: Self) -> u32 {
         let nan = seen.nan | seen.plus & seen.minus;
@@ -336,7 +336,7 @@ impl Columns {
     }
 }
 
-/// Where a mask of columns keeps those of pair `i`.
+/// Moves the two bits of a pair to the place of pair `i`.
 #[inline(always)]
 fn in_mask(columns: u32, i: usize) -> u32 {
     columns << (2 * i)

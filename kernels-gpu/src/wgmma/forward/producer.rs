@@ -15,8 +15,8 @@ use crate::wgmma::scheduler::TileCoord;
 use crate::wgmma::scheduler::tile_pipe::{KvCoord, TileScheduler, WorkTilePipe, is_leader};
 use crate::wgmma::tensor_map::parameter;
 
-/// The next tile is fetched when so many blocks of this one are still to be loaded: time for the round trips of
-/// fetching and publishing it.
+/// Blocks of the current tile still to be loaded when the next tile is fetched: they cover the round trips of fetching
+/// and publishing it.
 const FETCH_AHEAD: u32 = 5;
 
 /// Loads for tiles until there are no more.
@@ -63,7 +63,7 @@ pub unsafe fn produce<M: TensorMapParams>(launch: &Launch, config: &WgmmaConfig)
                 loader.load_k(last, kv());
                 loader.load_q(work_tile, &sequence);
             }
-            // Late, so that it is the next cluster to come free that takes the longest tile left.
+            // Late, so that the cluster that becomes free next takes the longest tile left.
             let fetch_at = (blocks.begin + FETCH_AHEAD - 1).min(last);
             let mut n_block = blocks.end;
             while n_block > blocks.begin {
@@ -92,7 +92,7 @@ struct Loader<'a, M> {
     q: PipelineState,
     k: PipelineState,
     v: PipelineState,
-    /// The last tile's output is yet to be staged in V's next stages.
+    /// The last tile's output still has to be staged in V's next stages.
     pending_o: bool,
 }
 
@@ -143,7 +143,7 @@ impl<M: TensorMapParams> Loader<'_, M> {
         self.q.advance();
     }
 
-    /// Lends V's next stages to the warpgroups for the last tile's output, if it is owed.
+    /// Reserves V's next stages for the last tile's output, if it still has to be staged.
     #[inline(always)]
     unsafe fn reserve_v_for_o(&mut self) {
         if !self.pending_o {

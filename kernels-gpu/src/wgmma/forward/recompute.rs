@@ -1,8 +1,8 @@
-//! A warp's scores, computed once more.
+//! Recomputes a warp's scores.
 //!
 //! A warp that finds its probabilities out of range needs the block's scores again, but has overwritten them. `wgmma`
-//! would take the whole warpgroup, and with it a barrier in every block to ask whether anybody needs it. The warp's own
-//! `mma.sync` takes nobody else: its fragments are laid out like those of `wgmma`.
+//! would occupy the whole warpgroup, and need a barrier in every block to ask whether any warp wants it. The warp's own
+//! `mma.sync` involves no other warp: its fragments are laid out like those of `wgmma`.
 
 use cuda_std::ldmatrix;
 use cuda_std::mma_sync::MmaSync;
@@ -11,7 +11,7 @@ use super::lanes::{Lanes, swizzled};
 use super::traits::{QkOperand, STEP};
 use crate::config::wgmma::{ATOM_COLS, WgmmaConfig};
 
-/// Accumulator registers of that many keys.
+/// Accumulator registers that a lane holds for [`STEP`] keys: 16 rows · 16 keys / 32 lanes.
 const REGISTERS: usize = 8;
 /// Rows of a matrix.
 const MATRIX: u32 = 8;

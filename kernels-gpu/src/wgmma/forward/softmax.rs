@@ -1,10 +1,10 @@
 //! The running softmax over a score fragment, in two forms.
 //!
-//! The **online** form raises the rows' maxima to those of the block and rescales what was accumulated. The form under a
-//! **stale maximum** leaves them (`tile/row_state.rs`, after FlashAttention-4's conditional rescaling): no maximum, no
-//! shuffles, no rescaling. f32 and bf16 have exponents to
-//! spare, so it is as exact while no probability leaves their range; [`Rows::raise_max_pow2`] raises the maximum when one
-//! grows large, and an overflow within one block is seen in the sums.
+//! The **online** form raises the rows' maxima to those of the block and rescales what was accumulated. The form under
+//! a **stale maximum** leaves them (`tile/row_state.rs`, after FlashAttention-4's conditional rescaling): no maximum,
+//! no shuffles, no rescaling. f32 and bf16 have exponents to spare, so it is as exact while no probability leaves their
+//! range; [`Rows::raise_max_pow2`] raises the maximum when one grows large, and an overflow within one block shows in
+//! the sums.
 
 use cuda_std::math::{exp2, max, recip};
 use cuda_std::warp::{reduce_max, reduce_sum};
@@ -24,7 +24,7 @@ pub type PerRow = [f32; ROWS];
 #[derive(Clone, Copy)]
 pub struct Rows([RowState<QUAD>; ROWS]);
 
-/// What the rows' outputs are finished with.
+/// Factors and log-sum-exps that complete the rows' outputs.
 #[derive(Clone, Copy)]
 pub struct Finalized {
     /// Normalises the output.
@@ -42,7 +42,7 @@ impl Rows {
         Self([RowState::new(); ROWS])
     }
 
-    /// Takes in a block of scores and turns them into probabilities under the new maxima; returns the
+    /// Updates the state with a block of scores and turns them into probabilities under the new maxima; returns the
     /// factors for what was accumulated under the old ones.
     ///
     /// # Safety
@@ -74,8 +74,8 @@ impl Rows {
         rescale
     }
 
-    /// Turns scores into probabilities under the present maxima; returns this thread's part of their
-    /// sums, which [`Self::add`] takes in.
+    /// Turns scores into probabilities under the present maxima; returns this thread's part of their sums, for
+    /// [`Self::add`].
     #[inline(always)]
     pub fn exponentiate<const S_REGS: usize>(
         &self,
@@ -99,7 +99,7 @@ impl Rows {
         [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]]
     }
 
-    /// Takes in the sums of a block.
+    /// Adds the sums of a block to the state.
     #[inline(always)]
     pub fn add(&mut self, sums: PerRow) {
         for row in 0..ROWS {

@@ -35,8 +35,8 @@ where
     [f32; S_REGS]: InFlight,
     [f32; O_REGS]: InFlight,
 {
-    /// Moves on by one block: S = Q Kᵀ of block `next` beside O += P V of the one before, then the online
-    /// softmax, with masks where the block needs them.
+    /// Advances by one block: S = Q Kᵀ of block `next` while O += P V of the one before runs, then the online softmax,
+    /// with masks where the block needs them.
     #[inline(always)]
     pub(super) unsafe fn step_online(
         &mut self,
@@ -54,9 +54,9 @@ where
         self.cvt_p();
     }
 
-    /// Whether the step under a stale maximum converts probabilities as soon as it has them: that issues `cvt` between `ex2`,
-    /// so that the unit for exponentials stays busy. It can where PV is done with the last ones, and where none that [`Self::rescale_late`] can still save is
-    /// rounded to ∞.
+    /// Whether the step under a stale maximum converts each probability right after computing it: `cvt` is then issued
+    /// between `ex2`, and the unit for exponentials stays busy. Possible if PV has read the previous probabilities by
+    /// then, and if no probability that [`Self::rescale_late`] could still save is rounded to ∞.
     const CVT_P_EARLY: bool = !Self::CONFIG.overlap && K::Element::LARGEST_EXPONENT.is_none();
 
     /// As [`Self::step_online`] for a block without masks, under the maxima of the block before.
@@ -85,8 +85,8 @@ where
         }
     }
 
-    /// Takes in a block in which a row of this warp outgrew its stale maximum: by raising the maximum, or, if the row may
-    /// have outgrown f32 or its maxima are too large to be raised exactly, by the online softmax.
+    /// Handles a block in which a row of this warp outgrew its stale maximum: raises the maximum, or, if the row may
+    /// have overflowed f32 or its maxima are too large to be raised exactly, redoes the block by the online softmax.
     #[inline(always)]
     unsafe fn rescale_late(&mut self, q_operand: &K::QkOperand, sums: PerRow) {
         let Self { lanes, k, .. } = *self;
@@ -139,7 +139,7 @@ where
         let is_plain = self.is_plain();
         let mut scale_log2 = self.scale_log2;
         if right || left || !is_plain {
-            // What only such blocks need is computed here rather than kept.
+            // Needed by such blocks alone, so computed here rather than kept.
             let work_tile = tile_pipe.work_tile();
             let sequence = tile_pipe.sequence(&self.launch.params.attention, work_tile);
             let warpgroup = black_box(thread_idx_x()) / WARPGROUP - 1;
@@ -165,7 +165,7 @@ where
         self.rows.update(&mut self.acc_s, scale_log2)
     }
 
-    /// Turns `q · k` into scores; returns what is left of the scale, in bits.
+    /// Turns `q · k` into scores; returns the factor that remains to be applied, in bits.
     #[inline(always)]
     unsafe fn transform(
         &mut self,

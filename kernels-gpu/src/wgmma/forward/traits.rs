@@ -30,7 +30,7 @@ pub trait TensorMapParams {
 /// A warpgroup's Q as the left operand of S = Q Kᵀ: in registers ([`QkRs`]) or in shared memory ([`QkSs`]), as in CUTLASS's
 /// `GMMA::…_RS` and `_SS`.
 pub trait QkOperand<const S_REGS: usize>: Copy {
-    /// Takes up Q, which is in shared memory at `q_smem`.
+    /// Takes Q from shared memory at `q_smem`.
     ///
     /// # Safety
     /// All lanes of the warpgroup reach the same call.
@@ -45,7 +45,7 @@ pub trait QkOperand<const S_REGS: usize>: Copy {
     /// The A fragment of the warp's rows for 16 columns, number `step`; `base` is an address of the block's shared memory.
     ///
     /// # Safety
-    /// All lanes of the warp reach the same call; Q is still where it was taken up.
+    /// All lanes of the warp reach the same call; Q is still where [`load`](Self::load) found it.
     unsafe fn fragment(&self, step: u32, base: u32, lanes: Lanes) -> [u32; 4];
 }
 

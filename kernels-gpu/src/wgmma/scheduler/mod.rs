@@ -1,4 +1,4 @@
-//! Which tile a cluster computes next.
+//! The tile scheduler: which tile a cluster computes next.
 //!
 //! | file | holds |
 //! |---|---|

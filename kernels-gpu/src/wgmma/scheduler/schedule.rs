@@ -11,7 +11,7 @@ use crate::abi::{AttentionParams, Band};
 use crate::units::HALF_BYTES;
 use crate::wgmma::pack_gqa::PackGqa;
 
-/// Bytes of K and V that the tiles in flight may share: what stays in the 50 MB L2 beside Q and O.
+/// Bytes of K and V that the tiles in flight may share: the part of the 50 MB L2 that Q and O leave.
 pub const L2_BYTES: u64 = 32 << 20;
 
 /// One cluster's tile: rows `cluster_m_block · cluster_m ..` of a pack of query heads ([`PackGqa`]).
@@ -25,16 +25,15 @@ pub struct TileCoord {
     pub batch: u32,
 }
 
-/// All tiles of a launch. The host works it out and passes it to the kernel by value.
+/// All tiles of a launch. The host computes it and passes it to the kernel by value.
 ///
 /// Dense: heads are grouped into sections of about equal size; within a section the last rows of every head come
 /// first, which under a causal mask are the longest.
 ///
-/// Varlen: another kernel has listed the tiles of one pack that have rows ([`super::tile_list`]), and what depends on
-/// how many there are stands in the list's header. The list is walked in one of two ways
-/// ([`Order`]).
+/// Varlen: another kernel has listed the non-empty tiles of one pack ([`super::tile_list`]), and the values that depend
+/// on their number are in the list's header. The list is walked in one of two ways ([`Order`]).
 ///
-/// Aligned to 8 bytes, so that a kernel loads its fields from the parameters two at a time.
+/// Aligned to 8 bytes, so that a kernel loads two fields at a time from the parameters.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
@@ -50,7 +49,7 @@ pub struct Schedule {
     l2_section: u32,
     /// Tiles of a section; varlen: 0.
     l2_section_tiles: u32,
-    /// Number of the last tile; varlen: that no tile's number exceeds.
+    /// Number of the last tile; varlen: an upper bound on tile numbers.
     pub last: u32,
     pub pack_gqa: PackGqa,
     /// Clusters of the launch, which take the first tiles without fetching them.
@@ -105,7 +104,7 @@ impl Schedule {
         })
     }
 
-    /// For a GPU with room for `resident` blocks at once, in clusters of `cluster`.
+    /// The schedule on a GPU with room for `resident` blocks at once, in clusters of `cluster`.
     pub fn on_gpu(self, resident: u32, cluster: u32) -> Self {
         Self {
             clusters: (resident / cluster).clamp(1, self.last + 1),
@@ -171,8 +170,8 @@ impl Schedule {
         (head_kv, pack * self.pack_gqa.heads())
     }
 
-    /// Which cluster m-block of a section, counted from the first taken, and which of all sequences: sections have
-    /// `l2_section` sequences and `l2_section_tiles` tiles.
+    /// Splits `index` in its section: the cluster m-block, counted from the first taken, and the sequence among all. A
+    /// section has `l2_section` sequences and `l2_section_tiles` tiles.
     #[inline(always)]
     fn in_section(&self, index: u32, l2_section: u32, l2_section_tiles: u32) -> (u32, u32) {
         let (number, in_section) = divide(index, l2_section_tiles);
@@ -191,7 +190,7 @@ fn last(cluster_m_blocks: u32, sequences: u32) -> Option<u32> {
         .flatten()
 }
 
-/// Whether tiles of one head differ much in length: a border on the right but none near on the left.
+/// Whether tiles of one head differ much in length: the band has a right border, but no near left one.
 pub(crate) fn uneven(params: &AttentionParams) -> bool {
     params.mask.band.upper < Band::OPEN && -(params.mask.band.lower as i64) >= params.seq_q as i64
 }

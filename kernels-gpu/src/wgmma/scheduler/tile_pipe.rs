@@ -2,7 +2,7 @@
 //!
 //! A published tile stays in its stage until every reader is done with it, so that nobody keeps it in registers.
 
-// Most of an unsafe function here passes its own conditions on: they stand under its `# Safety`.
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use core::mem::offset_of;
@@ -32,8 +32,8 @@ unsafe fn list_header(workspace: u64) -> ListHeader {
     bytemuck::must_cast(unsafe { global::load4_bits(workspace + Workspace::HEADER) })
 }
 
-/// First words of a stage: a tile, the last word one above `head_kv`; all zero for the end. In a varlen launch the
-/// [`SequenceRows`](crate::abi::SequenceRows) of its sequence follow, those of the entry at the address given beside.
+/// First words of a stage, a tile with `head_kv + 1` as the last word, and the device address of the tile's entry in
+/// the list of a varlen launch ([`NO_ENTRY`] in a dense one). Past the last tile all are 0.
 ///
 /// # Safety
 /// `schedule` and `workspace` are the launch's.
@@ -70,10 +70,11 @@ unsafe fn work_tile_words(
     ([cluster_m_block, head, batch, head_kv + 1], entry)
 }
 
-/// Stands for the address of an entry where there is none.
+/// In place of the address of an entry where there is none.
 const NO_ENTRY: u64 = 0;
 
-/// The second part of a stage of a varlen launch; anything at the end.
+/// Second part of a stage of a varlen launch, the [`SequenceRows`](crate::abi::SequenceRows) of a tile's sequence;
+/// zeros past the last tile.
 ///
 /// # Safety
 /// `entry` is [`NO_ENTRY`] or the device address of an entry of the launch's list.
@@ -228,7 +229,7 @@ impl<'a> WorkTilePipe<'a> {
         self.state.advance();
     }
 
-    /// The same stage, such that what is read there is read again the next time.
+    /// The same stage, hidden from the optimiser: it is read again at each use.
     #[inline(always)]
     fn reload(&self) -> Self {
         Self {
@@ -306,7 +307,7 @@ impl TileScheduler<'_> {
         } else {
             (self.workspace, tile_pipe.state)
         };
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches for the workspace, which has the semaphore and, in a varlen launch, the list.
         let fetched = unsafe {
             let last = if config.varlen {
                 list_header(workspace).tiles - 1
@@ -325,7 +326,7 @@ impl TileScheduler<'_> {
             shared::store4_bits(stage_smem, work_tile);
             let mut listed = [0; 4];
             if config.varlen {
-                // Loaded late, for want of registers: they are in L1 beside the coordinate.
+                // Loaded late, for want of registers: they are in L1, next to the coordinate.
                 listed = sequence_words(entry);
                 shared::store4_bits(stage_smem + WORK_PART_BYTES, listed);
             }

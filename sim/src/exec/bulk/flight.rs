@@ -8,7 +8,7 @@ use crate::tensor_map::TensorMap;
 /// A bulk store's group, numbered by the issuing thread.
 pub(super) type Group = u32;
 
-/// What an operation moves.
+/// Source and destination of an asynchronous operation.
 #[derive(Clone, Debug)]
 pub(super) enum Cargo {
     /// Tensor box → the same shared offset of each target CTA.

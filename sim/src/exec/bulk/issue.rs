@@ -167,7 +167,7 @@ impl State<'_> {
         for (c, &reg) in at.iter_mut().zip(coords) {
             *c = warp.regs.get32(reg)[lane] as i32;
         }
-        // What an H200 answers with an illegal instruction (tried beside the kernels of golden/).
+        // An H200 reports an illegal instruction here (tried together with the kernels of golden/).
         let begin = i64::from(at[0]) * map.ty.bytes() as i64;
         if begin % BOX_PIECE != 0 {
             let message =

@@ -1,4 +1,4 @@
-//! Landing: the bytes move, and whoever waits is told.
+//! Landing: moves the bytes of a copy and tells the waiting threads.
 
 use super::boxes::rows;
 use super::flight::{Cargo, Flight};

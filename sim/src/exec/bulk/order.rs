@@ -1,4 +1,4 @@
-//! What the race check is told of a flight.
+//! Reports the accesses of asynchronous operations to the race check.
 
 use super::boxes::rows;
 use super::flight::{Cargo, Flight};
@@ -16,7 +16,7 @@ fn byte(address: u64) -> usize {
 }
 
 impl State<'_> {
-    /// An operation starts to fly: what it will touch must be free, and stays in use.
+    /// An operation is issued: the memory that it will access must be free, and stays in use.
     pub(super) fn flight_issued(&mut self, flight: &Flight) -> Exec<()> {
         if self.races.is_none() {
             return Ok(());

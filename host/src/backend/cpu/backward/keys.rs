@@ -69,7 +69,7 @@ impl Block for KeyBlock {
         let used = rows.min(head.sequence.seq_kv().saturating_sub(first));
         if used > 0 {
             let keys = first..first + used;
-            // SAFETY: forwarded to the caller.
+            // SAFETY: rows below seq_kv are keys of this head; the caller vouches for the operands.
             unsafe { self.pairs.load_keys(&head, keys.clone()) };
             Arch::new().dispatch(AllQueries {
                 block: self,
@@ -79,7 +79,7 @@ impl Block for KeyBlock {
             self.dk.acc[used * self.dk.padded..].fill(0.0);
             self.dv.acc[used * self.dv.padded..].fill(0.0);
         }
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that these rows are this task's own.
         unsafe { self.store(&head, first..first + rows) };
     }
 }

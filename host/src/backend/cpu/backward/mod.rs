@@ -25,7 +25,7 @@ use self::rows::Rows;
 use super::pack::Matrix;
 use crate::{GradientOperands, GradientSpecs, Operands, Problem, Sequence};
 
-/// What all tasks read.
+/// Data that all tasks read.
 pub(super) struct Pass<'a> {
     pub problem: &'a Problem,
     pub specs: &'a GradientSpecs,
@@ -60,10 +60,10 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
         specs,
         operands,
         gradients,
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches for the operands, and `sequences` are the problem's.
         rows: unsafe { Rows::new(problem, &sequences, operands, gradients) },
     };
-    // SAFETY: forwarded to the caller; tasks write rows of dk and dv, or of dq, of their own.
+    // SAFETY: the caller vouches for the operands; each task writes only its own rows of dk and dv, or of dq.
     unsafe {
         pass.run_tasks::<KeyBlock>(&sequences);
         pass.run_tasks::<QueryBlock>(&sequences);
@@ -114,7 +114,7 @@ impl Pass<'_> {
                 let before = if number == 0 { 0 } else { ends[number - 1] };
                 let first = (task - before) * B::ROWS;
                 let rows = B::ROWS.min(B::rows_of(&head) - first);
-                // SAFETY: forwarded to the caller; the tasks partition the rows.
+                // SAFETY: the caller vouches for the operands; the tasks partition the rows.
                 unsafe { block.run(head, first, rows) };
             },
         );
@@ -122,13 +122,13 @@ impl Pass<'_> {
 }
 
 impl Head<'_> {
-    /// Query rows of all heads that share this one.
+    /// Query rows of all heads that share this head of k and v.
     fn queries(&self) -> usize {
         self.pass.problem.group() * self.sequence.seq_q()
     }
 
-    /// (query head, position in its sequence) of query row `row` of all heads that share this one, queued one after the
-    /// other.
+    /// (query head, position in its sequence) of query row `row` among the rows of all query heads that share this head
+    /// of k and v, concatenated head by head: with 10 queries, row 23 is row 3 of the third head.
     fn query(&self, row: usize) -> (usize, usize) {
         let seq_q = self.sequence.seq_q();
         let head = self.head_kv * self.pass.problem.group() + row / seq_q;

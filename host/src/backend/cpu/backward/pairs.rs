@@ -18,7 +18,7 @@ pub(super) const BLOCK_M: usize = 64;
 /// Keys of a tile.
 pub(super) const BLOCK_N: usize = 16 * MICRO_ROWS;
 
-/// The operands of a tile, and what is made of them.
+/// The operands of a tile, and P and dS computed from them.
 pub(super) struct Pairs {
     head_dim: usize,
     head_dim_v: usize,
@@ -37,9 +37,9 @@ pub(super) struct Pairs {
     /// `[BLOCK_N][columns]`: scores, then P; dP, then the gradients of `q · k` over softmax_scale.
     pub p: Vec<f32>,
     pub dx: Vec<f32>,
-    /// A softcap's derivative, laid out as those.
+    /// The softcap's derivative for each score, laid out as `p`.
     slope: Vec<f32>,
-    /// Of each query: lse, delta, and that it sees keys `first_key..end_key`.
+    /// Per query: lse, delta, and the range of visible keys, `first_key..end_key`.
     lse: Vec<f32>,
     delta: Vec<f32>,
     first_key: Vec<u32>,
@@ -80,9 +80,9 @@ impl Pairs {
         }
     }
 
-    /// Notes which keys each of `queries` queries of `head` from `first` on sees, and loads its lse and delta. Padding
-    /// columns repeat the last query's keys, so that they never widen the range of tiles nor turn one into a masked one,
-    /// and have no probability.
+    /// Records which keys each of `queries` queries of `head` from `first` on sees, and loads its lse and delta.
+    /// Padding columns repeat the last query's keys, so that they neither widen the range of tiles nor make a tile need
+    /// a mask, and their probability is 0.
     ///
     /// # Safety
     /// As for [`Backend::launch`](crate::Backend::launch), and the queries are some of `head`'s.
@@ -185,8 +185,8 @@ impl Pairs {
         (self.first_key[column] as usize..self.end_key[column] as usize).contains(&j)
     }
 
-    /// Leaves P and the gradients of the products in `p` and `dx`, of the loaded keys, which are `keys`. Both are 0 where a
-    /// query does not see a key, of which there are some only if `is_masked`.
+    /// Computes P and the gradients of the products into `p` and `dx`, for the loaded keys, which are `keys`. Both are
+    /// 0 where a query does not see a key; such pairs exist only if `is_masked`.
     #[inline(always)]
     pub fn compute<S: Simd>(
         &mut self,
@@ -255,7 +255,7 @@ impl Pairs {
         }
     }
 
-    /// Sets p and dx to 0 where a query does not see a key: what it would have been may be NaN.
+    /// Sets p and dx to 0 where a query does not see a key: the values computed there may be NaN.
     #[inline(always)]
     fn clear_unseen<S: Simd>(&mut self, simd: S, keys: Range<usize>) {
         let columns = self.columns;

@@ -35,7 +35,7 @@ impl Block for QueryBlock {
     }
 
     unsafe fn run(&mut self, head: Head<'_>, first: usize, rows: usize) {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches for the operands, and that these rows are some of the head's.
         unsafe {
             self.pairs.set_queries(&head, first, rows);
             self.pairs.load_queries(&head, first, |_, _, _| {});
@@ -45,7 +45,7 @@ impl Block for QueryBlock {
             block: self,
             head: &head,
         });
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that these rows are this task's own.
         unsafe { self.store(&head, first) };
     }
 }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::super::pack::Matrix;
 use crate::{GradientOperands, Operands, Problem, Sequence};
 
-/// What the gradients of a row's scores take from the whole row.
+/// Per query row, the two terms that the gradients of its scores need: lse and delta.
 pub(in crate::backend::cpu) struct Rows {
     /// `Σ_c d_o · o − d_lse`, in the order of lse.
     delta: Vec<f32>,
@@ -16,7 +16,7 @@ pub(in crate::backend::cpu) struct Rows {
 }
 
 impl Rows {
-    /// Those of the rows of `sequences`.
+    /// lse and delta of the rows of `sequences`.
     ///
     /// # Safety
     /// As for [`Backend::launch`](crate::Backend::launch).
@@ -47,8 +47,9 @@ impl Rows {
             let (mut o_row, mut d_o_row) = (vec![0.0; shape.dim], vec![0.0; shape.dim]);
             for i in 0..q_rows.len() {
                 let index = rows.index(batch, head, q_rows.start + i);
-                // SAFETY: row i of this sequence and head lies inside o, d_o and d_lse, and no other task has `index`:
-                // where sequences overlap, as wrong lengths on the device may, it gets either's value.
+                // SAFETY: row i of this sequence and head lies inside o, d_o and d_lse, and no other task has `index`.
+                // Where sequences overlap, as wrong lengths on the device may make them, the element gets the value of
+                // either row.
                 unsafe {
                     o.read_row(i, &mut o_row);
                     d_o.read_row(i, &mut d_o_row);
@@ -64,7 +65,7 @@ impl Rows {
         (batch * self.heads + head) * self.seq + row
     }
 
-    /// (lse, delta) of a row. Of a row without keys lse is ∞, which makes every probability 0.
+    /// (lse, delta) of a row. For a row without keys lse is ∞, which makes every probability 0.
     ///
     /// # Safety
     /// The row lies inside o, and lse is live.
@@ -82,17 +83,17 @@ impl Rows {
 /// An f32 lies at element `index` from `address` on.
 unsafe fn read(address: u64, index: usize) -> f32 {
     let start: *const f32 = std::ptr::with_exposed_provenance(address as usize);
-    // SAFETY: forwarded to the caller.
+    // SAFETY: the caller's contract is this function's.
     unsafe { *start.add(index) }
 }
 
-/// In f64, as delta is subtracted from a sum of like size.
+/// A dot product, summed in f64: delta is subtracted from a sum of similar size.
 fn dot(x: &[f32], y: &[f32]) -> f32 {
     let products = x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y));
     products.sum::<f64>() as f32
 }
 
-/// An array of which each task writes elements of its own.
+/// An array that tasks share; each writes elements of its own.
 #[derive(Clone, Copy)]
 struct Shared(*mut f32);
 
@@ -103,7 +104,7 @@ impl Shared {
     /// # Safety
     /// The element exists, and nobody else accesses it.
     unsafe fn write(&self, index: usize, value: f32) {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller's contract is this function's.
         unsafe { *self.0.add(index) = value };
     }
 }

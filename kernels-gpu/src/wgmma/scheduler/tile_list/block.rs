@@ -32,7 +32,8 @@ pub unsafe fn list_tiles(params: &TileListParams) {
         notes: params.workspace + params.layout().notes,
         shared: shared::dynamic_base(),
     };
-    // SAFETY: forwarded to the caller.
+    // SAFETY: all threads of the block call it with the same parameters, and the caller vouches for the arrays of
+    // lengths.
     unsafe { build(&block, params) }
 }
 
@@ -59,14 +60,14 @@ impl Block {
         self.notes + sequence as u64 * WORD as u64
     }
 
-    /// The words of the block's warps, one a lane; 0 in the lanes that have none.
+    /// The partial results of the block's warps, one per lane; 0 in lanes without a warp.
     ///
     /// # Safety
-    /// They are written, and a barrier ago.
+    /// They were written before the last barrier.
     #[inline(always)]
     unsafe fn partial(&self, which: u32) -> u32 {
         if lane_id() < WARPS {
-            // SAFETY: forwarded to the caller.
+            // SAFETY: the caller vouches for the word, which the warp of this lane's number wrote.
             unsafe { shared::load_bits(self.partial_address(which, lane_id())) }
         } else {
             0
@@ -87,20 +88,20 @@ impl Team for Block {
 
     #[inline(always)]
     unsafe fn barrier(&self) {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that the whole block is here.
         unsafe { sync_threads() }
     }
 
     #[inline(always)]
     unsafe fn any(&self, condition: bool) -> bool {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller vouches that the whole block is here.
         unsafe { sync_threads_or(condition) }
     }
 
     #[inline(always)]
     unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2] {
-        // SAFETY: forwarded to the caller. The words are the warp's own, and the totals the first warp's, until the
-        // barriers; a whole warp takes the branch.
+        // SAFETY: the whole block is here, as the caller vouches. Until the barriers the words are the warp's own, and
+        // the totals the first warp's; only whole warps branch.
         unsafe {
             for which in 0..2 {
                 let sum = warp_sum(values[which as usize]);
@@ -125,7 +126,7 @@ impl Team for Block {
 
     #[inline(always)]
     unsafe fn sum_before(&self, value: u32) -> u32 {
-        // SAFETY: forwarded to the caller. The word is the warp's own until the barrier.
+        // SAFETY: the whole block is here, as the caller vouches. The word is the warp's own until the barrier.
         unsafe {
             let through = warp_sum_through(value);
             if lane_id() == WARP_SIZE - 1 {
@@ -141,7 +142,7 @@ impl Team for Block {
 
     #[inline(always)]
     fn buckets(&self, index: u32) -> [u32; BUCKETS_AT_ONCE as usize] {
-        // SAFETY: there are so many buckets, and a barrier parts this from writing.
+        // SAFETY: there are so many buckets, and a barrier separates this from writes.
         unsafe { shared::load4_bits(self.bucket_address(index)) }
     }
 
@@ -165,7 +166,7 @@ impl Team for Block {
 
     #[inline(always)]
     fn note(&self, sequence: u32) -> u32 {
-        // SAFETY: there is a word for each sequence, and a barrier parts this from writing.
+        // SAFETY: there is a word for each sequence, and a barrier separates this from writes.
         unsafe { global::load_bits(self.note_address(sequence)) }
     }
 
@@ -194,7 +195,7 @@ impl Team for Block {
     }
 }
 
-/// The sum over the warp, or `u32::MAX`, in every lane.
+/// The sum over the warp, saturated at `u32::MAX`, in every lane.
 ///
 /// # Safety
 /// All 32 lanes reach the same call.
@@ -202,7 +203,7 @@ impl Team for Block {
 unsafe fn warp_sum(mut value: u32) -> u32 {
     let mut distance = WARP_SIZE / 2;
     while distance > 0 {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all lanes are here, as the caller vouches, and run the same loop.
         let other = unsafe { shuffle(value, lane_id() ^ distance) };
         value = value.saturating_add(other);
         distance /= 2;
@@ -218,7 +219,7 @@ unsafe fn warp_sum(mut value: u32) -> u32 {
 unsafe fn warp_sum_through(mut value: u32) -> u32 {
     let mut distance = 1;
     while distance < WARP_SIZE {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all lanes are here, as the caller vouches, and run the same loop.
         let before = unsafe { shuffle(value, lane_id().wrapping_sub(distance) % WARP_SIZE) };
         if lane_id() >= distance {
             value = value.wrapping_add(before);

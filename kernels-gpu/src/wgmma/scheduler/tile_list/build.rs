@@ -1,4 +1,4 @@
-//! Making the list: a counting sort by a team of threads.
+//! The algorithm that makes the list: a counting sort by a team of threads.
 
 use super::sequence::ListedSequence;
 use super::team::Team;
@@ -7,8 +7,8 @@ use crate::config::tile_list::{BUCKETS, BUCKETS_AT_ONCE};
 
 /// Lists the tiles of the launch that `params` describe.
 ///
-/// The lengths may hold anything. If more tiles come of them than there can be, which is so only where sequences overlap,
-/// the list is left empty.
+/// The lengths may have any values. If they give more tiles than the list has room for, which needs overlapping
+/// sequences, the list is left empty.
 ///
 /// # Safety
 /// All members of the team call it with the same `params`, for which [`Team`] reads lengths that nobody writes meanwhile.
@@ -19,7 +19,7 @@ pub unsafe fn build<T: Team>(team: &T, params: &TileListParams) {
         params,
         order: Order::of(&params.attention),
     };
-    // SAFETY: forwarded to the caller; what branches are on is the same for all members.
+    // SAFETY: all members are here, as the caller vouches; the conditions of branches are the same for all of them.
     unsafe {
         let [tiles, rows] = builder.totals();
         let entries = if tiles <= params.capacity { tiles } else { 0 };
@@ -63,7 +63,7 @@ impl<T: Team> Builder<'_, T> {
             *tiles = tiles.saturating_add(sequence.cluster_m_blocks);
             *rows = rows.saturating_add(sequence.rows.seq_kv);
         });
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all members are here, as the caller vouches.
         unsafe { self.team.sums(totals) }
     }
 
@@ -87,15 +87,15 @@ impl<T: Team> Builder<'_, T> {
         });
     }
 
-    /// Notes for each sequence which of `parts` parts it belongs to: sequences are dealt out longest first, so that each
-    /// part has as many of the `rows` rows of K and V, about.
+    /// Records for each sequence which of `parts` parts it belongs to: sequences are assigned longest first, so that
+    /// all parts have about the same share of the `rows` rows of K and V.
     ///
     /// # Safety
     /// As [`build`].
     #[inline(always)]
     unsafe fn assign_parts(&self, parts: u32, rows: u32) {
         let team = self.team;
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all members are here, as the caller vouches.
         unsafe {
             self.clear();
             self.each_own(|_, sequence| {
@@ -113,14 +113,15 @@ impl<T: Team> Builder<'_, T> {
         }
     }
 
-    /// Lists the tiles of one part from entry `begin` on; returns of how many this member made room.
+    /// Lists the tiles of one part from entry `begin` on; returns the number of entries counted in this member's
+    /// buckets.
     ///
     /// # Safety
     /// As [`build`].
     #[inline(always)]
     unsafe fn list_part(&self, part: u32, parts: u32, begin: u32) -> u32 {
         let team = self.team;
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all members are here, as the caller vouches; `order` is the same for all of them.
         unsafe {
             self.clear();
             match self.order {
@@ -148,7 +149,7 @@ impl<T: Team> Builder<'_, T> {
         }
     }
 
-    /// Lists whole sequences, their last tiles first, where the buckets say.
+    /// Lists whole sequences, their last tiles first, at the places that the buckets give.
     ///
     /// # Safety
     /// As [`build`].
@@ -159,7 +160,7 @@ impl<T: Team> Builder<'_, T> {
             let bucket = self.bucket(sequence.longest());
             team.set_note(batch, team.add_to_bucket(bucket, sequence.cluster_m_blocks));
         });
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all members are here, as the caller vouches.
         unsafe { team.barrier() };
         self.each_tile(0, 1, |batch, sequence, cluster_m_block| {
             let index = team.note(batch) + sequence.cluster_m_blocks - 1 - cluster_m_block;
@@ -186,12 +187,13 @@ impl<T: Team> Builder<'_, T> {
             self.team.set_buckets(index, [0; BUCKETS_AT_ONCE as usize]);
             index += self.team.size() * BUCKETS_AT_ONCE;
         }
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all members are here, as the caller vouches.
         unsafe { self.team.barrier() };
     }
 
-    /// Turns counts into places: each bucket then holds `begin` and what was in those before it. Returns what was in this
-    /// member's buckets.
+    /// Turns counts into places, by an exclusive sum: each bucket then holds `begin` plus the counts of the buckets
+    /// before it. Counts 2, 3, 1 from `begin` 10 become 10, 12, 15. Returns the sum of the counts of this member's
+    /// buckets.
     ///
     /// # Safety
     /// As [`build`].
@@ -200,7 +202,8 @@ impl<T: Team> Builder<'_, T> {
         let team = self.team;
         let own = BUCKETS / team.size();
         let first = team.rank() * own;
-        // SAFETY: forwarded to the caller.
+        // SAFETY: all members are here, as the caller vouches, and none but this one accesses its buckets between the
+        // barriers.
         unsafe {
             team.barrier();
             let mut count = 0;
@@ -231,13 +234,13 @@ impl<T: Team> Builder<'_, T> {
         size.ilog2() - batch.next_power_of_two().trailing_zeros()
     }
 
-    /// This member's number among those that share a sequence.
+    /// This member's index among those that share a sequence.
     #[inline(always)]
     fn member(&self) -> u32 {
         self.team.rank() & ((1 << self.members_log2()) - 1)
     }
 
-    /// Calls `visit` for every sequence with queries of which this is the first member.
+    /// Calls `visit` for every sequence with queries whose first member is this one.
     #[inline(always)]
     fn each_own(&self, mut visit: impl FnMut(u32, &ListedSequence)) {
         let first = self.member() == 0;
@@ -277,7 +280,7 @@ impl<T: Team> Builder<'_, T> {
     }
 }
 
-/// Sums of `before` and none, one, two … of the counts. Only what wrong lengths give may be too large for 32 bits.
+/// `before` plus the sum of the first 0, 1, 2, 3 and 4 counts. Only wrong lengths may give sums too large for 32 bits.
 #[inline(always)]
 fn running(before: u32, [a, b, c, d]: [u32; 4]) -> [u32; 5] {
     let first = before.wrapping_add(a);

@@ -1,10 +1,10 @@
-//! What a list of tiles says.
+//! Format of the list of tiles.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::abi::SequenceRows;
 
-/// What is in front of the entries. 16 bytes, which one load fetches.
+/// Header of the list. 16 bytes, which one load fetches.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct ListHeader {
@@ -23,11 +23,11 @@ pub struct ListHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct ListedTile {
     pub coord: ListedCoord,
-    /// Of its sequence.
+    /// Rows of its sequence.
     pub rows: SequenceRows,
 }
 
-/// Which tile it is. 16 bytes, which one load fetches.
+/// Coordinate of a tile. 16 bytes, which one load fetches.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct ListedCoord {

@@ -7,13 +7,13 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `entry.rs` | what the list says |
-//! | `workspace.rs` | where it lies, and how long it may get |
-//! | `params.rs` | what the kernel is launched with |
+//! | `entry.rs` | the format of the list |
+//! | `workspace.rs` | the list's place in memory, and its largest size |
+//! | `params.rs` | the kernel's parameters |
 //! | `order.rs` | the two orders |
 //! | `sequence.rs` | one sequence: its tiles, and how many keys they see |
 //! | `build.rs` | the algorithm, for any team of threads |
-//! | `team.rs` | what it asks of a team |
+//! | `team.rs` | the operations that it needs of a team |
 //! | `block.rs` | a thread block as a team |
 
 mod build;

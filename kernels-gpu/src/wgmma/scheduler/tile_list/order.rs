@@ -1,21 +1,22 @@
-//! In which order tiles are listed.
+//! The orders in which tiles are listed.
 
 use crate::abi::AttentionParams;
 use crate::wgmma::scheduler::{L2_BYTES, l2_section, row_bytes, uneven};
 
-/// In which order the tiles of a varlen launch are listed, and how numbers walk the list. Both keep long tiles first, so
-/// that clusters end together, and K and V of the tiles in flight in L2.
+/// Order of the tiles in the list of a varlen launch, and how tile numbers walk the list. Both orders keep long tiles
+/// first, so that clusters end together, and K and V of the tiles in flight in L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Where the tiles of a sequence are about equally long: sequence by sequence, the longest first, and in
-    /// each one head after the other. The tiles in flight then read K and V of few heads, and a sequence's length
-    /// is its tiles', so that nothing is given up for L2. Entries of a sequence go from its last tile to its first.
+    /// For sequences whose tiles are about equally long: sequence by sequence, the longest first, and within each one
+    /// head after the other. The tiles in flight then read K and V of few heads. Ordering sequences by length also
+    /// orders their tiles by length, so balance loses nothing to L2. Entries of a sequence go from its last tile to its
+    /// first.
     BySequence,
-    /// Where they are not, as under a causal mask: the longest of all sequences first, and each at once for all
-    /// heads of a section, whose K and V fit L2. Where those of a single head do not, the list is cut into parts
-    /// that do, of whole sequences, the longest first. Here L2 matters more than the order: a part's last tiles are
-    /// shorter than the next part's first, which costs at the very end of a launch only, where parts are short;
-    /// K and V read from memory for every tile would cost all along.
+    /// For sequences whose tiles differ in length, as under a causal mask: the longest tiles of all sequences first,
+    /// and each at once for all heads of a section, whose K and V fit L2. If those of a single head do not fit, the
+    /// list is cut into parts of whole sequences that do, the longest sequences first. Here L2 matters more than the
+    /// order: a part's last tiles are shorter than the next part's first, which costs time only at the very end of a
+    /// launch, where parts are short; reading K and V from memory for every tile would cost time throughout.
     LongestFirst {
         /// Bytes of a row of K and of V.
         row_bytes: u32,
@@ -34,7 +35,7 @@ impl Order {
         }
     }
 
-    /// Into how many parts, about equal, to cut the list where the sequences' keys are `rows` together.
+    /// Number of parts, about equal, to cut the list into if the sequences have `rows` keys in total.
     pub fn parts(self, rows: u32) -> u32 {
         match self {
             Self::BySequence => 1,
@@ -45,7 +46,7 @@ impl Order {
         }
     }
 
-    /// Key/value heads of a section where the sequences' keys are `rows` together.
+    /// Key/value heads of a section if the sequences have `rows` keys in total.
     pub fn l2_section(self, rows: u32, kv_heads: u32) -> u32 {
         match self {
             Self::BySequence => kv_heads,

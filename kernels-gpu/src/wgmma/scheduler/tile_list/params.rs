@@ -1,4 +1,4 @@
-//! What the kernel that lists tiles is launched with.
+//! Launch parameters of the kernel that lists tiles.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -7,7 +7,7 @@ use crate::abi::AttentionParams;
 use crate::config::wgmma::WgmmaConfig;
 use crate::wgmma::pack_gqa::PackGqa;
 
-/// The launch whose tiles are to be listed, and where.
+/// The launch whose tiles are listed, and the list's place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct TileListParams {
@@ -16,15 +16,15 @@ pub struct TileListParams {
     /// Rows of a tile.
     pub cluster_m: u32,
     pub pack_gqa: PackGqa,
-    /// Entries that there is room for.
+    /// Capacity of the list, in entries.
     pub capacity: u32,
     /// Device address of the launch's [`Workspace`].
     pub workspace: u64,
 }
 
 impl TileListParams {
-    /// The tiles of varlen `attention` in packs of `pack_gqa`, for a kernel of shape `config`; `None` if there may be more
-    /// than 32 bits count.
+    /// The tiles of varlen `attention` in packs of `pack_gqa`, for a kernel of shape `config`; `None` if there may be
+    /// more than 32 bits can count.
     pub fn new(
         attention: &AttentionParams,
         config: &WgmmaConfig,
@@ -41,7 +41,7 @@ impl TileListParams {
         })
     }
 
-    /// Where things lie in the workspace.
+    /// Layout of the workspace.
     pub const fn layout(&self) -> Workspace {
         Workspace::varlen(self.capacity, self.attention.batch)
     }

@@ -34,8 +34,8 @@ impl ListedSequence {
         }
     }
 
-    /// Keys from the first that a tile's first query sees to the last that its last one does, about as many as the tile
-    /// takes time.
+    /// Keys from the first that a tile's first query sees to the last that its last query sees: about proportional to
+    /// the time the tile takes.
     #[inline(always)]
     pub fn keys(&self, cluster_m_block: u32) -> u32 {
         let SequenceRows { seq_q, seq_kv, .. } = self.rows;
@@ -46,12 +46,13 @@ impl ListedSequence {
         (last - first + 1).max(0) as u32
     }
 
-    /// [`Self::keys`] of the longest tile, if there is a tile.
+    /// [`Self::keys`] of the longest tile; there has to be a tile.
     #[inline(always)]
     pub fn longest(&self) -> u32 {
         let last = self.cluster_m_blocks - 1;
-        // What tiles see of a band grows along the sequence until they reach the last key, and shrinks once they leave
-        // the first behind: it is a concave function of their number, largest beside one of its bends.
+        // The number of keys that a tile sees grows along the sequence until tiles reach the last key, and shrinks once
+        // they leave the first key behind. It is a concave function of the tile's number, largest next to one of its
+        // bends.
         let number = |key: i32| key.max(0) as u32 / self.queries;
         let reach_end = number(self.rows.seq_kv as i32 - self.band.upper);
         let leave_start = number(-self.band.lower);

@@ -1,10 +1,10 @@
-//! The device memory that a launch of Hopper's kernels works in.
+//! The workspace in device memory of the Hopper kernels of a launch.
 
 use super::{ListHeader, ListedTile};
 use crate::abi::AttentionParams;
 use crate::wgmma::pack_gqa::PackGqa;
 
-/// Where things lie in a workspace, in bytes from its start, and how large it is.
+/// Layout of a workspace, in bytes from its start, and its size.
 ///
 /// ```text
 /// 0    tile count semaphore, u32: 0 before a launch and after it
@@ -14,21 +14,21 @@ use crate::wgmma::pack_gqa::PackGqa;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
-    /// Where the words of the sequences begin.
+    /// Offset of the sequences' words.
     pub notes: u64,
     /// Bytes of the whole workspace.
     pub bytes: u64,
 }
 
 impl Workspace {
-    /// What its address is a multiple of: the width of the loads from it. At a multiple of 32, as a GPU's allocations are,
+    /// Alignment of its address: the width of the loads from it. At a multiple of 32, which a GPU's allocations have,
     /// each entry is a sector of its own.
     pub const ALIGN: u64 = 16;
-    /// Where the semaphore of the tile count lies.
+    /// Offset of the tile count semaphore.
     pub const TILE_COUNT_SEMAPHORE: u64 = 0;
-    /// Where the [`ListHeader`] lies.
+    /// Offset of the [`ListHeader`].
     pub const HEADER: u64 = 16;
-    /// Where the [`ListedTile`]s begin.
+    /// Offset of the [`ListedTile`]s.
     pub const ENTRIES: u64 = Self::HEADER + size_of::<ListHeader>() as u64;
     /// Bytes of the semaphore, which the caller sets to 0 once.
     pub const TILE_COUNT_SEMAPHORE_BYTES: u64 = size_of::<u32>() as u64;
@@ -49,8 +49,8 @@ impl Workspace {
     }
 }
 
-/// Most entries that the list of varlen `params` can have, for tiles of `cluster_m` rows, whatever the lengths are; `None`
-/// if 32 bits cannot count them.
+/// Upper bound on the entries in the list of varlen `params`, for tiles of `cluster_m` rows, whatever the lengths are;
+/// `None` if 32 bits cannot count them.
 pub const fn capacity(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<u32> {
     let heads = pack_gqa.heads() as u64;
     let (batch, tile) = (params.batch as u64, cluster_m as u64);

@@ -1,4 +1,4 @@
-//! A launch, drawn: every tile is listed once, in the order that is promised.
+//! Random launches: every tile is listed once, in the promised order.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -19,7 +19,7 @@ use crate::wgmma::scheduler::{Schedule, TileCoord};
 /// A varlen launch.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// (seq_q, seq_kv) of each sequence; what its rows have room for where `used` cuts it shorter.
+    /// (seq_q, seq_kv) of each sequence; `used` may cut seq_kv shorter.
     pub lengths: Vec<(u32, u32)>,
     /// Whether the sequences are packed. If not, all have the first one's lengths.
     pub has_cu_seqlens: bool,

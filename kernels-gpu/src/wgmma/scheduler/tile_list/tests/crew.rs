@@ -20,7 +20,7 @@ pub struct Made {
     pub entries: Vec<ListedTile>,
 }
 
-/// What a crew shares.
+/// State shared by the threads of a crew.
 struct Shared<'a> {
     size: u32,
     /// Device memory from [`BASE`] on.
@@ -102,7 +102,7 @@ impl Team for Member<'_> {
     }
 
     unsafe fn any(&self, condition: bool) -> bool {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller's contract is this function's.
         unsafe { self.sums([condition.into(), 0])[0] > 0 }
     }
 

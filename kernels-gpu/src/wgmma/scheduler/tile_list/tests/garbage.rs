@@ -1,4 +1,4 @@
-//! Lengths that are none.
+//! Invalid lengths.
 
 use std::vec;
 use std::vec::Vec;
@@ -11,12 +11,12 @@ use crate::abi::{Band, Corner, MaskParams, SequenceRows};
 use crate::config::wgmma::HD64;
 use crate::wgmma::pack_gqa::PackGqa;
 
-/// Anything, often near what is allowed.
+/// Any number, often near the valid range.
 fn length() -> impl Strategy<Value = i32> {
     prop_oneof![any::<i32>(), -10..4000i32, Just(i32::MIN), Just(i32::MAX)]
 }
 
-/// What is listed lies inside the operands, whatever the lengths were.
+/// All listed rows lie inside the operands, whatever the lengths.
 fn check(case: &Case, memory: &[i32]) {
     let params = case.params();
     let made = crew::list(&params, memory, case.crew);

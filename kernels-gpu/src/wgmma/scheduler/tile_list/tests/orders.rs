@@ -1,4 +1,4 @@
-//! What keeps K and V in L2.
+//! The orders keep K and V in L2.
 
 use std::vec;
 use std::vec::Vec;
