@@ -133,7 +133,8 @@ pub trait Backend: Sealed {
     /// * each kernel of the plan has been launched before in the process, on this GPU;
     /// * `operands` gives a workspace, one for each graph that may run at the same time as another, and addresses of
     ///   arrays that the problem has. Left out, they are this backend's own, which then must have run the same plan before,
-    ///   outlives the graph and does not run at the same time as it; values that the host knows live as long.
+    ///   outlives the graph and does not run at the same time as it; values that the host knows live as long. After a
+    ///   launch of this backend that failed, such a graph is to be captured again.
     ///
     /// Lengths and slopes on the device, and what q, k and v hold, may change between two launches of the graph.
     unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error>;

@@ -71,7 +71,7 @@ impl TensorMaps {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sim"))]
 mod tests {
     use kernels_gpu::wgmma::tensor_map::MAX_RANK;
 

@@ -3,17 +3,20 @@ use crate::{Error, Memory};
 /// Device memory for the workspaces of a backend's own launches: zeroed when it is allocated; each launch that succeeds
 /// leaves it fit for the next.
 ///
-/// CUDA graphs keep addresses, so memory that a launch has used is kept even after a larger allocation replaces it,
-/// until a launch fails ([`give_up`](Self::give_up)).
+/// CUDA graphs keep addresses, so memory that a launch has used is kept as long as the backend, also when a larger
+/// allocation replaces it, or a new one after a launch that failed.
 pub(super) struct OwnWorkspace<B> {
-    /// Allocations; the last one is the largest, and the one in use.
-    buffers: Vec<(usize, B)>,
+    /// The one in use, and its size in bytes.
+    current: Option<(usize, B)>,
+    /// Allocations that no further launch uses.
+    kept: Vec<B>,
 }
 
 impl<B> Default for OwnWorkspace<B> {
     fn default() -> Self {
         Self {
-            buffers: Vec::new(),
+            current: None,
+            kept: Vec::new(),
         }
     }
 }
@@ -28,23 +31,25 @@ impl<B> OwnWorkspace<B> {
         memory: &mut M,
         bytes: usize,
     ) -> Result<u64, Error> {
-        match self.buffers.last() {
-            Some((size, _)) if *size >= bytes => {}
-            _ => {
-                // In powers of two, so that lengths that grow do not make one after the other.
-                let bytes = bytes.next_power_of_two();
-                let mut buffer = memory.alloc(bytes)?;
-                memory.write(&mut buffer, &vec![0; bytes])?;
-                self.buffers.push((bytes, buffer));
-            }
+        if let Some((size, buffer)) = &self.current
+            && *size >= bytes
+        {
+            return Ok(memory.address(buffer));
         }
-        let (_, buffer) = self.buffers.last().expect("it was made above");
-        Ok(memory.address(buffer))
+        // In powers of two, so that lengths that grow do not make one after the other.
+        let bytes = bytes.next_power_of_two();
+        let mut buffer = memory.alloc(bytes)?;
+        memory.write(&mut buffer, &vec![0; bytes])?;
+        let address = memory.address(&buffer);
+        self.give_up();
+        self.current = Some((bytes, buffer));
+        Ok(address)
     }
 
-    /// Discards the workspace, which a failed launch may have left in an intermediate state.
+    /// Launches use this workspace no more, which one that failed may have left in an intermediate state.
     pub fn give_up(&mut self) {
-        self.buffers.clear();
+        self.kept
+            .extend(self.current.take().map(|(_, buffer)| buffer));
     }
 }
 
@@ -64,8 +69,10 @@ mod tests {
         let large = address(17);
         assert_ne!(large, small);
         assert_eq!((address(32), address(16)), (large, large));
-        assert_eq!(workspace.buffers.len(), 2);
+        // What failed is not used again, and stays where a graph may still reach it.
         workspace.give_up();
-        assert!(workspace.buffers.is_empty());
+        assert_eq!(workspace.kept.len(), 2);
+        let new = workspace.address(memory, 16).unwrap();
+        assert!(new != small && new != large);
     }
 }

@@ -12,7 +12,7 @@ use crate::tools;
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
 
 /// In the order they are done: what fails soonest first.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("formatting", |sh| {
         Ok(cmd!(sh, "cargo fmt --all --check").run()?)
     }),
@@ -22,6 +22,17 @@ const STEPS: [Step; 7] = [
             "cargo clippy --workspace --all-targets -- --deny warnings"
         );
         Ok(lint.run()?)
+    }),
+    ("features", |sh| {
+        // Lints and tests take the whole workspace, whose features are united.
+        for features in [&[][..], &["--no-default-features"]] {
+            let check = cmd!(
+                sh,
+                "cargo check --package ferroflash --all-targets {features...}"
+            );
+            check.env("RUSTFLAGS", "--deny warnings").run()?;
+        }
+        Ok(())
     }),
     ("imports", |_| tools::run_alone(&["tidy"])),
     ("rustdoc", |sh| {

@@ -164,6 +164,24 @@ pub const RULES: &[Rule] = &[
         because: "it holds what does not depend on how a kernel multiplies",
     },
     Rule {
+        of: "kernels_gpu::backward",
+        limit: Never(&[
+            "kernels_gpu::simt",
+            "kernels_gpu::mma",
+            "kernels_gpu::wgmma",
+        ]),
+        because: "it holds what every family's backward pass shares",
+    },
+    Rule {
+        of: "kernels_gpu::merge",
+        limit: Never(&[
+            "kernels_gpu::simt",
+            "kernels_gpu::mma",
+            "kernels_gpu::wgmma",
+        ]),
+        because: "partial results are merged alike whatever computed them",
+    },
+    Rule {
         of: "kernels_gpu::simt",
         limit: Never(&["kernels_gpu::mma", "kernels_gpu::wgmma"]),
         because: "families share what is in tile, score and layout, and nothing else",
