@@ -16,3 +16,4 @@ mod properties;
 mod score_limits;
 mod selection;
 mod stress;
+mod training;
