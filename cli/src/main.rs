@@ -18,15 +18,21 @@ mod info;
 mod ladder;
 mod ladder_gpu;
 mod layout;
+mod memory;
 mod output;
 mod picture;
 mod progress;
 mod roofline;
 mod say;
+mod signals;
 mod sim_report;
 mod table;
+mod tensor_file;
+mod threads;
 mod usage;
 mod verify;
+mod whole_file;
+mod words;
 
 use std::process::ExitCode;
 
@@ -38,6 +44,9 @@ use clap::{Parser, Subcommand};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Threads of everything that runs on the CPU, the simulator included [default: RAYON_NUM_THREADS, else one a core]
+    #[arg(long, value_name = "N", global = true, value_parser = arguments::positive, allow_hyphen_values = true)]
+    threads: Option<usize>,
 }
 
 #[derive(Subcommand)]
@@ -62,7 +71,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => run(&cli.command),
+        Ok(cli) => threads::run(cli.threads, || run(&cli.command)),
         Err(error) if !error.use_stderr() => {
             // --help and --version; a closed pipe is no failure of theirs.
             let _ = error.print();
