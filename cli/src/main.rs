@@ -12,6 +12,7 @@ mod bench_report;
 mod bench_sweep;
 mod bench_sweep_peers;
 mod bench_sweep_points;
+mod completions;
 mod failure;
 mod file;
 mod info;
@@ -40,7 +41,7 @@ use clap::{Parser, Subcommand};
 
 /// Exact fused attention, with GPU kernels written in Rust
 #[derive(Parser)]
-#[command(version, infer_long_args = false, disable_help_subcommand = true)]
+#[command(version, infer_long_args = false)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,6 +68,8 @@ enum Command {
     Layout(layout::Args),
     /// Run one problem in the simulator and show what its kernel did: instructions, memory traffic, bank conflicts
     SimReport(sim_report::Args),
+    /// Print a script that completes this command's arguments in a shell
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -98,5 +101,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Ladder(args) => ladder::run(args),
         Command::Layout(args) => layout::run(args),
         Command::SimReport(args) => sim_report::run(args),
+        Command::Completions(args) => completions::run(args),
     }
 }
