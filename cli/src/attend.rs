@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use ferroflash::{
     Backend, DType, ForwardOptions, HostTensor, Layout, Plan, Problem, TensorSpec, forward_planned,
 };
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 
 use crate::arguments::{BackendName, DTypeName, ForwardArgs, LayoutName};
 use crate::backends::{self, Work};
@@ -21,7 +23,7 @@ pub struct Args {
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
     /// [heads_q, total_q]) to
-    #[arg(long)]
+    #[arg(short, long)]
     output: PathBuf,
     /// Axis order of q, k, v and o
     #[arg(long, value_enum, default_value_t = LayoutName::Bshd)]
@@ -52,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // The inputs are checked as they are, before any conversion hides that they differ.
     let [q, k, v] = inputs.each_ref().map(|tensor| *tensor.spec());
     let problem = Problem::with_dense_output(q, k, v, &options)?;
-    let output = Output::create(&args.output)?;
+    let output = Output::create("--output", &args.output)?;
     let attend = Attend {
         inputs,
         dtype: args.dtype.map(DType::from),
@@ -81,17 +83,14 @@ impl Work for Attend {
         let plan = self.plan(backend, self.dtype.unwrap_or(file_dtype))?;
         let dtype = plan.problem().q().dtype;
         let spinner = progress::spinner("attend");
-        let mut inputs = self.inputs;
-        for input in &mut inputs {
-            if input.spec().dtype != dtype {
-                *input = input.convert(dtype, self.layout)?;
-            }
-        }
         let kernel = backends::in_words(&plan.kernel_name(), plan.heads_per_tile());
-        let [q, k, v] = &inputs;
-
         let memory = backend.memory();
-        let (q, k, v) = (q.upload(memory)?, k.upload(memory)?, v.upload(memory)?);
+        // Each is dropped before the next is copied.
+        let [q, k, v] = self.inputs.map(|input| match input.spec().dtype == dtype {
+            true => input.upload(memory),
+            false => input.convert(dtype, self.layout)?.upload(memory),
+        });
+        let (q, k, v) = (q?, k?, v?);
         let result = forward_planned(backend, &plan, &q, &k, &v)?;
         let memory = backend.memory();
         let mut o = result.o.download(memory)?;
@@ -109,8 +108,12 @@ impl Work for Attend {
             Layout::Bhsd => "bhsd",
         };
         let metadata = HashMap::from([("layout".to_owned(), layout.to_owned())]);
-        self.output
-            .persist(&[("o", &o, o_dims), ("lse", &lse, lse_dims)], metadata)?;
+        let tensors = [("o", &o, o_dims), ("lse", &lse, lse_dims)];
+        let views = || tensors.iter().map(view);
+        self.output.persist_by(
+            |path| safetensors::serialize_to_file(views(), Some(metadata.clone()), path),
+            || safetensors::serialize(views(), Some(metadata.clone())),
+        )?;
         spinner.finish_and_clear();
         say!("kernel {kernel}, computed from {} inputs", dtype.name());
         Ok(())
@@ -139,4 +142,16 @@ impl Attend {
         let problem = Problem::with_dense_output(q?, k?, v?, &self.options)?;
         backend.plan(&problem)
     }
+}
+
+fn view<'a>(
+    (name, tensor, dims): &'a (&str, &HostTensor, Vec<usize>),
+) -> (&'a str, TensorView<'a>) {
+    let dtype = match tensor.spec().dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::Bf16 => Dtype::BF16,
+    };
+    let view = TensorView::new(dtype, dims.clone(), tensor.bytes());
+    (*name, view.expect("a dense tensor's bytes fit its shape"))
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use ferroflash::{
     AlibiSlopes, Backend, BackwardOptions, DType, ForwardOptions, Layout, Memory, Output, Plan,
-    Problem, Shape, Tensor, backward, backward_into, forward, forward_into, forward_planned_into,
+    Problem, SEQ_LIMIT, Shape, Tensor, backward, backward_into, forward, forward_into,
+    forward_planned_into,
 };
 use ferroflash_testing::cases::{BackwardCase, BackwardRun, Case, InputKind, Lengths, normal};
 use ferroflash_testing::oracle::Rows;
@@ -90,7 +91,7 @@ pub enum Pass {
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.sweep.refuse_without_sweep()?;
     args.refuse_no_queries()?;
-    if let Some(lengths) = args.lengths() {
+    if let Some(lengths) = args.lengths()? {
         return backends::run(args.backend, bench(args, &lengths)?);
     }
     let square = |&seq: &usize| bench(args, &args.dense(seq, seq));
@@ -113,12 +114,12 @@ impl Args {
     fn refuse_no_queries(&self) -> Result<(), Failure> {
         let varlen = self.varlen.as_deref();
         for (argument, is_empty, allowed) in [
-            ("--batch", self.batch == Some(0), "1 or more"),
-            ("--seq-q", self.seq_q == Some(0), "1 or more"),
+            ("--batch", self.batch == Some(0), "it must be 1 or more"),
+            ("--seq-q", self.seq_q == Some(0), "it must be 1 or more"),
             (
                 "--varlen",
                 varlen.is_some_and(|all| all.iter().all(|&(seq_q, _)| seq_q == 0)),
-                "a sequence with 1 query or more among them",
+                "one of the sequences must have 1 query or more",
             ),
         ] {
             if is_empty {
@@ -130,15 +131,27 @@ impl Args {
     }
 
     /// The sequences of the one problem to time; `None` for a sweep.
-    fn lengths(&self) -> Option<Lengths> {
+    fn lengths(&self) -> Result<Option<Lengths>, Failure> {
         if let Some(lengths) = &self.varlen {
-            return Some(Lengths::Varlen(lengths.clone()));
+            return Ok(Some(Lengths::Varlen(lengths.clone())));
         }
-        let dense = self.dense(self.seq_q?, self.seq_kv?);
-        Some(match self.varlen_seed {
-            Some(seed) => dense.made_uneven(seed),
-            None => dense,
-        })
+        let (Some(seq_q), Some(seq_kv)) = (self.seq_q, self.seq_kv) else {
+            return Ok(None);
+        };
+        let dense = self.dense(seq_q, seq_kv);
+        let Some(seed) = self.varlen_seed else {
+            return Ok(Some(dense));
+        };
+        // Before a length is drawn for each sequence: there may be more of them than memory.
+        let rows = dense.batch().checked_mul(seq_q.max(seq_kv));
+        if rows.is_none_or(|rows| rows >= SEQ_LIMIT) {
+            let batch = dense.batch();
+            let wrong =
+                format!("{batch} sequences of {seq_q} queries and {seq_kv} keys are packed");
+            let allowed = format!("they must have at most {} rows together", SEQ_LIMIT - 1);
+            return Err(Failure::refused("--varlen-seed", wrong, allowed));
+        }
+        Ok(Some(dense.made_uneven(seed)))
     }
 }
 
@@ -157,7 +170,7 @@ pub fn simulated(args: &Args) -> Result<Bench, Failure> {
         return Err(one_problem(argument));
     }
     args.refuse_no_queries()?;
-    let lengths = args.lengths().expect("clap asks for them");
+    let lengths = args.lengths()?.expect("clap asks for them");
     bench(args, &lengths)
 }
 

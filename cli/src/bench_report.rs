@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::backends;
 use crate::bench_gauge::Reading;
 use crate::bench_protocol::Times;
+use crate::words::counted;
 
 /// What ran.
 pub struct Ran {
@@ -134,13 +135,6 @@ impl Report {
 /// Picojoules of an operation at `watts`, where `flops` take `seconds`; `None` where there are no operations.
 fn pj_per_flop(watts: f64, seconds: f64, flops: f64) -> Option<f64> {
     (flops > 0.0).then(|| watts * seconds / flops * 1e12)
-}
-
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
 }
 
 #[cfg(test)]

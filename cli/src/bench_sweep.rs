@@ -13,6 +13,7 @@ use crate::bench_sweep_points::{Point, Points};
 use crate::failure::Failure;
 use crate::progress;
 use crate::say::say;
+use crate::words::counted;
 
 #[derive(clap::Args)]
 pub struct SweepArgs {
@@ -81,10 +82,18 @@ impl SweepArgs {
             .as_deref()
             .expect("clap asks for it where no length is given");
         if self.seqs().contains(&0) {
-            return Err(Failure::refused("--seqs", "0 rows", "1 or more each"));
+            return Err(Failure::refused(
+                "--seqs",
+                "0 rows",
+                "each must be 1 or more",
+            ));
         }
         if self.tokens == Some(0) {
-            return Err(Failure::refused("--tokens", "0 queries", "1 or more"));
+            return Err(Failure::refused(
+                "--tokens",
+                "0 queries",
+                "it must be 1 or more",
+            ));
         }
         let peers = match &self.peers {
             Some(path) => Some(peers::load(path)?),
@@ -122,6 +131,12 @@ impl Work for Sweep {
                 if bench.options.force.is_none_or(|forced| forced == variant) {
                     tasks.push((with(bench, variant), variant));
                 }
+            }
+        }
+        if tasks.is_empty() {
+            // Why a plan cannot be made is why there is nothing to time.
+            for bench in &self.benches {
+                backend.plan(&bench.problem()?)?;
             }
         }
         let device = backend.device_name();
@@ -178,11 +193,11 @@ impl Sweep {
                 (dim, dim_v) => format!("head_dim {dim} and {dim_v}"),
             },
             match (q.heads, k.heads) {
-                (heads, heads_kv) if heads == heads_kv => format!("{heads} heads"),
-                (heads, heads_kv) => format!("{heads} heads on {heads_kv}"),
+                (heads, heads_kv) if heads == heads_kv => counted(heads, "head"),
+                (heads, heads_kv) => format!("{} on {heads_kv}", counted(heads, "head")),
             },
             match self.tokens {
-                Some(tokens) => format!("{tokens} tokens"),
+                Some(tokens) => counted(tokens, "token"),
                 None => format!("batch {}", q.batch),
             },
         ];

@@ -1,16 +1,17 @@
 //! What a sweep has measured, and the files that keep it.
 
 use std::fmt;
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use ferroflash::Variant;
 use ferroflash_insight::sweep_plot::{self, Line};
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
+use crate::output::Output;
+use crate::say::say;
+use crate::words::counted;
 
 /// One measurement.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -39,6 +40,8 @@ pub const PEER: &str = "peer";
 /// The points of a folder.
 pub struct Points {
     folder: PathBuf,
+    /// Held as long as this lives: a second sweep would write without this one's points, and disturb its times.
+    _lock: File,
     points: Vec<Point>,
 }
 
@@ -52,10 +55,30 @@ fn refused(path: &Path, error: &dyn fmt::Display) -> Failure {
     )
 }
 
+/// Locks the folder itself, for which it needs no file in it.
+fn lock(folder: &Path) -> Result<File, Failure> {
+    let file = File::open(folder).map_err(|error| refused(folder, &error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let wrong = format!("{}: another sweep is writing to it", folder.display());
+            let allowed = "another folder, or wait until that one is done";
+            return Err(Failure::refused("--sweep", wrong, allowed));
+        }
+        // Some network file systems lock no folders.
+        Err(TryLockError::Error(error)) => {
+            let folder = folder.display();
+            say!("{folder} cannot be locked ({error}): let no other sweep write to it");
+        }
+    }
+    Ok(file)
+}
+
 impl Points {
     /// Those of an earlier sweep; none of a new folder, which is made.
     pub fn open(folder: &Path) -> Result<Self, Failure> {
         fs::create_dir_all(folder).map_err(|error| refused(folder, &error))?;
+        let lock = lock(folder)?;
         let path = folder.join(JSON);
         let mut points = Vec::new();
         if path.exists() {
@@ -63,7 +86,11 @@ impl Points {
             points = serde_json::from_str(&text).map_err(|error| refused(&path, &error))?;
         }
         let folder = folder.to_owned();
-        Ok(Self { folder, points })
+        Ok(Self {
+            folder,
+            _lock: lock,
+            points,
+        })
     }
 
     /// Whether this was measured before.
@@ -99,23 +126,8 @@ impl Points {
             ("sweep.svg", self.svg()),
         ] {
             let path = self.folder.join(name);
-            self.replace(&path, &text)
-                .map_err(|error| refused(&path, &error))?;
+            Output::create("--sweep", &path)?.persist(text.as_bytes())?;
         }
-        Ok(())
-    }
-
-    fn replace(&self, path: &Path, text: &str) -> std::io::Result<()> {
-        let mut file = NamedTempFile::new_in(&self.folder)?;
-        file.write_all(text.as_bytes())?;
-        #[cfg(unix)]
-        {
-            // Temporary files are for their owner alone; results are for everybody.
-            use std::os::unix::fs::PermissionsExt;
-            file.as_file()
-                .set_permissions(fs::Permissions::from_mode(0o644))?;
-        }
-        file.persist(path)?;
         Ok(())
     }
 
@@ -221,8 +233,8 @@ impl fmt::Display for Points {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} points in {}",
-            self.points.len(),
+            "{} in {}",
+            counted(self.points.len(), "point"),
             self.folder.display()
         )
     }

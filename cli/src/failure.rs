@@ -35,6 +35,9 @@ impl Failure {
         }
     }
 
+    /// Exit code of what failed while running.
+    pub const FAILED: u8 = 1;
+
     /// Tells standard error.
     pub fn report(&self) {
         if !matches!(self, Self::Closed) {
@@ -44,7 +47,7 @@ impl Failure {
 
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Failed(_) | Self::Closed => ExitCode::from(1),
+            Self::Failed(_) | Self::Closed => ExitCode::from(Self::FAILED),
             Self::Refused { .. } => ExitCode::from(2),
         }
     }

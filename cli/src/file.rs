@@ -1,14 +1,15 @@
-//! safetensors files, which are checked as they are read.
+//! What `attend` reads, checked as it is read.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytemuck::allocation::pod_collect_to_vec;
 use ferroflash::{AlibiSlopes, CuSeqlens, DType, HostTensor, Layout, TensorSpec};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 
 use crate::failure::Failure;
+use crate::tensor_file::{TensorFile, Unusable};
+use crate::words::shortened;
 
 /// What `attend` reads.
 pub struct Inputs {
@@ -22,53 +23,94 @@ pub struct Inputs {
 const CU_SEQLENS: [&str; 2] = ["cu_seqlens_q", "cu_seqlens_kv"];
 const SLOPES: &str = "alibi_slopes";
 
+/// Characters of a name that is not one of ours, and how many of those are listed.
+const MOST_OF_NAME: usize = 40;
+const MOST_NAMES: usize = 20;
+
 /// The tensors q, k and v of a file, its cu_seqlens if it has any, and its slopes, which it has
 /// if and only if they are wanted.
 pub fn read(path: &Path, layout: Layout, with_slopes: bool) -> Result<Inputs, Failure> {
-    let input = |wrong: String, allowed: &str| {
-        Failure::refused("INPUT", format!("{}: {wrong}", path.display()), allowed)
-    };
-    let bytes =
-        fs::read(path).map_err(|error| input(error.to_string(), "a safetensors file to read"))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| {
-        let wrong = format!("it is not a whole safetensors file ({error})");
-        input(wrong, "a safetensors file with the tensors q, k and v")
-    })?;
-    if !with_slopes && file.tensor(SLOPES).is_ok() {
+    let mut file = File::open(path)?;
+    if !with_slopes && file.tensors.info(SLOPES).is_some() {
         let wrong = "the file has slopes, and --alibi is not given";
         let allowed = "--alibi to add their biases, or a file without them";
         return Err(Failure::refused(SLOPES, wrong, allowed));
     }
-    let is_packed = CU_SEQLENS.iter().any(|name| file.tensor(name).is_ok());
-    let operand = |name| operand(&file, name, layout, is_packed);
+    let is_packed = CU_SEQLENS
+        .iter()
+        .any(|name| file.tensors.info(name).is_some());
+    // What is small first: it is refused before q, k and v are read.
+    let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
+    let slopes = with_slopes.then(|| slopes(&mut file)).transpose()?;
+    let specs = ["q", "k", "v"].map(|name| operand(&file, name, layout, is_packed));
+    let [q, k, v] = specs;
+    let mut read =
+        |(info, spec)| -> Result<_, Failure> { Ok(HostTensor::new(spec, 0, file.read(&info)?)?) };
     Ok(Inputs {
-        tensors: [operand("q")?, operand("k")?, operand("v")?],
-        cu_seqlens: is_packed.then(|| cu_seqlens(&file)).transpose()?,
-        slopes: with_slopes.then(|| slopes(&file)).transpose()?,
+        tensors: [read(q?)?, read(k?)?, read(v?)?],
+        cu_seqlens,
+        slopes,
     })
 }
 
-fn find<'a>(
-    file: &SafeTensors<'a>,
-    name: &'static str,
-    needed: &str,
-) -> Result<TensorView<'a>, Failure> {
-    file.tensor(name).map_err(|_| {
-        let present = file.names().join(", ");
-        let wrong = format!("the file has no such tensor, only: {present}");
-        Failure::refused(name, wrong, needed)
-    })
+/// An input, and how its user calls it.
+struct File {
+    path: PathBuf,
+    tensors: TensorFile,
+}
+
+impl File {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let input = |wrong: String, allowed: &str| {
+            Failure::refused("INPUT", format!("{}: {wrong}", path.display()), allowed)
+        };
+        let tensors = TensorFile::open(path).map_err(|error| match error {
+            Unusable::Io(error) => input(error.to_string(), "a safetensors file to read"),
+            Unusable::Content(wrong) => input(
+                format!("it is not a whole safetensors file ({wrong})"),
+                "a safetensors file with the tensors q, k and v",
+            ),
+        })?;
+        let path = path.to_owned();
+        Ok(Self { path, tensors })
+    }
+
+    fn find(&self, name: &'static str, needed: &str) -> Result<TensorInfo, Failure> {
+        let info = self.tensors.info(name).cloned();
+        info.ok_or_else(|| {
+            let wrong = format!("the file has no such tensor, only: {}", self.names());
+            Failure::refused(name, wrong, needed)
+        })
+    }
+
+    /// The names of its tensors, if there are not too many.
+    fn names(&self) -> String {
+        let names = self.tensors.names();
+        let shown = names.iter().take(MOST_NAMES);
+        let shown: Vec<_> = shown.map(|name| shortened(name, MOST_OF_NAME)).collect();
+        match names.len() - shown.len() {
+            0 => shown.join(", "),
+            more => format!("{} and {more} more", shown.join(", ")),
+        }
+    }
+
+    fn read(&mut self, info: &TensorInfo) -> Result<Vec<u8>, Failure> {
+        self.tensors.read(info).map_err(|error| {
+            let wrong = format!("INPUT: {}: {error}", self.path.display());
+            Failure::Failed(format!("{wrong}; it has to stay as it is while it is read"))
+        })
+    }
 }
 
 /// One of q, k and v.
 fn operand(
-    file: &SafeTensors<'_>,
+    file: &File,
     name: &'static str,
     layout: Layout,
     is_packed: bool,
-) -> Result<HostTensor, Failure> {
-    let view = find(file, name, "the tensors q, k and v are needed")?;
-    let dims = match (view.shape(), is_packed) {
+) -> Result<(TensorInfo, TensorSpec), Failure> {
+    let info = file.find(name, "the tensors q, k and v are needed")?;
+    let dims = match (info.shape.as_slice(), is_packed) {
         (&[batch, x, y, dim], false) => [batch, x, y, dim],
         (&[x, y, dim], true) => [1, x, y, dim],
         (dims, _) => {
@@ -85,32 +127,29 @@ fn operand(
             return Err(Failure::refused(name, wrong, allowed));
         }
     };
-    let dtype = match view.dtype() {
+    let dtype = match info.dtype {
         Dtype::F32 => DType::F32,
         Dtype::F16 => DType::F16,
         Dtype::BF16 => DType::Bf16,
         other => return Err(wrong_dtype(name, other, "F32, F16 or BF16")),
     };
     let spec = TensorSpec::contiguous(dtype, layout.shape(dims), layout)?;
-    Ok(HostTensor::new(spec, 0, view.data().to_vec())?)
+    Ok((info, spec))
 }
 
 fn wrong_dtype(name: &'static str, dtype: Dtype, allowed: &str) -> Failure {
     Failure::refused(name, format!("its dtype is {dtype:?}"), allowed)
 }
 
-fn cu_seqlens(file: &SafeTensors<'_>) -> Result<CuSeqlens, Failure> {
-    let sums = |name| {
-        let view = find(
-            file,
-            name,
-            "both cu_seqlens_q and cu_seqlens_kv, or neither",
-        )?;
-        if view.dtype() != Dtype::I32 {
-            return Err(wrong_dtype(name, view.dtype(), "I32"));
+fn cu_seqlens(file: &mut File) -> Result<CuSeqlens, Failure> {
+    let mut sums = |name| {
+        let needed = "both cu_seqlens_q and cu_seqlens_kv, or neither";
+        let info = file.find(name, needed)?;
+        if info.dtype != Dtype::I32 {
+            return Err(wrong_dtype(name, info.dtype, "I32"));
         }
-        match view.shape() {
-            [_] => Ok(pod_collect_to_vec::<u8, i32>(view.data())),
+        match info.shape.as_slice() {
+            [_] => Ok(pod_collect_to_vec::<u8, i32>(&file.read(&info)?)),
             dims => {
                 let wrong = format!("its shape is {dims:?}");
                 Err(Failure::refused(name, wrong, "[batch + 1]"))
@@ -121,13 +160,13 @@ fn cu_seqlens(file: &SafeTensors<'_>) -> Result<CuSeqlens, Failure> {
     Ok(CuSeqlens::new(&sums(q)?, &sums(kv)?)?)
 }
 
-fn slopes(file: &SafeTensors<'_>) -> Result<AlibiSlopes, Failure> {
-    let view = find(file, SLOPES, "the slopes that --alibi asks for")?;
-    if view.dtype() != Dtype::F32 {
-        return Err(wrong_dtype(SLOPES, view.dtype(), "F32"));
+fn slopes(file: &mut File) -> Result<AlibiSlopes, Failure> {
+    let info = file.find(SLOPES, "the slopes that --alibi asks for")?;
+    if info.dtype != Dtype::F32 {
+        return Err(wrong_dtype(SLOPES, info.dtype, "F32"));
     }
-    let slopes = pod_collect_to_vec::<u8, f32>(view.data());
-    match view.shape() {
+    let slopes = pod_collect_to_vec::<u8, f32>(&file.read(&info)?);
+    match info.shape.as_slice() {
         [_] => Ok(AlibiSlopes::per_head(&slopes)?),
         &[_, heads] => Ok(AlibiSlopes::per_batch(&slopes, heads)?),
         dims => {

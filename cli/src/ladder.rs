@@ -6,6 +6,7 @@ use ferroflash::{DType, Mask};
 use ferroflash_insight::cost::Tiles;
 use ferroflash_insight::ladder::attention::{Head, Measured, Rung};
 use ferroflash_insight::ladder::dropout::Dropout;
+use ferroflash_insight::ladder::exact::Exact;
 use ferroflash_insight::ladder::gpu::Size;
 use ferroflash_insight::ladder::product;
 use ferroflash_insight::ladder::softmax::{
@@ -16,11 +17,12 @@ use serde::Serialize;
 use crate::arguments::{self, MaskName};
 use crate::failure::Failure;
 use crate::ladder_gpu;
+use crate::progress;
 use crate::table::{Table, error_bound};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Queries and keys
+    /// Queries and keys; on the CPU 8192 at most, 4096 with a head_dim of 256, which takes a minute
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = arguments::count, allow_hyphen_values = true)]
     seq: usize,
     /// Components of q, k, v and o
@@ -125,14 +127,23 @@ fn cpu(args: &Args) -> Result<(), Failure> {
     if let Some(probability) = args.dropout {
         head.dropout = Some(Dropout::new(f64::from(probability), args.seed)?);
     }
+    let bar = progress::bar("ladder", Rung::ALL.len() + 2);
+    let exact = Exact::of(&head);
+    bar.inc(1);
+    let measure = |rung: Rung| {
+        let measured = rung.measure(&head, &exact);
+        bar.inc(1);
+        measured
+    };
     let report = Report {
         softmax: Softmax::ALL.map(softmax).into(),
         seq: args.seq,
         head_dim: args.head_dim,
         tiles: head.tiles,
-        rungs: Rung::ALL.map(|rung| rung.measure(&head)).into(),
-        product_largest_error: product::largest_error(&head)?,
+        rungs: Rung::ALL.map(measure).into(),
+        product_largest_error: product::largest_error(&head, &exact)?,
     };
+    bar.finish_and_clear();
     let mut out = io::stdout();
     if args.json {
         let line = serde_json::to_string(&report).expect("plain numbers and strings");

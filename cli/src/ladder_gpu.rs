@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::progress;
 use crate::table::{Table, error_bound};
+use crate::words::counted;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -70,8 +71,11 @@ fn run<D: Device>(gpu: &mut Gpu<D>, size: &Size, json: bool) -> Result<(), Failu
 fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "{}: {} heads, seq {}, head_dim {}",
-        report.device, report.heads, report.seq, report.head_dim
+        "{}: {}, seq {}, head_dim {}",
+        report.device,
+        counted(report.heads, "head"),
+        report.seq,
+        report.head_dim
     )?;
     writeln!(out)?;
     // A GPU has times, a simulator counts: a column that no rung fills is left out.

@@ -12,21 +12,28 @@ mod bench_report;
 mod bench_sweep;
 mod bench_sweep_peers;
 mod bench_sweep_points;
+mod completions;
 mod failure;
 mod file;
 mod info;
 mod ladder;
 mod ladder_gpu;
 mod layout;
+mod memory;
 mod output;
 mod picture;
 mod progress;
 mod roofline;
 mod say;
+mod signals;
 mod sim_report;
 mod table;
+mod tensor_file;
+mod threads;
 mod usage;
 mod verify;
+mod whole_file;
+mod words;
 
 use std::process::ExitCode;
 
@@ -34,10 +41,13 @@ use clap::{Parser, Subcommand};
 
 /// Exact fused attention, with GPU kernels written in Rust
 #[derive(Parser)]
-#[command(version, infer_long_args = false, disable_help_subcommand = true)]
+#[command(version, infer_long_args = false)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Threads of everything that runs on the CPU, the simulator included [default: RAYON_NUM_THREADS, else one a core]
+    #[arg(long, value_name = "N", global = true, value_parser = arguments::positive, allow_hyphen_values = true)]
+    threads: Option<usize>,
 }
 
 #[derive(Subcommand)]
@@ -58,11 +68,13 @@ enum Command {
     Layout(layout::Args),
     /// Run one problem in the simulator and show what its kernel did: instructions, memory traffic, bank conflicts
     SimReport(sim_report::Args),
+    /// Print a script that completes this command's arguments in a shell
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => run(&cli.command),
+        Ok(cli) => threads::run(cli.threads, || run(&cli.command)),
         Err(error) if !error.use_stderr() => {
             // --help and --version; a closed pipe is no failure of theirs.
             let _ = error.print();
@@ -89,5 +101,6 @@ fn run(command: &Command) -> Result<(), failure::Failure> {
         Command::Ladder(args) => ladder::run(args),
         Command::Layout(args) => layout::run(args),
         Command::SimReport(args) => sim_report::run(args),
+        Command::Completions(args) => completions::run(args),
     }
 }

@@ -1,6 +1,7 @@
 //! Progress bars. indicatif draws nothing where standard error is not a terminal.
 
 use std::sync::LazyLock;
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -29,6 +30,25 @@ pub fn spinner(what: &'static str) -> ProgressBar {
         "{spinner} {msg} {elapsed}",
         what,
     );
-    spinner.enable_steady_tick(Duration::from_millis(100));
+    turn(&spinner);
     spinner
 }
+
+/// Keeps `spinner` turning until it is finished or dropped. Not its own steady tick, which panics where no thread can be
+/// started: it then stands still.
+fn turn(spinner: &ProgressBar) {
+    spinner.tick();
+    if spinner.is_hidden() {
+        return;
+    }
+    let spinner = spinner.downgrade();
+    let _ = thread::Builder::new().spawn(move || {
+        while let Some(spinner) = spinner.upgrade().filter(|spinner| !spinner.is_finished()) {
+            spinner.tick();
+            drop(spinner);
+            thread::sleep(TURN);
+        }
+    });
+}
+
+const TURN: Duration = Duration::from_millis(100);

@@ -8,6 +8,7 @@ use ferroflash::{DType, Error};
 use ferroflash_insight::cost::{Pass, Workload};
 use ferroflash_insight::gpu_spec::GpuSpec;
 use ferroflash_insight::probe::{self, Effort, Measured, Reading};
+use ferroflash_insight::results::Found;
 use ferroflash_insight::roofline::{self, Row};
 use ferroflash_insight::{results, roofline_plot};
 use serde::Serialize;
@@ -154,11 +155,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Some(path) = &args.svg {
         let folder = args.results.as_deref().unwrap_or(Path::new(RESULTS));
-        let points = results::read(folder, &gpu, dtype);
+        let Found { points, broken } = results::read(folder, &gpu, dtype);
+        for (path, wrong) in broken {
+            say!("{}: {wrong}: left out", path.display());
+        }
         if points.is_empty() {
             let folder = folder.display();
-            let name = &gpu.name;
-            say!("no measurements on a GPU like {name} in {folder}: the picture has none");
+            let (name, dtype) = (&gpu.name, dtype.name());
+            say!(
+                "no measurements of {dtype} on a GPU like {name} in {folder}: the picture has none"
+            );
         }
         let svg = roofline_plot::draw(&gpu, dtype, &rows, &points);
         picture::write(path, &svg)?;

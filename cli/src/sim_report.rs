@@ -13,6 +13,7 @@ use crate::arguments;
 use crate::bench;
 use crate::failure::Failure;
 use crate::table::Table;
+use crate::words::counted;
 
 #[derive(clap::Args)]
 #[command(
@@ -103,7 +104,7 @@ impl<'a> Report<'a> {
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { kernel, grid, .. } = self;
-        writeln!(out, "{kernel}, {grid} blocks")?;
+        writeln!(out, "{kernel}, {}", counted(*grid as usize, "block"))?;
         writeln!(out, "  thread instructions  {}", self.thread_instructions)?;
         writeln!(out, "  tensor multiply-adds {}", self.tensor_macs)?;
         writeln!(out, "  global sectors       {}", self.global_sectors)?;

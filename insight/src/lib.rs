@@ -18,6 +18,12 @@ pub mod timing;
 
 use plotters::style::RGBColor;
 
+/// `text` as XML can hold it: control characters and the two that are no characters are replaced.
+fn printable(text: &str) -> String {
+    let unprintable = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
+    text.replace(unprintable, "\u{fffd}")
+}
+
 /// Colours that people with colour blindness can tell apart (Okabe and Ito 2008).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::gpu_spec::GpuSpec;
 use ferroflash::DType;
@@ -69,8 +70,8 @@ impl SideBySide {
     /// # Errors
     /// The fault in words.
     pub fn load(path: &Path) -> Result<Self, String> {
-        let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-        let file: Self = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let file: Self =
+            serde_json::from_str(&read_text(path)?).map_err(|error| error.to_string())?;
         file.check()?;
         Ok(file)
     }
@@ -131,21 +132,60 @@ impl Row {
 /// This library's name among its peers.
 const OURS: &str = "ferroflash";
 
-/// The forward passes in `folder` without a mask that ran on a GPU like `gpu`; files of another form are left out.
-pub fn read(folder: &Path, gpu: &GpuSpec, dtype: DType) -> Vec<Point> {
+/// What a folder holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    pub points: Vec<Point>,
+    /// Files that are called JSON and are none, or hold what cannot be, with what is wrong with each.
+    pub broken: Vec<(PathBuf, String)>,
+}
+
+/// The forward passes in `folder` without a mask that ran on a GPU like `gpu`; JSON of another form is left out.
+pub fn read(folder: &Path, gpu: &GpuSpec, dtype: DType) -> Found {
+    let mut found = Found::default();
     let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
+        return found;
     };
-    let mut paths: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .collect();
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths: Vec<_> = paths.filter(|path| is_json(path)).collect();
     paths.sort();
-    let files = paths.iter().filter_map(|path| SideBySide::load(path).ok());
-    files
-        .filter(|file| gpu.is_called(&file.device) && file.dtype() == Some(dtype))
-        .flat_map(|file| file.rows)
-        .flat_map(|row| points(&row, dtype))
-        .collect()
+    for path in paths {
+        let file = match load_if_of_this_form(&path) {
+            Ok(Some(file)) => file,
+            Ok(None) => continue,
+            Err(wrong) => {
+                found.broken.push((path, wrong));
+                continue;
+            }
+        };
+        if gpu.is_called(&file.device) && file.dtype() == Some(dtype) {
+            let rows = file.rows.iter();
+            found.points.extend(rows.flat_map(|row| points(row, dtype)));
+        }
+    }
+    found
+}
+
+fn is_json(path: &Path) -> bool {
+    path.is_file()
+        && path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+}
+
+/// `None` if `path` holds other JSON.
+fn load_if_of_this_form(path: &Path) -> Result<Option<SideBySide>, String> {
+    let text = read_text(path)?;
+    // To the end first: what is of another form may be broken behind the place that shows it.
+    serde_json::from_str::<IgnoredAny>(&text).map_err(|error| error.to_string())?;
+    match serde_json::from_str::<SideBySide>(&text) {
+        Ok(file) => file.check().map(|()| Some(file)),
+        Err(_) => Ok(None),
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
 fn points(row: &Row, dtype: DType) -> Vec<Point> {
@@ -181,9 +221,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.json"), FILE).unwrap();
         fs::write(folder.path().join("b.json"), "[1, 2").unwrap();
+        fs::write(folder.path().join("other.json"), "[1, 2]").unwrap();
         fs::write(folder.path().join("notes.txt"), "not a measurement").unwrap();
         let read = |gpu: &str, dtype| read(folder.path(), &gpu.parse().unwrap(), dtype);
-        let points = read("h200", DType::Bf16);
+        let Found { points, broken } = read("h200", DType::Bf16);
+        let [(path, wrong)] = broken.as_slice() else {
+            panic!("{broken:?}");
+        };
+        assert!(path.ends_with("b.json"), "{path:?}");
+        assert!(wrong.starts_with("EOF while parsing a list"), "{wrong}");
         let who: Vec<_> = points.iter().map(|point| point.who.as_str()).collect();
         assert_eq!(who, ["ferroflash", "cudnn"], "neither causal nor backward");
         // 4·2·3·512²·64 FLOPs in 2 ms sustained, and in 4.
@@ -191,8 +237,8 @@ mod tests {
         assert_eq!(points[1].flops, 402_653_184.0 / 4e-3);
         // 4·512·64 FLOPs for 4·2·64 + 4 bytes of each row.
         assert_eq!(points[0].intensity, 131_072.0 / 516.0);
-        assert_eq!(read("h100", DType::Bf16), []);
-        assert_eq!(read("h200", DType::F16), []);
+        assert_eq!(read("h100", DType::Bf16).points, []);
+        assert_eq!(read("h200", DType::F16).points, []);
     }
 
     #[test]

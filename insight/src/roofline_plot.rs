@@ -49,7 +49,7 @@ fn try_draw(
     let measured = if gpu.measured { ", measured roof" } else { "" };
     let caption = format!(
         "Forward attention on {}, {}{measured}",
-        gpu.name,
+        super::printable(&gpu.name),
         dtype.name()
     );
     let mut chart = ChartBuilder::on(&area)
@@ -180,11 +180,19 @@ fn draw_points<'a>(chart: &mut Chart, points: impl Iterator<Item = &'a Point>) -
         let colour = DOTS[participant % DOTS.len()];
         let smaller = head_dims.iter().filter(|dim| **dim < head_dim).count();
         let radius = 3 + 2 * smaller as i32;
-        let dot = move |place| Circle::new(place, radius, colour.filled());
+        // Where colours begin again, dots are hollow.
+        let style = match participant / DOTS.len() {
+            0 => colour.filled(),
+            _ => colour.stroke_width(2),
+        };
+        let dot = move |place| Circle::new(place, radius, style);
         let series = chart.draw_series(places.into_iter().map(dot))?;
         series
-            .label(format!("{}, d {head_dim}, measured", who[participant]))
-            .legend(move |(x, y)| Circle::new((x + 10, y), radius, colour.filled()));
+            .label(format!(
+                "{}, d {head_dim}, measured",
+                super::printable(who[participant])
+            ))
+            .legend(move |(x, y)| Circle::new((x + 10, y), radius, style));
     }
     Ok(())
 }

@@ -200,12 +200,12 @@ fn command_lines() {
         (
             &[],
             "command",
-            "missing; one of attend, verify, bench, info, roofline, ladder, layout, sim-report",
+            "missing; one of attend, verify, bench, info, roofline, ladder, layout, sim-report, completions",
         ),
         (
             &["attention"],
             "command",
-            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout, sim-report",
+            "`attention` is unknown; one of attend, verify, bench, info, roofline, ladder, layout, sim-report, completions",
         ),
         (
             &["attend"],

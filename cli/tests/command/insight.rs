@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Write, stderr};
+use std::process::Command;
 
 use ferroflash_insight::gpu_spec::GpuSpec;
 use ferroflash_insight::ladder::gpu::{Size, climb};
@@ -183,6 +184,7 @@ fn bad_arguments_are_refused_by_name() {
         ("roofline --svg /nowhere/roof.svg", "--svg"),
         ("ladder --seq 0", "--seq"),
         ("ladder --seq 100000", "--seq"),
+        ("ladder --seq 8192 --head-dim 256", "--seq"),
         ("ladder --head-dim 0", "--head-dim"),
         ("ladder --head-dim 257", "--head-dim"),
         ("ladder --dropout 1", "--dropout"),
@@ -208,6 +210,56 @@ fn bad_arguments_are_refused_by_name() {
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
     }
+}
+
+/// Files that are no JSON are named, and what is not found is said with its dtype.
+#[test]
+fn roofline_says_what_it_leaves_out() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("broken.json"), "[1, 2").expect("writable");
+    fs::write(at("other.json"), "[1, 2]").expect("writable");
+    fs::write(at("notes.txt"), "[1, 2").expect("writable");
+    let row = r#"{"what": "fwd", "d": 128, "seq": 512, "causal": false, "batch": 2, "heads": 3, "peers": {},
+        "ours": {"ms_sustained": 2.0, "ms_burst": 1.5}}"#;
+    let good = format!(r#"{{"device": "NVIDIA H200", "dtype": "bf16", "rows": [{row}]}}"#);
+    fs::write(at("good.json"), good).expect("writable");
+    let folder = dir.path().display();
+    let svg = at("roof.svg");
+    for (dtype, is_found) in [("bf16", true), ("f16", false)] {
+        let (what, svg) = (format!("--device h200 --dtype {dtype}"), svg.display());
+        let outcome = run(&format!("roofline {what} --svg {svg} --results {folder}"));
+        outcome.succeeded();
+        let lines: Vec<_> = outcome.stderr.lines().collect();
+        let broken = format!("{folder}/broken.json: EOF while parsing");
+        assert!(lines[0].starts_with(&broken), "{lines:?}");
+        let none = format!("no measurements of f16 on a GPU like h200 in {folder}: ");
+        let says_none = lines.iter().any(|line| line.starts_with(&none));
+        assert_eq!(says_none, !is_found, "{lines:?}");
+        assert_eq!(lines.len(), 3 - usize::from(is_found), "{lines:?}");
+    }
+}
+
+/// In a terminal, which `script` makes.
+#[test]
+fn ladder_shows_how_far_it_is() {
+    // Most of a second: a bar is not drawn for each of its steps if they are quick.
+    let ladder = format!("{} ladder --seq 1024", paths::binary().display());
+    let Ok(output) = Command::new("script")
+        .args(["-qec", &ladder, "/dev/null"])
+        .output()
+    else {
+        return not_run("ladder in a terminal: there is no `script`");
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("ladder [") && text.contains("] 0/8 "),
+        "{text}"
+    );
+    let goes_on = (1..8).any(|step| text.contains(&format!("] {step}/8 ")));
+    assert!(goes_on, "{text}");
+    assert!(!run("ladder --seq 64").stderr.contains("ladder ["));
 }
 
 /// The driver that stands in for NVIDIA's launches nothing: what it seems to reach is no roof.

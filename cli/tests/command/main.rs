@@ -3,7 +3,9 @@
 mod bad_arguments;
 mod bad_input;
 mod insight;
+mod interrupted;
 mod output;
+mod scarce;
 mod sim_report;
 mod subcommands;
 mod sweep;

@@ -435,17 +435,17 @@ fn bench_refuses_a_problem_without_work() {
         (
             "--batch 0 --seq-q 4 --seq-kv 4",
             "--batch",
-            "there is nothing to compute; 1 or more",
+            "there is nothing to compute; it must be 1 or more",
         ),
         (
             "--batch 2 --seq-q 0 --seq-kv 4 --varlen-seed 1",
             "--seq-q",
-            "there is nothing to compute; 1 or more",
+            "there is nothing to compute; it must be 1 or more",
         ),
         (
             "--varlen 0,0:7",
             "--varlen",
-            "there is nothing to compute; a sequence with 1 query or more among them",
+            "there is nothing to compute; one of the sequences must have 1 query or more",
         ),
     ] {
         for command in ["bench", "sim-report"] {
@@ -468,8 +468,108 @@ fn info_lists_what_is_here() {
 }
 
 #[test]
+fn info_in_json_holds_what_it_prints() {
+    let text = run("info --json");
+    let text = text.succeeded();
+    assert_eq!(text.lines().count(), 1);
+    let report: Value = serde_json::from_str(text).expect("JSON");
+    let devices = report["devices"].as_array().expect("a list");
+    let backends: Vec<_> = devices.iter().map(|device| &device["backend"]).collect();
+    assert_eq!(backends, ["cuda", "sim"]);
+    assert!(devices[0]["name"].is_null());
+    let missing = devices[0]["missing"].as_str().expect("it is said");
+    assert!(missing.starts_with("no NVIDIA driver"), "{missing}");
+    let kernels = report["kernels"].as_array().expect("a list");
+    let kernel = kernels
+        .iter()
+        .find(|kernel| kernel["name"] == "fa_fwd_simt_sm80_f32_hd64")
+        .expect("it is embedded");
+    assert_eq!(kernel["head_dim"], 64);
+    // No device for CUDA; in the simulator it runs.
+    assert_eq!(kernel["unfit"][0], "no device");
+    assert!(kernel["unfit"][1].is_null());
+    assert_eq!(
+        run("info").succeeded().matches("| fa_").count(),
+        kernels.len()
+    );
+}
+
+#[test]
+fn threads_can_be_chosen() {
+    let problem =
+        "bench --batch 1 --heads 1 --seq-q 8 --seq-kv 8 --head-dim 8 --backend cpu --json";
+    for (arguments, device) in [
+        (format!("--threads 1 {problem}"), "CPU, 1 thread"),
+        (format!("{problem} --threads 3"), "CPU, 3 threads"),
+    ] {
+        let outcome = run(&arguments);
+        let report: Value = serde_json::from_str(outcome.succeeded()).expect("JSON");
+        assert_eq!(report["device"], device);
+    }
+    for (threads, wrong) in [("0", "`0` is not valid"), ("100000", "it is 100000")] {
+        let outcome = run(&format!("info --threads {threads}"));
+        let (argument, rest) = outcome.failed(2);
+        assert_eq!(argument, "--threads");
+        assert!(rest.starts_with(wrong), "{rest}");
+    }
+    let report = run("sim-report --batch 1 --heads 1 --seq-q 8 --seq-kv 8 --head-dim 8");
+    assert!(report.succeeded().contains(", 1 block\n"), "{report:?}");
+}
+
+#[test]
+fn o_is_short_for_output() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+    let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 3, 2, 8]));
+    files::write(&input, &tensors);
+    let paths = ["attend", "-o"].map(OsStr::new);
+    let paths = paths
+        .into_iter()
+        .chain([output.as_os_str(), input.as_os_str()]);
+    ferroflash(paths).succeeded();
+    assert_eq!(files::read(&output, "o").shape, [1, 3, 2, 8]);
+}
+
+/// An input need not be a file that one can go back in.
+#[test]
+fn an_input_may_be_a_pipe() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+    let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 3, 2, 8]));
+    files::write(&input, &tensors);
+    let status = Command::new("sh")
+        .args([
+            "-c",
+            "cat \"$1\" | \"$2\" attend /dev/stdin -o \"$3\"",
+            "sh",
+        ])
+        .arg(&input)
+        .arg(paths::binary())
+        .arg(&output)
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.expect("a shell runs").success());
+    assert_eq!(files::read(&output, "o").shape, [1, 3, 2, 8]);
+}
+
+#[test]
+fn shells_complete_its_arguments() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = run(&format!("completions {shell}"));
+        let script = script.succeeded();
+        assert!(script.contains("softmax-scale") && script.contains("varlen-seed"));
+    }
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
-    for arguments in ["--help", "attend --help", "--version"] {
+    for arguments in [
+        "--help",
+        "attend --help",
+        "help",
+        "help layout mma",
+        "--version",
+    ] {
         let outcome = run(arguments);
         assert!(!outcome.succeeded().is_empty());
         assert_eq!(outcome.stderr, "");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn a_sweep_goes_on_where_it_was() {
     assert_eq!(both[..2], first[..]);
     assert_eq!(both[2]["seq"], 48);
     assert_eq!(rows(dir.path()), 3);
-    let title = "Forward attention, f32, head_dim 8, 1 heads, batch 1, CPU";
+    let title = "Forward attention, f32, head_dim 8, 1 head, batch 1, CPU";
     assert!(texts(dir.path()).iter().any(|text| text.starts_with(title)));
 
     // Another problem is another line, not a point of this one.
@@ -70,7 +70,7 @@ fn a_sweep_goes_on_where_it_was() {
     assert_eq!(all.len(), 3 + others.len());
     let texts = texts(dir.path());
     for (_, case) in others.into_iter().chain([("", "")]) {
-        let who = format!("fa_fwd_cpu_f32_tiled, f32, head_dim 8, 1 heads, batch 1{case}");
+        let who = format!("fa_fwd_cpu_f32_tiled, f32, head_dim 8, 1 head, batch 1{case}");
         assert!(texts.contains(&who), "{who} in {texts:?}");
     }
 }
@@ -79,20 +79,8 @@ fn a_sweep_goes_on_where_it_was() {
 #[test]
 fn a_killed_sweep_is_resumed() {
     let dir = TempDir::new().expect("a temporary folder");
-    // The first point takes a moment, the second seconds.
-    let options = "--batch 1 --heads 2 --head-dim 64 --seqs 16,2048";
-    let mut child = Command::new(paths::binary())
-        .args(["bench", "--backend", "cpu", "--sweep"])
-        .arg(dir.path())
-        .args(options.split(' '))
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let started = Instant::now();
-    while !dir.path().join("sweep.svg").exists() {
-        assert!(started.elapsed() < Duration::from_secs(60), "no point yet");
-        sleep(Duration::from_millis(5));
-    }
+    let options = LONG;
+    let mut child = started(dir.path(), options);
     child.kill().expect("it still runs");
     let status = child.wait().expect("it ends");
     assert!(!status.success(), "it was not done yet");
@@ -104,6 +92,82 @@ fn a_killed_sweep_is_resumed() {
     assert_eq!(after.len(), 2);
     assert_eq!(after[0], before[0]);
     assert_eq!(after[1]["seq"], 2048);
+}
+
+/// Starts a sweep whose second point takes seconds, and returns when its first is written.
+fn started(folder: &Path, options: &str) -> Child {
+    let child = Command::new(paths::binary())
+        .args(["bench", "--backend", "cpu", "--sweep"])
+        .arg(folder)
+        .args(options.split(' '))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let started = Instant::now();
+    while !folder.join("sweep.svg").exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "no point yet");
+        sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+const LONG: &str = "--batch 1 --heads 2 --head-dim 64 --seqs 16,2048";
+
+/// It would write without the points that the other has not written yet.
+#[test]
+fn a_second_sweep_into_the_folder_is_refused() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let mut child = started(dir.path(), LONG);
+    let folder = dir.path().to_str().expect("a plain name");
+    let second = format!("bench --backend cpu --sweep {folder} {LONG}");
+    let outcome = ferroflash(second.split(' '));
+    child.kill().expect("it still runs");
+    child.wait().expect("it ends");
+    let (argument, rest) = outcome.failed(2);
+    assert_eq!(argument, "--sweep");
+    let wrong = format!("{folder}: another sweep is writing to it; ");
+    assert!(rest.starts_with(&wrong), "{rest}");
+}
+
+/// Without a sweep it is refused as well.
+#[test]
+fn a_sweep_of_nothing_is_refused() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let folder = dir.path().to_str().expect("a plain name");
+    let problem = "--batch 1 --heads 1 --head-dim 8 --seqs 16 --backend cpu --force mma";
+    let command = format!("bench --sweep {folder} {problem}");
+    let outcome = ferroflash(command.split(' '));
+    let (argument, rest) = outcome.failed(2);
+    assert_eq!(argument, "--force");
+    let wrong = "variant mma cannot run this problem here: ";
+    assert!(rest.starts_with(wrong), "{rest}");
+    let left = fs::read_dir(dir.path()).expect("readable").count();
+    assert_eq!(left, 0);
+}
+
+/// What was measured before is written again digit for digit, and a name may hold anything.
+#[test]
+fn earlier_points_stay_as_they_are() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let one = "--batch 1 --heads 1 --head-dim 8";
+    sweep(dir.path(), &format!("{one} --seqs 8"));
+    let json = fs::read_to_string(dir.path().join("sweep.json")).expect("it was written");
+    let number = points(dir.path())[0]["tflops"].to_string();
+    // By its faster way serde_json reads this as …284.
+    let exact = "0.014285714285714285";
+    let json = json.replace(&number, exact);
+    let json = json.replace("fa_fwd_cpu", "\\u0001fa\\u001b_cpu");
+    fs::write(dir.path().join("sweep.json"), &json).expect("it can be written");
+    let points = sweep(dir.path(), &format!("{one} --seqs 8,16"));
+    assert_eq!(points.len(), 2);
+    let text = fs::read_to_string(dir.path().join("sweep.json")).expect("it was written");
+    assert!(text.contains(exact), "{text}");
+    // The picture is XML for all that.
+    assert!(
+        texts(dir.path())
+            .iter()
+            .any(|text| text.starts_with('\u{fffd}'))
+    );
 }
 
 /// A file as `bench/side_by_side.py --json` writes it: two sizes in 64 tokens of 16 components.

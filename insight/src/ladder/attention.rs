@@ -5,9 +5,10 @@ use kernels_gpu::tile::block_range::visible_keys;
 use serde::Serialize;
 
 use super::dropout::Dropout;
+use super::exact::Exact;
 use super::global::{Matrix, Tile, Traffic};
 use super::softmax::Softmax;
-use super::{exact, fa1, fa2, one_pass, unfused};
+use super::{fa1, fa2, one_pass, unfused};
 use crate::cost::Tiles;
 use ferroflash::{DType, Error, Layout, MAX_HEAD_DIM, Mask, Shape};
 use ferroflash_testing::cases;
@@ -33,21 +34,24 @@ impl Head {
     /// A head with normally distributed q, k and v, and the tiles of the fp32 kernel that would run it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a size of 0 or one beyond what a CPU computes in seconds.
+    /// [`Error::Argument`] for a size of 0 or one beyond what a CPU computes in a minute.
     pub fn random(seq: usize, head_dim: usize, seed: u64) -> Result<Self, Error> {
+        /// S has so many elements in each direction at most: three rungs store it, in f32.
         const MAX_SEQ: usize = 1 << 13;
-        if !(1..=MAX_SEQ).contains(&seq) {
-            return Err(Error::argument(
-                "seq",
-                format!("{seq} is out of range"),
-                format!("1 to {MAX_SEQ} on the CPU"),
-            ));
-        }
         if !(1..=MAX_HEAD_DIM).contains(&head_dim) {
             return Err(Error::argument(
                 "head_dim",
                 format!("{head_dim} is out of range"),
                 format!("1 to {MAX_HEAD_DIM}"),
+            ));
+        }
+        let most = ((MAX_PRODUCTS / head_dim) as f64).sqrt() as usize;
+        let most = most.min(MAX_SEQ);
+        if !(1..=most).contains(&seq) {
+            return Err(Error::argument(
+                "seq",
+                format!("{seq} is out of range"),
+                format!("1 to {most} on the CPU with a head_dim of {head_dim}"),
             ));
         }
         let shape = Shape {
@@ -99,6 +103,10 @@ impl Head {
             .map_or(1.0, |dropout| dropout.factor(i, j) as f32)
     }
 }
+
+/// Largest seq² · head_dim: the rungs are written to be read, and together take 13 ns for each of
+/// these in a debug build on one core.
+const MAX_PRODUCTS: usize = 1 << 32;
 
 /// FA1 keeps as many keys on the chip as FA2 here, to compare their loops and nothing else.
 fn kernel_tiles(head_dim: usize) -> Tiles {
@@ -220,8 +228,8 @@ impl Rung {
         }
     }
 
-    /// Computes `head`, counts, and compares with the formula in f64.
-    pub fn measure(self, head: &Head) -> Measured {
+    /// Computes `head`, counts, and compares with the formula in f64, whose result `exact` is.
+    pub fn measure(self, head: &Head, exact: &Exact) -> Measured {
         // A clone starts from the same counts: those of a head that nobody has read yet.
         let head = head.clone();
         let run = self.compute(&head);
@@ -244,7 +252,7 @@ impl Rung {
             passes_over_keys,
             passes_over_output,
             traffic,
-            largest_error: exact::largest_error(&head, &o),
+            largest_error: exact.largest_error(&o),
             o,
             lse,
         }
@@ -332,8 +340,9 @@ mod tests {
                 k: &k,
                 v: &v,
             };
+            let exact = Exact::of(&head);
             for rung in Rung::ALL {
-                let measured = rung.measure(&head);
+                let measured = rung.measure(&head, &exact);
                 let o = tensor(measured.o, shape);
                 let lse = tensor(measured.lse, Shape { dim: 1, ..shape });
                 let verdict = oracle::check(&problem, inputs, &o, &lse, Rows::All);
@@ -357,10 +366,11 @@ mod tests {
                 dropout: None,
                 ..head.clone()
             };
+            let (exact, exact_plain) = (Exact::of(&head), Exact::of(&plain));
             for rung in Rung::ALL {
-                let measured = rung.measure(&head);
+                let measured = rung.measure(&head, &exact);
                 assert!(measured.largest_error < 4e-6, "{rung:?} {mask:?}");
-                let undropped = rung.measure(&plain);
+                let undropped = rung.measure(&plain, &exact_plain);
                 assert_eq!(measured.lse, undropped.lse, "{rung:?} {mask:?}");
                 assert_ne!(measured.o, undropped.o);
             }
@@ -372,6 +382,7 @@ mod tests {
     fn traffic_is_the_cost_models() {
         for (seq, head_dim) in [(96, 16), (50, 20)] {
             let head = head(seq, head_dim);
+            let exact = Exact::of(&head);
             let work = Workload::new(1, seq as u64, head_dim as u64, DType::F32).unwrap();
             let row_wise = Tiles {
                 block_m: 1,
@@ -385,7 +396,7 @@ mod tests {
                 let cost: cost::Cost = cost::kernels(algorithm, Pass::Forward, &work, &tiles)
                     .into_iter()
                     .sum();
-                let traffic = rung.measure(&head).traffic;
+                let traffic = rung.measure(&head, &exact).traffic;
                 assert_eq!(traffic.read_bytes, cost.read_bytes, "{rung:?}");
                 assert_eq!(traffic.written_bytes, cost.written_bytes, "{rung:?}");
             }
@@ -395,8 +406,9 @@ mod tests {
     #[test]
     fn passes() {
         let head = head(96, 16);
+        let exact = Exact::of(&head);
         let passes = |rung: Rung| {
-            let measured = rung.measure(&head);
+            let measured = rung.measure(&head, &exact);
             (
                 measured.passes_over_scores,
                 measured.passes_over_keys,
@@ -421,7 +433,7 @@ mod tests {
         };
         assert_eq!(
             message(0, 4),
-            "seq: 0 is out of range; 1 to 8192 on the CPU"
+            "seq: 0 is out of range; 1 to 8192 on the CPU with a head_dim of 4"
         );
         assert!(message(4, 0).starts_with("head_dim: "));
     }

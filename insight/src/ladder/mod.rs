@@ -6,7 +6,7 @@
 
 pub mod attention;
 pub mod dropout;
-mod exact;
+pub mod exact;
 mod fa1;
 mod fa2;
 pub mod global;

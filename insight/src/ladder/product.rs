@@ -1,15 +1,15 @@
 //! The library's own CPU backend on a head of the ladder.
 
 use super::attention::Head;
-use super::exact;
+use super::exact::Exact;
 use super::global::Matrix;
 use ferroflash::{Backend, Cpu, Error, ForwardOptions, HostTensor, Layout, Shape, forward};
 
-/// Largest |o − o64| of [`Cpu`]; `None` under dropout, which it does not have.
+/// Largest |o − o64| of [`Cpu`], where `exact` is that of `head`; `None` under dropout, which it does not have.
 ///
 /// # Errors
 /// Those of [`forward`].
-pub fn largest_error(head: &Head) -> Result<Option<f64>, Error> {
+pub fn largest_error(head: &Head, exact: &Exact) -> Result<Option<f64>, Error> {
     if head.dropout.is_some() {
         return Ok(None);
     }
@@ -28,7 +28,7 @@ pub fn largest_error(head: &Head) -> Result<Option<f64>, Error> {
     let options = ForwardOptions::new().mask(head.mask).o_layout(Layout::Bhsd);
     let output = forward(&mut cpu, &q, &k, &v, &options)?;
     let o = output.o.download(cpu.memory())?.to_f32(Layout::Bhsd);
-    Ok(Some(exact::largest_error(head, &o)))
+    Ok(Some(exact.largest_error(&o)))
 }
 
 #[cfg(test)]
@@ -41,9 +41,10 @@ mod tests {
     fn the_library_agrees_with_the_ladder() {
         let mut head = Head::random(70, 24, 3).unwrap();
         head.mask = Mask::Causal;
-        let error = largest_error(&head).unwrap().unwrap();
+        let error = largest_error(&head, &Exact::of(&head)).unwrap().unwrap();
         assert!(error < 2e-6, "{error}");
         head.dropout = Some(Dropout::new(0.5, 1).unwrap());
-        assert_eq!(largest_error(&head).unwrap(), None);
+        let error = largest_error(&head, &Exact::of(&head));
+        assert_eq!(error.unwrap(), None);
     }
 }

@@ -65,7 +65,10 @@ impl Backend for Cpu {
     }
 
     fn device_name(&self) -> String {
-        format!("CPU, {} threads", pool::install(rayon::current_num_threads))
+        match pool::install(rayon::current_num_threads) {
+            1 => "CPU, 1 thread".to_owned(),
+            threads => format!("CPU, {threads} threads"),
+        }
     }
 
     fn memory(&mut self) -> &mut CpuMemory {

@@ -1,0 +1,93 @@
+//! Files that are written whole or not at all.
+//!
+//! Each is written under another name in the same folder, and renamed when it is whole. If that never comes, nothing of
+//! it stays: not after an error, and neither after a signal or for want of memory, where no destructor runs.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::NamedTempFile;
+
+use crate::signals;
+
+/// A file under its temporary name, which is removed when this is dropped.
+pub struct WholeFile {
+    temporary: NamedTempFile,
+    path: PathBuf,
+}
+
+/// The temporary names that are in use. Whoever takes one or gives it up holds the lock until the folder says the same.
+static NAMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn names() -> MutexGuard<'static, Vec<PathBuf>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes every file under a temporary name. None is made or renamed afterwards: the program is about to end.
+pub fn abandon() {
+    remove(names());
+}
+
+/// As [`abandon`], by a thread that may hold the lock itself.
+pub fn abandon_unless_busy() {
+    if let Ok(names) = NAMES.try_lock() {
+        remove(names);
+    }
+}
+
+fn remove(names: MutexGuard<Vec<PathBuf>>) {
+    for name in names.iter() {
+        let _ = fs::remove_file(name);
+    }
+    // Nobody gets the lock again.
+    std::mem::forget(names);
+}
+
+impl WholeFile {
+    /// A new file that is to become `path`, with the mode of the file that is there, which has to be writable.
+    pub fn to_become(path: &Path) -> io::Result<Self> {
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        // Like any new file, as far as the user's umask lets it be.
+        let mut mode = 0o666;
+        if path.exists() {
+            let there = File::options().write(true).open(path)?;
+            mode = there.metadata()?.permissions().mode();
+        }
+        let permissions = fs::Permissions::from_mode(mode);
+        signals::watch();
+        let mut names = names();
+        let temporary = tempfile::Builder::new()
+            .prefix(".ferroflash-")
+            .suffix(".partial")
+            .permissions(permissions.clone())
+            .tempfile_in(folder)?;
+        names.push(temporary.path().to_owned());
+        drop(names);
+        if path.exists() {
+            // The umask is not asked of a file that is there.
+            temporary.as_file().set_permissions(permissions)?;
+        }
+        let path = path.to_owned();
+        Ok(Self { temporary, path })
+    }
+
+    /// Where it is written meanwhile.
+    pub fn temporary_path(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// Gives it its name, in place of what has that name.
+    pub fn persist(self) -> io::Result<()> {
+        let mut names = names();
+        let name = self.temporary.path().to_owned();
+        self.temporary.persist(&self.path)?;
+        names.retain(|other| *other != name);
+        Ok(())
+    }
+}
