@@ -1,10 +1,11 @@
-//! `ferroflash attend`: q, k, v in a file → o and lse in another.
+//! `ferroflash attend`: q, k, v in a file → o and lse in another, and with d_o the gradients.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use ferroflash::{
-    Backend, DType, ForwardOptions, HostTensor, Layout, Plan, Problem, TensorSpec, forward_planned,
+    Backend, BackwardOptions, DType, Error, Gradients, HostTensor, Layout, Plan, Problem, Shape,
+    TensorSpec, backward, forward_planned,
 };
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -19,13 +20,13 @@ use crate::{file, progress};
 #[derive(clap::Args)]
 pub struct Args {
     /// safetensors file with tensors q, k and v of rank 4 in f32, f16 or bf16; or of rank 3, packed, with i32
-    /// tensors cu_seqlens_q and cu_seqlens_kv
+    /// tensors cu_seqlens_q and cu_seqlens_kv; with --backward also d_o, of o's shape and dtype
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
-    /// [heads_q, total_q]) to
+    /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout)
     #[arg(short, long)]
     output: PathBuf,
-    /// Axis order of q, k, v and o
+    /// Axis order of q, k, v and o, and of their gradients
     #[arg(long, value_enum, default_value_t = LayoutName::Bshd)]
     layout: LayoutName,
     #[command(flatten)]
@@ -34,7 +35,14 @@ pub struct Args {
     /// tensor needs this
     #[arg(long)]
     alibi: bool,
-    /// Convert q, k and v to this dtype first; o is converted back [default: the file's]
+    /// Compute the gradients dq, dk and dv from the tensor d_o of the file, the loss's gradient by o; a file with such a
+    /// tensor needs this
+    #[arg(long)]
+    backward: bool,
+    /// Sum gradients in one order, so that every run gives the same bits
+    #[arg(long, requires = "backward")]
+    deterministic: bool,
+    /// Convert the inputs to this dtype first; o and gradients are converted back [default: the file's]
     #[arg(long, value_enum)]
     dtype: Option<DTypeName>,
     /// Where to run
@@ -44,109 +52,198 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let layout = Layout::from(args.layout);
+    let asked = file::Asked {
+        slopes: args.alibi,
+        d_o: args.backward,
+    };
     let file::Inputs {
         tensors: inputs,
         cu_seqlens,
         slopes,
-    } = file::read(&args.input, layout, args.alibi)?;
+        d_o,
+    } = file::read(&args.input, layout, asked)?;
     let options = args.forward.options()?.o_layout(layout);
     let options = options.cu_seqlens(cu_seqlens).alibi(slopes);
+    let options = BackwardOptions::of(&options).deterministic(args.deterministic);
     // The inputs are checked as they are, before any conversion hides that they differ.
-    let [q, k, v] = inputs.each_ref().map(|tensor| *tensor.spec());
-    let problem = Problem::with_dense_output(q, k, v, &options)?;
+    let specs = inputs.each_ref().map(|tensor| *tensor.spec());
+    let d_o_spec = d_o.as_ref().map(|d_o| *d_o.spec());
+    let problems = Problems::new(specs, d_o_spec, &options)?;
     let output = Output::create("--output", &args.output)?;
     let attend = Attend {
         inputs,
+        d_o,
         dtype: args.dtype.map(DType::from),
         layout,
-        problem,
+        problems,
         options,
         output,
     };
     backends::run(args.backend, attend)
 }
 
+/// The forward pass, and the backward pass where gradients are asked for.
+struct Problems {
+    forward: Problem,
+    backward: Option<Problem>,
+}
+
+impl Problems {
+    fn new(
+        [q, k, v]: [TensorSpec; 3],
+        d_o: Option<TensorSpec>,
+        options: &BackwardOptions,
+    ) -> Result<Self, Error> {
+        let forward = Problem::with_dense_output(q, k, v, &options.forward)?;
+        let o = *forward.o();
+        let of_d_o = |d_o| Problem::backward_with_dense_gradients(q, k, v, o, d_o, options);
+        let backward = d_o.map(of_d_o).transpose()?;
+        Ok(Self { forward, backward })
+    }
+
+    fn plan<B: Backend>(&self, backend: &B) -> Result<Plans, Error> {
+        let of_backward = |problem| backend.plan(problem);
+        Ok(Plans {
+            forward: backend.plan(&self.forward)?,
+            backward: self.backward.as_ref().map(of_backward).transpose()?,
+        })
+    }
+}
+
+/// How they run.
+struct Plans {
+    forward: Plan,
+    backward: Option<Plan>,
+}
+
 struct Attend {
     inputs: [HostTensor; 3],
-    /// What to convert the inputs to.
+    d_o: Option<HostTensor>,
+    /// Dtype to convert the inputs to.
     dtype: Option<DType>,
     layout: Layout,
     /// Of the inputs as they are.
-    problem: Problem,
-    options: ForwardOptions,
+    problems: Problems,
+    options: BackwardOptions,
     output: Output,
 }
 
 impl Work for Attend {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
         let file_dtype = self.inputs[0].spec().dtype;
-        let plan = self.plan(backend, self.dtype.unwrap_or(file_dtype))?;
+        let plans = self.plan(backend, self.dtype.unwrap_or(file_dtype))?;
+        let plan = &plans.forward;
         let dtype = plan.problem().q().dtype;
         let spinner = progress::spinner("attend");
-        let kernel = backends::in_words(&plan.kernel_name(), plan.heads_per_tile());
-        let memory = backend.memory();
-        // Each is dropped before the next is copied.
-        let [q, k, v] = self.inputs.map(|input| match input.spec().dtype == dtype {
-            true => input.upload(memory),
-            false => input.convert(dtype, self.layout)?.upload(memory),
-        });
-        let (q, k, v) = (q?, k?, v?);
-        let result = forward_planned(backend, &plan, &q, &k, &v)?;
-        let memory = backend.memory();
-        let mut o = result.o.download(memory)?;
-        let lse = result.lse.expect("it is asked for by default");
-        let lse = lse.download(memory)?;
-        if dtype != file_dtype {
-            o = o.convert(file_dtype, self.layout)?;
-        }
-        // Packed tensors have no batch axis in a file.
-        let axes = usize::from(plan.problem().is_packed())..;
-        let o_dims = self.layout.dims(o.spec().shape)[axes.clone()].to_vec();
-        let lse_dims = Layout::Bhsd.dims(lse.spec().shape)[..3][axes].to_vec();
-        let layout = match self.layout {
-            Layout::Bshd => "bshd",
-            Layout::Bhsd => "bhsd",
+        let upload = |input: HostTensor, backend: &mut B| match input.spec().dtype == dtype {
+            true => input.upload(backend.memory()),
+            false => input.convert(dtype, self.layout)?.upload(backend.memory()),
         };
-        let metadata = HashMap::from([("layout".to_owned(), layout.to_owned())]);
-        let tensors = [("o", &o, o_dims), ("lse", &lse, lse_dims)];
-        let views = || tensors.iter().map(view);
-        self.output.persist_by(
-            |path| safetensors::serialize_to_file(views(), Some(metadata.clone()), path),
-            || safetensors::serialize(views(), Some(metadata.clone())),
-        )?;
+        // Each is dropped before the next is copied.
+        let [q, k, v] = self.inputs.map(|input| upload(input, backend));
+        let (q, k, v) = (q?, k?, v?);
+        let result = forward_planned(backend, plan, &q, &k, &v)?;
+        let mut results = Results {
+            dtype: file_dtype,
+            layout: self.layout,
+            is_packed: plan.problem().is_packed(),
+            tensors: Vec::new(),
+        };
+        results.add("o", result.o.download(backend.memory())?)?;
+        let lse = result.lse.as_ref().expect("it is asked for by default");
+        results.add_lse(lse.download(backend.memory())?);
+        if let Some(d_o) = self.d_o {
+            let d_o = upload(d_o, backend)?;
+            let Gradients { dq, dk, dv, .. } =
+                backward(backend, &q, &k, &v, &result, &d_o, &self.options)?;
+            for (name, gradient) in [("dq", dq), ("dk", dk), ("dv", dv)] {
+                results.add(name, gradient.download(backend.memory())?)?;
+            }
+        }
+        results.write(self.output)?;
         spinner.finish_and_clear();
-        say!("kernel {kernel}, computed from {} inputs", dtype.name());
+        let mut kernels = backends::in_words(&plan.kernel_name(), plan.heads_per_tile());
+        if let Some(plan) = plans.backward {
+            kernels += &format!(" and {}", plan.kernel_name());
+        }
+        say!("kernel {kernels}, computed from {} inputs", dtype.name());
         Ok(())
     }
 }
 
 impl Attend {
-    /// How the problem runs in `wanted`, or in f32 where no kernel takes `wanted`: widening loses nothing.
-    fn plan<B: Backend>(&self, backend: &B, wanted: DType) -> Result<Plan, Failure> {
+    /// How the problems run in `wanted`, or in f32 where no kernel takes `wanted`: widening loses nothing.
+    fn plan<B: Backend>(&self, backend: &B, wanted: DType) -> Result<Plans, Failure> {
         match self.plan_in(backend, wanted) {
-            Ok(plan) => Ok(plan),
+            Ok(plans) => Ok(plans),
             Err(error) => self.plan_in(backend, DType::F32).map_err(|_| error.into()),
         }
     }
 
-    fn plan_in<B: Backend>(&self, backend: &B, dtype: DType) -> Result<Plan, ferroflash::Error> {
-        let file_dtype = self.problem.q().dtype;
-        if dtype == file_dtype {
-            return backend.plan(&self.problem);
+    fn plan_in<B: Backend>(&self, backend: &B, dtype: DType) -> Result<Plans, Error> {
+        if dtype == self.problems.forward.q().dtype {
+            return self.problems.plan(backend);
         }
-        // What a conversion gives.
-        let [q, k, v] = self
-            .inputs
-            .each_ref()
-            .map(|tensor| TensorSpec::contiguous(dtype, tensor.spec().shape, self.layout));
-        let problem = Problem::with_dense_output(q?, k?, v?, &self.options)?;
-        backend.plan(&problem)
+        // As a conversion gives them.
+        let converted =
+            |tensor: &HostTensor| TensorSpec::contiguous(dtype, tensor.spec().shape, self.layout);
+        let [q, k, v] = self.inputs.each_ref().map(converted);
+        let d_o = self.d_o.as_ref().map(converted).transpose()?;
+        Problems::new([q?, k?, v?], d_o, &self.options)?.plan(backend)
+    }
+}
+
+/// The tensors of the output file.
+struct Results {
+    dtype: DType,
+    layout: Layout,
+    is_packed: bool,
+    tensors: Vec<(&'static str, HostTensor, Vec<usize>)>,
+}
+
+impl Results {
+    /// Adds a tensor in the file's dtype and layout.
+    fn add(&mut self, name: &'static str, tensor: HostTensor) -> Result<(), Error> {
+        let tensor = match tensor.spec().dtype == self.dtype {
+            true => tensor,
+            false => tensor.convert(self.dtype, self.layout)?,
+        };
+        let dims = self.layout.dims(tensor.spec().shape)[self.axes()].to_vec();
+        self.tensors.push((name, tensor, dims));
+        Ok(())
+    }
+
+    /// Adds lse, which has no axis of components in a file.
+    fn add_lse(&mut self, lse: HostTensor) {
+        let Shape {
+            batch, heads, seq, ..
+        } = lse.spec().shape;
+        let dims = [batch, heads, seq][self.axes()].to_vec();
+        self.tensors.push(("lse", lse, dims));
+    }
+
+    /// The axes that a file has: packed tensors have none of batch.
+    fn axes(&self) -> std::ops::RangeFrom<usize> {
+        usize::from(self.is_packed)..
+    }
+
+    fn write(&self, output: Output) -> Result<(), Failure> {
+        let layout = match self.layout {
+            Layout::Bshd => "bshd",
+            Layout::Bhsd => "bhsd",
+        };
+        let metadata = HashMap::from([("layout".to_owned(), layout.to_owned())]);
+        let views = || self.tensors.iter().map(view);
+        output.persist_by(
+            |path| safetensors::serialize_to_file(views(), Some(metadata.clone()), path),
+            || safetensors::serialize(views(), Some(metadata.clone())),
+        )
     }
 }
 
 fn view<'a>(
-    (name, tensor, dims): &'a (&str, &HostTensor, Vec<usize>),
-) -> (&'a str, TensorView<'a>) {
+    (name, tensor, dims): &'a (&'static str, HostTensor, Vec<usize>),
+) -> (&'static str, TensorView<'a>) {
     let dtype = match tensor.spec().dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,

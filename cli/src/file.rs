@@ -17,39 +17,64 @@ pub struct Inputs {
     pub tensors: [HostTensor; 3],
     pub cu_seqlens: Option<CuSeqlens>,
     pub slopes: Option<AlibiSlopes>,
+    /// The loss's gradient by o.
+    pub d_o: Option<HostTensor>,
+}
+
+/// Tensors that a file has if and only if they are asked for.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub slopes: bool,
+    pub d_o: bool,
 }
 
 /// The names of [`CuSeqlens`] in a file.
 const CU_SEQLENS: [&str; 2] = ["cu_seqlens_q", "cu_seqlens_kv"];
 const SLOPES: &str = "alibi_slopes";
+const D_O: &str = "d_o";
 
 /// Characters of a name that is not one of ours, and how many of those are listed.
 const MOST_OF_NAME: usize = 40;
 const MOST_NAMES: usize = 20;
 
-/// The tensors q, k and v of a file, its cu_seqlens if it has any, and its slopes, which it has
-/// if and only if they are wanted.
-pub fn read(path: &Path, layout: Layout, with_slopes: bool) -> Result<Inputs, Failure> {
+/// The tensors q, k and v of a file, its cu_seqlens if it has any, and those of the others that are asked for.
+pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure> {
     let mut file = File::open(path)?;
-    if !with_slopes && file.tensors.info(SLOPES).is_some() {
+    if !asked.slopes && file.tensors.info(SLOPES).is_some() {
         let wrong = "the file has slopes, and --alibi is not given";
         let allowed = "--alibi to add their biases, or a file without them";
         return Err(Failure::refused(SLOPES, wrong, allowed));
+    }
+    if !asked.d_o && file.tensors.info(D_O).is_some() {
+        let wrong = "the file has a gradient by o, and --backward is not given";
+        let allowed = "--backward to compute dq, dk and dv, or a file without it";
+        return Err(Failure::refused(D_O, wrong, allowed));
     }
     let is_packed = CU_SEQLENS
         .iter()
         .any(|name| file.tensors.info(name).is_some());
     // What is small first: it is refused before q, k and v are read.
     let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
-    let slopes = with_slopes.then(|| slopes(&mut file)).transpose()?;
-    let specs = ["q", "k", "v"].map(|name| operand(&file, name, layout, is_packed));
-    let [q, k, v] = specs;
+    let slopes = asked.slopes.then(|| slopes(&mut file)).transpose()?;
+    let inputs = "the tensors q, k and v are needed";
+    let [q, k, v] = ["q", "k", "v"].map(|name| operand(&file, name, inputs, layout, is_packed));
+    let d_o = || {
+        operand(
+            &file,
+            D_O,
+            "the gradient by o that --backward asks for",
+            layout,
+            is_packed,
+        )
+    };
+    let d_o = asked.d_o.then(d_o).transpose()?;
     let mut read =
         |(info, spec)| -> Result<_, Failure> { Ok(HostTensor::new(spec, 0, file.read(&info)?)?) };
     Ok(Inputs {
         tensors: [read(q?)?, read(k?)?, read(v?)?],
         cu_seqlens,
         slopes,
+        d_o: d_o.map(read).transpose()?,
     })
 }
 
@@ -102,14 +127,15 @@ impl File {
     }
 }
 
-/// One of q, k and v.
+/// One of q, k, v and d_o.
 fn operand(
     file: &File,
     name: &'static str,
+    needed: &str,
     layout: Layout,
     is_packed: bool,
 ) -> Result<(TensorInfo, TensorSpec), Failure> {
-    let info = file.find(name, "the tensors q, k and v are needed")?;
+    let info = file.find(name, needed)?;
     let dims = match (info.shape.as_slice(), is_packed) {
         (&[batch, x, y, dim], false) => [batch, x, y, dim],
         (&[x, y, dim], true) => [1, x, y, dim],

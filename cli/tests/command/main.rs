@@ -2,6 +2,7 @@
 
 mod bad_arguments;
 mod bad_input;
+mod gradients;
 mod insight;
 mod interrupted;
 mod output;
