@@ -5,6 +5,9 @@ use std::io::{self, Write};
 use ferroflash::{DType, Mask};
 use ferroflash_insight::cost::Tiles;
 use ferroflash_insight::ladder::attention::{Head, Measured, Rung};
+use ferroflash_insight::ladder::backward::{
+    BackwardHead, BackwardRung, ExactGradients, MeasuredBackward,
+};
 use ferroflash_insight::ladder::dropout::Dropout;
 use ferroflash_insight::ladder::exact::Exact;
 use ferroflash_insight::ladder::gpu::Size;
@@ -79,6 +82,10 @@ struct Report {
     rungs: Vec<Measured>,
     /// Largest error of ferroflash's own CPU backend; none under dropout, which it does not have.
     product_largest_error: Option<f64>,
+    /// Of the same head's backward pass.
+    backward: Vec<MeasuredBackward>,
+    /// As `product_largest_error`, of dq, dk and dv.
+    product_largest_gradient_error: Option<f64>,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -127,11 +134,20 @@ fn cpu(args: &Args) -> Result<(), Failure> {
     if let Some(probability) = args.dropout {
         head.dropout = Some(Dropout::new(f64::from(probability), args.seed)?);
     }
-    let bar = progress::bar("ladder", Rung::ALL.len() + 2);
+    let steps = Rung::ALL.len() + BackwardRung::ALL.len() + 4;
+    let bar = progress::bar("ladder", steps);
     let exact = Exact::of(&head);
     bar.inc(1);
     let measure = |rung: Rung| {
         let measured = rung.measure(&head, &exact);
+        bar.inc(1);
+        measured
+    };
+    let pass = BackwardHead::random(&head, args.seed)?;
+    let exact_gradients = ExactGradients::of(&pass);
+    bar.inc(1);
+    let measure_backward = |rung: BackwardRung| {
+        let measured = rung.measure(&pass, &exact_gradients);
         bar.inc(1);
         measured
     };
@@ -142,6 +158,8 @@ fn cpu(args: &Args) -> Result<(), Failure> {
         tiles: head.tiles,
         rungs: Rung::ALL.map(measure).into(),
         product_largest_error: product::largest_error(&head, &exact)?,
+        backward: BackwardRung::ALL.map(measure_backward).into(),
+        product_largest_gradient_error: product::largest_gradient_error(&pass, &exact_gradients)?,
     };
     bar.finish_and_clear();
     let mut out = io::stdout();
@@ -151,6 +169,7 @@ fn cpu(args: &Args) -> Result<(), Failure> {
     } else {
         print_softmax(&report, &mut out)?;
         print_rungs(&report, &mut out)?;
+        print_backward(&report, &mut out)?;
     }
     Ok(())
 }
@@ -245,6 +264,52 @@ fn print_rungs(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out)?;
     let attention = report.rungs.iter().skip(report.softmax.len());
     for rung in attention {
+        writeln!(out, "{}: {}", rung.rung, rung.formula)?;
+    }
+    Ok(())
+}
+
+fn print_backward(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let Tiles {
+        block_m, block_n, ..
+    } = report.tiles;
+    writeln!(out)?;
+    writeln!(
+        out,
+        "its gradients; FA2 with {block_n} keys that stay and {block_m} rows that pass"
+    )?;
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        "rung",
+        "P, dP, dS moved",
+        "Q, dO read",
+        "K read",
+        "KB read",
+        "KB written",
+        "largest error",
+    ]);
+    for rung in &report.backward {
+        table.row([
+            rung.rung.to_owned(),
+            format!("{:.0} ×", rung.passes_over_scores),
+            format!("{:.0} ×", rung.passes_over_queries),
+            format!("{:.0} ×", rung.passes_over_keys),
+            format!("{:.0}", rung.traffic.read_bytes as f64 / 1e3),
+            format!("{:.0}", rung.traffic.written_bytes as f64 / 1e3),
+            error_bound(rung.largest_error),
+        ]);
+    }
+    table.print(out)?;
+    if let Some(error) = report.product_largest_gradient_error {
+        writeln!(out)?;
+        let error = error_bound(error);
+        writeln!(
+            out,
+            "ferroflash's own gradients on the CPU, of the same head: largest error {error}"
+        )?;
+    }
+    writeln!(out)?;
+    for rung in &report.backward {
         writeln!(out, "{}: {}", rung.rung, rung.formula)?;
     }
     Ok(())

@@ -254,10 +254,10 @@ fn ladder_shows_how_far_it_is() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     assert!(
-        text.contains("ladder [") && text.contains("] 0/8 "),
+        text.contains("ladder [") && text.contains("] 0/12 "),
         "{text}"
     );
-    let goes_on = (1..8).any(|step| text.contains(&format!("] {step}/8 ")));
+    let goes_on = (1..12).any(|step| text.contains(&format!("] {step}/12 ")));
     assert!(goes_on, "{text}");
     assert!(!run("ladder --seq 64").stderr.contains("ladder ["));
 }

@@ -122,7 +122,7 @@ fn kernel_tiles(head_dim: usize) -> Tiles {
 }
 
 /// `a · b`.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 

@@ -36,22 +36,30 @@ impl Exact {
 
     /// Largest |o − o64| over all elements; NaN if any is.
     pub(super) fn largest_error(&self, o: &[f32]) -> f64 {
-        let errors = o
-            .iter()
-            .zip(&self.0)
-            .map(|(o, exact)| (f64::from(*o) - exact).abs());
-        // `f64::max` would lose a NaN.
-        errors.fold(0.0, |largest, error| {
-            if error > largest || error.is_nan() {
-                error
-            } else {
-                largest
-            }
-        })
+        largest_of(o.iter().zip(&self.0))
+    }
+
+    /// Its elements.
+    #[cfg(test)]
+    pub(super) fn values(&self) -> &[f64] {
+        &self.0
     }
 }
 
-fn operand(matrix: &Matrix) -> Vec<f64> {
+/// Largest difference of a value from the exact one; NaN if any is.
+pub(super) fn largest_of<'a>(pairs: impl Iterator<Item = (&'a f32, &'a f64)>) -> f64 {
+    let errors = pairs.map(|(found, exact)| (f64::from(*found) - exact).abs());
+    // `f64::max` would lose a NaN.
+    errors.fold(0.0, |largest, error| {
+        if error > largest || error.is_nan() {
+            error
+        } else {
+            largest
+        }
+    })
+}
+
+pub(super) fn operand(matrix: &Matrix) -> Vec<f64> {
     let values = matrix.clone().into_values();
     values.into_iter().map(f64::from).collect()
 }

@@ -5,6 +5,7 @@
 //! each entry of P is hidden or dropped by its row and column alone.
 
 pub mod attention;
+pub mod backward;
 pub mod dropout;
 pub mod exact;
 mod fa1;

@@ -29,6 +29,7 @@ pub struct CpuBuffer {
 
 impl CpuBuffer {
     /// The size that was asked for, in bytes.
+    #[cfg(feature = "cuda")] // for `Auto`
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
     }
