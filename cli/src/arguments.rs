@@ -11,7 +11,7 @@ use ferroflash_testing::cases::InputKind;
 
 use crate::failure::Failure;
 
-/// Why a value is refused; `usage` prints it behind the argument's name.
+/// Why a value is refused; `usage` prints it after the argument's name.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub wrong: String,
@@ -38,12 +38,12 @@ pub fn count(text: &str) -> Result<usize, Refusal> {
     number(text, "a whole number, 0 or more")
 }
 
-/// A count that 0 makes no sense for.
+/// A count of 1 or more.
 pub fn positive(text: &str) -> Result<usize, Refusal> {
     number::<NonZeroUsize>(text, "a whole number, 1 or more").map(NonZeroUsize::get)
 }
 
-/// A small count.
+/// A count that fits a u32.
 pub fn small(text: &str) -> Result<u32, Refusal> {
     number(text, "a whole number, 0 or more")
 }
@@ -129,7 +129,7 @@ impl From<LayoutName> for Layout {
     }
 }
 
-/// What the inputs hold, by the library's names.
+/// Contents of the inputs, by the library's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputName(pub InputKind);
 
@@ -191,8 +191,7 @@ pub struct ForwardArgs {
 impl ForwardArgs {
     /// The library's options.
     ///
-    /// A window side beside a causal mask narrows it: `--mask causal --window-left N` is causal
-    /// attention over a sliding window.
+    /// A window side narrows a causal mask: `--mask causal --window-left N` is causal attention over a sliding window.
     pub fn options(&self) -> Result<ferroflash::ForwardOptions, Failure> {
         let mask = match (self.mask, self.window_left, self.window_right) {
             (MaskName::None, None, None) => Mask::None,

@@ -8,12 +8,12 @@ use crate::arguments::BackendName;
 use crate::failure::Failure;
 use crate::say::say;
 
-/// What to do once a backend is there, whatever its type.
+/// Work to run on a backend of any type.
 pub trait Work {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure>;
 }
 
-/// Opens the backend called `name`, says which on standard error, and runs `work` on it.
+/// Opens the backend called `name`, names it on standard error, and runs `work` on it.
 pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
     match name {
         BackendName::Cpu => on(Cpu::new(), "", work),
@@ -27,7 +27,7 @@ pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
     }
 }
 
-/// What runs a problem: the kernel, and how many query heads share its tiles where several do.
+/// Name of a kernel, with the number of query heads that share its tiles if it is more than one.
 pub fn in_words(kernel: &str, heads_per_tile: u32) -> String {
     match heads_per_tile {
         1 => kernel.to_owned(),

@@ -1,4 +1,4 @@
-//! `ferroflash bench`: the time of one problem, once its result is known to be right.
+//! `ferroflash bench`: checks the result of one problem, then times it.
 
 use std::fmt;
 
@@ -109,8 +109,7 @@ impl Args {
         }
     }
 
-    /// Refuses a problem without output. Of the sizes it takes, those that no problem may have are refused when it is
-    /// made.
+    /// Refuses a problem without output. Sizes that no problem may have are refused when the problem is made.
     fn refuse_no_queries(&self) -> Result<(), Failure> {
         let varlen = self.varlen.as_deref();
         for (argument, is_empty, allowed) in [
@@ -142,7 +141,7 @@ impl Args {
         let Some(seed) = self.varlen_seed else {
             return Ok(Some(dense));
         };
-        // Before a length is drawn for each sequence: there may be more of them than memory.
+        // Checked before lengths are drawn, which may be more than memory holds.
         let rows = dense.batch().checked_mul(seq_q.max(seq_kv));
         if rows.is_none_or(|rows| rows >= SEQ_LIMIT) {
             let batch = dense.batch();
@@ -174,7 +173,7 @@ pub fn simulated(args: &Args) -> Result<Bench, Failure> {
     bench(args, &lengths)
 }
 
-/// The problem `args` describe, of these sequences.
+/// The problem `args` describe, with these sequences.
 fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
     let slopes = args.alibi.then(|| AlibiSlopes::geometric(args.heads));
@@ -228,7 +227,7 @@ fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
 
 /// One problem to time.
 pub struct Bench {
-    /// Of q, k and v.
+    /// Shapes of q, k and v.
     pub shapes: [Shape; 3],
     pub dtype: DType,
     pub layout: Layout,
@@ -239,7 +238,7 @@ pub struct Bench {
     pub json: bool,
 }
 
-/// Seed of what [`InputKind::apply`] draws.
+/// Seed of the random values of [`InputKind::apply`].
 const INPUT_SEED: u64 = 0;
 
 /// Rows that are checked before anything is timed.
@@ -257,7 +256,7 @@ impl Work for Bench {
 }
 
 impl Bench {
-    /// The problem itself.
+    /// The problem to time, without its inputs.
     pub fn problem(&self) -> Result<Problem, Failure> {
         let specs = self
             .shapes
@@ -279,7 +278,7 @@ impl Bench {
         BackwardOptions::of(&self.options).deterministic(self.deterministic)
     }
 
-    /// The name of inputs that are not the usual ones.
+    /// The name of the inputs' kind; `None` for the default, N(0, 1).
     pub fn input_name(&self) -> Option<&'static str> {
         (self.input != InputKind::Random).then(|| self.input.name())
     }
@@ -303,7 +302,7 @@ impl Bench {
         let problem = self.problem()?;
         let plan = backend.plan(&problem)?;
         let kernel = plan.kernel_name();
-        // Whether the device holds the problem at all is better known before making its inputs.
+        // Fails early if the problem does not fit the device: making the inputs takes long.
         backend.memory().alloc(problem.bytes() as usize)?;
 
         let spinner = progress::spinner("inputs");
@@ -314,7 +313,7 @@ impl Bench {
         let v = case.v.upload(memory)?;
 
         spinner.set_message("check");
-        // A family that is forced may have one pass alone.
+        // A forced family may have kernels for one pass only.
         let options = match self.pass {
             Pass::Fwd => self.options.clone(),
             Pass::Bwd => self.options.clone().force(None),
@@ -337,7 +336,7 @@ impl Bench {
         Ok(Report::new(ran, &problem, &times))
     }
 
-    /// Checks `output`, and times the pass that made it; by a kept plan as well.
+    /// Checks `output`, and times the pass that made it, with a new plan each call and, on the host, with a kept one.
     fn time_forward<B: Backend>(
         &self,
         backend: &mut B,

@@ -1,5 +1,4 @@
-//! A GPU's clock and power while it works, by NVIDIA's management library (NVML), which is looked for when the command
-//! runs.
+//! Clock and power of a GPU under load, read through NVIDIA's management library (NVML), which is loaded at run time.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -15,7 +14,7 @@ use nvml_wrapper::{Device, Nvml};
 use crate::bench_protocol::{median, second_half};
 use crate::say::say;
 
-/// What a GPU does at a moment.
+/// Clock and power of a GPU at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// Clock of the multiprocessors, MHz.
@@ -24,11 +23,11 @@ pub struct Reading {
     pub watts: f64,
 }
 
-/// The instrument, for one GPU.
+/// Reads one GPU's clock and power.
 pub struct Gauge {
     nvml: Nvml,
-    /// NVML may number GPUs otherwise than the driver does for this process (`CUDA_VISIBLE_DEVICES`); where they are
-    /// plugged in is the same to both.
+    /// PCI address of the GPU. NVML may number GPUs otherwise than the driver does for this process
+    /// (`CUDA_VISIBLE_DEVICES`).
     pci_bus_id: String,
 }
 
@@ -36,7 +35,8 @@ pub struct Gauge {
 const INTERVAL: Duration = Duration::from_millis(40);
 
 impl Gauge {
-    /// Of the GPU that is plugged in there. `None` where it is no GPU, or, which standard error is told, cannot be read.
+    /// The gauge of the GPU at this PCI address. `None` if there is no address, or if NVML cannot read the GPU, which
+    /// is reported on standard error.
     pub fn of(pci_bus_id: Option<&str>) -> Option<Self> {
         let pci_bus_id = pci_bus_id?;
         let gauge = Self::open(pci_bus_id);
@@ -49,7 +49,7 @@ impl Gauge {
             nvml: Nvml::init()?,
             pci_bus_id: pci_bus_id.to_owned(),
         };
-        // The first reading takes longer than others, and tells whether there will be any.
+        // The first reading takes longer than others, and shows whether the GPU can be read at all.
         Reading::of(&gauge.device()?)?;
         Ok(gauge)
     }
@@ -58,7 +58,7 @@ impl Gauge {
         self.nvml.device_by_pci_bus_id(self.pci_bus_id.as_str())
     }
 
-    /// Does `work`, and reads meanwhile: the median of the second half of the readings, where there are any.
+    /// Runs `work` and reads meanwhile; returns the median of the second half of the readings, if there are any.
     pub fn during<T>(gauge: Option<Self>, work: impl FnOnce() -> T) -> (T, Option<Reading>) {
         let Some(gauge) = gauge else {
             return (work(), None);
@@ -95,8 +95,8 @@ impl Reading {
     }
 }
 
-/// What the GPU draws now, as `nvidia-smi`'s power.draw.instant; of GPUs that do not tell, NVML's `power_usage`, which
-/// is a mean over the last second on some.
+/// The GPU's power draw now, as `nvidia-smi`'s power.draw.instant; for GPUs without it, NVML's `power_usage`, which
+/// some GPUs average over the last second.
 fn milliwatts(device: &Device<'_>) -> Result<f64, NvmlError> {
     let field = FieldId(NVML_FI_DEV_POWER_INSTANT);
     let samples = device.field_values_for(&[field]).unwrap_or_default();
@@ -108,7 +108,7 @@ fn milliwatts(device: &Device<'_>) -> Result<f64, NvmlError> {
     }
 }
 
-/// The median of the second half of readings, each figure by itself.
+/// The medians of clock and of power over the second half of the readings.
 fn settled(readings: &[Reading]) -> Option<Reading> {
     let late = second_half(readings);
     let of = |figure: fn(&Reading) -> f64| median(&late.iter().map(figure).collect::<Vec<_>>());

@@ -1,11 +1,11 @@
 //! How `bench` times a call. `bench/protocol.py` times peers by the same definitions, which `bench/README.md` explains.
 //!
-//! *Sustained* is what training and prefill see: calls are queued without a pause until the GPU has settled at its
-//! power limit. *Burst* is what a lone layer sees: the GPU idles, then a few calls are queued. In both the queue is
-//! ahead of the device, so no host time is in them, and nothing waits between two calls that are timed.
+//! *Sustained* is the time in training and prefill: calls are queued without a pause until the GPU has settled at its
+//! power limit. *Burst* is the time of a lone layer: the GPU idles, then a few calls are queued. In both the queue is
+//! ahead of the device, so the times hold no host time, and nothing waits between two timed calls.
 //!
-//! A device that does not queue ([`Memory::is_queued`]) has no queue to keep ahead of it: its calls run one at a time,
-//! nothing is dropped, and few are enough. A call that takes seconds, as in the simulator, is made twice.
+//! On a device that does not queue ([`Memory::is_queued`]), calls run one at a time, none is dropped, and few are
+//! enough. A call that takes seconds, as in the simulator, is made twice.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ use ferroflash_insight::timing::queued_ms;
 use crate::bench_gauge::{Gauge, Reading};
 use crate::failure::Failure;
 
-/// What the calls of a kernel took.
+/// Times of the calls of a kernel.
 pub struct Times {
     /// Milliseconds of a call, sustained.
     pub ms_sustained: f64,
     /// Milliseconds of a call in a burst.
     pub ms_burst: f64,
-    /// Clock and power while calls were sustained, where the device tells.
+    /// Clock and power during the sustained calls, if they can be read.
     pub reading: Option<Reading>,
     /// Microseconds until a call returns.
     pub host_us: f64,
-    /// Calls that were queued before any was waited for.
+    /// Calls of a chunk, all queued before any is waited for.
     chunk: usize,
     /// Calls that `ms_sustained` is the median of.
     pub sustained_calls: usize,
@@ -34,15 +34,15 @@ pub struct Times {
     pub bursts: usize,
 }
 
-/// How much of a call is timed.
+/// Numbers of calls and durations of a measurement.
 struct Effort {
-    /// Calls before the first chunk; as many again tell how long one takes, if any.
+    /// Calls before the first chunk, made twice: the second time, the last one's duration sets the size of a chunk.
     warm_up_calls: usize,
-    /// A chunk is queued whole before any of it is waited for: as many calls as take [`CHUNK_MS`], within these bounds.
+    /// Bounds of a chunk, which is as many calls as take [`CHUNK_MS`], all queued before any is waited for.
     chunk_calls: (usize, usize),
     /// The sustained part ends with the first chunk that ends later than this.
     sustain: Duration,
-    /// Calls of a burst, and how many of them, from the first, do not count.
+    /// Calls of a burst, and how many of its first calls do not count.
     burst_calls: usize,
     burst_dropped: usize,
     /// No burst begins later than this after the first.
@@ -67,9 +67,9 @@ const ONE_AT_A_TIME: Effort = Effort {
 };
 
 const CHUNK_MS: f64 = 100.0;
-/// Of the calls of a chunk, one in so many does not count, from the first: the queue is not yet far ahead.
+/// The first `1 / CHUNK_DROPPED` of a chunk's calls do not count: the queue is not yet far ahead.
 const CHUNK_DROPPED: usize = 4;
-/// Bursts, at most, and the pause before each.
+/// Largest number of bursts, and the pause before each.
 const BURSTS: usize = 9;
 const IDLE: Duration = Duration::from_millis(30);
 
@@ -92,7 +92,7 @@ pub fn times<B: Backend>(
         ms_sustained,
         ms_burst: median(&bursts),
         reading,
-        // Where nothing is queued, a call returns when its work is done.
+        // Without a queue, a call returns when its work is done.
         host_us: host_us_of(backend, chunk, call)?.unwrap_or(ms_sustained * 1e3),
         chunk,
         sustained_calls: settled.len(),
@@ -100,9 +100,9 @@ pub fn times<B: Backend>(
     })
 }
 
-// `queue` makes so many calls, all queued before any is waited for, and tells the milliseconds of each.
+// `queue(n)` makes `n` calls, all queued before any is waited for, and returns the milliseconds of each.
 impl Effort {
-    /// Calls of a chunk. Makes some to find out.
+    /// Number of calls of a chunk, found by making some.
     fn chunk(
         &self,
         queue: &mut impl FnMut(usize) -> Result<Vec<f64>, Failure>,
@@ -116,7 +116,7 @@ impl Effort {
         })
     }
 
-    /// Milliseconds of every call that counts, of chunks that follow each other.
+    /// Milliseconds of every call that counts, over consecutive chunks.
     fn sustained(
         &self,
         chunk: usize,
@@ -130,7 +130,7 @@ impl Effort {
         Ok(all)
     }
 
-    /// Milliseconds of a call in each burst.
+    /// Median milliseconds of a call in each burst.
     fn bursts(
         &self,
         queue: &mut impl FnMut(usize) -> Result<Vec<f64>, Failure>,
@@ -145,8 +145,8 @@ impl Effort {
     }
 }
 
-/// Median microseconds until `call` returns, which does the same work as the one that took `times`; `None` where the
-/// device queues nothing.
+/// Median microseconds until `call` returns; `None` if the device queues nothing. `times` are those of another call
+/// that does the same work.
 pub fn host_us<B: Backend>(
     backend: &mut B,
     times: &Times,
@@ -155,7 +155,7 @@ pub fn host_us<B: Backend>(
     host_us_of(backend, times.chunk, call)
 }
 
-/// As [`host_us`], of a chunk without the marks that keep the host busy too.
+/// As [`host_us`], over a chunk of this size, without the timing marks, which take host time too.
 fn host_us_of<B: Backend>(
     backend: &mut B,
     chunk: usize,
@@ -179,7 +179,7 @@ fn counted_of_chunk(ms: &[f64]) -> &[f64] {
     &ms[ms.len() / CHUNK_DROPPED..]
 }
 
-/// What was measured once the device had settled.
+/// The later half of the measurements, taken after the device has settled.
 pub fn second_half<T>(values: &[T]) -> &[T] {
     &values[values.len() / 2..]
 }
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(calls, [64, 64, 64, 62, 10, 4, 4]);
     }
 
-    /// Chunks until the time is over, without the calls from before the queue was ahead.
+    /// Chunks are made until the time is over; calls from before the queue was ahead are left out.
     #[test]
     fn chunks_follow_each_other() {
         let effort = Effort {
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(median(&[5.0]), 5.0);
     }
 
-    /// A call that takes longer than everything together is allowed to is made once for each figure.
+    /// A call that takes longer than the whole measurement may is made once for each figure.
     #[test]
     fn slow_calls_of_a_device_that_does_not_queue_are_few() {
         let slow = ONE_AT_A_TIME.sustain + Duration::from_millis(10);

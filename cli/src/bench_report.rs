@@ -1,4 +1,4 @@
-//! What `bench` prints of a problem.
+//! The output of `bench` for one problem.
 
 use std::io::{self, Write};
 
@@ -10,54 +10,54 @@ use crate::bench_gauge::Reading;
 use crate::bench_protocol::Times;
 use crate::words::counted;
 
-/// What ran.
+/// Facts about a run, apart from its times.
 pub struct Ran {
     pub kernel: String,
     /// Query heads that share a tile (packed GQA).
     pub heads_per_tile: u32,
-    /// What the inputs held, if not N(0, 1) alone.
+    /// Contents of the inputs, if not N(0, 1) alone.
     pub input: Option<String>,
     pub device: String,
     /// Whether calls were queued, or ran one at a time on a device that does not queue.
     pub is_queued: bool,
-    /// Microseconds until a call by a kept plan returns, where the device queues.
+    /// Microseconds until a call with a kept plan returns, if the device queues.
     pub host_us_planned: Option<f64>,
 }
 
-/// What `--json` prints. `bench/README.md` says how the times are taken.
+/// The output of `--json`. `bench/README.md` says how the times are taken.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub kernel: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
     pub heads_per_tile: u32,
-    /// Milliseconds of a call where calls follow each other without a pause.
+    /// Milliseconds of a call when calls follow each other without a pause.
     pub ms_sustained: f64,
     /// Milliseconds of a call in a burst after a pause.
     pub ms_burst: f64,
-    /// Clock of the multiprocessors in MHz and power of the board in watts while calls were sustained, and energy of a
-    /// floating-point operation, picojoules: where the device tells.
+    /// Clock of the multiprocessors in MHz and power of the board in watts during the sustained calls, and energy of a
+    /// floating-point operation in picojoules, if they can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_mhz: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pj_per_flop: Option<f64>,
-    /// Microseconds until a call returns, median: the host's share where the device runs on by itself.
+    /// Median microseconds until a call returns: the host's share of it, if the device queues.
     pub host_us: f64,
-    /// The same by a plan that is made once, where the device runs on by itself.
+    /// The same with a plan that is made once, if the device queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_us_planned: Option<f64>,
-    /// Whether calls were queued; elsewhere they ran one at a time, and as few as `sustained_calls` and `bursts` say.
+    /// Whether calls were queued; if not, they ran one at a time, and `sustained_calls` and `bursts` are small.
     pub queued: bool,
     /// Calls that `ms_sustained` is the median of.
     pub sustained_calls: usize,
     /// Bursts that `ms_burst` is the median of.
     pub bursts: usize,
-    /// 10¹² floating-point operations of the matrix products over visible pairs, two of a forward pass and five of a backward
-    /// pass, a second, sustained.
+    /// Sustained rate in 10¹² floating-point operations a second, counting the matrix products over visible pairs: two
+    /// in a forward pass, five in a backward pass.
     pub tflops: f64,
-    /// 10⁹ bytes of all operands, each read or written once, a second, sustained.
+    /// Sustained rate in 10⁹ bytes a second, counting every operand once.
     pub gbs: f64,
     pub device: String,
 }
@@ -132,7 +132,7 @@ impl Report {
     }
 }
 
-/// Picojoules of an operation at `watts`, where `flops` take `seconds`; `None` where there are no operations.
+/// Picojoules of an operation, if `flops` operations take `seconds` at `watts`; `None` if there are no operations.
 fn pj_per_flop(watts: f64, seconds: f64, flops: f64) -> Option<f64> {
     (flops > 0.0).then(|| watts * seconds / flops * 1e12)
 }

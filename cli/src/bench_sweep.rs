@@ -31,10 +31,10 @@ pub struct SweepArgs {
     peers: Option<PathBuf>,
 }
 
-/// Sequence lengths of a sweep that is given none.
+/// Default sequence lengths of a sweep.
 const SEQS: [usize; 6] = [512, 1024, 2048, 4096, 8192, 16384];
 
-/// No default of clap's, which could not be told from a value that was given.
+/// Help text of --seqs. Its default is not clap's, since a default of clap's cannot be told from a given value.
 fn seqs_help() -> String {
     let seqs = SEQS.map(|seq| seq.to_string()).join(",");
     format!("Sequence lengths of a sweep [default: {seqs}]")
@@ -45,7 +45,7 @@ impl SweepArgs {
         self.seqs.as_deref().unwrap_or(&SEQS)
     }
 
-    /// The first argument given that only a sweep has.
+    /// The first given argument that only a sweep takes.
     pub fn given(&self) -> Option<&'static str> {
         let arguments = [
             ("--sweep", self.sweep.is_some()),
@@ -57,7 +57,7 @@ impl SweepArgs {
         given.map(|(argument, _)| argument)
     }
 
-    /// Refuses what only a sweep has where there is none. clap's `requires` gives way to the conflict with --seq-q.
+    /// Refuses a sweep's arguments without --sweep. clap's `requires` gives way to the conflict with --seq-q.
     pub fn refuse_without_sweep(&self) -> Result<(), Failure> {
         match (&self.sweep, self.given()) {
             (None, Some(argument)) => Err(Failure::refused(
@@ -69,13 +69,13 @@ impl SweepArgs {
         }
     }
 
-    /// Sequences of length `seq` under --tokens.
+    /// Number of sequences of length `seq` under --tokens.
     pub fn batch(&self, seq: usize) -> usize {
         let tokens = self.tokens.unwrap_or(0);
         tokens.checked_div(seq).unwrap_or(0).max(1)
     }
 
-    /// Timing `benches` into the folder.
+    /// The work of timing `benches` into the folder.
     pub fn work(&self, benches: Vec<Bench>) -> Result<Sweep, Failure> {
         let folder = self
             .sweep
@@ -134,13 +134,13 @@ impl Work for Sweep {
             }
         }
         if tasks.is_empty() {
-            // Why a plan cannot be made is why there is nothing to time.
+            // The error of making a plan says why there is nothing to time.
             for bench in &self.benches {
                 backend.plan(&bench.problem()?)?;
             }
         }
         let device = backend.device_name();
-        // What is known takes no time: the bar counts what is left.
+        // Points measured earlier are skipped; the bar counts the rest.
         tasks.retain(|(bench, variant)| {
             let [q, _, _] = bench.shapes;
             let case = self.case(bench);
@@ -164,7 +164,7 @@ impl Work for Sweep {
                 gbs: report.gbs,
                 device: report.device,
             });
-            // After every point, so that a sweep that is stopped goes on where it was.
+            // Written after every point, so that a stopped sweep can be resumed.
             self.points.write()?;
             bar.inc(1);
         }
@@ -183,7 +183,7 @@ fn with(bench: &Bench, variant: Variant) -> Bench {
 }
 
 impl Sweep {
-    /// Everything of a problem but its length, in words.
+    /// Text that describes everything about a problem except its length.
     fn case(&self, bench: &Bench) -> String {
         let [q, k, v] = bench.shapes;
         let mut words = vec![
@@ -206,7 +206,7 @@ impl Sweep {
     }
 }
 
-/// The options and inputs of a bench that are not the usual ones.
+/// The options and inputs of a bench that differ from the defaults.
 fn option_words(bench: &Bench) -> Vec<String> {
     let options = &bench.options;
     let words = [
@@ -220,7 +220,7 @@ fn option_words(bench: &Bench) -> Vec<String> {
     words.into_iter().flatten().collect()
 }
 
-/// Whether a bench has no options but its mask, and the usual inputs.
+/// Whether a bench has the default inputs, and no options besides mask, layout and forced variant.
 pub fn is_plain(bench: &Bench) -> bool {
     let ferroflash::ForwardOptions { mask, o_layout, .. } = bench.options;
     let plain = ferroflash::ForwardOptions::new()

@@ -1,4 +1,4 @@
-//! `--peers FILE`: what others reached on the problems of a sweep.
+//! `--peers FILE`: measurements of other libraries on the problems of a sweep.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub fn load(path: &Path) -> Result<(PathBuf, SideBySide), Failure> {
     Ok((path.to_owned(), file))
 }
 
-/// A point for each peer on each of `benches` it ran; `case` says a bench in words.
+/// A point for each peer on each of `benches` that it ran; `case` describes a bench in words.
 pub fn points(
     path: &Path,
     file: &SideBySide,
@@ -47,7 +47,7 @@ pub fn points(
                     ms_burst: times.ms_burst,
                     clock_mhz: times.clock_mhz,
                     watts: times.watts,
-                    // By our count of FLOPs, which is not quite the script's.
+                    // With our count of FLOPs, which differs slightly from the script's.
                     tflops: problem.flops() / seconds / 1e12,
                     gbs: problem.bytes() / seconds / 1e9,
                     device: file.device.clone(),

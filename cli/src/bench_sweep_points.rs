@@ -1,4 +1,4 @@
-//! What a sweep has measured, and the files that keep it.
+//! The points measured by a sweep, and the files that keep them.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -16,7 +16,7 @@ use crate::words::counted;
 /// One measurement.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Point {
-    /// Everything of the problem but its length, in words.
+    /// Text that describes everything about the problem except its length.
     pub case: String,
     /// Our variant, or [`PEER`].
     pub variant: String,
@@ -24,7 +24,7 @@ pub struct Point {
     pub seq: usize,
     /// Our kernel, or the peer.
     pub kernel: String,
-    /// This and what follows is as of [`Report`](crate::bench_report::Report).
+    /// This field and those below are as in [`Report`](crate::bench_report::Report).
     pub ms_sustained: f64,
     pub ms_burst: f64,
     pub clock_mhz: Option<f64>,
@@ -40,7 +40,7 @@ pub const PEER: &str = "peer";
 /// The points of a folder.
 pub struct Points {
     folder: PathBuf,
-    /// Held as long as this lives: a second sweep would write without this one's points, and disturb its times.
+    /// Held for the lifetime of this value: a second sweep would lose this one's points, and disturb its times.
     _lock: File,
     points: Vec<Point>,
 }
@@ -55,7 +55,7 @@ fn refused(path: &Path, error: &dyn fmt::Display) -> Failure {
     )
 }
 
-/// Locks the folder itself, for which it needs no file in it.
+/// Locks the folder itself, so that no lock file is left in it.
 fn lock(folder: &Path) -> Result<File, Failure> {
     let file = File::open(folder).map_err(|error| refused(folder, &error))?;
     match file.try_lock() {
@@ -75,7 +75,7 @@ fn lock(folder: &Path) -> Result<File, Failure> {
 }
 
 impl Points {
-    /// Those of an earlier sweep; none of a new folder, which is made.
+    /// Reads the points of an earlier sweep; creates the folder, with no points, if it does not exist.
     pub fn open(folder: &Path) -> Result<Self, Failure> {
         fs::create_dir_all(folder).map_err(|error| refused(folder, &error))?;
         let lock = lock(folder)?;
@@ -93,7 +93,7 @@ impl Points {
         })
     }
 
-    /// Whether this was measured before.
+    /// Whether there is a point of this variant, problem and device.
     pub fn know(
         &self,
         case: &str,
@@ -108,7 +108,7 @@ impl Points {
         })
     }
 
-    /// Adds `point`, in place of an older one of the same kernel on the same problem.
+    /// Adds `point`, replacing an older one of the same kernel on the same problem and device.
     pub fn put(&mut self, point: Point) {
         self.points.retain(|old| {
             let same_line = line_of(old) == line_of(&point);
@@ -117,7 +117,7 @@ impl Points {
         self.points.push(point);
     }
 
-    /// Writes all files. Whenever the program is stopped, each is either the old or the new one.
+    /// Writes all files. If the program is stopped meanwhile, each file is whole, either the old or the new one.
     pub fn write(&self) -> Result<(), Failure> {
         let json = serde_json::to_string_pretty(&self.points).expect("plain numbers and strings");
         for (name, text) in [
@@ -169,7 +169,7 @@ impl Points {
         sweep_plot::draw(&title, &lines)
     }
 
-    /// The values of a column, each once.
+    /// The distinct values of a column.
     fn distinct(&self, column: impl Fn(&Point) -> &String) -> Vec<&String> {
         let mut values = Vec::new();
         for value in self.points.iter().map(column) {
@@ -180,7 +180,7 @@ impl Points {
         values
     }
 
-    /// A line each kernel or peer, on each device and case; what all lines share stands in the title.
+    /// One line for each kernel or peer on each device and case. A device or case that all share is in the title.
     fn lines(&self) -> Vec<Line> {
         let one_device = self.distinct(|point| &point.device).len() == 1;
         let one_case = self.distinct(|point| &point.case).len() == 1;
@@ -212,7 +212,7 @@ impl Points {
     }
 }
 
-/// What all points of a line have in common.
+/// Key that all points of a line share.
 fn line_of(point: &Point) -> (&str, &str, &str, &str) {
     let Point {
         case,

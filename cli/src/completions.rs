@@ -16,7 +16,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    // First whole in memory: clap_complete panics where it cannot write.
+    // Generated in memory first: clap_complete panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "ferroflash", &mut script);
     stdout().write_all(&script)?;

@@ -1,4 +1,4 @@
-//! How the command fails: one line, and an exit code.
+//! Failures of the command: one line on standard error, and an exit code.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub enum Failure {
     },
     /// Something failed while running: exit code 1.
     Failed(String),
-    /// Nobody reads standard output any more, `ferroflash … | head` for one: exit code 1, in silence.
+    /// Standard output was closed, as by `ferroflash … | head`: exit code 1, without a message.
     Closed,
 }
 
@@ -35,10 +35,10 @@ impl Failure {
         }
     }
 
-    /// Exit code of what failed while running.
+    /// Exit code of a failure while running.
     pub const FAILED: u8 = 1;
 
-    /// Tells standard error.
+    /// Prints the failure on standard error.
     pub fn report(&self) {
         if !matches!(self, Self::Closed) {
             say!("error: {self}");
@@ -64,7 +64,7 @@ impl fmt::Display for Failure {
             Self::Failed(message) => message.clone(),
             Self::Closed => "standard output: closed; nothing more can be printed".to_owned(),
         };
-        // One line, whatever a driver or an operating system put into its message.
+        // One line, even if a driver's or the operating system's message has several.
         let words: Vec<_> = text.split_whitespace().collect();
         f.write_str(&words.join(" "))
     }
@@ -111,7 +111,7 @@ impl From<Error> for Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Of writing to standard output: files have messages of their own.
+    /// An error of writing to standard output; failures of files are made where the files are used.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Closed,

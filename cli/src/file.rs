@@ -1,4 +1,4 @@
-//! What `attend` reads, checked as it is read.
+//! The input file of `attend`, checked while it is read.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::tensor_file::{TensorFile, Unusable};
 use crate::words::shortened;
 
-/// What `attend` reads.
+/// The inputs of `attend`.
 pub struct Inputs {
     /// Packed if there are `cu_seqlens`.
     pub tensors: [HostTensor; 3],
@@ -33,11 +33,12 @@ const CU_SEQLENS: [&str; 2] = ["cu_seqlens_q", "cu_seqlens_kv"];
 const SLOPES: &str = "alibi_slopes";
 const D_O: &str = "d_o";
 
-/// Characters of a name that is not one of ours, and how many of those are listed.
+/// Limits of a list of a file's names: characters of each, and how many.
 const MOST_OF_NAME: usize = 40;
 const MOST_NAMES: usize = 20;
 
-/// The tensors q, k and v of a file, its cu_seqlens if it has any, and those of the others that are asked for.
+/// Reads q, k and v of a file, its cu_seqlens if it has any, and of the other tensors those that are asked for, which must be
+/// there exactly then.
 pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure> {
     let mut file = File::open(path)?;
     if !asked.slopes && file.tensors.info(SLOPES).is_some() {
@@ -53,7 +54,7 @@ pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure
     let is_packed = CU_SEQLENS
         .iter()
         .any(|name| file.tensors.info(name).is_some());
-    // What is small first: it is refused before q, k and v are read.
+    // Small tensors first, so that errors in them are found before q, k and v are read.
     let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
     let slopes = asked.slopes.then(|| slopes(&mut file)).transpose()?;
     let inputs = "the tensors q, k and v are needed";
@@ -78,7 +79,7 @@ pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure
     })
 }
 
-/// An input, and how its user calls it.
+/// An input file, with the path that the user gave.
 struct File {
     path: PathBuf,
     tensors: TensorFile,
@@ -108,7 +109,7 @@ impl File {
         })
     }
 
-    /// The names of its tensors, if there are not too many.
+    /// The names of its tensors, shortened, at most [`MOST_NAMES`] of them.
     fn names(&self) -> String {
         let names = self.tensors.names();
         let shown = names.iter().take(MOST_NAMES);

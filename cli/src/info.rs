@@ -1,4 +1,4 @@
-//! `ferroflash info`: what is here, and what can run on it.
+//! `ferroflash info`: the devices present, and the kernels that can run on them.
 
 use std::io::{self, Write};
 
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     version: &'static str,
@@ -55,7 +55,7 @@ struct Report<'a> {
     kernels: Vec<KernelReport<'a>>,
 }
 
-/// A device of a backend that runs kernels, or why there is none.
+/// The device of a backend that runs kernels, or why there is none.
 #[derive(Serialize)]
 struct DeviceReport<'a> {
     backend: &'static str,
@@ -76,9 +76,9 @@ struct KernelReport<'a> {
     name: &'a str,
     variant: &'static str,
     dtype: &'static str,
-    /// Largest that it takes.
+    /// Largest head_dim that it takes.
     head_dim: u32,
-    /// In the order of `devices`: nothing where it runs, or why it does not.
+    /// For each of `devices`, in their order, why the kernel does not run on it; `None` if it does.
     unfit: Vec<Option<String>>,
 }
 

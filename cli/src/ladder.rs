@@ -1,4 +1,4 @@
-//! `ferroflash ladder`: from the textbook's softmax to FlashAttention-2, one rung after the other.
+//! `ferroflash ladder`: from the textbook's softmax to FlashAttention-2, rung by rung.
 
 use std::io::{self, Write};
 
@@ -61,26 +61,26 @@ enum LadderBackend {
     Cuda,
 }
 
-/// One softmax of [`OVERFLOWING_ROW`].
+/// Result of one softmax algorithm on [`OVERFLOWING_ROW`].
 #[derive(Serialize)]
 struct SoftmaxReport {
     softmax: &'static str,
     formula: &'static str,
     passes: u32,
-    /// As text, for JSON knows neither ∞ nor NaN.
+    /// As text, since JSON has neither ∞ nor NaN.
     y: Vec<String>,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
-    /// Of [`OVERFLOWING_ROW`], in f16.
+    /// Softmax algorithms on [`OVERFLOWING_ROW`], in f16.
     softmax: Vec<SoftmaxReport>,
     seq: usize,
     head_dim: usize,
     tiles: Tiles,
     rungs: Vec<Measured>,
-    /// Largest error of ferroflash's own CPU backend; none under dropout, which it does not have.
+    /// Largest error of ferroflash's own CPU backend; `None` with dropout, which it lacks.
     product_largest_error: Option<f64>,
     /// Of the same head's backward pass.
     backward: Vec<MeasuredBackward>,
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What the GPU rungs have no part for is refused.
+/// The problem's size for the GPU rungs; refuses the options that they lack.
 fn gpu_size(args: &Args) -> Result<Size, Failure> {
     let only_cpu = |argument| {
         let allowed = "--backend cpu, or leave it out";
@@ -128,7 +128,7 @@ fn cpu(args: &Args) -> Result<(), Failure> {
     let mut head = Head::random(args.seq, args.head_dim, args.seed)?;
     head.mask = match args.mask {
         MaskName::None => Mask::None,
-        // As many queries as keys: the corners are one.
+        // With as many queries as keys, both corners are the same.
         MaskName::Causal | MaskName::CausalTopLeft => Mask::Causal,
     };
     if let Some(probability) = args.dropout {
@@ -185,7 +185,7 @@ fn softmax(softmax: Softmax) -> SoftmaxReport {
     }
 }
 
-/// `∞` and `NaN` by name.
+/// A number as text, infinity as `inf`.
 fn text(value: f32, decimals: usize) -> String {
     if value == f32::INFINITY {
         "inf".to_owned()

@@ -14,7 +14,7 @@ use crate::progress;
 use crate::table::{Table, error_bound};
 use crate::words::counted;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     device: String,
@@ -24,7 +24,7 @@ struct Report {
     rungs: Vec<Rung>,
 }
 
-/// Runs of which the median counts.
+/// Timed runs, of which the median counts.
 const TIMED_RUNS: usize = 5;
 
 pub fn cuda(size: &Size, json: bool) -> Result<(), Failure> {
@@ -78,7 +78,7 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         report.head_dim
     )?;
     writeln!(out)?;
-    // A GPU has times, a simulator counts: a column that no rung fills is left out.
+    // A GPU gives times and a simulator gives counts, so columns that no rung fills are left out.
     let filled = |(_, cell): &&Column| report.rungs.iter().any(|rung| cell(rung).is_some());
     let columns: Vec<_> = COLUMNS.iter().filter(filled).collect();
     let headers: Vec<_> = columns.iter().map(|(header, _)| *header).collect();
@@ -90,7 +90,7 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     table.print(out)
 }
 
-/// A header, and what a rung has there.
+/// A column's header, and the cell of a rung.
 type Column = (&'static str, fn(&Rung) -> Option<String>);
 
 const COLUMNS: [Column; 10] = [

@@ -1,4 +1,4 @@
-//! The command `ferroflash`: attention on files, and what tells whether to trust it.
+//! The command `ferroflash`: attention on files, and tools to verify, time and explain it.
 //!
 //! One file a subcommand. Results go to standard output, everything else to standard error.
 
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
         Ok(cli) => threads::run(cli.threads, || run(&cli.command)),
         Err(error) if !error.use_stderr() => {
-            // --help and --version; a closed pipe is no failure of theirs.
+            // --help and --version, which succeed even if the pipe is closed.
             let _ = error.print();
             Ok(())
         }

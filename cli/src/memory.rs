@@ -1,7 +1,7 @@
-//! When the host has no room: one line and the exit code of a failure, wherever it was that room was asked for.
+//! Running out of host memory: one line and the exit code of a failure, wherever the allocation was made.
 //!
-//! Sizes come from users, and most of what allocates by them cannot fail but by ending the program: `Vec`, `format!`,
-//! what libraries do inside. Rust would abort it, and print a backtrace.
+//! Sizes come from users, and most code that allocates by them can fail only by ending the program: `Vec`, `format!`,
+//! the insides of libraries. Rust would abort it instead, and print a backtrace.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,31 +15,31 @@ use crate::failure::Failure;
 use crate::say::say;
 use crate::whole_file;
 
-/// The system's allocator, which ends the program where that one returns null.
+/// The system's allocator, except that the program ends if an allocation fails.
 struct Reporting;
 
 #[global_allocator]
 static ALLOCATOR: Reporting = Reporting;
 
-// SAFETY: every call is the system allocator's, with what the caller promised; a null stays null if it is returned at all.
+// SAFETY: every call goes to the system allocator with unchanged arguments; its result, if returned, is unchanged.
 unsafe impl GlobalAlloc for Reporting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's layout is passed on unchanged.
         checked(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's layout is passed on unchanged.
         checked(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `start` came from this allocator, so from the system's; layout and size are passed on unchanged.
         checked(unsafe { System.realloc(start, layout, bytes) }, bytes)
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `start` came from this allocator, so from the system's; the layout is passed on unchanged.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -53,11 +53,11 @@ fn checked(start: *mut u8, bytes: usize) -> *mut u8 {
 }
 
 thread_local! {
-    /// Whether this thread is the one that ends the program.
+    /// Whether this thread is ending the program.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends the program. Returns only to the thread that does so already, if that finds no room for its last words.
+/// Ends the program. Returns only if this thread is already ending it and the message itself found no memory.
 #[cold]
 fn give_up(bytes: usize) {
     static ENDING: AtomicBool = AtomicBool::new(false);
@@ -65,7 +65,7 @@ fn give_up(bytes: usize) {
         return;
     }
     if ENDING.swap(true, SeqCst) {
-        // Another thread came first: one line is enough.
+        // Another thread is already ending the program: one line is enough.
         loop {
             thread::sleep(Duration::from_secs(1));
         }
@@ -73,6 +73,6 @@ fn give_up(bytes: usize) {
     whole_file::abandon_unless_busy();
     let wrong = format_args!("no room for {bytes} bytes");
     say!("error: memory: {wrong}; a smaller problem, or more memory");
-    // Not `process::exit`: what that runs at the end may need room, and threads that go on may be in its way.
+    // Not `process::exit`: its exit handlers may need memory, and other threads still run meanwhile.
     low_level::exit(Failure::FAILED.into());
 }

@@ -1,4 +1,4 @@
-//! Files that arguments name, for results.
+//! Result files that arguments name.
 
 use std::fmt::Display;
 use std::fs::{self, File, Metadata};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use crate::whole_file::WholeFile;
 
-/// Where results go.
+/// Destination of a result.
 pub struct Output {
     argument: &'static str,
     path: PathBuf,
@@ -17,16 +17,16 @@ pub struct Output {
 
 enum Place {
     File(WholeFile),
-    /// A device or a FIFO, which is written and not replaced.
+    /// A device or a FIFO, which is written to, not replaced.
     Special,
 }
 
-/// Links that are followed before a chain of them is refused, as Linux does.
+/// Largest number of links followed in a chain; Linux has the same limit.
 const MOST_LINKS: usize = 40;
 
 impl Output {
-    /// Checks that `path`, which `argument` names, can be written. A link is followed: what it points to is written,
-    /// there or not.
+    /// Checks that `path`, which `argument` names, can be written. A link is followed: its target is written, whether
+    /// or not it exists.
     pub fn create(argument: &'static str, path: &Path) -> Result<Self, Failure> {
         let refused = |wrong: String| {
             let wrong = format!("{}: {wrong}", path.display());
@@ -38,7 +38,7 @@ impl Output {
             return Err(refused("it is a folder".to_owned()));
         }
         if there.is_some_and(|there| !there.is_file()) {
-            // Not by what a link says: that of a pipe in /proc names no file.
+            // Opened by the given path, not a link's target: the link to a pipe in /proc names no file.
             return Ok(Self {
                 argument,
                 path: path.to_owned(),
@@ -54,12 +54,12 @@ impl Output {
         })
     }
 
-    /// Writes `content`, and puts the file in its place.
+    /// Writes `content`, and renames the file to its final name.
     pub fn persist(self, content: &[u8]) -> Result<(), Failure> {
         self.persist_by(|path| fs::write(path, content), || Ok(content))
     }
 
-    /// As [`persist`](Self::persist): `write` writes a file of a name, and `content` is what it writes.
+    /// As [`persist`](Self::persist): `write` writes a file of the given name, and `content` returns the same bytes.
     pub fn persist_by<E: Display, C: AsRef<[u8]>>(
         self,
         write: impl FnOnce(&Path) -> Result<(), E>,
@@ -88,13 +88,14 @@ impl Output {
     }
 }
 
-/// Not `fs::write`, which asks for a new file: Linux lets nobody make one of a FIFO in a folder that all may write to.
+/// Writes to a device or a FIFO. Not by `fs::write`, whose `O_CREAT` Linux may refuse for a FIFO in a folder that all
+/// may write to.
 fn write_special(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut special = File::options().write(true).open(path)?;
     special.write_all(content)
 }
 
-/// What `path` names once links are followed; `None` if they go round in circles. The last one may point to nothing.
+/// The end of the chain of links that starts at `path`, which need not exist; `None` for a cycle.
 fn target(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Every bar and spinner of the command, so that a spinner that turns below a bar does not draw over it.
+/// Every bar and spinner of the command, so that a spinner below a bar does not draw over it.
 static ALL: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn add(bar: ProgressBar, template: &str, what: &'static str) -> ProgressBar {
@@ -18,12 +18,12 @@ fn add(bar: ProgressBar, template: &str, what: &'static str) -> ProgressBar {
 pub fn bar(what: &'static str, steps: usize) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     let bar = add(bar, "{msg} [{bar:32}] {pos}/{len} {eta}", what);
-    // At 0, before the first step is done.
+    // Drawn at 0, before the first step is done.
     bar.tick();
     bar
 }
 
-/// Something that turns while one long step runs; its message says which.
+/// A spinner for one long step, named by its message.
 pub fn spinner(what: &'static str) -> ProgressBar {
     let spinner = add(
         ProgressBar::new_spinner(),
@@ -34,8 +34,8 @@ pub fn spinner(what: &'static str) -> ProgressBar {
     spinner
 }
 
-/// Keeps `spinner` turning until it is finished or dropped. Not its own steady tick, which panics where no thread can be
-/// started: it then stands still.
+/// Keeps `spinner` turning until it is finished or dropped; if no thread can be started, it stands still. indicatif's
+/// own steady tick would panic then.
 fn turn(spinner: &ProgressBar) {
     spinner.tick();
     if spinner.is_hidden() {

@@ -1,4 +1,4 @@
-//! `ferroflash roofline`: what limits attention on a GPU.
+//! `ferroflash roofline`: the limits of attention on a GPU.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -70,25 +70,25 @@ impl PassName {
     }
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     gpu: GpuSpec,
-    /// Where the figures of `gpu` come from, if not from a data sheet.
+    /// The measurements behind the figures of `gpu`, if they are not a data sheet's.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Measured>,
     dtype: &'static str,
-    /// FLOP/s.
+    /// Peak rate, FLOP/s.
     peak_flops: f64,
-    /// FLOPs a byte.
+    /// Arithmetic intensity at the ridge, FLOPs a byte.
     ridge: f64,
     rows: Vec<Row>,
 }
 
-/// The name of `--device` that stands for the GPU here.
+/// Value of `--device` that stands for this machine's GPU.
 const MEASURED: &str = "measured";
 
-/// The GPU that `name` means, and its readings if it had to be measured.
+/// The GPU called `name`, and its measurements if it had to be measured.
 fn device(name: &str) -> Result<(GpuSpec, Option<Measured>), Failure> {
     if name == MEASURED {
         let (gpu, measured) = measure()?;
@@ -103,12 +103,12 @@ fn device(name: &str) -> Result<(GpuSpec, Option<Measured>), Failure> {
     Ok((gpu, None))
 }
 
-/// The copy is this many times as large as the L2 cache, and not smaller than this.
+/// Size of the copy that measures bandwidth: this many times the L2 cache, and at least so many bytes.
 const COPY_L2: u64 = 32;
 const COPY_BYTES: u64 = 1 << 30;
-/// Two buffers of it take at most half of the GPU's memory.
+/// The copy is at most this fraction of the GPU's memory, so that its two buffers take at most half.
 const COPY_SHARE: u64 = 4;
-/// Milliseconds of a run, long enough for the clock to settle where the GPU's power keeps it, and runs.
+/// Milliseconds of a run, long enough for the clock to settle at the GPU's power limit, and number of runs.
 const RUN_MS: f64 = 50.0;
 const RUNS: usize = 10;
 
@@ -137,7 +137,7 @@ fn measure() -> Result<(GpuSpec, Measured), Failure> {
     Ok((measured.spec(&cuda), measured))
 }
 
-/// Where measurements are looked for if no folder is named: there is one in this project's own.
+/// Default folder of measurements, which this project's repository has.
 const RESULTS: &str = "bench/results";
 
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -188,7 +188,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The problems asked for; they are checked before a GPU is measured.
+/// The requested problems, which are checked before a GPU is measured.
 fn works(args: &Args) -> Result<Vec<Workload>, Failure> {
     let mut works = Vec::new();
     for &head_dim in &args.head_dim {

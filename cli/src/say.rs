@@ -1,6 +1,6 @@
-//! What is said on standard error beside results.
+//! Messages on standard error.
 
-/// `eprintln!` to a standard error that may be closed or full: that nobody reads it is no failure.
+/// `eprintln!` that ignores errors: a closed or full standard error is no failure.
 macro_rules! say {
     ($($argument:tt)*) => {{
         use std::io::Write;

@@ -1,4 +1,4 @@
-//! `ferroflash sim-report`: what a kernel does, instruction by instruction.
+//! `ferroflash sim-report`: a kernel's instructions, memory traffic and bank conflicts, line by line.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ pub struct Args {
     schedule_seed: u64,
 }
 
-/// What `--json` prints: one of these for each launch.
+/// An element of the output of `--json`, one for each launch.
 #[derive(Serialize)]
 struct Report<'a> {
     kernel: &'static str,
@@ -42,12 +42,12 @@ struct Report<'a> {
     tensor_macs: u64,
     global_sectors: u64,
     bank_conflicts: u64,
-    /// Times a warp executed an instruction, by opcode.
+    /// Number of warp executions by opcode.
     mix: &'a BTreeMap<String, u64>,
     lines: Vec<Line<'a>>,
 }
 
-/// One PTX instruction.
+/// Statistics of one PTX instruction.
 #[derive(Serialize)]
 struct Line<'a> {
     line: u32,
@@ -56,9 +56,9 @@ struct Line<'a> {
     warps: u64,
     lanes: u64,
     tensor_macs: u64,
-    /// Of 32 bytes each.
+    /// Sectors of 32 bytes per global request.
     sectors_per_request: Option<f64>,
-    /// Passes over the banks beyond the fewest possible.
+    /// Passes over the shared-memory banks beyond the fewest possible, per access.
     conflicts_per_access: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Tables in Markdown, padded so that they read as well in a terminal.
+//! Tables in Markdown, padded to be readable in a terminal too.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// No row yet.
+    /// A table without rows.
     pub fn new(header: &[&str]) -> Self {
         let header = header.iter().map(|name| (*name).to_owned()).collect();
         Self { rows: vec![header] }
@@ -21,7 +21,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Prints it: the first column to the left, the others to the right.
+    /// Prints the table, the first column left-aligned, the others right-aligned.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
@@ -46,7 +46,7 @@ impl Table {
     }
 }
 
-/// An error as the next power of two above it: its digits depend on the machine's exponential function.
+/// An error rounded up to a power of two: its digits depend on the machine's exponential function.
 pub fn error_bound(error: f64) -> String {
     if error > 0.0 && error.is_finite() {
         format!("≤ 2^{:.0}", error.log2().ceil())

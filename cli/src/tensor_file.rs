@@ -1,4 +1,4 @@
-//! A safetensors file whose tensors are read one by one: never the whole file at once, which may be most of the memory.
+//! A safetensors file whose tensors are read one by one, never the whole file at once: it may fill most of the memory.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
@@ -12,7 +12,7 @@ use crate::words::shortened;
 pub struct TensorFile {
     source: Box<dyn Source>,
     header: Metadata,
-    /// Where the tensors begin, bytes.
+    /// Offset of the first tensor, in bytes.
     data_start: u64,
 }
 
@@ -21,9 +21,9 @@ impl<T: Read + Seek> Source for T {}
 
 /// Why a file cannot be opened.
 pub enum Unusable {
-    /// By the system's own words.
+    /// The system's error.
     Io(io::Error),
-    /// It holds something else than it should.
+    /// The content is not what it should be.
     Content(String),
 }
 
@@ -33,9 +33,9 @@ impl From<io::Error> for Unusable {
     }
 }
 
-/// Bytes of the header's length.
+/// Bytes of the field that holds the header's length.
 const LENGTH_BYTES: u64 = 8;
-/// Characters of what is wrong with a header, which may quote a name of any length from it.
+/// Largest number of characters of a message about a header, which may quote a name of any length.
 const MOST_OF_REASON: usize = 300;
 
 impl TensorFile {
@@ -79,7 +79,7 @@ impl TensorFile {
         self.header.info(name)
     }
 
-    /// The names of all tensors, by the alphabet.
+    /// The names of all tensors, sorted.
     pub fn names(&self) -> Vec<String> {
         let mut names = self.header.offset_keys();
         names.sort_unstable();
@@ -97,7 +97,7 @@ impl TensorFile {
     }
 }
 
-/// What no place can be sought in, a pipe for one, is read at once.
+/// Opens a file; one that cannot seek, such as a pipe, is read into memory.
 fn source(path: &Path) -> io::Result<Box<dyn Source>> {
     let mut file = File::open(path)?;
     if file.metadata()?.is_file() {

@@ -1,11 +1,11 @@
-//! `--threads`: those that everything on the CPU shares.
+//! `--threads`: the thread pool that everything on the CPU shares.
 
 use rayon::ThreadPoolBuilder;
 
 use crate::failure::Failure;
 use crate::say::say;
 
-/// Runs `work` on `threads` threads; on as many as rayon takes by itself if `None`, or on the calling one if the system
+/// Runs `work` on `threads` threads. `None`: on rayon's default number, or on the calling thread alone if the system
 /// gives no others.
 pub fn run<T: Send>(
     threads: Option<usize>,
@@ -20,7 +20,7 @@ pub fn run<T: Send>(
             format!("it must be {most} or less"),
         ));
     }
-    // 0 lets rayon choose, which asks RAYON_NUM_THREADS.
+    // 0 lets rayon choose, which reads RAYON_NUM_THREADS.
     let builder = ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0));
     match (builder.build(), threads) {
         (Ok(pool), _) => pool.install(work),
@@ -35,7 +35,7 @@ pub fn run<T: Send>(
         (Err(error), None) => {
             say!("threads: {error}: the calling one does all the work");
             let alone = ThreadPoolBuilder::new().num_threads(1);
-            // A failure leaves what it would leave without this line: rayon asks for threads when it needs them.
+            // An error may be ignored: rayon then starts threads when it needs them, as without this line.
             let _ = alone.use_current_thread().build_global();
             work()
         }

@@ -9,7 +9,7 @@ use crate::Cli;
 use crate::arguments::Refusal;
 use crate::failure::Failure;
 
-/// What is wrong with the command line.
+/// The failure that reports clap's `error`.
 pub fn failure(error: &clap::Error) -> Failure {
     let argument = strings(error, ContextKind::InvalidArg);
     let name = argument.first().map_or("arguments", |text| bare(text));
@@ -72,7 +72,7 @@ pub fn failure(error: &clap::Error) -> Failure {
     }
 }
 
-/// The subcommands at the place where one is missing or unknown.
+/// The subcommands that are valid where one is missing or unknown.
 fn commands() -> String {
     let cli = Cli::command();
     let named = env::args_os().nth(1);
@@ -91,7 +91,7 @@ fn see_help() -> String {
     "the command's --help lists its arguments".to_owned()
 }
 
-/// `--mask <MASK>` and `<INPUT>` without what clap adds to a name.
+/// An argument's name without clap's additions, as in `--mask <MASK>` and `<INPUT>`.
 fn bare(text: &str) -> &str {
     let name = text.split([' ', '=']).next().unwrap_or(text);
     name.trim_matches(['<', '>', '[', ']', '.'])

@@ -80,14 +80,14 @@ impl Work for Verify {
     }
 }
 
-/// A result by one kernel, beside the oracle's.
+/// One kernel's result, compared with the oracle.
 struct Checked {
     kernel: String,
-    /// Error over allowed error, of each tensor.
+    /// Error over allowed error, for each tensor.
     ratios: Vec<f64>,
     quality: Option<f64>,
     passed: bool,
-    /// Where the worst errors are.
+    /// The verdict in words, with the places of the worst errors.
     detail: String,
 }
 
@@ -100,7 +100,7 @@ impl Pass {
         }
     }
 
-    /// Runs `spec` by every variant that can run it, not only by the preferred one.
+    /// Runs `spec` with every variant that can run it, not only the preferred one.
     fn check<B: Backend>(self, backend: &mut B, spec: &CaseSpec) -> Result<Vec<Checked>, Failure> {
         match self {
             Self::Fwd => check_forward(backend, spec),
@@ -194,7 +194,7 @@ impl Checked {
     }
 }
 
-/// The largest of a figure, and its case.
+/// Largest value of a figure, and the case that gave it.
 #[derive(Default)]
 struct Largest {
     value: f64,
@@ -209,12 +209,12 @@ impl Largest {
     }
 }
 
-/// The worst of every run.
+/// Summary of all runs: their number, failures and worst figures.
 #[derive(Default)]
 struct Summary {
     runs: usize,
     wrong: usize,
-    /// Of each tensor, by name.
+    /// Largest ratio of each tensor, by name.
     ratios: Vec<(&'static str, Largest)>,
     quality: Option<Largest>,
 }

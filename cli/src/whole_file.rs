@@ -1,7 +1,7 @@
 //! Files that are written whole or not at all.
 //!
-//! Each is written under another name in the same folder, and renamed when it is whole. If that never comes, nothing of
-//! it stays: not after an error, and neither after a signal or for want of memory, where no destructor runs.
+//! Each is written under another name in the same folder, and renamed when it is whole. Otherwise nothing of it stays:
+//! not after an error, and not after a signal or for want of memory either, when no destructor runs.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,19 +19,19 @@ pub struct WholeFile {
     path: PathBuf,
 }
 
-/// The temporary names that are in use. Whoever takes one or gives it up holds the lock until the folder says the same.
+/// The temporary names in use. A thread that adds or removes one holds the lock until the folder agrees.
 static NAMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn names() -> MutexGuard<'static, Vec<PathBuf>> {
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes every file under a temporary name. None is made or renamed afterwards: the program is about to end.
+/// Removes all temporary files. None is made or renamed afterwards, since the program is about to end.
 pub fn abandon() {
     remove(names());
 }
 
-/// As [`abandon`], by a thread that may hold the lock itself.
+/// As [`abandon`], for a thread that may hold the lock itself: removes nothing if the lock is taken.
 pub fn abandon_unless_busy() {
     if let Ok(names) = NAMES.try_lock() {
         remove(names);
@@ -42,18 +42,18 @@ fn remove(names: MutexGuard<Vec<PathBuf>>) {
     for name in names.iter() {
         let _ = fs::remove_file(name);
     }
-    // Nobody gets the lock again.
+    // The lock is never released.
     std::mem::forget(names);
 }
 
 impl WholeFile {
-    /// A new file that is to become `path`, with the mode of the file that is there, which has to be writable.
+    /// A new file that is to become `path`, with the mode of an existing file there, which has to be writable.
     pub fn to_become(path: &Path) -> io::Result<Self> {
         let folder = match path.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
         };
-        // Like any new file, as far as the user's umask lets it be.
+        // The mode of any new file, before the user's umask.
         let mut mode = 0o666;
         if path.exists() {
             let there = File::options().write(true).open(path)?;
@@ -70,19 +70,19 @@ impl WholeFile {
         names.push(temporary.path().to_owned());
         drop(names);
         if path.exists() {
-            // The umask is not asked of a file that is there.
+            // Again without the umask, which does not apply to an existing file's mode.
             temporary.as_file().set_permissions(permissions)?;
         }
         let path = path.to_owned();
         Ok(Self { temporary, path })
     }
 
-    /// Where it is written meanwhile.
+    /// The temporary name, to which the content is written.
     pub fn temporary_path(&self) -> &Path {
         self.temporary.path()
     }
 
-    /// Gives it its name, in place of what has that name.
+    /// Renames it to its final name, replacing a file of that name.
     pub fn persist(self) -> io::Result<()> {
         let mut names = names();
         let name = self.temporary.path().to_owned();

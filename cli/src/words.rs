@@ -8,7 +8,7 @@ pub fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// The beginning of `text`, and a sign that there is more, if it has more than `most` characters.
+/// `text`, cut after `most` characters and marked with `…` if it has more.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -5,7 +5,7 @@ use crate::{
     Plan, Problem, Tensor,
 };
 
-/// What [`backward`] computes, each in q's dtype.
+/// Gradients of q, k and v, as [`backward`] computes them: each in q's dtype.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Gradients<M: Memory> {
@@ -19,7 +19,7 @@ pub struct Gradients<M: Memory> {
 }
 
 impl<M: Memory> Gradients<M> {
-    /// What [`backward_into`] writes to.
+    /// Tensors for [`backward_into`] to write to.
     pub fn new(dq: Tensor<M>, dk: Tensor<M>, dv: Tensor<M>) -> Self {
         Self { dq, dk, dv }
     }

@@ -1,29 +1,28 @@
-//! Attention over all keys from attention over parts of them.
+//! Merging attention over parts of the keys into attention over all of them.
 
 use crate::spec::{Layout, Shape, TensorSpec};
 use crate::tensor::{allocate, lse_spec};
 use crate::{Backend, DType, Error, Memory, Output, Tensor};
 
-/// The attention of queries to all keys, from that to disjoint parts of the keys: o and lse as one call on all of them
-/// would give, up to rounding.
+/// Merges attention over disjoint parts of the keys: o and lse are those of one call on all keys, up to rounding.
 ///
 /// With `lseᵢ` of part `i`, `lse = ln Σᵢ exp lseᵢ` and `o = Σᵢ exp(lseᵢ − lse) · oᵢ`, computed in f32 on GPUs and in f64 on
-/// the CPU, and rounded once. A row that sees no key of a part takes nothing from it; one that sees none at all is 0 with an
-/// lse of −∞. (Split-KV of Flash-Decoding; Ring Attention.)
+/// the CPU, then rounded to the dtypes of o and lse. A row that sees no key of a part takes nothing from it; one that
+/// sees none at all is 0 with an lse of −∞. (Split-KV of Flash-Decoding; Ring Attention.)
 ///
-/// A GPU's queue is kept waiting for one small copy, that of the parts' addresses.
+/// On a CUDA device the call waits for the work queued before it, as it copies the parts' addresses there.
 ///
 /// # Arguments
-/// * `parts`: what [`forward`](crate::forward) gave for the same q and other keys, one at least. Every o is of
-///   `[batch, heads_q, seq_q, head_dim_v]` and one dtype, in any strides, and has an lse, f32 of `[batch, heads_q, seq_q, 1]`
-///   in any strides. Causal and window masks have to be those of the part ([`Mask::Band`](crate::Mask::Band) shifted by its
-///   first key).
+/// * `parts`: at least one output of [`forward`](crate::forward), all for the same q and each for other keys. Every o
+///   is of `[batch, heads_q, seq_q, head_dim_v]` and one dtype, in any strides, and has an lse, f32 of
+///   `[batch, heads_q, seq_q, 1]` in any strides. Causal and window masks have to be those of the part
+///   ([`Mask::Band`](crate::Mask::Band) shifted by its first key).
 ///
 /// The result's o is of the same dtype, contiguous bshd.
 ///
 /// # Errors
-/// [`Error::Argument`] on `parts` if there is none, one has no lse, belongs to another backend, or they differ in shape or
-/// dtype; [`Error::OutOfMemory`] or [`Error::Device`].
+/// [`Error::Argument`] on `parts` if there is none, if one has no lse or belongs to another backend, or if they differ
+/// in shape or dtype; [`Error::OutOfMemory`] or [`Error::Device`].
 pub fn merge<B: Backend + ?Sized>(
     backend: &mut B,
     parts: &[&Output<B::Memory>],
@@ -48,7 +47,7 @@ pub fn merge<B: Backend + ?Sized>(
             o: MergeTensor::of(memory, o),
             lse: MergeTensor::of(memory, lse),
         };
-        // SAFETY: views lie inside buffers of this memory, whose rows are as many as o's; o and lse are new.
+        // SAFETY: `checked` found that every part has o's axes and lies in this memory; o and lse are new.
         unsafe { backend.merge_raw(&merge)? };
     }
     Ok(merged)
@@ -59,13 +58,13 @@ pub fn merge<B: Backend + ?Sized>(
 #[derive(Clone, Copy, Debug)]
 pub struct Merge<'a> {
     pub parts: &'a [MergePart],
-    /// Written.
+    /// The merged o; written.
     pub o: MergeTensor,
-    /// Written: contiguous f32 `[batch, heads_q, seq_q]`.
+    /// The merged lse, contiguous f32 `[batch, heads_q, seq_q]`; written.
     pub lse: MergeTensor,
 }
 
-/// One of the partial results.
+/// One partial result.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct MergePart {
@@ -90,7 +89,7 @@ impl MergeTensor {
     }
 }
 
-/// The addresses of a part, if it is like `o_spec` and of this memory.
+/// The addresses of a part, if its o has the dtype and shape of `o_spec` and it lies in this memory.
 fn checked<M: Memory>(
     memory: &M,
     part: &Output<M>,
@@ -120,7 +119,7 @@ fn checked<M: Memory>(
     Err(wrong_part(wrong, allowed))
 }
 
-/// Refuses a shape that kernels cannot count.
+/// Returns an error if an axis does not fit the kernels' u32.
 fn check_axes(shape: Shape) -> Result<(), Error> {
     let Shape {
         batch,
@@ -182,7 +181,7 @@ mod tests {
             let mut cpu = Cpu::new();
             let q = tensor(&mut cpu, SHAPE, dtype);
             let kv = tensor(&mut cpu, Shape { seq: KEYS, ..SHAPE }, dtype);
-            // Rows see from none of a part to all of it; the first row sees no key at all.
+            // Rows see none, some or all keys of a part; the first row sees no key at all.
             let mask = |first: usize| Mask::Band {
                 lower: None,
                 upper: Some(-1 - first as i32),

@@ -132,7 +132,7 @@ impl Row {
 /// This library's name among its peers.
 const OURS: &str = "ferroflash";
 
-/// What a folder holds.
+/// The measurements of a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     pub points: Vec<Point>,

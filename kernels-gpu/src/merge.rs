@@ -56,7 +56,7 @@ unsafe fn of_row<E: Element>(params: &MergeParams, row: u64) {
         let mut dim = lane;
         while dim < params.dim {
             let o = fold(params, 0.0, |o, part| match weight(part) {
-                // What such a part's o holds must not matter.
+                // The o of such a part must not matter.
                 0.0 => o,
                 weight => fma(weight, part.o::<E>(coord, dim), o),
             });

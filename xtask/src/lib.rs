@@ -1,4 +1,4 @@
-//! What the project's commands and their checks share.
+//! Paths and reports, which the project's commands and their checks share.
 
 pub mod paths;
 pub mod report;

@@ -46,7 +46,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
-    // What the others run compiles kernels somewhere, by build scripts that install nothing.
+    // All other commands compile kernels somewhere, by build scripts, which install nothing themselves.
     if !matches!(command, Command::Doctor(_) | Command::Tidy) {
         cuda_builder::install::compiler(paths::root())?;
     }

@@ -1,4 +1,4 @@
-//! Where things are.
+//! Folders of the workspace.
 
 use std::path::{Path, PathBuf};
 
@@ -9,17 +9,17 @@ pub fn root() -> &'static Path {
         .expect("xtask is a folder of the workspace")
 }
 
-/// Build outputs that are not cargo's.
+/// The folder of build outputs that are not cargo's.
 pub fn target() -> PathBuf {
     root().join("target")
 }
 
-/// PTX modules and their manifest.
+/// The folder of PTX modules and their manifest.
 pub fn ptx() -> PathBuf {
     target().join("ptx")
 }
 
-/// The virtual environment that holds NVIDIA's programs where no CUDA toolkit does.
+/// The virtual environment that holds NVIDIA's programs if no CUDA toolkit is installed.
 pub fn tools_venv() -> PathBuf {
     target().join("nvidia-venv")
 }

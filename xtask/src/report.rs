@@ -1,4 +1,4 @@
-//! What a command found: checks passed, failed, or not run and why.
+//! Report of a command's checks: passed, failed, or not run and why.
 
 use std::fmt;
 
@@ -20,20 +20,21 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Outcomes in the order they came.
+/// Outcomes in the order in which they were added.
 #[derive(Default)]
 pub struct Report {
     outcomes: Vec<Outcome>,
 }
 
 impl Report {
-    /// Prints an outcome and keeps it.
+    /// Prints an outcome and stores it.
     pub fn add(&mut self, outcome: Outcome) {
         println!("{outcome}");
         self.outcomes.push(outcome);
     }
 
-    /// Adds what another program printed of an outcome; prints any other line, but for such a program's summary.
+    /// Adds the outcome that a line of another program's output states. Any other line is printed, except the program's
+    /// own list of checks not run, which is indented.
     pub fn add_line(&mut self, line: &str) {
         let detail = |word| {
             line.strip_prefix(word)
@@ -50,14 +51,14 @@ impl Report {
         }
     }
 
-    /// Whether an outcome is a failure.
+    /// Whether some outcome is a failure.
     pub fn has_failed(&self) -> bool {
         self.outcomes
             .iter()
             .any(|o| matches!(o, Outcome::Failed(_)))
     }
 
-    /// Says again what was not run, and fails if anything failed.
+    /// Prints the counts and again each check that was not run; returns an error if a check failed.
     pub fn finish(&self, what: &str) -> anyhow::Result<()> {
         let count =
             |wanted: fn(&Outcome) -> bool| self.outcomes.iter().filter(|o| wanted(o)).count();

@@ -1,4 +1,4 @@
-//! Calling the program in `tools/`.
+//! Runs the program in `tools/`.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it, and adds the outcomes it prints to `report`.
+/// Runs the program, and adds the outcomes that it prints to `report`.
 pub fn run(arguments: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let mut child = command(arguments).stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().context("it is piped")?;
@@ -24,7 +24,7 @@ pub fn run(arguments: &[&str], report: &mut Report) -> anyhow::Result<()> {
         report.add_line(&line?);
     }
     let status = child.wait()?;
-    // A failed check is in the report; anything else is not.
+    // The report holds failed checks, but no other failure of the program.
     anyhow::ensure!(
         status.success() || report.has_failed(),
         "xtask-tools {}: {status}",
@@ -33,7 +33,7 @@ pub fn run(arguments: &[&str], report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it on its own account.
+/// Runs the program with its output printed directly.
 pub fn run_alone(arguments: &[&str]) -> anyhow::Result<()> {
     let status = command(arguments).status()?;
     anyhow::ensure!(status.success(), "{}: {status}", arguments.join(" "));

@@ -47,7 +47,7 @@ fn windows() {
     refused_arguments(&arguments, "--window-right", rest);
 }
 
-/// They would silently change nothing.
+/// Slopes in the file without --alibi are refused: they would silently change nothing.
 #[test]
 fn slopes_that_nobody_asked_for() {
     let mut tensors = tensors();
@@ -117,7 +117,7 @@ fn out_of_device_memory() {
             return not_run("out of device memory: no device, and the fake driver is not packed");
         }
     };
-    // A tebibyte of q.
+    // q alone has a tebibyte.
     let problem =
         "bench --backend cuda --batch 1 --heads 1 --seq-q 1073741823 --seq-kv 1 --head-dim 256";
     let environment = [(cuda_loader::LIBRARY_VARIABLE, driver.as_os_str())];
@@ -157,7 +157,7 @@ fn a_write_that_fails_midway() {
     let folder = Folder::with(&tensors());
     let old = b"what was here before";
     fs::write(folder.output(), old).expect("writable");
-    // A limit on the size of files, reported as an error instead of a signal.
+    // A limit on file sizes, which fails the write instead of raising a signal.
     let mut command = Command::new("sh");
     command
         .arg("-c")
@@ -178,7 +178,7 @@ fn a_write_that_fails_midway() {
     folder.is_untouched();
 }
 
-/// A problem for `bench`, and what only a backward pass may be asked for.
+/// A forward problem for `bench`, with an option that only a backward pass takes.
 const DETERMINISTIC_FORWARD: &[&str] = &[
     "bench",
     "--heads",

@@ -12,7 +12,7 @@ fn refused_tensors(tensors: &[Tensor], argument: &str, rest: &str) {
     assert_eq!(found, (argument.to_owned(), rest.to_owned()));
 }
 
-/// The default tensors with one of another shape.
+/// The default tensors with the shape of one replaced.
 fn reshaped(name: &str, shape: &[usize]) -> Vec<Tensor> {
     let mut tensors = tensors();
     for tensor in tensors.iter_mut().filter(|tensor| tensor.name == name) {
@@ -43,7 +43,7 @@ fn a_missing_file() {
 fn not_a_whole_file() {
     let folder = Folder::with(&tensors());
     let bytes = fs::read(folder.input()).expect("readable");
-    // Cut in the length, in the header, and in the data; or of another kind.
+    // Files cut off in the header's length, in the header, and in the data; and files of other formats.
     let cut = [0, 5, 40, bytes.len() - 1].map(|length| &bytes[..length]);
     let other = [
         "PK\u{3}\u{4} a zip archive, say",
@@ -69,7 +69,7 @@ fn a_missing_tensor() {
     assert_eq!(found, rest);
 }
 
-/// In one order whenever it is asked, and no more of a name than one reads.
+/// The tensors' names are always listed in the same order, and long ones cut.
 #[test]
 fn names_are_sorted_and_short() {
     let names = ["g", "b", "f", "e", "a", "d"].map(|name| Tensor::new(name, Dtype::F32, &[1]));
@@ -93,7 +93,7 @@ fn names_are_sorted_and_short() {
     let shown = "x".repeat(40);
     let wrong = format!("the file has no such tensor, only: {shown}…; ");
     assert!(named(&long, 1, 0).starts_with(&wrong));
-    // In what the header's reader says too.
+    // Also in the messages of the header's parser.
     assert!(named(&long, 1, 4).len() < 1000);
     assert!(named("t", 50, 0).contains("t118, t119 and 30 more; "));
 }
@@ -112,7 +112,7 @@ fn a_rank_other_than_four() {
 fn dtypes() {
     let mut mixed = tensors();
     mixed[1] = Tensor::new("k", Dtype::F16, &K);
-    // A conversion that was asked for does not hide it.
+    // A requested conversion does not hide the mismatch.
     for arguments in [&[][..], &["--dtype", "bf16"]] {
         let (argument, rest) = Folder::with(&mixed).refused(arguments);
         assert_eq!(argument, "k");

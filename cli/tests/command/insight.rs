@@ -54,7 +54,7 @@ fn roofline_gives_the_known_intensities() {
         (256, 228.0, "compute"),
     ];
     assert_eq!(found, expected);
-    // Every algorithm, both ways, for each of the nine shapes.
+    // Five algorithms and two passes for each of the nine shapes.
     assert_eq!(rows.len(), 9 * 2 * 5);
 }
 
@@ -130,7 +130,7 @@ fn ladder_climbs_the_kernels_in_the_simulator() {
     assert_eq!(rungs[5]["dtype"], "bf16");
     for rung in rungs {
         assert!(rung["error_ratio"].as_f64().unwrap() <= 1.0, "{rung}");
-        // A simulator counts, and has no times worth printing.
+        // The simulator gives counts, and no times.
         assert!(rung["ms"].is_null());
         assert!(rung["counts"]["global_bytes"].as_u64().unwrap() > 0);
     }
@@ -212,7 +212,7 @@ fn bad_arguments_are_refused_by_name() {
     }
 }
 
-/// Files that are no JSON are named, and what is not found is said with its dtype.
+/// Files that are not JSON are named, and missing measurements are reported with their dtype.
 #[test]
 fn roofline_says_what_it_leaves_out() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -240,10 +240,10 @@ fn roofline_says_what_it_leaves_out() {
     }
 }
 
-/// In a terminal, which `script` makes.
+/// In a terminal, provided by `script`, the ladder draws a progress bar.
 #[test]
 fn ladder_shows_how_far_it_is() {
-    // Most of a second: a bar is not drawn for each of its steps if they are quick.
+    // A ladder that takes most of a second: quick steps are not all drawn.
     let ladder = format!("{} ladder --seq 1024", paths::binary().display());
     let Ok(output) = Command::new("script")
         .args(["-qec", &ladder, "/dev/null"])
@@ -262,7 +262,7 @@ fn ladder_shows_how_far_it_is() {
     assert!(!run("ladder --seq 64").stderr.contains("ladder ["));
 }
 
-/// The driver that stands in for NVIDIA's launches nothing: what it seems to reach is no roof.
+/// The stand-in for NVIDIA's driver launches nothing, so its apparent rates are no roof.
 #[test]
 fn a_gpu_that_computes_nothing_is_not_measured() {
     let Some(driver) = paths::fake_driver() else {
@@ -275,7 +275,7 @@ fn a_gpu_that_computes_nothing_is_not_measured() {
     assert!(rest.starts_with(wrong), "{rest}");
 }
 
-/// Every rung is right on a real GPU too, and has a time.
+/// On a real GPU every rung is right too, and has a time.
 #[test]
 fn ladder_on_a_gpu() {
     let Some(mut gpu) = gpu_or_not_run("ladder") else {
@@ -300,7 +300,7 @@ fn ladder_on_a_gpu() {
     }
 }
 
-/// What is measured on a GPU is near its data sheet: not above it, and not far below.
+/// The rates measured on a GPU are near its data sheet: hardly above it, and not far below.
 #[test]
 fn a_measured_roof_is_near_the_data_sheet() {
     let Some(mut gpu) = gpu_or_not_run("probes") else {
@@ -313,14 +313,14 @@ fn a_measured_roof_is_near_the_data_sheet() {
     };
     let measured = probe::measure(&mut gpu, &effort).expect("it runs");
     let found = measured.spec(&gpu);
-    // Not `println`, which the test harness keeps for itself.
+    // Not `eprintln!`, which the test harness captures.
     let _ = writeln!(stderr(), "{measured:?}");
     let Some(sheet) = GpuSpec::of_device(&found.name) else {
         return not_run(&format!("data sheet of {}", found.name));
     };
     for (what, found, promised, least) in [
         ("bandwidth", found.bandwidth, sheet.bandwidth, 0.5),
-        // Newer tensor cores reach their rate by instructions of their own, which these kernels do not use.
+        // Newer tensor cores reach their rate only with instructions that these kernels do not use.
         ("tensor cores", found.tensor_flops, sheet.tensor_flops, 0.2),
         ("f32", found.f32_flops, sheet.f32_flops, 0.5),
         ("exponentials", found.exps, sheet.exps, 0.5),

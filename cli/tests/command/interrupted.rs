@@ -1,4 +1,4 @@
-//! A command that a signal ends leaves nothing that is not whole.
+//! A command that a signal ends leaves no partial file.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -14,13 +14,13 @@ const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
-/// q, k and v that the CPU computes for seconds.
+/// Inputs that keep the CPU busy for seconds.
 fn long() -> Folder {
     let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 16384, 2, 64]));
     Folder::with(&tensors)
 }
 
-/// `attend` on the input, which ignores `signal` from the start.
+/// Starts `attend` on the input with the signals `ignored` ignored from the start.
 fn start(folder: &Folder, ignored: &str) -> Child {
     Command::new("sh")
         .args(["-c", &format!("trap '' {ignored}; exec \"$@\""), "sh"])
@@ -50,7 +50,7 @@ fn wait_for_partial(folder: &Folder) {
 }
 
 fn send(child: &Child, signal: i32) {
-    // The shell's own, which needs no package.
+    // The shell's built-in `kill`, which needs no package.
     let kill = format!("kill -{signal} {}", child.id());
     let sent = Command::new("sh").args(["-c", &kill]).status();
     assert!(sent.expect("a shell runs").success());
@@ -66,7 +66,7 @@ fn interrupted(signal: i32) -> ExitStatus {
     status
 }
 
-/// A shell shows 130 and 143.
+/// A shell reports 130 (INT), 143 (TERM) and 129 (HUP).
 #[test]
 fn a_signal_ends_it_and_leaves_no_file() {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -74,7 +74,7 @@ fn a_signal_ends_it_and_leaves_no_file() {
     }
 }
 
-/// As `nohup` starts it, and a shell its background jobs.
+/// `nohup` starts the command so, and a shell its background jobs.
 #[test]
 fn an_ignored_signal_stays_ignored() {
     let folder = long();

@@ -1,4 +1,4 @@
-//! What `attend --output` does to what is there already.
+//! `attend --output` to a path that already exists: links, devices, pipes, files.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::thread;
 use ferroflash_tests::command::ferroflash;
 use ferroflash_tests::folder::{Folder, tensors};
 
-/// Whether it holds o and lse.
+/// Whether a file's bytes hold o and lse.
 fn is_result(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.contains("\"o\":") && text.contains("\"lse\":")
@@ -40,7 +40,7 @@ fn links_are_followed() {
     let link_to_link = output.with_file_name("link to link");
     symlink(output.file_name().unwrap(), &link).unwrap();
     symlink(&link, &link_to_link).unwrap();
-    // First to where nothing is, then to a file.
+    // The link's target first does not exist, then is a file.
     for _ in 0..2 {
         folder.attend_to(&link_to_link, &[]).succeeded();
         assert!(is_result(&fs::read(&output).unwrap()));

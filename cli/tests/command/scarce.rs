@@ -1,4 +1,4 @@
-//! Where memory, threads or room on a disk are scarce, the command says so in a line.
+//! If memory, threads or disk space run out, the command says so in one line.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use ferroflash_tests::folder::{Folder, tensors};
 use ferroflash_tests::paths;
 use tempfile::TempDir;
 
-/// The command with `arguments`, in a shell that runs `limit` first.
+/// Runs the command with `arguments` in a shell that runs `limit` first.
 fn limited<A: AsRef<OsStr>>(limit: &str, arguments: impl IntoIterator<Item = A>) -> Outcome {
     let mut command = Command::new("sh");
     command
@@ -20,10 +20,10 @@ fn limited<A: AsRef<OsStr>>(limit: &str, arguments: impl IntoIterator<Item = A>)
     outcome(command)
 }
 
-/// Address space: nothing is taken of it.
+/// A limit on address space, which takes no memory itself.
 const ONE_GB: &str = "ulimit -v 1000000";
 
-/// Whether there is room shows when it is asked for, by the backend or somewhere else.
+/// Memory may run out in the backend or elsewhere; the message is the same.
 #[test]
 fn problems_beyond_memory() {
     for (backend, seq_kv) in [
@@ -81,7 +81,7 @@ fn sequences_beyond_counting() {
     assert_eq!(outcome.failed(2).0, "--heads");
 }
 
-/// q, k and v of 16 MB each, of which a query sees little.
+/// q, k and v of 16 MB each.
 fn large() -> Folder {
     let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 65536, 1, 64]));
     Folder::with(&tensors)
@@ -104,14 +104,14 @@ fn a_file_beyond_memory() {
     folder.is_untouched();
 }
 
-/// No tensor is held twice but one.
+/// At most one tensor is held twice at a time.
 #[test]
 fn a_file_is_not_held_twice() {
     let folder = large();
     attend_window("ulimit -v 130000", &folder).succeeded();
 }
 
-/// What is not asked for is not read.
+/// Tensors other than q, k and v are not read.
 #[test]
 fn a_file_of_much_else() {
     let mut tensors = tensors();
@@ -120,7 +120,7 @@ fn a_file_of_much_else() {
     attend_window("ulimit -v 90000", &folder).succeeded();
 }
 
-/// Stacks that no address space holds stand for a limit on threads, which root does not have.
+/// A stack size beyond any address space replaces a limit on threads, which root does not have.
 const NO_THREADS: [(&str, &str); 1] = [("RUST_MIN_STACK", "70368744177664")];
 
 #[test]
@@ -183,7 +183,7 @@ fn a_sweep_is_written_whole_or_not_at_all() {
     let arguments = ["bench", "--sweep", folder]
         .into_iter()
         .chain(point.split(' '));
-    // One block holds the points; the picture is larger.
+    // The points fit in the limit; the picture does not.
     let outcome = limited("trap '' XFSZ; ulimit -f 2", arguments);
     let (argument, rest) = outcome.failed(1);
     assert_eq!(argument, "--sweep");

@@ -41,7 +41,7 @@ fn counts_of_every_kernel_family() {
         );
         let macs = report["tensor_macs"].as_u64().expect("a number");
         assert_eq!(sum("tensor_macs"), macs);
-        // Two heads, two products, at least every visible pair of 64 components.
+        // Two heads, two products, and 64 components for at least every visible pair.
         let least = 2 * 2 * 70 * 70 / 2 * 64;
         assert_eq!(macs >= least, opcode != "fma.rn.f32", "{macs}");
         assert!(

@@ -30,7 +30,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     )
 }
 
-/// No driver is given, and the command says what it uses instead.
+/// Without a driver, the command says which backend it uses instead.
 #[test]
 fn a_real_layer_gives_the_models_own_output() {
     let stderr = real_layer("auto", "fa_fwd_cpu_f32_tiled", &[]);
@@ -74,7 +74,7 @@ fn real_layer(backend: &str, kernel: &str, environment: &[(&str, &OsStr)]) -> St
         "o",
     );
     assert_eq!(o.shape, expected.shape);
-    // The model's output is itself 1.2e-6 off (examples/README.md).
+    // The model's own error is 1.2e-6 (examples/README.md).
     assert!(largest_difference(&f32s(&o), &f32s(&expected)) < 5e-6);
     let [batch, seq, heads, _] = o.shape[..] else {
         panic!("o has rank {}", o.shape.len());
@@ -237,7 +237,7 @@ fn packed_sequences_are_independent() {
         let expected: Vec<f32> = (0..4).flat_map(|head| of_head(&f32s(&lse), head)).collect();
         assert_eq!(one_lse, expected);
     }
-    // The slopes matter.
+    // Without the slopes, the result differs.
     packed.pop();
     files::write(&file("in"), &packed);
     attend(&file("in"), &file("plain"), &options[..4]).succeeded();
@@ -356,7 +356,7 @@ fn bench_prints_one_line_of_json() {
     assert_eq!(keys, expected);
     assert_eq!(report["kernel"], "fa_fwd_cpu_bf16_tiled");
     let number = |key: &str| report[key].as_f64().expect("a number");
-    // Clock and power are left out, as no GPU is at work.
+    // Clock and power are left out, as no GPU is used.
     assert!(number("ms_burst") > 0.0 && number("host_us") > 0.0);
     assert!(number("sustained_calls") >= 1.0 && number("bursts") >= 1.0);
     assert_eq!(report["queued"], false);
@@ -377,7 +377,7 @@ fn bench_names_its_inputs_unless_they_are_random() {
     }
     let text = run(&format!("{problem} --dtype bf16 --input sink-first"));
     assert!(text.succeeded().contains("\n  sink-first inputs\n"));
-    // Which values kernels were given shows in how many instructions they ran.
+    // The kind of inputs shows in the number of instructions run.
     let report = "sim-report --batch 1 --heads 1 --seq-q 16 --seq-kv 512 --head-dim 32 --force mma";
     let instructions = |input: &str| {
         let outcome = run(&format!("{report} --dtype f16 --json --input {input}"));
@@ -403,19 +403,19 @@ fn bench_times_packed_sequences() {
         let number = |key: &str| report[key].as_f64().expect("a number");
         number("tflops") * number("ms_sustained") * 1e9
     };
-    // Four operations an element of 32 dims, on 2 heads, in each sequence by itself.
+    // Per visible pair, four operations for each of 32 dims, on 2 heads; pairs are counted within each sequence.
     let flops = |pairs: usize| (pairs * 4 * 32 * 2) as f64;
     let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
     let expected = flops(64 * 64 + 30 * 50);
     let found = tflops_and_ms("--varlen 64,0,30:50 --alibi");
     assert!(close(found, expected), "{found} {expected}");
-    // As many rows, in sequences of other lengths: more pairs than in equal ones.
+    // As many rows in sequences of uneven lengths have more pairs than in equal ones.
     let uneven = tflops_and_ms("--batch 4 --seq-q 64 --seq-kv 64 --varlen-seed 1");
     assert!(uneven > flops(4 * 64 * 64), "{uneven}");
     assert!(uneven < flops(256 * 256), "{uneven}");
 }
 
-/// The driver that stands in for NVIDIA's launches nothing, so every result on it is wrong.
+/// The stand-in for NVIDIA's driver launches nothing, so every result on it is wrong.
 #[test]
 fn bench_refuses_to_time_a_wrong_kernel() {
     let Some(driver) = paths::fake_driver() else {
@@ -485,7 +485,7 @@ fn info_in_json_holds_what_it_prints() {
         .find(|kernel| kernel["name"] == "fa_fwd_simt_sm80_f32_hd64")
         .expect("it is embedded");
     assert_eq!(kernel["head_dim"], 64);
-    // No device for CUDA; in the simulator it runs.
+    // There is no device for CUDA; in the simulator the kernel runs.
     assert_eq!(kernel["unfit"][0], "no device");
     assert!(kernel["unfit"][1].is_null());
     assert_eq!(
@@ -530,7 +530,7 @@ fn o_is_short_for_output() {
     assert_eq!(files::read(&output, "o").shape, [1, 3, 2, 8]);
 }
 
-/// An input need not be a file that one can go back in.
+/// The input need not be seekable.
 #[test]
 fn an_input_may_be_a_pipe() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -576,7 +576,7 @@ fn help_and_version_are_no_errors() {
     }
 }
 
-/// As in `ferroflash verify | head`.
+/// Standard output is closed early, as by `ferroflash verify | head`.
 #[test]
 fn a_reader_that_goes_away_is_no_crash() {
     for arguments in ["info", "verify --cases 200 --backend cpu", "attend --help"] {

@@ -11,7 +11,7 @@ use ferroflash_tests::paths;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What a sweep of `options` into `folder` leaves in sweep.json.
+/// The points in sweep.json after a sweep of `options` into `folder`.
 fn sweep(folder: &Path, options: &str) -> Vec<Value> {
     let folder_name = folder.to_str().expect("a plain name");
     let arguments = ["bench", "--sweep", folder_name, "--backend", "cpu"];
@@ -25,7 +25,7 @@ fn points(folder: &Path) -> Vec<Value> {
     points.as_array().expect("it is a list").clone()
 }
 
-/// The words of the picture.
+/// The texts of the picture.
 fn texts(folder: &Path) -> Vec<String> {
     let svg = fs::read_to_string(folder.join("sweep.svg")).expect("it was written");
     let document = roxmltree::Document::parse(&svg).expect("it is XML");
@@ -38,7 +38,7 @@ fn rows(folder: &Path) -> usize {
     csv.lines().count() - 1
 }
 
-/// What was measured once is not measured again.
+/// Points that were measured are not measured again.
 #[test]
 fn a_sweep_goes_on_where_it_was() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -113,7 +113,7 @@ fn started(folder: &Path, options: &str) -> Child {
 
 const LONG: &str = "--batch 1 --heads 2 --head-dim 64 --seqs 16,2048";
 
-/// It would write without the points that the other has not written yet.
+/// It would write without the points that the first has not written yet.
 #[test]
 fn a_second_sweep_into_the_folder_is_refused() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -129,7 +129,7 @@ fn a_second_sweep_into_the_folder_is_refused() {
     assert!(rest.starts_with(&wrong), "{rest}");
 }
 
-/// Without a sweep it is refused as well.
+/// A forced variant that cannot run is refused, as it is without a sweep.
 #[test]
 fn a_sweep_of_nothing_is_refused() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -145,7 +145,7 @@ fn a_sweep_of_nothing_is_refused() {
     assert_eq!(left, 0);
 }
 
-/// What was measured before is written again digit for digit, and a name may hold anything.
+/// Earlier points are written again digit for digit, whatever characters their names hold.
 #[test]
 fn earlier_points_stay_as_they_are() {
     let dir = TempDir::new().expect("a temporary folder");
@@ -153,7 +153,7 @@ fn earlier_points_stay_as_they_are() {
     sweep(dir.path(), &format!("{one} --seqs 8"));
     let json = fs::read_to_string(dir.path().join("sweep.json")).expect("it was written");
     let number = points(dir.path())[0]["tflops"].to_string();
-    // By its faster way serde_json reads this as …284.
+    // serde_json's faster number parser reads this as …284.
     let exact = "0.014285714285714285";
     let json = json.replace(&number, exact);
     let json = json.replace("fa_fwd_cpu", "\\u0001fa\\u001b_cpu");
@@ -162,7 +162,7 @@ fn earlier_points_stay_as_they_are() {
     assert_eq!(points.len(), 2);
     let text = fs::read_to_string(dir.path().join("sweep.json")).expect("it was written");
     assert!(text.contains(exact), "{text}");
-    // The picture is XML for all that.
+    // The picture is still XML.
     assert!(
         texts(dir.path())
             .iter()
@@ -180,7 +180,7 @@ fn side_by_side() -> Value {
     json!({"device": "NVIDIA H200", "dtype": "f32", "rows": [
         row(8, 16, true, "fwd", 0.5),
         row(8, 32, true, "fwd", 0.25),
-        // None of these is of the sweep.
+        // None of these problems is in the sweep.
         row(8, 32, false, "fwd", 7.0),
         row(4, 32, true, "fwd", 7.0),
         row(8, 64, true, "fwd", 7.0),
@@ -210,7 +210,7 @@ fn peers_have_lines_of_their_own() {
         assert_eq!(peer["ms_burst"], ms / 2.0);
         assert_eq!(peer["clock_mhz"], 1600.0);
         assert!(peer["watts"].is_null());
-        // Of the pairs that are visible.
+        // Only visible pairs count.
         let flops = 4.0 * f64::from(batch * 2 * 8 * seq * (seq + 1)) / 2.0;
         let tflops = peer["tflops"].as_f64().unwrap();
         assert!((tflops * ms * 1e9 / flops - 1.0).abs() < 1e-12);
@@ -222,7 +222,7 @@ fn peers_have_lines_of_their_own() {
         "{texts:?}"
     );
 
-    // A newer file takes the older one's place, and a sweep without one keeps it.
+    // A newer file replaces the older one's points, and a sweep without a file keeps them.
     let newer = side_by_side().to_string().replace("0.25", "0.75");
     fs::write(&file, newer).expect("it can be written");
     assert_eq!(sweep(&folder, &options).len(), 4);
@@ -280,7 +280,7 @@ fn bad_arguments_are_refused_by_name() {
             format!("--sweep {x} {OF_PEERS} --peers {no_size}"),
             "--peers",
         ),
-        // Good files, but of other problems.
+        // Valid files with other problems.
         (format!("--sweep {x} {one} --peers {peers}"), "--peers"),
         (
             format!("--sweep {x} {OF_PEERS} --dtype bf16 --peers {peers}"),
@@ -316,7 +316,7 @@ fn bad_arguments_are_refused_by_name() {
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
     }
-    // What only a sweep has is not left unused without one, whatever else is missing.
+    // A sweep's arguments are refused without --sweep, whatever else is missing.
     for (argument, others) in [
         ("--tokens 128", ""),
         ("--tokens 128", "--seq-q 8"),

@@ -54,6 +54,19 @@ pub unsafe fn fetch_increment(address: u64, last: u32) -> u32 {
     old
 }
 
+/// Adds to an f32 that other threads of the GPU may be adding to too (`red.global.add.f32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside an allocation; other accesses are ordered before or after.
+#[inline(always)]
+pub unsafe fn add(address: u64, value: f32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("red.relaxed.gpu.global.add.f32 [{}], {};", in(reg64) address, in(reg32) value,
+            options(nostack));
+    }
+}
+
 /// Stores four consecutive f32 (`st.global.v4.f32`).
 ///
 /// # Safety

@@ -34,6 +34,21 @@ pub unsafe fn load(address: u32) -> f32 {
     value
 }
 
+/// Loads two consecutive f32 (`ld.shared.v2.f32`).
+///
+/// # Safety
+/// `address` is 8-byte aligned and the 8 bytes are inside the block's shared memory.
+#[inline(always)]
+pub unsafe fn load2(address: u32) -> [f32; 2] {
+    let [a, b]: [f32; 2];
+    // SAFETY: the caller vouches for the address. Not `pure`, so that it stays behind the barrier before it.
+    unsafe {
+        asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address,
+            options(readonly, nostack));
+    }
+    [a, b]
+}
+
 /// Loads four consecutive f32 (`ld.shared.v4.f32`).
 ///
 /// # Safety

@@ -1,12 +1,13 @@
 use bytemuck::bytes_of;
 use kernels_gpu::instances::Instance;
+use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 use super::device::{Device, DeviceInfo, Launch};
 use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
-use crate::plan::backward::{bind_backward, bind_delta};
+use crate::plan::backward::{bind_backward, bind_delta, bind_maps};
 use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
 use crate::plan::{Step, StepParams};
 use crate::sealed::Sealed;
@@ -131,7 +132,6 @@ impl<D: Device> Backend for Gpu<D> {
         };
         let places = Places {
             operands,
-            problem: plan.problem(),
             lse: self.lse_address(plan.problem(), operands)?,
             arrays: &arrays,
             workspace,
@@ -158,7 +158,6 @@ impl<D: Device> Backend for Gpu<D> {
 
 /// Addresses that a launch's kernels read from and write to.
 struct Places<'a> {
-    problem: &'a Problem,
     operands: &'a Operands,
     lse: u64,
     arrays: &'a Arrays,
@@ -188,7 +187,6 @@ impl<D: Device> Gpu<D> {
     /// As for [`Backend::launch`].
     unsafe fn step(&mut self, step: &Step, places: &Places<'_>) -> Result<(), Error> {
         let &Places {
-            problem,
             operands,
             lse,
             arrays,
@@ -201,15 +199,32 @@ impl<D: Device> Gpu<D> {
                 // reach, which the caller vouches for.
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
-            StepParams::Delta(params) => {
-                let params = bind_delta(params, problem, operands, workspace);
+            StepParams::Delta(params, layout) => {
+                let params = bind_delta(params, layout, operands, workspace);
                 // SAFETY: these are the kernel's parameters; it reads o, d_o, lse and d_lse, and writes the workspace.
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
-            StepParams::Backward(params) => {
-                let params = bind_backward(params, problem, operands, arrays, workspace);
+            StepParams::Backward(params, layout) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
                 // SAFETY: as for the forward kernels.
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
+            }
+            StepParams::HopperBackward(params, maps, layout) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
+                let BackwardMaps { q, k, v, d_o } = bind_maps(maps, operands);
+                let dtype = step.kernel.dtype;
+                let [q, k, v, d_o] =
+                    self.tensor_maps
+                        .get_all(&self.device, dtype, [q, k, v, d_o])?;
+                let params = [
+                    bytes_of(&params),
+                    bytes_of(&q),
+                    bytes_of(&k),
+                    bytes_of(&v),
+                    bytes_of(&d_o),
+                ];
+                // SAFETY: as for the forward kernels; the maps were encoded from the same addresses and strides.
+                unsafe { self.queue(step, &params) }
             }
             StepParams::TileList(params) => {
                 let params = bind_tile_list(params, arrays, workspace);

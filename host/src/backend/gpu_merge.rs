@@ -65,11 +65,12 @@ pub(super) unsafe fn run<D: Device>(
         grid: warp_per_row::grid(batch as u64 * heads as u64 * seq as u64),
         params: &[bytes_of(&params)],
     };
-    // SAFETY: these are the kernel's parameters; it reads the parts, and writes o and lse. The table is freed behind it.
+    // SAFETY: these are the kernel's parameters, and the caller vouches for the operands. The table is freed in the
+    // order of the stream, after the launch.
     unsafe { device.launch(&launch) }
 }
 
-/// A tensor as kernels get it.
+/// A tensor as a kernel argument.
 fn argument(tensor: &MergeTensor) -> TensorArg {
     TensorArg {
         address: tensor.address,

@@ -37,13 +37,27 @@ impl TensorMaps {
         dtype: DType,
         specs: &ForwardMaps,
     ) -> Result<[TensorMap; OPERANDS], Error> {
-        let ForwardMaps { q, k, v, o } = specs;
-        let keys = [q, k, v, o].map(|spec| (dtype, *spec));
+        let ForwardMaps { q, k, v, o } = *specs;
+        self.get_all(device, dtype, [q, k, v, o])
+    }
+
+    /// The encodings of `specs`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device refuses one.
+    pub fn get_all<D: Device>(
+        &mut self,
+        device: &D,
+        dtype: DType,
+        specs: [TensorMapSpec; OPERANDS],
+    ) -> Result<[TensorMap; OPERANDS], Error> {
+        let keys = specs.map(|spec| (dtype, spec));
         if let Some((_, maps)) = self.last.as_ref().filter(|(last, _)| *last == keys) {
             return Ok(*maps);
         }
         let mut get = |spec| self.get(device, dtype, spec);
-        let maps = [get(q)?, get(k)?, get(v)?, get(o)?];
+        let [a, b, c, d] = &specs;
+        let maps = [get(a)?, get(b)?, get(c)?, get(d)?];
         self.last = Some((keys, maps));
         Ok(maps)
     }

@@ -69,7 +69,7 @@ mod tests {
         let large = address(17);
         assert_ne!(large, small);
         assert_eq!((address(32), address(16)), (large, large));
-        // What failed is not used again, and stays where a graph may still reach it.
+        // A workspace that was given up is not used again, and stays where a graph may still reach it.
         workspace.give_up();
         assert_eq!(workspace.kept.len(), 2);
         let new = workspace.address(memory, 16).unwrap();

@@ -1,22 +1,73 @@
 //! The launches of a backward pass: lse in bits and delta of every row, then dk and dv, then dq.
+//!
+//! Where a family has a kernel that adds up dq while it computes dk and dv, that one is taken, and dq is rounded in the end;
+//! unless results are to repeat bit for bit, or the sums of dq need more workspace than is allowed.
 
 use bytemuck::Zeroable;
-use kernels_gpu::abi::{BackwardParams, DeltaParams, DeviceAddress, RowTerms};
+use kernels_gpu::abi::{
+    AttentionParams, BackwardParams, DeltaParams, DeviceAddress, LengthsParams, RowTerms,
+};
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
+use kernels_gpu::score::is_plain;
+use kernels_gpu::tile::dq_sums::DqSums;
 use kernels_gpu::tile::grid::TileGrid;
+use kernels_gpu::wgmma::scheduler::tile_list::Workspace as TileListWorkspace;
+use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
+use super::hopper::words;
 use super::params::{Arrays, attention_params, bind_attention, tensor_arg};
 use super::select::instance_unfit;
 use super::{GpuCapabilities, Operands, WORKSPACE_ALIGN_BYTES};
-use crate::{GradientOperands, Problem};
+use crate::{DType, GradientOperands, Problem};
 
 /// The kernels of one backward pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BackwardKernels {
     pub delta: &'static Instance,
     pub keys: &'static Instance,
+    /// dq, after the others.
     pub queries: &'static Instance,
+    /// Tensor maps of Hopper's kernels.
+    pub maps: Option<BackwardMaps>,
+}
+
+impl BackwardKernels {
+    /// Whether the kernel of dk and dv adds up dq.
+    fn adds_dq(&self) -> bool {
+        self.keys.operation == Operation::BackwardFused
+    }
+}
+
+/// Whether dq may be added up while dk and dv are computed.
+fn may_fuse(problem: &Problem) -> bool {
+    let backward = problem.as_backward().expect("a backward pass");
+    let limit = backward.workspace_limit_bytes as u64;
+    !backward.deterministic && dq_sums_bytes(problem) <= limit
+}
+
+/// The parameters that every kernel of the pass shares, without addresses.
+///
+/// Packed operands without a query are one sequence of all keys, none of which is seen: kernels take 0 rows of q for a sign
+/// that nothing is packed.
+fn backward_attention(problem: &Problem) -> AttentionParams {
+    let attention = attention_params(problem);
+    if !problem.is_packed() || problem.q().shape.seq > 0 {
+        return attention;
+    }
+    AttentionParams {
+        batch: 1,
+        seq_q: 0,
+        seq_kv: problem.k().shape.seq as u32,
+        lengths: LengthsParams::zeroed(),
+        ..attention
+    }
+}
+
+/// Bytes of dq's sums.
+fn dq_sums_bytes(problem: &Problem) -> u64 {
+    let attention = backward_attention(problem);
+    DqSums::new(&attention).bytes(&attention)
 }
 
 impl BackwardKernels {
@@ -32,36 +83,99 @@ impl BackwardKernels {
             let of_dtype = BACKWARD.iter().filter(move |row| row.dtype == dtype);
             of_dtype.filter(move |row| row.operation == operation)
         };
-        let of_family = || of_operation(Operation::BackwardKeys).filter(|row| row.family == family);
-        if of_family().next().is_none() {
+        let of_family = |operation| of_operation(operation).filter(|row| row.family == family);
+        if of_family(Operation::BackwardKeys).next().is_none() {
             return Err(format!("it has no {} backward kernel", dtype.name()));
         }
-        let wide_enough = of_family().filter(|row| row.head_dim as usize >= head_dim);
+        let is_fused = may_fuse(problem) && of_family(Operation::BackwardFused).next().is_some();
+        let operation = match is_fused {
+            true => Operation::BackwardFused,
+            false => Operation::BackwardKeys,
+        };
+        let wide_enough = of_family(operation).filter(|row| row.head_dim as usize >= head_dim);
         let mut candidates: Vec<_> = wide_enough.collect();
         candidates.sort_by_key(|row| row.head_dim);
         let mut refusal = None;
         for keys in candidates {
-            match instance_unfit(keys, gpu) {
-                None => {
+            match instance_unfit(keys, gpu).map_or_else(|| maps(keys, problem), Err) {
+                Ok(maps) => {
                     let like_it = |row: &&Instance| {
                         (row.family, row.head_dim, row.shared_bytes)
                             == (family, keys.head_dim, keys.shared_bytes)
                     };
-                    let queries = of_operation(Operation::BackwardQueries).find(like_it);
+                    let queries = match is_fused {
+                        true => of_operation(Operation::BackwardRound).next(),
+                        false => of_operation(Operation::BackwardQueries).find(like_it),
+                    };
                     let delta = of_operation(Operation::BackwardDelta).next();
                     return Ok(Self {
                         delta: delta.expect("every dtype has one"),
                         keys,
-                        queries: queries.expect("both are made of one tile shape"),
+                        queries: queries.expect("kernels of one tile shape come together"),
+                        maps,
                     });
                 }
-                Some(reason) => {
+                Err(reason) => {
                     refusal.get_or_insert(reason);
                 }
             }
         }
         Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
     }
+}
+
+/// Tensor maps with which Hopper kernel `keys` runs `problem`, if it is one.
+///
+/// # Errors
+/// Why it cannot.
+fn maps(keys: &Instance, problem: &Problem) -> Result<Option<BackwardMaps>, String> {
+    if keys.family != Family::Wgmma || problem.is_empty() {
+        return Ok(None);
+    }
+    let params = backward_params(problem);
+    // Slopes are bound with the addresses, so that the parameters do not tell of them yet.
+    if problem.alibi().is_some() || !is_plain(&params.attention.score) {
+        return Err(
+            "it computes gradients of plain scores: a positive softmax_scale, no softcap, no ALiBi"
+                .to_owned(),
+        );
+    }
+    let attention = &params.attention;
+    for (heads, seq) in [
+        (attention.heads_kv, attention.seq_kv),
+        (attention.heads_q, attention.seq_q),
+    ] {
+        let tiles = TileGrid::new(attention.batch, heads, seq, keys.block_m);
+        if tiles.count > u64::from(tiles.grid()) {
+            return Err("it has more tiles than a launch has blocks".to_owned());
+        }
+    }
+    let refused = |(operand, reason)| format!("TMA cannot reach {operand}: {}", words(reason));
+    BackwardMaps::new(&params).map(Some).map_err(refused)
+}
+
+/// The parameters of backward kernels for `problem`, without addresses.
+fn backward_params(problem: &Problem) -> BackwardParams {
+    let specs = problem.gradients().expect("a backward pass");
+    BackwardParams {
+        attention: backward_attention(problem),
+        d_o: tensor_arg(&specs.d_o),
+        dq: tensor_arg(&specs.dq),
+        dk: tensor_arg(&specs.dk),
+        dv: tensor_arg(&specs.dv),
+        terms: RowTerms::zeroed(),
+        dq_sums: None,
+    }
+}
+
+/// `maps` of operands that are where they are.
+pub(crate) fn bind_maps(maps: &BackwardMaps, operands: &Operands) -> BackwardMaps {
+    let mut maps = *maps;
+    maps.q.address = operands.q;
+    maps.k.address = operands.k;
+    maps.v.address = operands.v;
+    maps.d_o.address = gradients(operands).d_o;
+    maps
 }
 
 /// The parameters of the kernels, without addresses.
@@ -72,6 +186,7 @@ pub(super) struct BackwardLaunches {
     pub params: BackwardParams,
     pub keys_grid: u32,
     pub queries_grid: u32,
+    pub layout: WorkspaceLayout,
     pub workspace_bytes: usize,
 }
 
@@ -79,9 +194,10 @@ impl BackwardLaunches {
     /// Those of `problem`, which is a backward pass and not empty.
     pub fn new(problem: &Problem, kernels: &BackwardKernels) -> Self {
         let specs = problem.gradients().expect("a backward pass");
-        let attention = attention_params(problem);
+        let attention = backward_attention(problem);
         let o = problem.o().shape;
         let terms = RowTerms::zeroed();
+        let layout = WorkspaceLayout::new(problem, kernels);
         let delta = DeltaParams {
             o: tensor_arg(problem.o()),
             d_o: tensor_arg(&specs.d_o),
@@ -92,6 +208,8 @@ impl BackwardLaunches {
             heads: o.heads as u32,
             seq: o.seq as u32,
             dim: o.dim as u32,
+            dq_sums: None,
+            dq_sums_bytes: layout.dq_sums_bytes,
         };
         let (batch, heads_q, heads_kv) = (attention.batch, attention.heads_q, attention.heads_kv);
         let keys = TileGrid::new(batch, heads_kv, attention.seq_kv, kernels.keys.block_m);
@@ -99,17 +217,11 @@ impl BackwardLaunches {
         Self {
             delta,
             delta_grid: warp_per_row::grid(rows(problem) as u64),
-            params: BackwardParams {
-                attention,
-                d_o: tensor_arg(&specs.d_o),
-                dq: tensor_arg(&specs.dq),
-                dk: tensor_arg(&specs.dk),
-                dv: tensor_arg(&specs.dv),
-                terms,
-            },
+            params: backward_params(problem),
             keys_grid: keys.grid(),
             queries_grid: queries.grid(),
-            workspace_bytes: 2 * array_bytes(problem),
+            workspace_bytes: layout.bytes(),
+            layout,
         }
     }
 }
@@ -120,16 +232,67 @@ fn rows(problem: &Problem) -> usize {
     shape.batch * shape.heads * shape.seq
 }
 
-/// Bytes of one of the two arrays in the workspace.
-fn array_bytes(problem: &Problem) -> usize {
-    (rows(problem) * size_of::<f32>()).next_multiple_of(WORKSPACE_ALIGN_BYTES as usize)
+/// Where things lie in the workspace of a backward pass.
+///
+/// ```text
+/// 0    what other launches find as they left it ([`TileListWorkspace`])
+/// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row
+/// ..   sums of dq
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkspaceLayout {
+    /// Bytes of an array of rows.
+    array_bytes: u64,
+    has_largest_d_o: bool,
+    /// 0 without sums.
+    dq_sums_bytes: u64,
 }
 
-/// Where lse in bits and delta lie in a workspace at `address`.
-fn terms(problem: &Problem, address: u64) -> RowTerms {
-    RowTerms {
-        lse_log2: address,
-        delta: address + array_bytes(problem) as u64,
+/// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
+const RESERVED_BYTES: u64 = 32;
+const _: () = {
+    let semaphore = TileListWorkspace::TILE_COUNT_SEMAPHORE;
+    assert!(semaphore + TileListWorkspace::TILE_COUNT_SEMAPHORE_BYTES <= RESERVED_BYTES);
+    assert!(RESERVED_BYTES.is_multiple_of(WORKSPACE_ALIGN_BYTES));
+};
+
+impl WorkspaceLayout {
+    fn new(problem: &Problem, kernels: &BackwardKernels) -> Self {
+        let bytes = rows(problem) as u64 * size_of::<f32>() as u64;
+        Self {
+            array_bytes: bytes.next_multiple_of(WORKSPACE_ALIGN_BYTES),
+            has_largest_d_o: problem.q().dtype == DType::F16,
+            dq_sums_bytes: match kernels.adds_dq() {
+                true => dq_sums_bytes(problem),
+                false => 0,
+            },
+        }
+    }
+
+    fn dq_sums_offset(&self) -> u64 {
+        let arrays = if self.has_largest_d_o { 3 } else { 2 };
+        RESERVED_BYTES + arrays * self.array_bytes
+    }
+
+    fn bytes(&self) -> usize {
+        (self.dq_sums_offset() + self.dq_sums_bytes) as usize
+    }
+
+    /// The arrays of a workspace at `address`.
+    fn terms(&self, address: u64) -> RowTerms {
+        let array = |index: u64| address + RESERVED_BYTES + index * self.array_bytes;
+        let largest_d_o = DeviceAddress::new(array(2)).filter(|_| self.has_largest_d_o);
+        RowTerms {
+            lse_log2: array(0),
+            delta: array(1),
+            largest_d_o,
+        }
+    }
+
+    /// The sums of dq in a workspace at `address`, if there are any.
+    fn dq_sums(&self, address: u64) -> Option<DeviceAddress> {
+        let sums = DeviceAddress::new(address + self.dq_sums_offset());
+        sums.filter(|_| self.dq_sums_bytes > 0)
     }
 }
 
@@ -141,7 +304,7 @@ fn gradients(operands: &Operands) -> GradientOperands {
 /// `params` with addresses.
 pub(crate) fn bind_delta(
     params: &DeltaParams,
-    problem: &Problem,
+    layout: &WorkspaceLayout,
     operands: &Operands,
     workspace: u64,
 ) -> DeltaParams {
@@ -151,14 +314,15 @@ pub(crate) fn bind_delta(
     params.d_o.address = d_o;
     params.lse = operands.lse.unwrap_or_default();
     params.d_lse = d_lse.and_then(DeviceAddress::new);
-    params.terms = terms(problem, workspace);
+    params.terms = layout.terms(workspace);
+    params.dq_sums = layout.dq_sums(workspace);
     params
 }
 
 /// `params` with addresses.
 pub(crate) fn bind_backward(
     params: &BackwardParams,
-    problem: &Problem,
+    layout: &WorkspaceLayout,
     operands: &Operands,
     arrays: &Arrays,
     workspace: u64,
@@ -176,6 +340,7 @@ pub(crate) fn bind_backward(
     params.dq.address = dq;
     params.dk.address = dk;
     params.dv.address = dv;
-    params.terms = terms(problem, workspace);
+    params.terms = layout.terms(workspace);
+    params.dq_sums = layout.dq_sums(workspace);
     params
 }

@@ -1,6 +1,6 @@
 use kernels_gpu::instances::Family;
 
-/// What a backend can run.
+/// Capabilities of a backend, from which a plan's kernels are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Capabilities {
@@ -10,7 +10,7 @@ pub enum Capabilities {
     Gpu(GpuCapabilities),
 }
 
-/// What a GPU can run.
+/// Capabilities of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GpuCapabilities {
@@ -18,16 +18,15 @@ pub struct GpuCapabilities {
     pub compute_capability: (u32, u32),
     /// Largest shared memory of one block, in bytes, with opt-in.
     pub shared_bytes: u32,
-    /// Streaming multiprocessors, which persistent kernels have a block or a part of a cluster on each of.
+    /// Streaming multiprocessors. Persistent kernels run one block on each, alone or as part of a cluster.
     pub multiprocessors: u32,
-    /// Families whose instructions it has; a simulator may lack some that its compute capability
-    /// promises.
+    /// Kernel families whose instructions it has; a simulator may lack some that its compute capability implies.
     #[doc(hidden)]
     pub families: &'static [Family],
 }
 
 impl GpuCapabilities {
-    /// A GPU of this compute capability, with so many bytes of shared memory for a block and so many multiprocessors.
+    /// A GPU of this compute capability, with `shared_bytes` of shared memory a block and this many multiprocessors.
     pub const fn new(
         compute_capability: (u32, u32),
         shared_bytes: u32,
@@ -41,7 +40,7 @@ impl GpuCapabilities {
         }
     }
 
-    /// The same GPU, which runs these families of kernels alone.
+    /// The same GPU, restricted to these kernel families.
     #[doc(hidden)]
     pub const fn with_families(self, families: &'static [Family]) -> Self {
         Self { families, ..self }

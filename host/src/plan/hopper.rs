@@ -1,4 +1,4 @@
-//! How a Hopper kernel runs a problem: which query heads share tiles, what TMA is told, and the order of tiles.
+//! Launch data of Hopper kernels: which query heads share tiles, the tensor maps, and the order of tiles.
 
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaConfig;
@@ -10,19 +10,19 @@ use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible};
 use super::operands::{Operands, TMA_ALIGN_BYTES};
 use crate::{Lengths, Problem};
 
-/// What a launch of a Hopper kernel takes beside the parameters of every forward kernel, but for addresses.
+/// Launch data of a Hopper kernel beyond the parameters of every forward kernel, without addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopperForward {
     /// How query heads share tiles.
     pub pack_gqa: PackGqa,
-    /// What TMA is told, of operands at address 0.
+    /// Tensor maps, of operands at address 0.
     maps: ForwardMaps,
-    /// The order of tiles: by arithmetic alone, or by a list that another kernel makes.
+    /// The order of tiles: computed arithmetically, or read from a list that another kernel writes.
     pub schedule: Schedule,
 }
 
 impl HopperForward {
-    /// How a kernel of shape `config` runs `problem`, launched with `params`, or why it cannot.
+    /// The launch data of a kernel of shape `config` that runs `problem` with `params`, or why it cannot.
     pub fn new(
         problem: &Problem,
         params: &ForwardParams,
@@ -52,8 +52,8 @@ impl HopperForward {
         })
     }
 
-    /// What the kernel is launched with that lists the tiles of varlen `params` for a kernel of shape `config`, without
-    /// addresses; `None` where tiles are in order by arithmetic alone.
+    /// Parameters, without addresses, of the kernel that lists the tiles of varlen `params` for a kernel of shape
+    /// `config`; `None` if the order of tiles is computed arithmetically.
     pub fn tile_list(
         &self,
         params: &ForwardParams,
@@ -63,12 +63,12 @@ impl HopperForward {
         config.varlen.then(list).flatten()
     }
 
-    /// Device memory of a launch whose tiles are listed by `list`, or of one without a list.
+    /// Workspace of a launch whose tiles `list` lists, or of one without a list.
     pub fn workspace(list: Option<&TileListParams>) -> Workspace {
         list.map_or(Workspace::DENSE, TileListParams::layout)
     }
 
-    /// What TMA is told of `operands`.
+    /// Tensor maps of `operands`.
     pub fn maps(&self, operands: &Operands) -> ForwardMaps {
         let mut maps = self.maps;
         maps.q.address = operands.q;
@@ -79,12 +79,12 @@ impl HopperForward {
     }
 }
 
-/// Sequences that are looked at to choose the packing of a problem, about: a launch must not wait for more.
+/// Approximate number of sequences sampled to choose the packing of a problem: reading more would delay the launch.
 const SAMPLED_SEQUENCES: usize = 64;
 
 /// How query heads share the tiles of a kernel of shape `config` that runs `problem`.
 ///
-/// The kernels know one transform of scores a tile: where it differs by head, so do tiles.
+/// The kernels apply one score transform to a whole tile, so heads with different transforms never share one.
 pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
     let group = problem.group() as u32;
     let too_long = problem.seq_q() > PackGqa::LONGEST as usize;
@@ -101,7 +101,7 @@ pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
             let every = packed.batch().div_ceil(SAMPLED_SEQUENCES).max(1);
             PackGqa::fewest_tiles(group, lengths.step_by(every), config.cluster_m())
         }
-        // Of lengths that the host does not know, the mean.
+        // The host does not know the lengths: all count as the mean.
         _ if problem.is_packed() => {
             let mean = problem.q().shape.seq.div_ceil(problem.batch().max(1));
             of_one(mean.min(problem.seq_q()))
@@ -110,7 +110,7 @@ pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
     }
 }
 
-fn words(reason: Inexpressible) -> String {
+pub(super) fn words(reason: Inexpressible) -> String {
     match reason {
         Inexpressible::Address(address) => {
             format!("address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}")
@@ -136,7 +136,7 @@ mod tests {
     const HEADS: usize = 16;
     const HEADS_KV: usize = 2;
 
-    /// Heads that share a tile of 256 rows, of eight that could.
+    /// Number of heads, of the eight in a group, that share a tile of 256 rows.
     fn heads_per_tile(seq_q: usize, options: &ForwardOptions) -> u32 {
         let spec = |heads| {
             let shape = Shape {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(packed_heads_per_tile([]), 1);
     }
 
-    /// The device's lengths are taken for alike.
+    /// Lengths that only the device knows are assumed equal.
     #[test]
     fn sequences_of_unknown_length_share_tiles_by_their_mean() {
         let options = |batch, longest| {

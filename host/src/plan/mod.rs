@@ -1,16 +1,16 @@
-//! What is known of a launch before its addresses are: the choice of kernels, their grids and parameters, the workspace.
+//! Launch plans: the kernels chosen for a problem, their grids and parameters, and the workspace, without addresses.
 //!
-//! A [`Plan`] is made once from a [`Problem`] and what a backend can run ([`Capabilities`]), and then launched with
-//! addresses ([`Operands`]), as often as one likes. Knows nothing of backends.
+//! A [`Plan`] is made once from a [`Problem`] and a backend's [`Capabilities`], and then launched with addresses
+//! ([`Operands`]) any number of times. This module does not depend on backends.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
 //! | `backward` | the launches of a backward pass |
-//! | `hopper` | what Hopper's kernels need: packed GQA, tensor maps, the order of tiles |
+//! | `hopper` | launch data of Hopper's kernels: packed GQA, tensor maps, the order of tiles |
 //! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
-//! | `operands` | the addresses, and which of them cannot be |
-//! | `capabilities` | what a backend can run |
+//! | `operands` | the addresses, and checks of them |
+//! | `capabilities` | the properties of a backend from which kernels are chosen |
 
 pub(crate) mod backward;
 mod capabilities;
@@ -23,6 +23,7 @@ use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams};
 use kernels_gpu::instances::{Instance, TILE_LIST};
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
+use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 pub use capabilities::{Capabilities, GpuCapabilities};
 pub(crate) use hopper::HopperForward;
@@ -30,7 +31,7 @@ pub use operands::{GradientOperands, Operands, WORKSPACE_ALIGN_BYTES, Workspace}
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
 use crate::{Error, Problem, Variant};
-use backward::{BackwardKernels, BackwardLaunches};
+use backward::{BackwardKernels, BackwardLaunches, WorkspaceLayout};
 use select::{How, Kernel, Question, choose};
 
 /// How one problem is run on one kind of device: the kernels, in order, with everything but addresses.
@@ -54,12 +55,12 @@ use select::{How, Kernel, Question, choose};
 #[derive(Clone, Debug)]
 pub struct Plan {
     problem: Problem,
-    /// Where it can run.
+    /// Capabilities of the backends that can run it.
     made_for: Capabilities,
     variant: Variant,
-    /// The kernel that the others are there for; none on the CPU.
+    /// The kernel that computes the result; the other steps prepare for it. `None` on the CPU.
     kernel: Option<&'static Instance>,
-    /// In order; none on the CPU, or where there is nothing to compute.
+    /// Launches in order; empty on the CPU, or if there is nothing to compute.
     steps: Vec<Step>,
     workspace_bytes: usize,
 }
@@ -68,28 +69,30 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub kernel: &'static Instance,
-    /// Blocks.
+    /// Number of blocks.
     pub grid: u32,
     pub params: StepParams,
 }
 
-/// What a step's kernel is launched with, without addresses.
+/// Parameters of a step's kernel, without addresses.
 #[derive(Clone, Debug)]
 pub(crate) enum StepParams {
     /// The parameters of every forward kernel.
     Forward(ForwardParams),
-    /// Those, and what Hopper's kernels take beside them.
+    /// Those, and the launch data of a Hopper kernel.
     HopperForward(ForwardParams, Box<HopperForward>),
     /// The parameters of the kernel that computes lse in bits and delta.
-    Delta(DeltaParams),
+    Delta(DeltaParams, WorkspaceLayout),
     /// Those of every other backward kernel.
-    Backward(BackwardParams),
-    /// The launch whose tiles are to be listed for the step that follows.
+    Backward(BackwardParams, WorkspaceLayout),
+    /// Those, and the tensor maps of Hopper's kernels, of operands at address 0.
+    HopperBackward(BackwardParams, Box<BackwardMaps>, WorkspaceLayout),
+    /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
 }
 
 impl Plan {
-    /// How `problem` is run by a backend of `here`, on operands at addresses that are multiples of 16 bytes.
+    /// Plans `problem` for a backend with capabilities `here`, with operands at multiples of 16 bytes.
     ///
     /// # Errors
     /// [`Error::Argument`] if no variant, or not the forced one, can run it.
@@ -97,8 +100,8 @@ impl Plan {
         Self::make(problem, here, &Question::new(problem, here, None))
     }
 
-    /// How `problem` is run by a backend of `here`, on operands at addresses like those of `operands`: where one is not
-    /// a multiple of 16 bytes, by a kernel that takes any.
+    /// Plans `problem` for a backend with capabilities `here`, and operands at addresses like those of `operands`: if
+    /// one is not a multiple of 16 bytes, the kernel is one that takes any address.
     ///
     /// # Errors
     /// [`Error::Argument`] if no variant, or not the forced one, can run it.
@@ -127,7 +130,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the launches by which `kernel` runs the problem.
+    /// Adds the launches with which `kernel` runs the problem.
     fn add_steps(&mut self, kernel: Kernel, params: &ForwardParams, gpu: &GpuCapabilities) {
         let Kernel { instance, how } = kernel;
         match how {
@@ -154,16 +157,20 @@ impl Plan {
         }
     }
 
-    /// Adds the launches of a backward pass; those of no rows have no blocks, and are left out.
+    /// Adds the launches of a backward pass, except those without rows, whose grids are empty.
     fn add_backward(&mut self, kernels: &BackwardKernels) {
         let launches = BackwardLaunches::new(&self.problem, kernels);
         self.workspace_bytes = launches.workspace_bytes;
-        let params = StepParams::Backward(launches.params);
+        let layout = launches.layout;
+        let params = match kernels.maps {
+            None => StepParams::Backward(launches.params, layout),
+            Some(maps) => StepParams::HopperBackward(launches.params, Box::new(maps), layout),
+        };
         for (kernel, grid, params) in [
             (
                 kernels.delta,
                 launches.delta_grid,
-                StepParams::Delta(launches.delta),
+                StepParams::Delta(launches.delta, layout),
             ),
             (kernels.keys, launches.keys_grid, params.clone()),
             (kernels.queries, launches.queries_grid, params),
@@ -182,17 +189,17 @@ impl Plan {
         });
     }
 
-    /// What is run.
+    /// The problem that this plan runs.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// What kind of backend it is for.
+    /// Capabilities of the backends that can run this plan.
     pub fn made_for(&self) -> &Capabilities {
         &self.made_for
     }
 
-    /// How it is run.
+    /// The variant that runs it.
     pub fn variant(&self) -> Variant {
         self.variant
     }
@@ -212,7 +219,7 @@ impl Plan {
         }
     }
 
-    /// Query heads of a group whose rows share a tile of that kernel (packed GQA), the next power of two; 1 where each
+    /// Query heads of a group whose rows share a tile of that kernel (packed GQA), as the next power of two; 1 if each
     /// head has tiles of its own.
     pub fn heads_per_tile(&self) -> u32 {
         let packed = self.steps.iter().find_map(|step| match &step.params {
@@ -222,7 +229,7 @@ impl Plan {
         packed.unwrap_or(1)
     }
 
-    /// Bytes that a launch needs at [`Operands::workspace`], if the backend is not to use its own; 0 if it needs none.
+    /// Bytes that [`Operands::workspace`] must have, unless the backend is to use its own; 0 if none is needed.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
@@ -231,7 +238,7 @@ impl Plan {
         &self.steps
     }
 
-    /// Refuses to be launched by a backend of `here` on `operands`, if it cannot be.
+    /// Returns an error if a backend with capabilities `here` cannot launch this plan on `operands`.
     pub(crate) fn check(&self, here: &Capabilities, operands: &Operands) -> Result<(), Error> {
         if self.made_for != *here {
             let wrong = format!("it was made for {:?}", self.made_for);
@@ -245,7 +252,10 @@ impl Plan {
             return Ok(());
         }
         operands.check(self)?;
-        let is_hopper = |step: &Step| matches!(step.params, StepParams::HopperForward(..));
+        let is_hopper = |step: &Step| {
+            use StepParams::{HopperBackward, HopperForward};
+            matches!(step.params, HopperForward(..) | HopperBackward(..))
+        };
         match operands
             .misaligned_for_tma()
             .filter(|_| self.steps.iter().any(is_hopper))

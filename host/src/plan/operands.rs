@@ -1,13 +1,12 @@
-//! Where a problem's operands lie.
+//! Addresses of a problem's operands, and checks of them.
 
 use super::Plan;
 use crate::{Error, Lengths, Problem};
 
 /// Addresses of a problem's operands, in the memory of the backend that runs it.
 ///
-/// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand
-/// without elements is never read, whatever its address. Shapes are those of a dense problem; packed
-/// operands have batch 1.
+/// Each is the address of element `[0, 0, 0, 0]`, aligned to its element's size. An operand without elements is never
+/// read, whatever its address. Shapes are those of a dense problem; packed operands have batch 1.
 ///
 /// ```
 /// # use ferroflash::Operands;
@@ -27,23 +26,23 @@ pub struct Operands {
     /// o, `[batch, heads_q, seq_q, head_dim_v]`; written.
     pub o: u64,
     /// lse, f32 `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`, contiguous, in nats; written. `None`: it is
-    /// not wanted. Kernels of this version write it all the same on a GPU, to memory that the backend has for it.
+    /// not wanted; kernels of this version then still write it on a GPU, to memory of the backend.
     pub lse: Option<u64>,
-    /// The values of the problem's [`AlibiSlopes`](crate::AlibiSlopes), f32. `None`: the backend uses a copy of those
-    /// that the host knows, made at the first call with them.
+    /// The values of the problem's [`AlibiSlopes`](crate::AlibiSlopes), f32. `None`: the backend uses a copy of the
+    /// host's values, made at the first call with them.
     pub alibi_slopes: Option<u64>,
-    /// Running sums of the lengths of q, and of k and v, i32 `[batch + 1]` each. `None`: the backend uses a copy of
-    /// those that the host knows, made at the first call with them.
+    /// Running sums of the lengths of q, and of k and v, i32 `[batch + 1]` each. `None`: the backend uses a copy of the
+    /// host's values, made at the first call with them.
     pub cu_seqlens: Option<[u64; 2]>,
     /// Rows of k and v of each sequence that are used, i32 `[batch]`.
     pub seqused_kv: Option<u64>,
-    /// What the launch works in. `None`: the backend has its own.
+    /// Scratch memory of the launch. `None`: the backend's own.
     pub workspace: Option<Workspace>,
-    /// Those of a backward pass, in which o and lse are read.
+    /// Addresses of a backward pass, which reads o and lse.
     pub gradients: Option<GradientOperands>,
 }
 
-/// Addresses that a backward pass has beside [`Operands`]'s.
+/// Addresses that a backward pass has in addition to those of [`Operands`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GradientOperands {
@@ -60,7 +59,7 @@ pub struct GradientOperands {
 }
 
 impl GradientOperands {
-    /// Where d_o is read and the gradients are written, of a loss that does not depend on lse.
+    /// The addresses for a loss that does not depend on lse.
     pub const fn new(d_o: u64, dq: u64, dk: u64, dv: u64) -> Self {
         Self {
             d_o,
@@ -78,25 +77,25 @@ impl GradientOperands {
     }
 }
 
-/// Memory of the backend that launches work in.
+/// Scratch memory of a launch, in the memory of the backend that runs it.
 ///
-/// It is zeroed before it is first used; every launch that succeeds leaves it fit for the next, of any plan that needs no
-/// more ([`Plan::workspace_bytes`]). Two launches that may run at the same time must not share one.
+/// The caller zeroes it before its first use; every launch that succeeds leaves it fit for the next, of any plan that
+/// needs no more ([`Plan::workspace_bytes`]). Launches that may run at the same time must not share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
     /// A multiple of [`WORKSPACE_ALIGN_BYTES`].
     pub address: u64,
-    /// How much there is.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
 /// Alignment of a [`Workspace`].
 pub const WORKSPACE_ALIGN_BYTES: u64 = kernels_gpu::wgmma::scheduler::tile_list::Workspace::ALIGN;
 
-/// Alignment that the tensor copy engine of a Hopper GPU wants of q, k, v and o.
+/// Alignment of q, k, v and o that the tensor copy engine (TMA) of a Hopper GPU requires.
 pub(crate) const TMA_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
 
-/// Bytes of a slope and of a length.
+/// Bytes of a slope, a length, or an element of lse.
 const WORD_BYTES: u64 = 4;
 
 /// An operand whose address TMA cannot take.
@@ -107,7 +106,7 @@ pub(crate) struct Misaligned {
 }
 
 impl Misaligned {
-    /// Refuses to launch `plan`.
+    /// The error of launching `plan` on it.
     pub(super) fn refuse(&self, plan: &Plan) -> Error {
         let Self { operand, address } = *self;
         let kernel = plan.kernel_name();
@@ -120,7 +119,7 @@ impl Misaligned {
 }
 
 impl Operands {
-    /// Of a problem without arrays, whose lse is not wanted, to be run in the backend's own workspace.
+    /// The operands of a problem without arrays, whose lse is not wanted, in the backend's own workspace.
     pub const fn new(q: u64, k: u64, v: u64, o: u64) -> Self {
         Self {
             q,
@@ -172,10 +171,15 @@ impl Operands {
         self
     }
 
-    /// The operand that keeps TMA from reaching them all, if one does.
+    /// The first operand whose address TMA cannot take, if there is one.
     pub(crate) fn misaligned_for_tma(&self) -> Option<Misaligned> {
+        let GradientOperands {
+            d_o, dq, dk, dv, ..
+        } = self.gradients.unwrap_or_default();
+        let gradients = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
         self.tensors()
             .into_iter()
+            .chain(gradients)
             .find(|(_, address)| !address.is_multiple_of(TMA_ALIGN_BYTES))
             .map(|(operand, address)| Misaligned { operand, address })
     }
@@ -184,7 +188,7 @@ impl Operands {
         [("q", self.q), ("k", self.k), ("v", self.v), ("o", self.o)]
     }
 
-    /// Refuses addresses that cannot be those of `plan`'s operands.
+    /// Returns an error if an address cannot be that of one of `plan`'s operands.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), Error> {
         let problem = plan.problem();
         let elements = [problem.q(), problem.k(), problem.v(), problem.o()];
@@ -193,7 +197,7 @@ impl Operands {
                 check_address(name, address, spec.dtype.bytes() as u64)?;
             }
         }
-        // A backward pass may have keys and no query.
+        // A backward pass may have keys but no query, and then no lse.
         if let Some(lse) = self.lse.filter(|_| !problem.o().is_empty()) {
             check_address("lse", lse, WORD_BYTES)?;
         }
@@ -202,7 +206,7 @@ impl Operands {
         self.check_arrays(problem)
     }
 
-    /// Refuses a backward pass whose gradients cannot be where they are said to be.
+    /// Returns an error if an address that a backward pass needs is missing or impossible.
     fn check_gradients(&self, problem: &Problem) -> Result<(), Error> {
         let Some(specs) = problem.gradients() else {
             return Ok(());
@@ -239,7 +243,7 @@ impl Operands {
         }
     }
 
-    /// Refuses a workspace of less than `needed` bytes, or that cannot be where it is said to be.
+    /// Returns an error if a workspace is given that has less than `needed` bytes or an impossible address.
     fn check_workspace(&self, needed: usize) -> Result<(), Error> {
         match self.workspace {
             Some(Workspace { address, bytes }) if needed > 0 => {
@@ -258,7 +262,7 @@ impl Operands {
         }
     }
 
-    /// Refuses small arrays that are missing, or cannot be where they are said to be.
+    /// Returns an error if the address of a small array is missing or impossible.
     fn check_arrays(&self, problem: &Problem) -> Result<(), Error> {
         let cu_seqlens = |index: usize| self.cu_seqlens.map(|both| both[index]);
         let is_packed = problem.is_packed();
@@ -393,7 +397,7 @@ mod tests {
         assert_eq!(refusal(&used, |_| {}), missing("seqused_kv"));
         let slopes = ForwardOptions::new().alibi(AlibiSlopes::on_device(2, false));
         assert_eq!(refusal(&slopes, |_| {}), missing("alibi_slopes"));
-        // What the host knows may be left out.
+        // Arrays that the host knows need no address.
         let known = CuSeqlens::from_lengths([(4, 4), (5, 5)]).unwrap();
         let known = ForwardOptions::new()
             .cu_seqlens(known)

@@ -1,4 +1,4 @@
-//! The parameters of a launch: all that follows from the problem, and then the addresses.
+//! The parameters of a launch: first everything that follows from the problem, then the addresses.
 
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
@@ -12,7 +12,7 @@ use crate::problem::Score;
 use crate::spec::TensorSpec;
 use crate::{AlibiSlopes, Lengths, Problem};
 
-/// What every forward kernel is launched with for `problem`, without addresses.
+/// Parameters of every forward kernel for `problem`, without addresses.
 pub(crate) fn forward_params(problem: &Problem) -> ForwardParams {
     ForwardParams {
         attention: attention_params(problem),
@@ -21,7 +21,7 @@ pub(crate) fn forward_params(problem: &Problem) -> ForwardParams {
     }
 }
 
-/// What every kernel is launched with for `problem`, without addresses.
+/// Parameters for `problem` that the forward, dk/dv and dq kernels share, without addresses.
 pub(super) fn attention_params(problem: &Problem) -> AttentionParams {
     let (q, k, v) = (problem.q(), problem.k(), problem.v());
     let (seq_q, seq_kv) = (problem.seq_q(), problem.seq_kv());
@@ -72,8 +72,9 @@ fn score_params(score: &Score) -> ScoreParams {
     }
 }
 
-/// `scale`, or one of its sign whose quotient by `softcap`, which kernels multiply `q · k` by, is finite: a product of 0
-/// must not meet ∞, and any other is so far beyond the cap that half of f32's range is as good as its end.
+/// `scale`, if `scale / softcap`, the factor that kernels multiply `q · k` by, is finite; else a scale of the same sign
+/// for which it is about `f32::MAX / 2`. An infinite factor would turn a product of 0 into NaN; any other product is so
+/// far beyond the cap that half of f32's range gives the same score.
 fn finite_over(scale: f32, softcap: f32) -> f32 {
     match (scale / softcap).is_finite() {
         true => scale,
@@ -101,7 +102,7 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
-    /// Those of the addresses in `operands` that `problem` has an array for; kernels read every array they are given.
+    /// The addresses in `operands` of arrays that `problem` has; others are dropped, as kernels read every array given.
     pub fn given(problem: &Problem, operands: &Operands) -> Self {
         Self {
             cu_seqlens: operands.cu_seqlens.filter(|_| problem.is_packed()),
@@ -119,7 +120,7 @@ impl Arrays {
     }
 }
 
-/// `params` with addresses; that of lse is where kernels write it, wanted or not.
+/// `params` with addresses. `lse_address` is needed even if lse is not wanted, since kernels always write it.
 pub(crate) fn bind_forward(
     params: &ForwardParams,
     operands: &Operands,
@@ -147,7 +148,7 @@ pub(super) fn bind_attention(
     attention.score.alibi_slopes = address(arrays.alibi_slopes);
 }
 
-/// `params` with addresses, which are those of small arrays alone: the kernel reads no operands.
+/// `params` with the addresses of the length arrays and the workspace: the kernel reads no operands.
 pub(crate) fn bind_tile_list(
     params: &TileListParams,
     arrays: &Arrays,

@@ -1,5 +1,4 @@
-//! Choosing a kernel, in steps that tests can see: which variants are *eligible* for a problem, and
-//! which of them is *preferred*.
+//! Choice of a kernel, in steps that tests can observe: which variants are *eligible*, and which one is *preferred*.
 
 use std::cmp::Reverse;
 
@@ -14,13 +13,13 @@ use super::params::forward_params;
 use super::{Capabilities, GpuCapabilities};
 use crate::{Error, Lengths, Problem, Variant};
 
-/// What is to be run, and where.
+/// A problem, and the capabilities of the backend that is to run it.
 pub(super) struct Question<'a> {
     problem: &'a Problem,
     here: &'a Capabilities,
-    /// Without addresses.
+    /// Parameters of a forward kernel, without addresses.
     params: ForwardParams,
-    /// An operand that keeps TMA from reaching them.
+    /// An operand whose address TMA cannot take, if there is one.
     misaligned: Option<Misaligned>,
 }
 
@@ -38,7 +37,17 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// The parameters of a forward kernel that runs it, without addresses.
+    /// Refuses addresses that TMA cannot reach.
+    fn check_aligned(&self) -> Result<(), String> {
+        match self.misaligned {
+            None => Ok(()),
+            Some(Misaligned { operand, address }) => Err(format!(
+                "TMA cannot reach {operand}: address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}"
+            )),
+        }
+    }
+
+    /// The parameters of a forward kernel for the problem, without addresses.
     pub fn params(&self) -> &ForwardParams {
         &self.params
     }
@@ -67,9 +76,9 @@ pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<Stri
     })
 }
 
-/// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits. Of two that waste as
-/// little, the first in the table that can run: a smaller tile follows the one it stands in for where shared memory is
-/// short.
+/// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits. Among equals, the
+/// first in the table that can run: the table lists the smaller tile that replaces a larger one, where shared memory is
+/// short, behind it.
 ///
 /// # Errors
 /// Why there is none.
@@ -93,12 +102,12 @@ pub(super) struct Kernel {
 /// How a kernel runs a problem.
 #[derive(Debug)]
 pub(super) enum How {
-    /// By the parameters of every forward kernel alone.
+    /// With the parameters of every forward kernel alone.
     Plain,
-    /// By those and what TMA is told.
+    /// With those and the launch data of a Hopper kernel.
     Hopper(Box<HopperForward>),
-    /// A backward pass, by several kernels.
-    Backward(BackwardKernels),
+    /// A backward pass, with several kernels.
+    Backward(Box<BackwardKernels>),
     /// There is nothing to compute.
     NotAtAll,
 }
@@ -111,12 +120,11 @@ fn find_kernel(
 ) -> Result<Kernel, String> {
     let problem = asked.problem;
     if problem.gradients().is_some() {
-        return find_backward(family, problem, gpu);
+        return find_backward(family, asked, gpu);
     }
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
-    // Kernels that take tensor maps are made for sequences that are all alike, or for such that may differ; the others
-    // take both.
+    // Kernels that take tensor maps are compiled either for equal lengths or for varlen; the others take both.
     let may_differ = !matches!(problem.lengths(), Lengths::Dense);
     let takes_lengths = |config: &WgmmaConfig| config.varlen == may_differ;
     let of_dtype = INSTANCES
@@ -131,7 +139,7 @@ fn find_kernel(
     let mut candidates: Vec<_> = wide_enough
         .map(|instance| (waste(instance, problem), instance))
         .collect();
-    // Stable: of two that waste as little, the first in the table.
+    // A stable sort: among equals, the first in the table stays first.
     candidates.sort_by_key(|(waste, _)| *waste);
     let mut refusal = None;
     for (_, instance) in candidates {
@@ -148,20 +156,24 @@ fn find_kernel(
 /// The kernels of `family` for a backward pass.
 fn find_backward(
     family: Family,
-    problem: &Problem,
+    asked: &Question<'_>,
     gpu: &GpuCapabilities,
 ) -> Result<Kernel, String> {
+    let problem = asked.problem;
     let kernels = BackwardKernels::find(family, problem, gpu)?;
+    if kernels.maps.is_some() {
+        asked.check_aligned()?;
+    }
     Ok(Kernel {
         instance: kernels.keys,
         how: match problem.is_empty() {
             true => How::NotAtAll,
-            false => How::Backward(kernels),
+            false => How::Backward(Box::new(kernels)),
         },
     })
 }
 
-/// How `instance` runs the problem, or why its shape, strides or addresses keep it from that.
+/// How `instance` runs the problem, or why the problem's shape, strides or addresses prevent it.
 fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
     if asked.problem.is_empty() {
         return Ok(How::NotAtAll);
@@ -169,27 +181,23 @@ fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
     let Some(config) = instance.wgmma() else {
         return Ok(How::Plain);
     };
-    if let Some(Misaligned { operand, address }) = asked.misaligned {
-        return Err(format!(
-            "TMA cannot reach {operand}: address {address:#x} is not a multiple of {TMA_ALIGN_BYTES}"
-        ));
-    }
+    asked.check_aligned()?;
     let hopper = HopperForward::new(asked.problem, &asked.params, config)?;
     Ok(How::Hopper(Box::new(hopper)))
 }
 
-/// Orders kernels for a problem: by padded head_dim, padded head_dim_v, whether the sequences are shorter than
-/// the kernel is made for, and how short they may be, from the longest on.
+/// Sort key of kernels for a problem: padded head_dim, padded head_dim_v, whether the problem has fewer rows than the
+/// kernel's `min_rows`, and `min_rows`, largest first.
 type Waste = (u32, u32, bool, Reverse<u32>);
 
-/// The place of `instance` among the kernels for `problem`: the least padding first; of two for the same head_dim the one
+/// The sort key of `instance` among the kernels for `problem`: least padding first; for the same head_dims, the kernel
 /// made for this many rows.
 fn waste(instance: &Instance, problem: &Problem) -> Waste {
     let Some(config) = instance.wgmma() else {
         return (instance.head_dim, 0, false, Reverse(0));
     };
     let is_too_short = || {
-        // Rows of a head, or of the heads that share its tiles.
+        // Query rows of one head, or of all heads that share its tiles.
         let heads = pack_gqa(problem, config).heads() as usize;
         problem.seq_q() * heads < config.min_rows as usize
     };
@@ -198,11 +206,11 @@ fn waste(instance: &Instance, problem: &Problem) -> Waste {
     (config.head_dim, config.head_dim_v, too_short, min_rows)
 }
 
-/// What a problem is run by.
+/// The variant chosen for a problem, and its kernel.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub variant: Variant,
-    /// The kernel, where the variant is a family of them.
+    /// The kernel, if the variant is a kernel family.
     pub kernel: Option<Kernel>,
 }
 
@@ -226,7 +234,7 @@ pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Opti
     fit(variant, &Question::new(problem, here, None)).err()
 }
 
-/// What can run the problem here, the preferred one first, each found when it is asked for.
+/// The choices that can run the problem here, the preferred one first, computed lazily.
 fn in_order(asked: &Question<'_>) -> impl Iterator<Item = Choice> {
     Variant::all().filter_map(|variant| fit(variant, asked).ok())
 }
@@ -243,10 +251,10 @@ pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
     in_order(&asked).next().map(|choice| choice.variant)
 }
 
-/// What will run: the forced variant, else the preferred one.
+/// The choice that will run: the forced variant, else the preferred one.
 ///
 /// # Errors
-/// [`Error::Argument`] saying why the forced variant, or every variant, is out of the question.
+/// [`Error::Argument`] saying why the forced variant, or every variant, cannot run.
 pub(super) fn choose(asked: &Question<'_>) -> Result<Choice, Error> {
     if let Some(forced) = asked.problem.force() {
         return fit(forced, asked).map_err(|reason| {

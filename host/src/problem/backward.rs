@@ -23,8 +23,8 @@ pub struct BackwardOptions {
     pub forward: ForwardOptions,
     /// Whether two runs must give the same bits. If not, the order in which dq is summed may differ between runs.
     pub deterministic: bool,
-    /// Bytes of workspace that a kernel may need beyond those that grow with the rows of q; kernels that need more are
-    /// not run.
+    /// How many bytes of workspace kernels may ask for beyond a few for each row of q; kernels that need more are not run. In
+    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; without them scores are computed twice.
     pub workspace_limit_bytes: usize,
 }
 

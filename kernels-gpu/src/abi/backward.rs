@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::tensor::DeviceAddress;
 use super::{AttentionParams, TensorArg};
 
-/// The two terms of a row that the gradients of its scores need: f32 arrays in the order of lse,
+/// Terms of a row that the gradients of its scores need: f32 arrays in the order of lse,
 /// `[batch, heads_q, seq_q]`, varlen `[heads_q, total_q]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -14,6 +14,9 @@ pub struct RowTerms {
     pub lse_log2: u64,
     /// Device address of `delta = Σ_c d_o · o − d_lse`.
     pub delta: u64,
+    /// Device address of the largest |d_o| of the row that is finite, from which kernels that round dS to f16 take its
+    /// exponent. `None` for other dtypes.
+    pub largest_d_o: Option<DeviceAddress>,
 }
 
 /// Parameters of the kernel that computes [`RowTerms`] for every row of o.
@@ -33,6 +36,10 @@ pub struct DeltaParams {
     pub heads: u32,
     pub seq: u32,
     pub dim: u32,
+    /// Set to 0, if there is one: where dq is to be added up ([`BackwardParams::dq_sums`]).
+    pub dq_sums: Option<DeviceAddress>,
+    /// How many bytes, a multiple of 16.
+    pub dq_sums_bytes: u64,
 }
 
 /// Parameters of the kernels that compute dq, dk and dv. With `p` a probability, `dz = p · (d_o · v − delta)` and `dx`
@@ -48,4 +55,7 @@ pub struct BackwardParams {
     pub dk: TensorArg,
     pub dv: TensorArg,
     pub terms: RowTerms,
+    /// Where kernels that keep keys add up dq in f32, laid out by [`DqSums`](crate::tile::dq_sums::DqSums). `None` where
+    /// another kernel computes dq.
+    pub dq_sums: Option<DeviceAddress>,
 }

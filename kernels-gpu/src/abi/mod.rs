@@ -45,11 +45,13 @@ mod tests {
         assert_eq!(size_of::<ForwardParams>(), 264);
         assert_eq!(offset_of!(DeltaParams, lse), 80);
         assert_eq!(offset_of!(DeltaParams, terms), 96);
-        assert_eq!(offset_of!(DeltaParams, dim), 124);
-        assert_eq!(size_of::<DeltaParams>(), 128);
+        assert_eq!(offset_of!(DeltaParams, dim), 132);
+        assert_eq!(offset_of!(DeltaParams, dq_sums_bytes), 144);
+        assert_eq!(size_of::<DeltaParams>(), 152);
         assert_eq!(offset_of!(BackwardParams, d_o), 216);
         assert_eq!(offset_of!(BackwardParams, terms), 376);
-        assert_eq!(size_of::<BackwardParams>(), 392);
+        assert_eq!(offset_of!(BackwardParams, dq_sums), 400);
+        assert_eq!(size_of::<BackwardParams>(), 408);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

@@ -1,3 +1,5 @@
 //! The parts of the backward pass that do not depend on how a kernel multiplies.
 
 pub mod delta;
+pub mod round;
+pub mod side;

@@ -1,4 +1,4 @@
-//! What a block may use of a GPU, each number once (CUDA C++ Programming Guide, "Technical Specifications").
+//! A block's limits on each GPU, every number once (CUDA C++ Programming Guide, "Technical Specifications").
 
 /// Registers of an SM.
 pub const SM_REGISTERS: u32 = 64 * 1024;

@@ -3,7 +3,9 @@
 
 pub mod limits;
 pub mod mma;
+pub mod mma_backward;
 pub mod simt;
 pub mod tile_list;
 pub mod warp_per_row;
 pub mod wgmma;
+pub mod wgmma_backward;

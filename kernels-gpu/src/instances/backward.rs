@@ -1,6 +1,8 @@
 //! The backward kernels: in a table of their own, as a backward pass takes several.
 
+use super::wgmma_backward::INSTANCES as WGMMA;
 use super::{Arch, Family, Instance, KernelConfig, Operation};
+use crate::config::mma_backward::{self, MmaBackwardConfig};
 use crate::config::simt::{self, SimtConfig};
 use crate::dtype::DType;
 
@@ -85,7 +87,7 @@ macro_rules! simt_kernel {
             unsafe {
                 crate::simt::backward::<
                     Kernel,
-                    crate::simt::$side,
+                    crate::backward::side::$side,
                     { $config.thread_rows },
                     { $config.output_cols() },
                 >(&params)
@@ -103,12 +105,139 @@ simt_instances! {
     fa_bwd_dkdv_simt_sm80_f32_hd256_smem99k, fa_bwd_dq_simt_sm80_f32_hd256_smem99k = simt::BACKWARD_HD256_SMEM99K;
 }
 
+/// The row of a 16-bit kernel.
+const fn mma(
+    name: &'static str,
+    dtype: DType,
+    operation: Operation,
+    config: &'static MmaBackwardConfig,
+) -> Instance {
+    Instance {
+        name,
+        family: Family::Mma,
+        arch: Arch::Sm80,
+        dtype,
+        head_dim: config.head_dim as u32,
+        block_m: config.block_m as u32,
+        block_n: config.block_n as u32,
+        threads: config.threads(),
+        cluster: 1,
+        shared_bytes: config.shared_bytes(),
+        operation,
+        config: KernelConfig::MmaBackward(config),
+    }
+}
+
+/// Threads of a block of the kernel that rounds dq, and rows of dq that it takes at a time: 16 a warp.
+const ROUND_THREADS: u32 = 128;
+const ROUND_ROWS: u32 = ROUND_THREADS / 32 * 16;
+
+/// The row of a kernel that rounds dq.
+const fn round(name: &'static str, dtype: DType) -> Instance {
+    Instance {
+        family: Family::Mma,
+        block_m: ROUND_ROWS,
+        threads: ROUND_THREADS,
+        operation: Operation::BackwardRound,
+        ..delta(name, dtype)
+    }
+}
+
+macro_rules! round_instances {
+    ($($name:ident = $dtype:ident;)*) => {
+        $(
+            /// dq of the sums that a fused kernel added up.
+            ///
+            /// # Safety
+            /// `params` describes live allocations that hold every element it can address.
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+            #[cuda_std::launch_bounds(ROUND_THREADS)]
+            #[cuda_std::kernel]
+            pub unsafe fn $name(params: crate::abi::BackwardParams) {
+                // SAFETY: forwarded to the launch.
+                unsafe { crate::backward::round::round::<cuda_std::half::$dtype>(&params) }
+            }
+        )*
+
+        const ROUND: &[Instance] = &[$(round(stringify!($name), DType::$dtype)),*];
+    };
+}
+
+round_instances! {
+    fa_bwd_round_mma_sm80_f16 = F16;
+    fa_bwd_round_mma_sm80_bf16 = Bf16;
+}
+
+macro_rules! mma_instances {
+    ($($keys:ident, $queries:ident, $fused:ident = $dtype:ident $config:path;)*) => {
+        $(
+            mma_kernel!($keys, $dtype, KeepKeys, false, $config, "dk and dv.");
+            mma_kernel!($queries, $dtype, KeepQueries, false, $config, "dq.");
+            mma_kernel!($fused, $dtype, KeepKeys, true, $config, "dk and dv, and dq added up in f32.");
+        )*
+
+        const MMA: &[Instance] = &[$(
+            mma(stringify!($keys), DType::$dtype, Operation::BackwardKeys, &$config),
+            mma(stringify!($queries), DType::$dtype, Operation::BackwardQueries, &$config),
+            mma(stringify!($fused), DType::$dtype, Operation::BackwardFused, &$config),
+        )*];
+    };
+}
+
+macro_rules! mma_kernel {
+    ($name:ident, $dtype:ident, $side:ident, $adds_dq:literal, $config:path, $doc:literal) => {
+        #[doc = $doc]
+        ///
+        /// # Safety
+        /// `params` describes live allocations that hold every element it can address.
+        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+        #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
+        #[cuda_std::kernel]
+        pub unsafe fn $name(params: crate::abi::BackwardParams) {
+            const CONFIG: MmaBackwardConfig = $config;
+            struct Kernel;
+            impl crate::mma::MmaBackwardKernel for Kernel {
+                const CONFIG: MmaBackwardConfig = CONFIG;
+                const ADDS_DQ: bool = $adds_dq;
+                type Element = cuda_std::half::$dtype;
+                type Side = crate::backward::side::$side;
+            }
+            // SAFETY: forwarded to the launch.
+            unsafe {
+                crate::mma::backward::<
+                    Kernel,
+                    { CONFIG.scores().lane_rows() },
+                    { CONFIG.scores().lane_cols() },
+                    { CONFIG.output().lane_rows() },
+                    { CONFIG.output().lane_cols() },
+                    { CONFIG.dq().lane_rows() },
+                    { CONFIG.dq().lane_cols() },
+                >(&params)
+            }
+        }
+    };
+}
+
+mma_instances! {
+    fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64, fa_bwd_fused_mma_sm80_bf16_hd64 = Bf16 mma_backward::HD64;
+    fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128, fa_bwd_fused_mma_sm80_bf16_hd128 = Bf16 mma_backward::HD128;
+    fa_bwd_dkdv_mma_sm80_bf16_hd128_smem99k, fa_bwd_dq_mma_sm80_bf16_hd128_smem99k, fa_bwd_fused_mma_sm80_bf16_hd128_smem99k = Bf16 mma_backward::HD128_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256, fa_bwd_fused_mma_sm80_bf16_hd256 = Bf16 mma_backward::HD256;
+    fa_bwd_dkdv_mma_sm80_bf16_hd256_smem99k, fa_bwd_dq_mma_sm80_bf16_hd256_smem99k, fa_bwd_fused_mma_sm80_bf16_hd256_smem99k = Bf16 mma_backward::HD256_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64, fa_bwd_fused_mma_sm80_f16_hd64 = F16 mma_backward::HD64;
+    fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128, fa_bwd_fused_mma_sm80_f16_hd128 = F16 mma_backward::HD128;
+    fa_bwd_dkdv_mma_sm80_f16_hd128_smem99k, fa_bwd_dq_mma_sm80_f16_hd128_smem99k, fa_bwd_fused_mma_sm80_f16_hd128_smem99k = F16 mma_backward::HD128_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256, fa_bwd_fused_mma_sm80_f16_hd256 = F16 mma_backward::HD256;
+    fa_bwd_dkdv_mma_sm80_f16_hd256_smem99k, fa_bwd_dq_mma_sm80_f16_hd256_smem99k, fa_bwd_fused_mma_sm80_f16_hd256_smem99k = F16 mma_backward::HD256_SMEM99K;
+}
+
 /// Every kernel of the backward pass.
-const TABLES: [&[Instance]; 2] = [DELTA, SIMT];
+const TABLES: [&[Instance]; 5] = [DELTA, SIMT, MMA, ROUND, WGMMA];
 
 /// Every kernel of the backward pass; of two that differ in nothing a problem asks for, the preferred one first.
 pub const BACKWARD: &[Instance] = &{
-    let mut all = [delta("", DType::F32); TABLES[0].len() + TABLES[1].len()];
+    let mut all =
+        [delta("", DType::F32); DELTA.len() + SIMT.len() + MMA.len() + ROUND.len() + WGMMA.len()];
     let (mut table, mut next) = (0, 0);
     while table < TABLES.len() {
         let mut row = 0;

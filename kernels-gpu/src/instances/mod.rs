@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_delta`; `merge`; `tile_list`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`; `merge`; `tile_list`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -27,6 +27,7 @@ mod mma;
 mod simt;
 mod tile_list;
 mod wgmma;
+mod wgmma_backward;
 
 pub use backward::BACKWARD;
 pub use merge::MERGE;
@@ -34,9 +35,11 @@ pub use tile_list::TILE_LIST;
 
 use crate::config::limits::SM86_SHARED_BYTES;
 use crate::config::mma::MmaConfig;
+use crate::config::mma_backward::MmaBackwardConfig;
 use crate::config::simt::SimtConfig;
 use crate::config::warp_per_row;
 use crate::config::wgmma::WgmmaConfig;
+use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::dtype::DType;
 
 /// Oldest architecture a kernel's PTX runs on. `Sm90a` runs on Hopper only.
@@ -102,7 +105,7 @@ pub struct Instance {
     pub cluster: u32,
     /// Dynamic shared memory of a launch.
     pub shared_bytes: u32,
-    /// What it computes.
+    /// The operation it performs.
     pub operation: Operation,
     /// Its tile shape.
     pub config: KernelConfig,
@@ -136,17 +139,21 @@ impl Instance {
     }
 }
 
-/// What a kernel computes.
+/// The operation that a kernel performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// o and lse of q, k and v.
     Forward,
-    /// What the backward pass needs of each row: lse in bits, and delta.
+    /// The terms that the backward pass needs of each row: lse in bits, and delta.
     BackwardDelta,
     /// dk and dv.
     BackwardKeys,
     /// dq.
     BackwardQueries,
+    /// dk and dv, and dq added up in f32.
+    BackwardFused,
+    /// dq, of those sums.
+    BackwardRound,
     /// o and lse from those for parts of the keys.
     Merge,
     /// The list of a varlen launch's tiles.
@@ -156,13 +163,15 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What it is called in the names of kernels.
+    /// Its name in the names of kernels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forward => "fwd",
             Self::BackwardDelta => "bwd_delta",
             Self::BackwardKeys => "bwd_dkdv",
             Self::BackwardQueries => "bwd_dq",
+            Self::BackwardFused => "bwd_fused",
+            Self::BackwardRound => "bwd_round",
             Self::Merge => "merge",
             Self::TileList => "tile_list",
             Self::Insight => "insight",
@@ -175,7 +184,9 @@ impl Operation {
 pub enum KernelConfig {
     Simt(&'static SimtConfig),
     Mma(&'static MmaConfig),
+    MmaBackward(&'static MmaBackwardConfig),
     Wgmma(&'static WgmmaConfig),
+    WgmmaBackward(&'static WgmmaBackwardConfig),
     /// None that a host computes with.
     Fixed,
 }

@@ -1,4 +1,4 @@
-//! What the main loop asks for once a block of keys or less: copies, masks, and how scores are transformed.
+//! Parts of the main loop that run once a block of keys or less: copies, masks, and how scores are transformed.
 //!
 //! None of it is kept in registers from one block to the next. Numbers of the tile come from its [`SmemTileInfo`] and those of
 //! the launch from the parameters, by [`reload`].
@@ -52,7 +52,7 @@ pub struct TileContext<'a> {
     pub end: u32,
 }
 
-/// What a warp's rows see of a block of keys.
+/// The part of a block of keys that a warp's rows see.
 #[derive(Clone, Copy, Default)]
 pub struct WarpView {
     /// Not all of it.
@@ -85,7 +85,7 @@ impl<'a> TileContext<'a> {
             let source = Source::new(operand, address, sequence.seq_kv, dims);
             HeadKv {
                 address,
-                plain: source.has_plain_rows(config),
+                plain: source.has_plain_rows(config.into()),
             }
         };
         // SAFETY: branches on numbers that are known to be the same in all lanes do not diverge.
@@ -180,9 +180,17 @@ impl<'a> TileContext<'a> {
             params.attention.head_dim,
         );
         let block_m = config.block_m() as u32;
-        let plain = q_gmem.has_plain_rows(config);
+        let plain = q_gmem.has_plain_rows(config.into());
         // SAFETY: the tile has room.
-        unsafe { q_gmem.copy(config, self.q_smem, coord.m_block * block_m, block_m, plain) };
+        unsafe {
+            q_gmem.copy(
+                config.into(),
+                self.q_smem,
+                coord.m_block * block_m,
+                block_m,
+                plain,
+            )
+        };
         commit_group();
     }
 
@@ -213,8 +221,8 @@ impl<'a> TileContext<'a> {
         let v_smem = k_smem + config.operand_bytes();
         // SAFETY: the stage has room.
         unsafe {
-            k_gmem.copy(config, k_smem, key_begin, block_n, k.plain);
-            v_gmem.copy(config, v_smem, key_begin, block_n, v.plain);
+            k_gmem.copy(config.into(), k_smem, key_begin, block_n, k.plain);
+            v_gmem.copy(config.into(), v_smem, key_begin, block_n, v.plain);
         }
         commit_group();
     }
@@ -239,7 +247,7 @@ impl<'a> TileContext<'a> {
         }
     }
 
-    /// What this warp's rows see of a block.
+    /// The part of a block that this warp's rows see.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.

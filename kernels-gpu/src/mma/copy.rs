@@ -12,14 +12,32 @@ use crate::units::HALF_BYTES;
 /// One head of an operand in global memory.
 pub type Source = source::Source<HALF_BYTES>;
 
+/// Rows of shared memory, and how many threads fill them.
+#[derive(Clone, Copy)]
+pub struct RowShape {
+    /// Columns.
+    pub head_dim: usize,
+    pub threads: u32,
+}
+
+impl From<MmaConfig> for RowShape {
+    #[inline(always)]
+    fn from(config: MmaConfig) -> Self {
+        Self {
+            head_dim: config.head_dim,
+            threads: config.threads(),
+        }
+    }
+}
+
 impl Source {
     /// Whether every vec16 of a tile's rows is a vec16 of the operand's.
     #[inline(always)]
-    pub fn has_plain_rows(&self, config: MmaConfig) -> bool {
-        self.is_vec16 && self.dims == config.head_dim as u32
+    pub fn has_plain_rows(&self, shape: RowShape) -> bool {
+        self.is_vec16 && self.dims == shape.head_dim as u32
     }
 
-    /// Starts copying `row_count` rows from `row_begin` to the tile at `tile_smem`, which has `config.head_dim` columns. The
+    /// Starts copying `row_count` rows from `row_begin` to the tile at `tile_smem`, which has `shape.head_dim` columns. The
     /// block shares the work: lanes that are neighbours copy a line, or half of one, and step over rows and lines.
     ///
     /// Rows that are not aligned are copied at once, element by element. `plain` is [`Source::has_plain_rows`].
@@ -29,16 +47,16 @@ impl Source {
     #[inline(always)]
     pub unsafe fn copy(
         &self,
-        config: MmaConfig,
+        shape: RowShape,
         tile_smem: u32,
         row_begin: u32,
         row_count: u32,
         plain: bool,
     ) {
-        let head_dim = config.head_dim;
+        let head_dim = shape.head_dim;
         let lanes = MmaConfig::copy_lanes(head_dim);
         let line_parts = row_vec16s(head_dim) as u32 / lanes;
-        let rows_per_step = config.threads() / lanes;
+        let rows_per_step = shape.threads / lanes;
         // Not kept in registers from one call to the next.
         let thread = black_box(thread_idx_x());
         let (row, vec16) = (thread / lanes, thread % lanes);

@@ -1,4 +1,4 @@
-//! What the kernel has to know about an element type beyond how to convert and multiply it.
+//! Properties of an element type beyond how to convert and multiply it.
 
 use cuda_std::half::{Bf16, F16, Half};
 use cuda_std::mma_sync::MmaSync;

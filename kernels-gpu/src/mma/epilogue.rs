@@ -25,7 +25,7 @@ pub struct Destination<'a> {
     pub row_begin: u32,
     /// Shared memory for the warp's rows, which nobody else uses.
     pub o_smem: u32,
-    /// What is known about non-finite values that the tile's rows see, if that was looked for.
+    /// Record of the non-finite values that the tile's rows see, if they were looked for.
     pub non_finite: Option<NonFiniteMask>,
     /// First row of the warp in the tile, which the mask is indexed with.
     pub tile_row: u32,

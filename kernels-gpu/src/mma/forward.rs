@@ -96,14 +96,14 @@ impl Attempt {
         is_exact: false,
     };
 
-    /// What to try where this one has overflowed. For f16, whose probabilities overflow at 2¹⁶ times the maximum's, first
+    /// The attempt after one that overflowed. For f16, whose probabilities overflow at 2¹⁶ times the maximum's, first
     /// the fast path once more with each block's scores checked; then the exact path: the online softmax, and V without its
     /// non-finite elements. What overflows there does so because of the inputs.
     #[inline(always)]
     fn after_overflow<E: Element>(self) -> Self {
         Self {
             is_checked: true,
-            // What overflows bf16 overflows f32's sums too, so that checking scores finds nothing new.
+            // A value that overflows bf16 overflows f32's sums too, so that checking scores finds nothing new.
             is_exact: self.is_checked || E::LARGEST_EXPONENT.is_none(),
         }
     }

@@ -28,8 +28,10 @@ pub struct LaneAddress {
 }
 
 impl LaneAddress {
+    /// The lane names vec16 `vec16` of row `row`, for row block 0 and vec16 pair 0. Pairs that are named later must differ from
+    /// the first in bits that are 0 in it.
     #[inline(always)]
-    fn new(tile: u32, head_dim: usize, (row, vec16): (u32, u32)) -> Self {
+    pub fn new(tile: u32, head_dim: usize, (row, vec16): (u32, u32)) -> Self {
         Self {
             base: tile + offset(head_dim, row, vec16),
             window: window_bytes(head_dim),

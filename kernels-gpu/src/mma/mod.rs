@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `forward.rs` | forward: the FlashAttention-2 loop, and the attempts at a tile |
+//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, and both at once |
 //! | `context.rs`, `tile_info.rs` | the tile of queries that a block works on, kept in shared memory |
 //! | `kv_loader.rs` | the pipeline that K and V arrive through |
 //! | `gemm.rs` | the two matrix products of a block of keys |
@@ -17,6 +18,7 @@
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod accumulator;
+mod backward;
 mod context;
 mod copy;
 mod element;
@@ -29,6 +31,7 @@ mod tile_info;
 
 use crate::config::mma::MmaConfig;
 
+pub use backward::{MmaBackwardKernel, backward};
 pub use element::Element;
 pub use forward::forward;
 

@@ -1,7 +1,7 @@
 //! Taking the non-finite elements out of V, and putting into the output what they would have made of it. Why, and how the
 //! Hopper kernels do it: [`crate::tile::non_finite`].
 //!
-//! What is recorded for the eight columns of a vec16 is a word with four bits a column: [`PLUS`], [`MINUS`], [`NAN`].
+//! The record of the eight columns of a vec16 is a word with four bits a column: [`PLUS`], [`MINUS`], [`NAN`].
 
 use cuda_std::half::SIGN;
 use cuda_std::shared;
@@ -22,7 +22,7 @@ const NAN: u32 = 4;
 /// Bits of a record for each column.
 const COLUMN_BITS: u32 = 4;
 
-/// What a tile's rows see: one word for each row and vec16, then a row of words for keys that all rows see.
+/// Record of what a tile's rows see: one word for each row and vec16, then a row of words for keys that all rows see.
 #[derive(Clone, Copy)]
 pub struct NonFiniteMask {
     /// In shared memory.

@@ -1,4 +1,4 @@
-//! What the tile at hand is, kept in shared memory.
+//! The coordinates of the present tile, kept in shared memory.
 //!
 //! The main loop has hardly a register to spare, and these numbers are needed once a block of keys or less: they are
 //! written once a tile and read where they are needed.

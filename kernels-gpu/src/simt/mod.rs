@@ -27,7 +27,7 @@ mod stages;
 use crate::config::simt::SimtConfig;
 use crate::tile::row_state::RowState;
 
-pub use backward::{KeepKeys, KeepQueries, backward};
+pub use backward::backward;
 pub use forward::forward;
 
 const LANES: usize = SimtConfig::LANES_PER_ROW;

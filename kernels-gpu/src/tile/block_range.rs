@@ -24,6 +24,14 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
+    /// No block.
+    pub const EMPTY: Self = Self {
+        begin: 0,
+        end: 0,
+        full_first: i32::MAX,
+        full_last: -1,
+    };
+
     /// The blocks of `block_n` keys that rows `row_begin..row_end` (not empty) can see.
     #[inline(always)]
     pub fn new(row_begin: u32, row_end: u32, band: Band, seq_kv: u32, block_n: u32) -> Self {

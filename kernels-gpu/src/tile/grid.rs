@@ -44,6 +44,13 @@ impl TileGrid {
         }
     }
 
+    /// The number of tile `coord`, one of the launch.
+    #[inline(always)]
+    pub fn index(&self, coord: BlockCoord) -> u64 {
+        let sequence = coord.batch as u64 * self.heads as u64 + coord.head as u64;
+        sequence * self.m_blocks as u64 + (self.m_blocks - 1 - coord.m_block) as u64
+    }
+
     /// Blocks to launch: one a tile, up to the largest one-dimensional grid.
     pub fn grid(&self) -> u32 {
         self.count.min(i32::MAX as u64) as u32
@@ -78,6 +85,7 @@ mod tests {
         let mut seen = [[[false; 4]; 3]; 2];
         for index in 0..list.count {
             let tile = list.get(index);
+            assert_eq!(list.index(tile), index);
             let slot = &mut seen[tile.batch as usize][tile.head as usize][tile.m_block as usize];
             assert!(!core::mem::replace(slot, true));
         }

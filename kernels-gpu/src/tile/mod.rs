@@ -2,6 +2,7 @@
 //! tile of queries sees, which tile a block works on, and the running softmax.
 
 pub mod block_range;
+pub mod dq_sums;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;
 pub mod grid;

@@ -1,4 +1,5 @@
-//! Forward attention on Hopper: TMA, `wgmma` and warp specialisation (after FlashAttention-3, Shah et al. 2024).
+//! Attention on Hopper: TMA, `wgmma` and warp specialisation (after FlashAttention-3, Shah et al. 2024). This page is about
+//! the forward pass; the backward pass has its own (`backward/mod.rs`).
 //!
 //! | who | does |
 //! |---|---|
@@ -33,6 +34,8 @@ pub mod pack_gqa;
 pub mod scheduler;
 pub mod tensor_map;
 
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub(crate) mod backward;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 mod barriers;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]

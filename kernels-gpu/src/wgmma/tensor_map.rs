@@ -8,7 +8,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::pack_gqa::PackGqa;
-use crate::abi::{ForwardParams, TensorArg};
+use crate::abi::{BackwardParams, ForwardParams, TensorArg};
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS, WgmmaConfig};
 use crate::units::HALF_BYTES;
 
@@ -24,6 +24,8 @@ pub mod parameter {
     pub const K: u32 = 2;
     pub const V: u32 = 3;
     pub const O: u32 = 4;
+    /// In place of o, in the backward pass.
+    pub const D_O: u32 = 4;
 }
 
 /// Most dimensions of a tensor map.
@@ -116,6 +118,49 @@ impl ForwardMaps {
             k: keys("k", &params.k, d)?,
             v: keys("v", &params.v, d_v)?,
             o: rows("o", &forward.o, d_v)?,
+        })
+    }
+}
+
+/// The tensor maps of a backward launch, in the order of the kernel's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardMaps {
+    pub q: TensorMapSpec,
+    pub k: TensorMapSpec,
+    pub v: TensorMapSpec,
+    pub d_o: TensorMapSpec,
+}
+
+impl BackwardMaps {
+    /// The maps for `backward`, whose boxes are 64 rows of one head.
+    ///
+    /// Gradients are written without TMA, but are held to the same.
+    pub fn new(backward: &BackwardParams) -> Result<Self, Refusal> {
+        let params = &backward.attention;
+        let lengths = &params.lengths;
+        let (batch, seq_q, seq_kv) = if lengths.has_cu_seqlens() {
+            (1, lengths.total_q, lengths.total_kv)
+        } else {
+            (params.batch, params.seq_q, params.seq_kv)
+        };
+        let rows = |name, arg: &TensorArg, (seq, heads): (u32, u32), dim| {
+            let axes = [
+                Axis::new(seq, arg.seq_stride, WARPGROUP_ROWS),
+                Axis::new(heads, arg.head_stride, 1),
+                Axis::new(batch, arg.batch_stride, 1),
+            ];
+            spec(arg, dim, &axes).map_err(|reason| (name, reason))
+        };
+        let (d, d_v) = (params.head_dim, params.head_dim_v);
+        let (queries, keys) = ((seq_q, params.heads_q), (seq_kv, params.heads_kv));
+        rows("dq", &backward.dq, queries, d)?;
+        rows("dk", &backward.dk, keys, d)?;
+        rows("dv", &backward.dv, keys, d_v)?;
+        Ok(Self {
+            q: rows("q", &params.q, queries, d)?,
+            k: rows("k", &params.k, keys, d)?,
+            v: rows("v", &params.v, keys, d_v)?,
+            d_o: rows("d_o", &backward.d_o, queries, d_v)?,
         })
     }
 }

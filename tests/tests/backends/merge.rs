@@ -1,4 +1,4 @@
-//! Merging partial results, beside the same sums in f64.
+//! Merging partial results, compared with the same sums in f64.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// o and lse of the parts, in the axis order batch, head, seq, dim.
+/// o and lse of the parts, in the axis order (batch, head, seq, dim).
 #[derive(Clone, Debug)]
 struct Parts {
     dtype: DType,
@@ -16,7 +16,7 @@ struct Parts {
     lse: Vec<Vec<f32>>,
 }
 
-/// Log-sum-exps of a part: ordinary ones, ones that f32 holds few fractions of, and of rows that see no key.
+/// Log-sum-exps of a part: ordinary ones, ones so large that f32 has few fraction bits left, and −∞ for no visible key.
 fn lse_values() -> impl Strategy<Value = f32> {
     prop_oneof![
         4 => -4.0f32..4.0,
@@ -57,7 +57,7 @@ impl Parts {
         tensor.convert(dtype, layout).expect("small")
     }
 
-    /// The parts as a backend gets them: each in other strides than the one before, and NaN where a row sees no key.
+    /// The parts as a backend gets them: in alternating layouts, and with NaN in o where a row sees no key.
     fn host(&self) -> Vec<[HostTensor; 2]> {
         let layouts = [Layout::Bshd, Layout::Bhsd];
         let part = |(index, (o, lse)): (usize, (&Vec<f32>, &Vec<f32>))| {
@@ -127,7 +127,7 @@ impl Parts {
                     DType::F16 => f64::powi(2.0, -11),
                     DType::Bf16 => f64::powi(2.0, -8),
                 };
-                // One rounding to the dtype, and f32 arithmetic; f16's smallest step is 2⁻²⁴.
+                // One rounding to the dtype, f32 arithmetic, and half of f16's smallest step, 2⁻²⁴.
                 let allowed = unit * exact.abs() + 4e-6 * size + f64::powi(2.0, -25);
                 let found = f64::from(o.get(batch, head, seq, dim));
                 prop_assert!(

@@ -8,10 +8,10 @@ use xtask::paths;
 use crate::commands::{docs, test};
 use crate::tools;
 
-/// A step's name, and how it is done.
+/// A step's name, and the function that runs it.
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
 
-/// In the order they are done: what fails soonest first.
+/// The steps in order: those that fail soonest come first.
 const STEPS: [Step; 8] = [
     ("formatting", |sh| {
         Ok(cmd!(sh, "cargo fmt --all --check").run()?)
@@ -24,7 +24,7 @@ const STEPS: [Step; 8] = [
         Ok(lint.run()?)
     }),
     ("features", |sh| {
-        // Lints and tests take the whole workspace, whose features are united.
+        // The other lints and the tests build the whole workspace, which unites its crates' features.
         for features in [&[][..], &["--no-default-features"]] {
             let lint = cmd!(
                 sh,

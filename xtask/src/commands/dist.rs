@@ -58,10 +58,10 @@ pub fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tests that need what only the source tree builds: the driver that stands in for NVIDIA's.
+/// Tests that need the stand-in for NVIDIA's driver, which only the source tree builds.
 const NOT_PACKED: [&str; 1] = ["cuda_fake"];
 
-/// Name and path of every test binary that exercises a device.
+/// Name and path of every test binary to pack.
 fn test_binaries(sh: &Shell) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let json = cmd!(
         sh,

@@ -1,6 +1,6 @@
-//! `cargo xtask docs`: writes into docs/ what the commands named there print and draw.
+//! `cargo xtask docs`: writes the output and pictures of the commands named in docs/ into its pages.
 //!
-//! A page says what it wants between two comments, and everything between them is replaced:
+//! A page names a command in a pair of comments, and everything between them is replaced:
 //!
 //! ```text
 //! <!-- run: ladder --seq 256 -->             the output, as text
@@ -11,8 +11,8 @@
 //! <!-- /picture -->
 //! ```
 //!
-//! Columns are left out where they depend on more than the page's source: on the release of rustc that compiled the
-//! kernels, or on the machine's mathematical library.
+//! Columns are left out if they depend on more than this repository: on the release of rustc that compiled the kernels,
+//! or on the machine's mathematical library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,13 +30,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// `--check`.
+    /// The arguments of `--check`.
     pub fn check() -> Self {
         Self { check: true }
     }
 }
 
-/// Pages with commands in them.
+/// Pages that name commands.
 const PAGES: [&str; 1] = ["docs/how-it-works.md"];
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first line in which two texts differ, in words.
+/// Description of the first line in which two texts differ.
 fn first_difference(old: &str, new: &str) -> String {
     let (mut old, mut new) = (old.lines(), new.lines());
     let mut number = 1;
@@ -94,7 +94,7 @@ fn first_difference(old: &str, new: &str) -> String {
     }
 }
 
-/// Whether `path` does not hold `fresh`; puts it there unless only checking.
+/// Returns whether `path` did not hold `fresh`, and writes it there unless `check`.
 fn replace(path: &Path, fresh: &[u8], check: bool) -> anyhow::Result<bool> {
     let stale = fs::read(path).ok().as_deref() != Some(fresh);
     if stale && !check {
@@ -103,7 +103,7 @@ fn replace(path: &Path, fresh: &[u8], check: bool) -> anyhow::Result<bool> {
     Ok(stale)
 }
 
-/// The file behind `--svg`.
+/// The file that `--svg` names.
 fn picture_of<'a>(words: &[&'a str]) -> anyhow::Result<Option<&'a str>> {
     let Some(flag) = words.iter().position(|word| *word == "--svg") else {
         return Ok(None);
@@ -112,7 +112,7 @@ fn picture_of<'a>(words: &[&'a str]) -> anyhow::Result<Option<&'a str>> {
     Ok(Some(name))
 }
 
-/// What the command prints, its picture drawn to `drawn` instead.
+/// The output of the command `ferroflash`, with its picture drawn to `drawn` instead of the file that `--svg` names.
 fn ferroflash(sh: &Shell, words: &[&str], drawn: Option<&Path>) -> anyhow::Result<String> {
     let mut arguments: Vec<PathBuf> = words.iter().map(PathBuf::from).collect();
     if let (Some(drawn), Some(flag)) = (drawn, words.iter().position(|word| *word == "--svg")) {
@@ -123,7 +123,7 @@ fn ferroflash(sh: &Shell, words: &[&str], drawn: Option<&Path>) -> anyhow::Resul
     Ok(output.read()?)
 }
 
-/// `text` with everything between its markers replaced by what `run` prints for their words.
+/// `text` with everything between its markers replaced by the output of `run` for their words.
 fn fill(
     text: &str,
     mut run: impl FnMut(&[&str]) -> anyhow::Result<String>,
@@ -191,7 +191,7 @@ fn drop_columns(output: &str, names: &[&str]) -> anyhow::Result<String> {
     let mut dropped: Vec<usize> = Vec::new();
     for line in output.lines() {
         let Some(row) = line.strip_prefix('|').and_then(|row| row.strip_suffix('|')) else {
-            // A table's end.
+            // The end of a table.
             dropped.clear();
             kept_lines += line;
             kept_lines.push('\n');

@@ -19,13 +19,20 @@ pub struct Args {
 struct Mutant {
     name: &'static str,
     file: &'static str,
-    /// Occurs exactly once in the file.
+    /// Text that occurs exactly once in the file.
     original: &'static str,
     broken: &'static str,
 }
 
 impl Mutant {
-    /// The file in `tree` before it is broken.
+    fn tests(&self) -> &'static [&'static str] {
+        match self.name.starts_with("backward") {
+            true => BACKWARD_TESTS,
+            false => FORWARD_TESTS,
+        }
+    }
+
+    /// Text of the file in `tree` before it is broken.
     fn whole(&self, tree: &Path) -> anyhow::Result<String> {
         let Self {
             name,
@@ -121,9 +128,67 @@ const MUTANTS: &[Mutant] = &[
         original: "base & !ADDRESS_MASK | self.0",
         broken: "base & 0 | self.0",
     },
+    Mutant {
+        name: "backward: nobody waits for P and dS",
+        file: "kernels-gpu/src/mma/backward/mod.rs",
+        original: "        sync_threads();\n        if attempt.is_careful {",
+        broken: "        if attempt.is_careful {",
+    },
+    Mutant {
+        name: "backward: dq sees keys that do not exist",
+        file: "kernels-gpu/src/mma/backward/pairs.rs",
+        original: "let is_missing = self.row(i) >= extent.kept;",
+        broken: "let is_missing = false;",
+    },
+    Mutant {
+        name: "backward: f16 rounds dS as it is",
+        file: "kernels-gpu/src/mma/backward/exponent.rs",
+        original: "uniform(biased) as i32 - EXPONENT_BIAS as i32",
+        broken: "uniform(biased) as i32 * 0",
+    },
+    Mutant {
+        name: "backward: dK's sums keep the scale of another head",
+        file: "kernels-gpu/src/mma/backward/block.rs",
+        original: "*sum *= factor;",
+        broken: "*sum *= factor * 0.0 + 1.0;",
+    },
+    Mutant {
+        name: "backward: what is not finite is forgotten once it is taken out",
+        file: "kernels-gpu/src/mma/backward/non_finite.rs",
+        original: "shared::atomic_or(word, 1 << bit);",
+        broken: "shared::atomic_or(word, 0 << bit);",
+    },
+    Mutant {
+        name: "backward on Hopper: hidden pairs take part where their dP is not finite",
+        file: "kernels-gpu/src/wgmma/backward/pairs.rs",
+        original: "if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 }",
+        broken: "ds[c]",
+    },
+    Mutant {
+        name: "backward on Hopper: dO is overwritten while dV reads it",
+        file: "kernels-gpu/src/wgmma/backward/consumer.rs",
+        original: "self.sum_second.wait::<1>();",
+        broken: "self.sum_second.wait::<2>();",
+    },
+    Mutant {
+        name: "backward on Hopper: rows are stored while others overwrite them",
+        file: "kernels-gpu/src/wgmma/backward/epilogue.rs",
+        original: "            sync_warp();\n",
+        broken: "",
+    },
+    Mutant {
+        name: "backward on Hopper: queries beyond a sequence count",
+        file: "kernels-gpu/src/wgmma/backward/producer.rs",
+        original: "(f32::INFINITY, 0.0)",
+        broken: "(0.0, 0.0)",
+    },
 ];
 
-/// Breaks a copy of the tree in each way and runs the property and stress tests on it: they must fail.
+/// Tests that mutants of the forward pass, and those of the backward pass, must fail.
+const FORWARD_TESTS: &[&str] = &["properties::", "stress::"];
+const BACKWARD_TESTS: &[&str] = &["backward::"];
+
+/// Breaks a copy of the tree in each way and runs the tests of what is broken on it: they must fail.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     let copy = paths::target().join("mutants/tree");
@@ -131,14 +196,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     sh.change_dir(&copy);
     sh.set_var("CARGO_TARGET_DIR", paths::target().join("mutants/target"));
 
-    let test = || {
+    let test = |filters: &[&str]| {
         cmd!(
             sh,
-            "cargo test --quiet --package ferroflash-tests --test backends -- properties:: stress::"
+            "cargo test --quiet --package ferroflash-tests --test backends -- {filters...}"
         )
         .quiet()
     };
-    test()
+    test(&[FORWARD_TESTS, BACKWARD_TESTS].concat())
         .run()
         .context("the tests must pass before anything is broken")?;
 
@@ -152,7 +217,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let path = copy.join(mutant.file);
         let text = mutant.whole(&copy)?;
         fs::write(&path, text.replace(mutant.original, mutant.broken))?;
-        let output = test().ignore_status().output()?;
+        let output = test(mutant.tests()).ignore_status().output()?;
         report.add(verdict(
             mutant.name,
             output.status.success(),
@@ -174,7 +239,7 @@ fn verdict(name: &str, passed: bool, output: &str) -> Outcome {
     }
 }
 
-/// Copies every file git tracks, leaving unchanged files' ages alone so that cargo rebuilds little.
+/// Copies every file that git tracks; unchanged files keep their modification times, so that cargo rebuilds little.
 fn copy_tree(sh: &Shell, to: &Path) -> anyhow::Result<()> {
     sh.change_dir(paths::root());
     let files = cmd!(sh, "git ls-files").read()?;

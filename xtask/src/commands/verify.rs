@@ -18,7 +18,7 @@ pub struct Args {
     /// Seed of the problems
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Pin every kernel's registers and spills at what ptxas makes of it now
+    /// Pin every kernel's registers at what ptxas makes of it now
     #[arg(long)]
     pin_registers: bool,
 }

@@ -1,5 +1,5 @@
-//! What every kernel is pinned at, the largest over the architectures it is assembled for: it may fall, but not rise
-//! unnoticed.
+//! Register budgets: every kernel's count is pinned at the largest over the architectures that it is assembled for, and
+//! may fall, but not rise unnoticed.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,7 +17,7 @@ use xtask::paths;
 /// A kernel's budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
 }
 
@@ -40,8 +40,8 @@ fn read_one(crate_dir: &str) -> anyhow::Result<Budgets> {
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Pins what ptxas reports now. A compiler that is chosen by `$FERROFLASH_RUSTC` is a second one: it raises what the
-/// first one was pinned at, and does not lower it.
+/// Pins the counts that ptxas reports now. A compiler chosen by `$FERROFLASH_RUSTC` is a second one: its counts raise
+/// the first one's budgets, and do not lower them.
 pub fn write(build: &Build) -> anyhow::Result<()> {
     let measured = build
         .kernels
@@ -64,7 +64,7 @@ pub fn write(build: &Build) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `measured`, where `first` has no larger budget.
+/// `measured`, each raised to its budget in `first` if that is larger.
 fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
     for (entry, budget) in &mut measured {
         if let Some(first) = first.get(entry) {
@@ -74,7 +74,7 @@ fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
     measured
 }
 
-/// The most a kernel takes on any architecture.
+/// The most registers that a kernel takes on any architecture.
 fn worst(kernel: &Kernel) -> Budget {
     let registers = kernel.resources.iter().map(|on| on.registers).max();
     Budget {
@@ -97,7 +97,7 @@ mod tests {
             raised(budgets([10, 20]), budgets([8, 24])),
             budgets([10, 24])
         );
-        // Kernels that are no more are forgotten, new ones taken as they are.
+        // Budgets of removed kernels are dropped, new kernels are pinned as measured.
         assert_eq!(
             raised(
                 Budgets::from([("gone".to_owned(), Budget { registers: 1 })]),

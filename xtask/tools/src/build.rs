@@ -1,4 +1,4 @@
-//! Compiling the kernels to a folder, with a manifest: `cargo xtask build`.
+//! Compiles the kernels to a folder, with a manifest: `cargo xtask build`.
 
 use crate::kernels;
 use crate::kernels::Tools;

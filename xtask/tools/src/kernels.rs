@@ -1,4 +1,4 @@
-//! Building the kernels, and what NVIDIA's programs say of them.
+//! Builds the kernels, and fills in the figures of NVIDIA's programs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ fn assembled_archs(arch: &str) -> &'static [&'static str] {
     }
 }
 
-/// The crates of kernels: the product's first.
+/// The kernel crates, the product's first.
 pub const CRATES: [&str; 2] = ["kernels-gpu", "insight/kernels"];
 
-/// The row of the kernel `entry`, of whichever crate.
+/// The instance of the kernel `entry`, in either crate.
 pub fn find(entry: &str) -> Option<&'static Instance> {
     kernels_gpu::instances::find(entry).or_else(|| kernels_insight::instances::find(entry))
 }
@@ -45,12 +45,12 @@ pub fn compile() -> anyhow::Result<Build> {
     Ok(build)
 }
 
-/// Compiles the kernels that users get.
+/// Compiles the product's kernels, which users get.
 pub fn compile_product() -> Result<Build, Error> {
     compile_crate(CRATES[0])
 }
 
-/// Compiles the kernels of one crate, as a build script does, in the folder that all share.
+/// Compiles the kernels of one crate, as a build script does, into the shared folder.
 fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
     let builder = CudaBuilder::new(paths::root().join(crate_dir))
         .target_dir(paths::target().join("gpu"))
@@ -59,14 +59,14 @@ fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
     archs.fold(builder, CudaBuilder::arch).build()
 }
 
-/// The programs that checks need beside the compiler.
+/// The programs that checks need in addition to the compiler.
 pub struct Tools {
     ptxas: PathBuf,
     nvdisasm: PathBuf,
 }
 
 impl Tools {
-    /// Finds or installs them.
+    /// Finds the programs, or installs them.
     pub fn find_or_install() -> Result<Self, Error> {
         let venv = paths::tools_venv();
         Ok(Self {
@@ -76,8 +76,8 @@ impl Tools {
     }
 }
 
-/// Fills in what ptxas reports and what its machine code is, and writes the manifest. Kernels whose PTX is older than
-/// the last manifest keep its figures.
+/// Fills in the figures of ptxas and of its machine code, and writes the manifest. Kernels whose PTX is older than the
+/// last manifest keep its figures, if they are complete.
 pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
     let manifest = paths::ptx().join(FILE_NAME);
     let last = Build::read(&paths::ptx()).unwrap_or_default();
@@ -104,12 +104,12 @@ pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The matrix instruction that the main loop of `kernel` is known by.
+/// The matrix instruction by which the main loop of `kernel` is recognised.
 fn matrix_instruction(kernel: &Kernel) -> Option<&'static str> {
     find(&kernel.entry).and_then(sass::matrix_instruction)
 }
 
-/// Whether a manifest says all of `kernel` that is asked for now.
+/// Whether a manifest's entry has all figures of `kernel` that are wanted now.
 fn is_complete(kernel: &Kernel) -> bool {
     let instruction = matrix_instruction(kernel);
     let has_loops = |resources: &Resources| {

@@ -1,5 +1,5 @@
-//! What CI holds the kernels and the workspace's imports to, and what is published. `cargo xtask` calls it, as a program of
-//! its own because it takes the simulator and parsers, for which most commands need not wait.
+//! CI's checks of the kernels and of the workspace's imports, and the staging of the published crates. `cargo xtask`
+//! runs it as a program of its own, since it depends on the simulator and parsers, which most commands need not build.
 
 mod budgets;
 mod build;
@@ -47,7 +47,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Builds the kernels and checks their PTX; without ptxas and nvdisasm what they tell is reported as not run.
+/// Builds the kernels and checks their PTX. Without ptxas and nvdisasm, checks that need them are reported as not run.
 fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
     let mut build = kernels::compile()?;
     println!(

@@ -1,4 +1,4 @@
-//! What must hold of every kernel's PTX and of what ptxas makes of it.
+//! Checks of every kernel's PTX and of the machine code that ptxas generates from it.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ pub fn check_text(build: &Build, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Words that must not occur, and what each would mean.
+/// Words that must not occur, each with the fault that it would mean.
 const FORBIDDEN: [(&str, &str); 3] = [
     (
         ".local ",
@@ -35,7 +35,7 @@ const FORBIDDEN: [(&str, &str); 3] = [
     ("trap;", "a panic branch was left in"),
 ];
 
-/// What is wrong with a kernel's PTX.
+/// Faults of a kernel's PTX.
 fn faults(ptx: &str) -> anyhow::Result<Vec<String>> {
     let mut faults = text_faults(ptx);
     let module = Module::parse(ptx)?;
@@ -68,14 +68,14 @@ fn text_faults(ptx: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether `word` stands in `line` where an instruction or directive starts.
+/// Whether the instruction or directive of `line` starts with `word`.
 fn has_word(line: &str, word: &str) -> bool {
     line.trim_start()
         .trim_start_matches(['{', ' '])
         .starts_with(word)
 }
 
-/// Checks what ptxas reported of every kernel.
+/// Checks the resources that ptxas reported of every kernel.
 pub fn check_resources(build: &Build, budgets: &Budgets, report: &mut Report) {
     for kernel in &build.kernels {
         let faults: Vec<String> = kernel

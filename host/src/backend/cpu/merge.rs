@@ -1,11 +1,11 @@
-//! One result from results for parts of the keys, a row at a time.
+//! Merging results for parts of the keys, a row at a time.
 
 use rayon::prelude::*;
 
 use super::pack::Matrix;
 use crate::merge::{Merge, MergeTensor};
 
-/// Merges all rows; weights and sums are f64, and o is rounded once.
+/// Merges all rows; weights and sums are f64, and o is rounded to f32, then to its dtype.
 ///
 /// # Safety
 /// As [`Backend::merge_raw`](crate::Backend::merge_raw).
@@ -26,7 +26,7 @@ pub(super) unsafe fn run(merge: &Merge<'_>) {
                 merged: [&merge.o, &merge.lse].map(matrix),
             };
             for seq in 0..shape.seq {
-                // SAFETY: the caller's promise; no other task writes this head.
+                // SAFETY: the row lies inside the operands, as the caller vouches; no other task writes this head.
                 unsafe { head.merge(seq, shape.dim, row) };
             }
         });
@@ -39,14 +39,14 @@ struct Head {
 }
 
 impl Head {
-    /// Merges row `seq`, of `dim` components; `row` is room for them.
+    /// Merges row `seq`, of `dim` components; `row` is a buffer for them.
     ///
     /// # Safety
-    /// Every part and the result have such a row.
+    /// Every part has row `seq` with `dim` components, readable, and so has the result, accessed by nobody else.
     unsafe fn merge(&self, seq: usize, dim: usize, row: &mut Vec<f32>) {
         let lse_of = |lse: &Matrix| {
             let mut value = [0.0];
-            // SAFETY: the caller's promise.
+            // SAFETY: every part has this row, of one lse.
             unsafe { lse.read_row(seq, &mut value) };
             f64::from(value[0])
         };
@@ -66,7 +66,7 @@ impl Head {
         let mut merged = vec![0.0; dim];
         row.resize(dim, 0.0);
         for (o, lse) in &seen {
-            // SAFETY: the caller's promise.
+            // SAFETY: every part has this row, of `dim` components.
             unsafe { o.read_row(seq, row) };
             let weight = weight(*lse) / sum;
             for (merged, o) in merged.iter_mut().zip(&*row) {
@@ -82,7 +82,7 @@ impl Head {
             *row = *merged as f32;
         }
         let [o_matrix, lse_matrix] = &self.merged;
-        // SAFETY: the caller's promise.
+        // SAFETY: the result has this row, of `dim` components and one lse, which nobody else accesses.
         unsafe {
             o_matrix.write_row(seq, row);
             lse_matrix.write_row(seq, &[lse as f32]);

@@ -2,8 +2,9 @@
 
 use super::super::ThreadLayout;
 use super::super::epilogue::{RowOfTensor, store_row};
-use super::side::{Side, Tile};
+use super::tile::Tile;
 use crate::abi::TensorArg;
+use crate::backward::side::Side;
 use crate::units::F32_BYTES;
 
 /// Writes the rows of the gradients that this thread holds.
@@ -44,7 +45,7 @@ unsafe fn store_sum<S: Side, const ROWS: usize, const COLS: usize>(
     let sequence = tile.sequence();
     let used = S::extent(&sequence).kept;
     let written = tile.rows_written();
-    let head_address = S::kept_address(&sequence, tensor, tile.coord.head);
+    let head_address = S::kept_address(&sequence, tensor, tile.coord.head, F32_BYTES);
     for i in 0..ROWS {
         let row = tile.begin + layout.row(i);
         if row >= written {

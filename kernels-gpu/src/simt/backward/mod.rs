@@ -4,8 +4,8 @@
 //!
 //! | kernel | keeps | passes over | sums |
 //! |---|---|---|---|
-//! | dk, dv ([`KeepKeys`]) | K, V | Q, dO of every query head that shares them | dK += dSᵀ Q, dV += Pᵀ dO |
-//! | dq ([`KeepQueries`]) | Q, dO | K, V | dQ += dS K |
+//! | dk, dv ([`KeepKeys`](crate::backward::side::KeepKeys)) | K, V | Q, dO of every query head that shares them | dK += dSᵀ Q, dV += Pᵀ dO |
+//! | dq ([`KeepQueries`](crate::backward::side::KeepQueries)) | Q, dO | K, V | dQ += dS K |
 //!
 //! Scores are computed in both, seven matrix products for five; in return every gradient is summed by one thread in one
 //! order, without atomics, and nothing is stored in between. Each block of the passing side takes, with `A` and `B` the two
@@ -28,7 +28,7 @@
 mod epilogue;
 mod pairs;
 mod passing;
-mod side;
+mod tile;
 
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
@@ -36,14 +36,13 @@ use cuda_std::warp::sync_warp;
 
 use self::pairs::{Pairs, store_difference};
 use self::passing::{Operand, Passing, Step};
-use self::side::Tile;
+use self::tile::Tile;
 use super::gemm::{pv, pv_masked, qk, store_p};
 use super::{SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::abi::BackwardParams;
+use crate::backward::side::Side;
 use crate::tile::black_box;
 use crate::units::F32_BYTES;
-
-pub use self::side::{KeepKeys, KeepQueries, Side};
 
 /// One pass over all tiles of the launch. `ROWS` and `COLS` are the configuration's `thread_rows` and `output_cols`.
 ///
@@ -72,7 +71,7 @@ pub unsafe fn backward<K: SimtKernel, S: Side, const ROWS: usize, const COLS: us
     }
 }
 
-/// What a tile sums: dQ, or dK and dV.
+/// The sums of a tile: dQ, or dK and dV.
 struct Sums<const ROWS: usize, const COLS: usize> {
     first: [[f32; COLS]; ROWS],
     second: [[f32; COLS]; ROWS],

@@ -5,9 +5,11 @@ use cuda_std::cp_async::commit_group;
 use super::super::copy::{SmemRect, Source};
 use super::super::stages::Stages;
 use super::super::{BLOCK_N, SimtKernel};
-use super::side::{Side, Tile};
+use super::tile::Tile;
 use crate::abi::TensorArg;
+use crate::backward::side::Side;
 use crate::config::simt::SimtConfig;
+use crate::units::F32_BYTES;
 
 /// One block of the passing side.
 #[derive(Clone, Copy)]
@@ -122,7 +124,7 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         let sequence = self.tile.sequence();
         let rows = S::extent(&sequence).kept;
         let load = |smem: u32, tensor: &TensorArg, operand: Operand| {
-            let address = S::kept_address(&sequence, tensor, coord.head);
+            let address = S::kept_address(&sequence, tensor, coord.head, F32_BYTES);
             let gmem = Source::new(tensor, address, rows, self.dims(operand));
             let to = SmemRect {
                 address: smem,
@@ -144,7 +146,7 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         let sequence = self.tile.sequence();
         let rows = S::extent(&sequence).passing;
         let source = |tensor: &TensorArg| {
-            let address = S::passing_address(&sequence, tensor, step.head);
+            let address = S::passing_address(&sequence, tensor, step.head, F32_BYTES);
             Source::new(tensor, address, rows, self.dims(operand))
         };
         match operand {

@@ -17,7 +17,7 @@ mod blocks;
 mod consumer;
 mod epilogue;
 mod gemm;
-mod lanes;
+pub(crate) mod lanes;
 mod mask;
 mod non_finite;
 mod producer;

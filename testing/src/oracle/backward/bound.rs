@@ -29,7 +29,7 @@ const FLOOR: f64 = 1e-6;
 /// How far tanh may be off, in parts of it.
 const TANH_UNIT: f64 = 1.0 / (1u64 << 20) as f64;
 
-/// What the inputs' dtype costs.
+/// Rounding errors of the inputs' dtype.
 pub(super) struct Precision {
     /// Relative error of one rounding.
     unit: f64,
@@ -60,7 +60,7 @@ impl Precision {
     }
 }
 
-/// What one query and one key add to the gradients.
+/// Contribution of one query and one key to the gradients.
 pub(super) struct Pair {
     pub p: f64,
     /// The loss's gradient by the scaled product of q and k.

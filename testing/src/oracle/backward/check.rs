@@ -8,7 +8,7 @@ use super::super::worst::{At, Worst};
 use super::exact::{BackwardInputs, Bounded, QueryHead, of_key};
 use ferroflash::{DType, HostTensor, Problem};
 
-/// What a backward pass computed.
+/// The results of a backward pass.
 #[derive(Clone, Copy, Debug)]
 pub struct GradientTensors<'a> {
     /// `[batch, heads_q, seq_q, head_dim]`.

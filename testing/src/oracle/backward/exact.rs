@@ -4,7 +4,7 @@ use super::super::row::{Head, Inputs, Rules};
 use super::bound::{self, Pair, Precision};
 use ferroflash::{HostTensor, Problem};
 
-/// What was given to the backward pass; packed tensors have batch 1.
+/// The inputs of the backward pass; packed tensors have batch 1.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardInputs<'a> {
     /// q, k and v.
@@ -108,7 +108,7 @@ impl<'a> QueryHead<'a> {
         &self.keys.v[j * dims..][..dims]
     }
 
-    /// What query `i` and key `j`, which it sees, add to the gradients.
+    /// Contribution of query `i` and key `j`, which it sees, to the gradients.
     fn pair(&self, i: usize, j: usize, precision: &Precision) -> Pair {
         let score = self.rules.score_with_slope(&self.keys, self.q_row(i), i, j);
         let lse = self.lse[i];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferroflash::{
     Backend, BackwardOptions, Cpu, DType, Error, ForwardOptions, GradientOperands, GradientSpecs,
     Gradients, HostTensor, Layout, Memory, Operands, Output, OutputGradients, Problem, Shape, Sim,
-    Tensor, TensorSpec, backward, backward_into, forward,
+    Tensor, TensorSpec, Variant, backward, backward_into, forward,
 };
 
 const SHAPE: Shape = Shape {
@@ -220,10 +220,32 @@ fn addresses_of_a_plan_are_checked() {
 }
 
 #[test]
-fn what_no_kernel_computes_yet_is_refused() {
+fn what_no_kernel_computes_is_refused() {
     let spec = TensorSpec::contiguous(DType::F16, SHAPE, Layout::Bshd).unwrap();
-    let options = BackwardOptions::default();
+    let forward = ForwardOptions::new().force(Some(Variant::Simt));
+    let options = BackwardOptions::of(&forward);
     let problem =
         Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, &options).unwrap();
-    assert_eq!(refused(Sim::new().plan(&problem)).0, "backend");
+    assert_eq!(refused(Sim::new().plan(&problem)).0, "force");
+}
+
+/// The sums of dq take 16 rows of 8 dimensions a head here, and are not made where they may not be, or where results are to
+/// repeat.
+#[test]
+fn the_kernel_follows_the_options() {
+    const SUMS_BYTES: usize = 2 * 16 * 8 * 4;
+    let spec = TensorSpec::contiguous(DType::F16, SHAPE, Layout::Bshd).unwrap();
+    let plan = |options: &BackwardOptions| {
+        let problem =
+            Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, options).unwrap();
+        let plan = Sim::new().plan(&problem).unwrap();
+        (plan.kernel_name(), plan.workspace_bytes())
+    };
+    let fused = plan(&BackwardOptions::default().workspace_limit_bytes(SUMS_BYTES));
+    let less = plan(&BackwardOptions::default().workspace_limit_bytes(SUMS_BYTES - 1));
+    let repeats = plan(&BackwardOptions::default().deterministic(true));
+    assert_eq!(fused.0, "fa_bwd_fused_mma_sm80_f16_hd64");
+    assert_eq!(less.0, "fa_bwd_dkdv_mma_sm80_f16_hd64");
+    assert_eq!(repeats, less);
+    assert_eq!(fused.1, less.1 + SUMS_BYTES);
 }

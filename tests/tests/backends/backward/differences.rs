@@ -7,7 +7,7 @@ use ferroflash_tests::specs::plain;
 
 /// Of a central difference; its error is of the order of its square.
 const STEP: f64 = 1e-4;
-/// What f32's o and lse, and the step, leave.
+/// Error left by f32's o and lse, and by the step.
 const TOLERANCE: f64 = 2e-5;
 
 fn spec(mask: Mask, softcap: Option<f32>, alibi: Option<AlibiSpec>) -> CaseSpec {

@@ -2,7 +2,7 @@
 
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::plan::eligible;
-use ferroflash::{Backend, Capabilities, Cpu, DType, HostTensor, Layout, Mask};
+use ferroflash::{Backend, Cpu, DType, HostTensor, Layout, Mask};
 use ferroflash_testing::cases::{BackwardCase, BackwardRun, CaseSpec, Lengths};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -20,32 +20,37 @@ fn spec(dtype: DType, seq_q: usize, seq_kv: usize, mask: Mask) -> CaseSpec {
     }
 }
 
-/// Runs the case by every variant that can, holds it to the oracle, and gives each result to `also`.
+/// Runs the case by every variant that can, in both ways that it has (results that repeat bit for bit, or not), holds it to
+/// the oracle, and gives each result to `also`.
 fn each_variant<B: Backend>(
     backend: &mut B,
     mut case: BackwardCase,
     mut also: impl FnMut(&BackwardCase, &BackwardRun),
 ) {
     let problem = case.problem().unwrap();
-    if !runs(backend, problem.q().dtype) {
-        return;
-    }
-    for variant in eligible(&problem, &backend.capabilities()) {
+    let variants = eligible(&problem, &backend.capabilities());
+    assert!(!variants.is_empty());
+    for variant in variants {
         case.forward.options.force = Some(variant);
-        let run = case.run(backend).unwrap();
-        let verdict = case.check(&run, Rows::All).unwrap();
-        assert!(
-            verdict.passed(),
-            "{variant}: {:?}: {verdict}",
-            problem.mask()
-        );
-        also(&case, &run);
+        let mut kernels = Vec::new();
+        for deterministic in [false, true] {
+            case.deterministic = deterministic;
+            let plan = backend.plan(&case.problem().unwrap()).unwrap();
+            let kernel = plan.kernel_name();
+            if kernels.contains(&kernel) {
+                continue;
+            }
+            let run = case.run(backend).unwrap();
+            let verdict = case.check(&run, Rows::All).unwrap();
+            assert!(
+                verdict.passed(),
+                "{kernel}: {:?}: {verdict}",
+                problem.mask()
+            );
+            also(&case, &run);
+            kernels.push(kernel);
+        }
     }
-}
-
-/// Whether the backend has backward kernels for `dtype`: GPUs have them for f32.
-fn runs<B: Backend>(backend: &B, dtype: DType) -> bool {
-    matches!(backend.capabilities(), Capabilities::Cpu) || dtype == DType::F32
 }
 
 fn set_row(tensor: &mut HostTensor, head: usize, row: usize, value: impl Fn(usize) -> f32) {
@@ -60,15 +65,16 @@ fn fill(tensor: &mut HostTensor, mut value: impl FnMut() -> f32) {
 
 /// (a) A key that equals a query four times over, at the last visible and the first hidden place.
 fn keys_at_edges<B: Backend>(backend: &mut B, edges: &[usize]) {
-    for &row in edges {
-        for mask in [
-            Mask::Causal,
-            Mask::Window {
-                left: Some(30),
-                right: Some(5),
-            },
-        ] {
-            let mut case = spec(DType::F32, 130, 150, mask).build_backward().unwrap();
+    let window = Mask::Window {
+        left: Some(30),
+        right: Some(5),
+    };
+    for (&row, dtype) in edges
+        .iter()
+        .flat_map(|row| DType::ALL.map(|dtype| (row, dtype)))
+    {
+        for mask in [Mask::Causal, window] {
+            let mut case = spec(dtype, 130, 150, mask).build_backward().unwrap();
             let edge = row + 20 + if mask == Mask::Causal { 0 } else { 5 };
             for key in [edge, edge + 1].into_iter().filter(|&key| key < 150) {
                 let q: Vec<f32> = (0..64)
@@ -131,8 +137,12 @@ fn one_key_weighs<B: Backend>(backend: &mut B) {
 
 /// (f) Rows that see no key beside rows that see one.
 fn rows_without_keys<B: Backend>(backend: &mut B) {
-    for (seq_q, seq_kv) in [(130, 65), (65, 1), (3, 0), (0, 3)] {
-        let case = spec(DType::F32, seq_q, seq_kv, Mask::Causal)
+    let shapes = [(130, 65), (65, 1), (3, 0), (0, 3)];
+    for ((seq_q, seq_kv), dtype) in shapes
+        .into_iter()
+        .flat_map(|shape| DType::ALL.map(|dtype| (shape, dtype)))
+    {
+        let case = spec(dtype, seq_q, seq_kv, Mask::Causal)
             .build_backward()
             .unwrap();
         each_variant(backend, case, |_, run| {
@@ -142,6 +152,21 @@ fn rows_without_keys<B: Backend>(backend: &mut B) {
             let keys = if seq_q == 0 { seq_kv } else { 0 };
             for key in 0..keys {
                 assert!((0..64).all(|dim| run.dk.get(0, 0, key, dim) == 0.0));
+            }
+        });
+    }
+}
+
+/// Packed keys without a query, in two sequences.
+fn packed_keys_without_queries<B: Backend>(backend: &mut B) {
+    for dtype in DType::ALL {
+        let packed = CaseSpec {
+            lengths: Lengths::Varlen(vec![(0, 70), (0, 1)]),
+            ..spec(dtype, 0, 0, Mask::Causal)
+        };
+        each_variant(backend, packed.build_backward().unwrap(), |_, run| {
+            for tensor in [&run.dk, &run.dv] {
+                assert!(tensor.to_f32(Layout::Bshd).iter().all(|x| *x == 0.0));
             }
         });
     }
@@ -265,9 +290,6 @@ fn grouped_heads<B: Backend>(backend: &mut B) {
 /// (p) The same bits at each run.
 fn repeats<B: Backend>(backend: &mut B, times: usize) {
     for dtype in DType::ALL {
-        if !runs(backend, dtype) {
-            continue;
-        }
         let grouped = CaseSpec {
             group: 3,
             ..spec(dtype, 150, 170, Mask::Causal)
@@ -288,6 +310,7 @@ fn all<B: Backend>(backend: &mut B, edges: &[usize]) {
     dp_equals_delta(backend);
     one_key_weighs(backend);
     rows_without_keys(backend);
+    packed_keys_without_queries(backend);
     sizes(backend);
     identities(backend);
     grouped_heads(backend);

@@ -11,7 +11,7 @@ use ferroflash_tests::schedules::SCHEDULES;
 use kernels_gpu::config::limits::SM86_SHARED_BYTES;
 use proptest::prelude::*;
 
-/// What the oracle compares in about a tenth of a second.
+/// Size that the oracle compares in about a tenth of a second.
 const LIMITS: Limits = Limits {
     work: 5_000_000,
     ..Limits::FAST
@@ -31,15 +31,22 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
     for variant in variants {
         case.forward.options.force = Some(variant);
-        let run = case.run(backend).map_err(fail)?;
-        let verdict = case.check(&run, Rows::All).map_err(fail)?;
-        prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+        let mut kernels = Vec::new();
+        for deterministic in [false, true] {
+            case.deterministic = deterministic;
+            let plan = backend.plan(&case.problem().map_err(fail)?).map_err(fail)?;
+            let kernel = plan.kernel_name();
+            if kernels.contains(&kernel) {
+                continue;
+            }
+            let run = case.run(backend).map_err(fail)?;
+            let verdict = case.check(&run, Rows::All).map_err(fail)?;
+            prop_assert!(verdict.passed(), "{kernel}: {spec}: {verdict}");
+            kernels.push(kernel);
+        }
     }
     Ok(())
 }
-
-/// What kernels compute: fp32.
-const ON_GPU: [DType; 1] = [DType::F32];
 
 /// Cases for each of the simulator's schedules.
 const SIMULATED_CASES: u32 = 30;
@@ -47,10 +54,15 @@ const SIMULATED_CASES: u32 = 30;
 /// On the simulator, of kernels for all shared memory and of those for little.
 fn sim_agrees(schedule: u64) {
     let sim = || Sim::on(SimDevice::with_schedule(schedule));
-    backend_agrees(sim(), &ON_GPU, Limits::SIMULATED, SIMULATED_CASES);
+    backend_agrees(sim(), &DType::ALL, Limits::SIMULATED, SIMULATED_CASES);
     let mut of_little = sim();
     of_little.limit_shared_bytes(SM86_SHARED_BYTES);
-    backend_agrees(of_little, &ON_GPU, Limits::SIMULATED, SIMULATED_CASES / 2);
+    backend_agrees(
+        of_little,
+        &DType::ALL,
+        Limits::SIMULATED,
+        SIMULATED_CASES / 2,
+    );
 }
 
 #[test]
@@ -72,15 +84,15 @@ fn sim_interleaved_otherwise() {
 #[test]
 fn cuda() {
     if let Some(gpu) = gpu_or_not_run("gradients") {
-        backend_agrees(gpu, &ON_GPU, LIMITS, 300);
+        backend_agrees(gpu, &DType::ALL, LIMITS, 300);
     }
 }
 
 #[test]
 fn cuda_of_little_shared_memory() {
-    if let Some(mut gpu) = gpu_or_not_run("gradients by the small fp32 tiles") {
+    if let Some(mut gpu) = gpu_or_not_run("gradients by the small tiles") {
         gpu.limit_shared_bytes(SM86_SHARED_BYTES);
-        backend_agrees(gpu, &ON_GPU, LIMITS, 300);
+        backend_agrees(gpu, &DType::ALL, LIMITS, 300);
     }
 }
 

@@ -39,8 +39,15 @@ fn filled<M: Memory>(memory: &mut M, spec: TensorSpec) -> Tensor<M> {
 }
 
 fn unused_keys_have_no_gradient<B: Backend>(backend: &mut B) {
-    let tensor =
-        |heads, seq, seed| normal(DType::F32, shape(heads, seq), Layout::Bshd, seed).unwrap();
+    for dtype in DType::ALL {
+        for deterministic in [false, true] {
+            of_dtype(backend, dtype, deterministic);
+        }
+    }
+}
+
+fn of_dtype<B: Backend>(backend: &mut B, dtype: DType, deterministic: bool) {
+    let tensor = |heads, seq, seed| normal(dtype, shape(heads, seq), Layout::Bshd, seed).unwrap();
     let (q, d_o) = (tensor(4, SEQ_Q, 1), tensor(4, SEQ_Q, 2));
     let (k, v) = (tensor(2, SEQ_KV, 3), tensor(2, SEQ_KV, 4));
     let options = ForwardOptions::new()
@@ -79,7 +86,7 @@ fn unused_keys_have_no_gradient<B: Backend>(backend: &mut B) {
         kv_spec,
         *forward.o(),
         *d_o.spec(),
-        &BackwardOptions::of(&options),
+        &BackwardOptions::of(&options).deterministic(deterministic),
     )
     .unwrap();
     for problem in [&forward, &problem] {

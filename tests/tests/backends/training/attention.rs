@@ -1,4 +1,4 @@
-//! Causal attention and its gradients in the middle of a model: by the library, and by the formula in f64.
+//! Causal attention and its gradients for a model: by the library, and by the formula in f64.
 
 use ferroflash::{
     Backend, BackwardOptions, ForwardOptions, HostTensor, Layout, Mask, Output, Shape, Tensor,
@@ -19,17 +19,17 @@ pub struct Heads {
 
 /// A way to compute attention and its gradients.
 pub trait Attention {
-    /// What the gradients are computed from.
+    /// Tensors of the forward pass that the gradients are computed from.
     type Saved;
 
-    /// o of q, k and v.
+    /// o from q, k and v.
     fn forward(&mut self, heads: Heads, qkv: [&Matrix; 3]) -> (Matrix, Self::Saved);
 
-    /// dq, dk and dv from the gradient by o.
+    /// dq, dk and dv from `d_o`, the loss's gradient by o.
     fn backward(&mut self, heads: Heads, saved: Self::Saved, d_o: &Matrix) -> [Matrix; 3];
 }
 
-/// The library's, in f32 on a backend.
+/// The library's attention, in f32 on a backend.
 pub struct Library<B>(pub B);
 
 /// q, k and v, and o with lse.
@@ -95,7 +95,7 @@ impl<B: Backend> Attention for Library<B> {
     }
 }
 
-/// The formula, in f64, with the matrix of probabilities.
+/// The formula in f64, a row of probabilities at a time.
 pub struct Exact;
 
 impl Heads {
@@ -120,22 +120,22 @@ impl Heads {
 #[derive(Clone, Copy)]
 struct Row {
     heads: Heads,
-    /// Row of the sequence's first position.
+    /// Matrix row of the sequence's first position.
     first: usize,
     /// Position of the query, which sees no later key.
     query: usize,
-    /// First column of its head, and of the head of k and v.
+    /// First column of the query head, and of its head of k and v.
     q: usize,
     kv: usize,
 }
 
 impl Row {
-    /// This row's head of q or o.
+    /// This query's head of q or o.
     fn of_query(self, matrix: &Matrix) -> &[f64] {
         &matrix.row(self.first + self.query)[self.q..][..self.heads.dim]
     }
 
-    /// Key or value number `key`.
+    /// Key or value number `key` of its sequence, in this query's head of k and v.
     fn of_key(self, matrix: &Matrix, key: usize) -> &[f64] {
         &matrix.row(self.first + key)[self.kv..][..self.heads.dim]
     }

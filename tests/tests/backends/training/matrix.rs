@@ -1,6 +1,6 @@
-//! Matrices of f64, row by row, and the three products that a layer and its gradients take.
+//! Row-major matrices of f64, and the three products that a layer and its gradients need.
 
-/// `rows × cols`.
+/// A row-major matrix, `rows × cols`.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     pub rows: usize,

@@ -1,7 +1,7 @@
-//! A tiny transformer that learns a text, with the library's gradients beside exact ones.
+//! Trains a tiny transformer on a text with the library's gradients, and compares it with one trained by exact ones.
 //!
-//! Gradients that are wrong by little pass many a test of single calls; a model that learns by them for some steps goes
-//! another way than one that learns by exact ones.
+//! Slightly wrong gradients may pass a test of single calls; over many steps of training, the losses move away from
+//! those of exact gradients.
 
 mod attention;
 mod matrix;
@@ -13,13 +13,13 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use self::attention::{Attention, Exact, Library};
 use self::model::Model;
 
-/// What is learned.
+/// The text to learn.
 const TEXT: &str = include_str!("../../../../LICENSE-MIT");
 const SEQ: usize = 24;
 const BATCH: usize = 4;
 const LEARNING_RATE: f64 = 3e-3;
 
-/// The loss of every step of a model that learns with `attention`.
+/// The loss of every step of training with `attention`.
 fn losses(attention: &mut impl Attention, steps: i32) -> Vec<f64> {
     let mut characters: Vec<char> = TEXT.chars().collect();
     characters.sort_unstable();
@@ -29,7 +29,7 @@ fn losses(attention: &mut impl Attention, steps: i32) -> Vec<f64> {
     let mut model = Model::new(characters.len(), SEQ);
     let last = text.len() - SEQ - 1;
     let learn = |step: i32| {
-        // Sequences all over the text, others at every step.
+        // Sequences spread over the text, different ones at every step.
         let begin = |i: usize| (step as usize * BATCH + i) * 389 % last;
         let batch: [_; BATCH] = std::array::from_fn(|i| &text[begin(i)..][..SEQ + 1]);
         let loss = model.learn(attention, &batch);
@@ -39,7 +39,7 @@ fn losses(attention: &mut impl Attention, steps: i32) -> Vec<f64> {
     (1..=steps).map(learn).collect()
 }
 
-/// Largest difference of two curves.
+/// Largest allowed difference of the two losses at a step.
 const ALLOWED: f64 = 1e-3;
 
 fn learns_as_exactly<B: Backend>(backend: B, steps: i32) -> Vec<f64> {

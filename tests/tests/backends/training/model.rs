@@ -1,4 +1,4 @@
-//! A transformer of two layers that predicts the next character, with its gradients by hand, in f64 but for attention.
+//! A two-layer transformer that predicts the next character, with gradients by hand, all in f64 except attention.
 
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
@@ -10,7 +10,7 @@ use super::matrix::{Matrix, add_scaled, dot};
 pub const LAYERS: usize = 2;
 const WIDTH: usize = 32;
 const HIDDEN: usize = 64;
-/// Query heads share heads of k and v (GQA).
+/// Query heads, which share heads of k and v (GQA).
 const HEADS_Q: usize = 4;
 const HEADS_KV: usize = 2;
 const HEAD_DIM: usize = 16;
@@ -43,7 +43,7 @@ impl Weights {
         x.times(&self.value)
     }
 
-    /// Takes in the gradient by `x · W`; returns that by x.
+    /// From `d_y`, the gradient by `x · W`, accumulates the gradient by W and returns that by x.
     fn pull_back(&mut self, x: &Matrix, d_y: &Matrix) -> Matrix {
         self.gradient.add(&x.transposed_times(d_y));
         d_y.times_transposed(&self.value)
@@ -64,7 +64,7 @@ impl Weights {
     }
 }
 
-/// `x / rms(x)` of every row.
+/// `x / rms(x)` for every row.
 fn rms_norm(x: &Matrix) -> Matrix {
     let mut y = x.clone();
     for row in 0..x.rows {
@@ -78,7 +78,7 @@ fn inverse_rms(row: &[f64]) -> f64 {
     1.0 / (dot(row, row) / row.len() as f64 + 1e-6).sqrt()
 }
 
-/// The gradient by x, from that by [`rms_norm`].
+/// The gradient by x, from that by the output of [`rms_norm`].
 fn rms_norm_backward(x: &Matrix, d_y: &Matrix) -> Matrix {
     let mut d_x = Matrix::zeros(x.rows, x.cols);
     for row in 0..x.rows {
@@ -99,7 +99,7 @@ struct Layer {
     down: Weights,
 }
 
-/// What a layer's gradients are computed from.
+/// Intermediate results from which a layer's gradients are computed.
 struct SavedLayer<S> {
     x: Matrix,
     normed: Matrix,
@@ -150,7 +150,7 @@ impl Layer {
         (y, saved)
     }
 
-    /// The gradient by x, from that by what the layer gave.
+    /// Accumulates the weights' gradients; returns the gradient by x, from `d_y`, that by the layer's output.
     fn backward<A: Attention>(
         &mut self,
         attention: &mut A,
@@ -189,7 +189,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// One that knows `characters` characters and sequences of `seq`; the same for the same arguments.
+    /// A model for `characters` characters and sequences of `seq`; the same weights for the same arguments.
     pub fn new(characters: usize, seq: usize) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(7);
         Self {
@@ -200,8 +200,8 @@ impl Model {
         }
     }
 
-    /// The mean loss, in nats, of predicting each next character of `batch`, whose sequences have one more than the model
-    /// sees; takes in its gradients.
+    /// The mean loss, in nats, of predicting each next character of `batch`, whose sequences are one longer than the
+    /// model's; accumulates its gradients.
     pub fn learn<A: Attention>(&mut self, attention: &mut A, batch: &[&[usize]]) -> f64 {
         let seq = batch[0].len() - 1;
         let heads = Heads {
@@ -240,7 +240,7 @@ impl Model {
         loss
     }
 
-    /// Moves all weights along the gradients taken in; `step` counts from 1.
+    /// Updates all weights by the accumulated gradients; `step` counts from 1.
     pub fn update(&mut self, rate: f64, step: i32) {
         let layers = self.layers.iter_mut().flat_map(|layer| {
             let others = [&mut layer.out, &mut layer.up, &mut layer.down];

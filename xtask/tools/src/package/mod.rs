@@ -1,10 +1,10 @@
-//! The crates as they are published: `cargo xtask package`.
+//! Stages and tries the crates that are published: `cargo xtask package`.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `stage` | a workspace of them under `target/publish/`, with licences, READMEs and compiled kernels |
-//! | `toolchain` | a search path on which no GPU compiler is found |
-//! | `smoke` | a user's crate, documentation as docs.rs builds it, and what a build without a compiler says |
+//! | `stage` | writes a workspace of them under `target/publish/`, with licences, READMEs and compiled kernels |
+//! | `toolchain` | makes a search path on which no GPU compiler is found |
+//! | `smoke` | builds a user's crate, the documentation as docs.rs does, and, to see its message, without a compiler |
 
 mod smoke;
 mod stage;
@@ -15,9 +15,9 @@ use xtask::paths;
 
 /// A crate that is published.
 struct Published {
-    /// Its folder in this workspace.
+    /// Folder in this workspace.
     folder: &'static str,
-    /// Its name in the registry, which is its folder in the staged workspace.
+    /// Name in the registry, and folder in the staged workspace.
     name: &'static str,
 }
 
@@ -25,7 +25,7 @@ const fn published(folder: &'static str, name: &'static str) -> Published {
     Published { folder, name }
 }
 
-/// Each behind those that it depends on.
+/// The published crates, each after those that it depends on.
 const CRATES: [Published; 8] = [
     published("cuda/cuda_std_macros", "ferroflash-cuda-std-macros"),
     published("cuda/cuda_std", "ferroflash-cuda-std"),

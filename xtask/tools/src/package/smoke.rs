@@ -1,4 +1,4 @@
-//! Trying the staged crates as a user meets them: offline but for what cargo has fetched, and without a GPU compiler.
+//! Tries the staged crates as a user would: offline except for the crates cargo has fetched, without a GPU compiler.
 
 use std::fs;
 use std::path::Path;
@@ -57,14 +57,14 @@ fn pack(sh: &Shell, root: &Path) -> anyhow::Result<std::path::PathBuf> {
     Ok(packed)
 }
 
-/// Somebody who has a toolchain and what cargo has fetched.
+/// A user's environment: a toolchain, and the crates that cargo has fetched.
 struct User<'a> {
     toolchain: &'a Toolchain,
     target: std::path::PathBuf,
 }
 
 impl User<'_> {
-    /// `cargo ARGUMENTS --offline` in `folder`, with nothing of this process's settings.
+    /// `cargo ARGUMENTS --offline` in `folder`, with hardly any of this process's environment.
     fn cargo(&self, folder: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.toolchain.bin.join("cargo"));
         command.env_clear();
@@ -99,14 +99,14 @@ fn runs(user: &User<'_>, root: &Path, packed: &Path) -> anyhow::Result<()> {
         manifest += &format!("{name} = {{ path = {:?} }}\n", path.display().to_string());
     }
     fs::write(folder.join("Cargo.toml"), manifest)?;
-    // The versions that cargo has fetched for this workspace.
+    // The same versions as this workspace's, which cargo has fetched.
     fs::copy(paths::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
     let status = user.cargo(&folder, &["run"]).status()?;
     ensure!(status.success(), "the user's crate: {status}");
     Ok(())
 }
 
-/// The documentation builds without warnings, as docs.rs does it: without the network and with compiled kernels.
+/// The documentation builds without warnings, as on docs.rs: without the network and with compiled kernels.
 fn documents(user: &User<'_>, root: &Path) -> anyhow::Result<()> {
     let status = user
         .cargo(
@@ -126,7 +126,7 @@ fn documents(user: &User<'_>, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In this workspace, where kernels are to be compiled, the build says in one line what is missing.
+/// In this workspace, whose build compiles kernels, the build without a compiler says in one line what is missing.
 fn refuses(user: &User<'_>) -> anyhow::Result<()> {
     let mut build = user.cargo(paths::root(), &["build", "--package", "ferroflash-ptx"]);
     let output = build.env("FERROFLASH_RUSTC", "/nowhere/rustc").output()?;

@@ -1,4 +1,4 @@
-//! The staged workspace: the same crates without what only this repository has.
+//! Writes the staged workspace: the same crates without the parts that only this repository needs.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use xtask::paths;
 use super::{CRATES, Published};
 use crate::kernels;
 
-/// What is copied of each crate, where it has it.
+/// Files and folders that are copied of each crate, if it has them.
 const PARTS: [&str; 5] = ["Cargo.toml", "README.md", "build.rs", "src", "stub"];
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
@@ -45,7 +45,7 @@ pub fn stage(sh: &Shell, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies a file or folder into the folder `to`; links become what they lead to.
+/// Copies a file or folder into the folder `to`; links are replaced by their targets.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let to = to.join(from.file_name().context("it has a name")?);
     if from.is_dir() {
@@ -64,7 +64,7 @@ fn read(manifest: &Path) -> anyhow::Result<DocumentMut> {
     text.parse().with_context(|| manifest.display().to_string())
 }
 
-/// Leaves out what tests need, and compiled kernels take the place of compiling them.
+/// Removes the tables that only tests and examples need, and the default feature that compiles kernels.
 fn edit_crate(document: &mut DocumentMut) {
     for table in ["dev-dependencies", "test", "example"] {
         document.remove(table);
@@ -80,7 +80,7 @@ fn edit_crate(document: &mut DocumentMut) {
     }
 }
 
-/// The workspace of the staged crates alone.
+/// Reduces the workspace to the staged crates.
 fn edit_workspace(document: &mut DocumentMut) {
     document.remove("profile");
     let workspace = &mut document["workspace"];
@@ -107,7 +107,7 @@ fn edit_workspace(document: &mut DocumentMut) {
     }
 }
 
-/// For crates without one of their own.
+/// README of a crate without one of its own.
 fn readme(document: &DocumentMut) -> String {
     let of = |key: &str| {
         document["package"][key]
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(paths, names);
     }
 
-    /// Each is published behind what it depends on.
+    /// Each crate is published after those that it depends on.
     #[test]
     fn the_order_is_one_that_works() {
         let root = read(&paths::root().join("Cargo.toml")).unwrap();

@@ -12,11 +12,11 @@ pub struct Toolchain {
     pub bin: PathBuf,
 }
 
-/// What rustc links with, where it is installed.
+/// Programs that linking needs, linked into the search path if they are installed.
 const LINKERS: [&str; 6] = ["cc", "gcc", "ld", "ar", "as", "sh"];
 
 impl Toolchain {
-    /// In `folder`: this toolchain without its `rust-src`, and a linker.
+    /// Makes a toolchain in `folder`: this one without its `rust-src`, and a linker.
     pub fn without_gpu(sh: &Shell, folder: &Path) -> anyhow::Result<Self> {
         sh.remove_path(folder)?;
         let real = PathBuf::from(cmd!(sh, "rustc --print sysroot").quiet().read()?);
@@ -52,7 +52,7 @@ impl Toolchain {
     }
 }
 
-/// Makes `to` a folder of links to what is in `from`, but for `others`.
+/// Makes `to` a folder of links to the entries of `from` except `others`.
 fn link_but(from: &Path, to: &Path, others: &[&str]) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {

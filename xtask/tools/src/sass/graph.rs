@@ -1,4 +1,4 @@
-//! Reading the graph that `nvdisasm -bbcfg` draws.
+//! Parses the control-flow graph that `nvdisasm -bbcfg` draws.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ pub type Blocks = BTreeSet<NodeIndex>;
 /// A kernel's basic blocks, each with the mnemonics of its instructions, without their modifiers.
 pub struct Graph {
     pub blocks: DiGraph<Vec<String>, ()>,
-    /// Where the kernel starts: the first block.
+    /// The first block, where the kernel starts.
     pub entry: NodeIndex,
 }
 
@@ -45,7 +45,7 @@ impl Graph {
         Ok(Self { blocks, entry })
     }
 
-    /// Instructions of these mnemonics in `blocks`.
+    /// Number of instructions with these mnemonics in `blocks`.
     pub fn count(&self, blocks: &Blocks, mnemonics: &[&str]) -> u32 {
         let all = blocks.iter().flat_map(|&block| &self.blocks[block]);
         all.filter(|found| mnemonics.contains(&found.as_str()))
@@ -53,7 +53,7 @@ impl Graph {
     }
 }
 
-/// What stands between the first two quotation marks.
+/// The text between the first two quotation marks.
 fn quoted(text: &str) -> anyhow::Result<&str> {
     let name = text.split('"').nth(1);
     name.with_context(|| format!("no name in `{text}`"))
@@ -69,7 +69,7 @@ fn mnemonics(label: &str) -> Vec<String> {
     lines.filter_map(mnemonic).collect()
 }
 
-/// That of a line `@P0 NAME.MODIFIER operands`; none of labels and directives.
+/// The mnemonic `NAME` of a line `@P0 NAME.MODIFIER operands`; `None` for labels and directives.
 fn mnemonic(line: &str) -> Option<String> {
     let line = line.replace("\\ ", " ");
     let mut words = line

@@ -9,14 +9,14 @@ use petgraph::visit::EdgeRef;
 
 use super::graph::{Blocks, Graph};
 
-/// The natural loops, one a head: what reaches a branch back to the head without passing it.
+/// The natural loops, one per head: the blocks that reach a branch back to the head without passing the head.
 ///
 /// # Errors
-/// If code goes round in a way that is no natural loop, into which there is more than one way.
+/// If the graph is irreducible: some cycle can be entered at more than one block.
 pub fn natural(graph: &Graph) -> anyhow::Result<Vec<Blocks>> {
     let blocks = &graph.blocks;
     let dominators = dominators::simple_fast(blocks, graph.entry);
-    // Blocks that nothing reaches have no dominators: called functions, and what follows them.
+    // Unreachable blocks have no dominators: called functions, and the code behind them.
     let is_reached =
         |block| block == graph.entry || dominators.immediate_dominator(block).is_some();
     let is_back = |from, head| {
@@ -47,7 +47,7 @@ pub fn natural(graph: &Graph) -> anyhow::Result<Vec<Blocks>> {
     Ok(loops.into_values().collect())
 }
 
-/// Every block of `loops`, but for those that only a loop holds which lies in no other and is not alone.
+/// The blocks of `loops`; of outermost loops that contain others, only the blocks of those others.
 pub fn without_outermost(loops: &[Blocks]) -> Blocks {
     let holds = |outer: &Blocks, inner: &Blocks| outer != inner && outer.is_superset(inner);
     let is_kept = |blocks: &&Blocks| {

@@ -1,4 +1,4 @@
-//! What must hold of the machine code: matrix products in the main loop, and nothing there that waits for local memory.
+//! Checks of the machine code: matrix products in the main loop, and no access to local memory there.
 //!
 //! ptxas reports spills of a whole kernel. A register that is spilled once a tile costs nothing that can be measured;
 //! one that is read back with every block of keys does.
@@ -12,10 +12,14 @@ use kernels_gpu::instances::{Family, Instance, Operation};
 
 use graph::Graph;
 
-/// The matrix instruction that a kernel's main loop is known by; `None` of those that are not made of matrix products.
+/// The matrix instruction by which a kernel's main loop is recognised; `None` for kernels that use none.
 pub fn matrix_instruction(instance: &Instance) -> Option<&'static str> {
-    if instance.operation != Operation::Forward {
-        return None;
+    match instance.operation {
+        Operation::Forward
+        | Operation::BackwardKeys
+        | Operation::BackwardQueries
+        | Operation::BackwardFused => {}
+        _ => return None,
     }
     match instance.family {
         Family::Wgmma => Some("HGMMA"),
@@ -27,7 +31,7 @@ pub fn matrix_instruction(instance: &Instance) -> Option<&'static str> {
 /// Mnemonics of loads from and stores to local memory.
 const LOCAL: [&str; 2] = ["LDL", "STL"];
 
-/// The main loops in the control flow that nvdisasm drew: those that hold `instruction`, but for a loop around all
+/// The main loops in the control flow that nvdisasm drew: those that contain `instruction`, except a loop around
 /// others, which goes over tiles.
 pub fn main_loops(dot: &str, instruction: &str) -> anyhow::Result<MainLoops> {
     let graph = Graph::parse(dot).context("nvdisasm's output")?;
@@ -87,7 +91,7 @@ node [fontname="Courier",fontsize=10,shape=Mrecord];
     #[test]
     fn spills_count_in_the_main_loop_alone() {
         assert_eq!(found(KERNEL, "HGMMA"), (2, 0));
-        // On the way around, under a predicate, and behind the products.
+        // On the branch around the rescaling, under a predicate, and behind the products.
         for (from, to) in [
             (
                 r"\ \ FMUL\ R24",
@@ -106,7 +110,7 @@ node [fontname="Courier",fontsize=10,shape=Mrecord];
     #[test]
     fn products_count_in_loops_alone() {
         assert_eq!(found(KERNEL, "HMMA"), (0, 0));
-        // Without the branch back, the loop over tiles is the innermost that is left.
+        // Without the inner branch back, the loop over tiles is the innermost one left.
         let unrolled = KERNEL.replace(
             r#"".L_x_2":exit0:e -> ".L_x_1""#,
             r#"".L_x_2":exit0:e -> "BB1""#,
@@ -119,7 +123,7 @@ node [fontname="Courier",fontsize=10,shape=Mrecord];
 
     #[test]
     fn what_cannot_be_judged_is_an_error() {
-        // A second way into the loop, past its head.
+        // A second entry into the loop, past its head.
         let entered = KERNEL.replace(
             r#""k":entry:s -> ".L_x_0""#,
             r#""k":entry:e -> "BB0":entry:n;

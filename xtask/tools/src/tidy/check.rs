@@ -1,4 +1,4 @@
-//! What breaks a rule.
+//! Violations of the rules.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use anyhow::ensure;
 use super::rules::{Limit, Rule};
 use super::tree::{Id, Tree};
 
-/// What breaks one of `rules`, a line each: file, line, who imports whom by which path, and why that is forbidden.
+/// Violations of `rules`, a line each: file, line, who imports whom by which path, and why that is forbidden.
 ///
 /// # Errors
 /// If a rule names a module that does not exist.
@@ -28,7 +28,7 @@ pub fn violations(tree: &Tree, rules: &[Rule]) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// What module `from` imports in spite of `rule`, each module once.
+/// Modules that `from` imports in violation of `rule`, each once, in words.
 fn of_module(tree: &Tree, from: Id, rule: &Rule) -> Vec<String> {
     let module = &tree.modules[from];
     let mut known = BTreeSet::new();
@@ -36,7 +36,7 @@ fn of_module(tree: &Tree, from: Id, rule: &Rule) -> Vec<String> {
     for mention in &module.mentions {
         let named = tree.resolve(from, &mention.segments);
         let named = named.into_iter().map(|id| &tree.modules[id].path);
-        // The innermost tells most.
+        // The innermost module says most.
         let forbidden = named.filter(|path| forbids(rule, path));
         let Some(to) = forbidden.max_by_key(|path| path.len()) else {
             continue;
@@ -53,13 +53,13 @@ fn of_module(tree: &Tree, from: Id, rule: &Rule) -> Vec<String> {
     found
 }
 
-/// Whether `rule` keeps its module from importing module `to`.
+/// Whether `rule` forbids its module to import module `to`.
 pub fn forbids(rule: &Rule, to: &str) -> bool {
     let is_one_of = |paths: &[&str]| paths.iter().any(|path| is_within(to, path));
     match rule.limit {
         Limit::Never(paths) => is_one_of(paths),
         Limit::Only(paths) => {
-            // A crate's root is passed through on the way to what is allowed.
+            // A path to an allowed module passes through the outer ones, such as its crate's root.
             let is_outer = |path: &&str| is_within(path, to);
             !is_one_of(paths) && !is_within(to, rule.of) && !paths.iter().any(is_outer)
         }

@@ -1,4 +1,4 @@
-//! The paths that code names.
+//! Finds the paths that code names.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -7,14 +7,14 @@ use syn::{ImplItem, Item, Macro, UseTree};
 
 use super::tree::is_for_tests;
 
-/// A path, as it is written.
+/// A path as written in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
     pub segments: Vec<String>,
     pub line: usize,
 }
 
-/// Every path that `item`, outside its tests, names.
+/// Every path that `item` names outside its tests.
 pub fn of(item: &Item) -> Vec<Mention> {
     let mut finder = Finder::default();
     finder.visit_item(item);
@@ -57,7 +57,7 @@ impl Finder {
         self.found.push(Mention { segments, line });
     }
 
-    /// Paths among tokens, which a macro may make anything of: names with `::` between them.
+    /// Adds the paths in a macro's tokens, whose grammar is unknown: any names joined by `::`.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;

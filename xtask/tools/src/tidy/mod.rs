@@ -1,4 +1,4 @@
-//! Who may import whom: the module graph of the workspace's libraries, held to a table of rules.
+//! Checks the module graph of the workspace's libraries against a table of who may import whom.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -6,12 +6,12 @@
 //! | `tree` | the modules of a crate, found from its root file |
 //! | `mentions` | the paths that a module's code names, `use` items and macro calls included |
 //! | `resolve` | which modules a path leads to, through re-exports |
-//! | `check` | what breaks a rule |
-//! | `workspace` | this workspace: its crates, and what they depend on |
+//! | `check` | violations of the rules |
+//! | `workspace` | this workspace: its crates and their dependencies |
 //!
-//! Code is parsed, not searched: `use crate::Problem` leads to the module that defines `Problem`, whatever lib.rs makes of
-//! it. Tests (`#[cfg(test)]`) may import what they like. What a module is given without naming it, such as a method's
-//! return value, is not seen.
+//! Code is parsed, not searched: `use crate::Problem` leads to the module that defines `Problem`, however lib.rs
+//! re-exports it. Tests (`#[cfg(test)]`) may import anything. Types that a module uses without naming them, such as a
+//! method's return type, are not found.
 
 mod check;
 mod mentions;

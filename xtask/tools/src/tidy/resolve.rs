@@ -1,14 +1,14 @@
-//! Which modules a path leads to.
+//! Resolves paths to modules.
 
 use std::collections::BTreeSet;
 
 use super::tree::{Id, Tree};
 
-/// Names that are being looked up, each in its module: an import may lead back to itself.
+/// Names being looked up, each with its module: an import may lead back to itself.
 type Seen = BTreeSet<(Id, String)>;
 
 impl Tree {
-    /// The modules that a path in module `from` names, and the one that defines what it ends in; none for what is not of
+    /// The modules that a path in module `from` names, and the one that defines its last name; empty for a path outside
     /// these crates.
     pub fn resolve(&self, from: Id, path: &[String]) -> BTreeSet<Id> {
         self.follow(from, path, &mut Seen::new())
@@ -27,7 +27,7 @@ impl Tree {
             if rest.first().is_some_and(|next| next == "super") {
                 return self.follow(start, rest, seen);
             }
-            // What no module defines by name, a macro does.
+            // A name that the parsed code does not define is made by a macro: the path then leads to `start`.
             let found = self.descend(start, rest, seen);
             return Some(found.unwrap_or_else(|| BTreeSet::from([start])));
         }
@@ -63,7 +63,7 @@ impl Tree {
         if found.is_empty() {
             for glob in &here.globs {
                 let whole: Vec<String> = glob.iter().chain(path).cloned().collect();
-                // A glob has a name only if it is found there.
+                // A glob provides the name only if its module has it.
                 let of_all = self.follow(module, glob, seen).unwrap_or_default();
                 let deeper = self.follow(module, &whole, seen).unwrap_or_default();
                 found.extend(deeper.difference(&of_all));

@@ -1,25 +1,25 @@
-//! The rules.
+//! The table of rules.
 
-/// What modules may not import.
+/// A limit on the imports of a module.
 pub struct Rule {
-    /// A module, and those below it.
+    /// The module that the rule limits, with those below it.
     pub of: &'static str,
     pub limit: Limit,
-    /// Why.
+    /// Reason for the rule.
     pub because: &'static str,
 }
 
-/// Modules stand for themselves and those below them.
+/// The modules that may or may not be imported; each stands for itself and those below it.
 pub enum Limit {
-    /// None of these.
+    /// None of these may be imported.
     Never(&'static [&'static str]),
-    /// Of the workspace, none but these and what is below the rule's own module.
+    /// Of the workspace, only these and the modules below the rule's own may be imported.
     Only(&'static [&'static str]),
 }
 
 use Limit::{Never, Only};
 
-/// Who may not import whom. A rule that names a module which does not exist is an error.
+/// Rules for who may import whom. A rule that names a module which does not exist is an error.
 pub const RULES: &[Rule] = &[
     Rule {
         of: "ferroflash::problem",

@@ -1,4 +1,4 @@
-//! Planted imports, and the workspace itself.
+//! Tests on planted imports, and on the workspace itself.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::check::{forbids, is_within};
 use super::rules::{Limit, Rule};
 use super::{RULES, Tree, violations};
 
-/// A crate `host` whose module `problem` has `problem` for its code, and a crate `kernels`.
+/// A crate `host` whose module `problem` has the code `problem`, and a crate `kernels`.
 fn crates(problem: &str) -> (TempDir, Tree) {
     let folder = TempDir::new().unwrap();
     for (file, text) in [
@@ -73,7 +73,7 @@ const NO_BACKEND: Rule = rule(
     Limit::Never(&["host::backend", "kernels::tile"]),
 );
 
-/// What breaks [`NO_BACKEND`] if `host::problem` is `problem`.
+/// Violations of [`NO_BACKEND`] if `problem` is the code of `host::problem`.
 fn planted(problem: &str) -> Vec<String> {
     let (_folder, tree) = crates(problem);
     violations(&tree, &[NO_BACKEND]).unwrap()
@@ -107,10 +107,10 @@ fn forbidden_imports_are_found_however_they_are_written() {
         "struct S; impl S { fn f(self) { vec![(1, [crate::Gpu])]; } }",
         "#[cfg(not(test))] use crate::Gpu;",
         "#[cfg(any(test, unix))] use crate::Gpu;",
-        // Of another crate, directly and by what it exports.
+        // From another crate, directly and through its exports.
         "use kernels::tile::Band;",
         "fn f() { kernels::band() }",
-        // Of names that only a macro makes: the module named is the one.
+        // A name that only a macro makes: the module before it counts.
         "use crate::backend::MADE_BY_A_MACRO;",
     ] {
         let found = planted(problem);
@@ -181,7 +181,7 @@ fn a_rule_about_nothing_is_an_error() {
     }
 }
 
-/// The lines between the workspace's crates, each of which a rule draws.
+/// Imports between the workspace's crates that a rule forbids.
 #[test]
 fn crates_are_kept_apart() {
     for (from, to) in [

@@ -1,4 +1,4 @@
-//! The modules of crates, found from their root files.
+//! Reads the modules of crates, starting at their root files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use syn::{Attribute, Item, ItemMod, UseTree};
 
 use super::mentions::{self, Mention};
 
-/// A module, by its place in [`Tree::modules`].
+/// A module's index in [`Tree::modules`].
 pub type Id = usize;
 
 /// A module outside tests.
@@ -19,13 +19,13 @@ pub struct Module {
     pub file: PathBuf,
     pub parent: Option<Id>,
     pub children: BTreeMap<String, Id>,
-    /// Names of what it defines besides modules.
+    /// Names of its items other than modules.
     pub items: BTreeSet<String>,
-    /// What it imports, by the name it has here; several where `cfg` chooses.
+    /// Paths of its imports, by the imported name; several if `cfg` chooses.
     pub imports: BTreeMap<String, Vec<Vec<String>>>,
-    /// What it imports all names of.
+    /// Paths of its glob imports.
     pub globs: Vec<Vec<String>>,
-    /// Every path its code names.
+    /// Every path that its code names.
     pub mentions: Vec<Mention>,
 }
 
@@ -33,7 +33,7 @@ pub struct Module {
 #[derive(Default)]
 pub struct Tree {
     pub modules: Vec<Module>,
-    /// Roots, by the crate's name in code.
+    /// Root modules, by the crate's name in code.
     pub crates: BTreeMap<String, Id>,
 }
 
@@ -121,7 +121,7 @@ impl Tree {
         }
     }
 
-    /// Notes what a `use` item brings in, whose path so far is `path`.
+    /// Records the imports of a `use` tree below `path`.
     fn read_import(&mut self, id: Id, tree: &UseTree, mut path: Vec<String>) {
         let module = &mut self.modules[id];
         match tree {
@@ -192,8 +192,8 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether `cfg` leaves code to tests or doctests: `test` or `doctest` stands there, and no `not` or `any` before which
-/// other builds would have it too.
+/// Whether a `cfg` restricts code to tests or doctests: it contains `test` or `doctest`, and neither `not` nor `any`,
+/// with which other builds may have the code too.
 pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else {

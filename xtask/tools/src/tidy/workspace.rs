@@ -1,4 +1,4 @@
-//! The workspace, held to the rules: `cargo xtask tidy`.
+//! Checks the workspace against the rules: `cargo xtask tidy`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use xshell::{Shell, cmd};
 use super::{RULES, Tree, violations};
 use xtask::paths;
 
-/// What a build of the library for the CPU alone compiles none of.
+/// Crates that a build of the library for the CPU alone must not compile.
 const NOT_FOR_CPU: [&str; 9] = [
     "clap",
     "cuda_loader",
@@ -22,7 +22,7 @@ const NOT_FOR_CPU: [&str; 9] = [
     "rand",
 ];
 
-/// Holds what the library depends on without features to [`NOT_FOR_CPU`].
+/// Checks that the library without features depends on none of [`NOT_FOR_CPU`].
 fn check_dependencies() -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());

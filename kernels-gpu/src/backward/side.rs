@@ -1,17 +1,11 @@
 //! Which side of the score matrix a block keeps.
 
-use core::marker::PhantomData;
-
 use cuda_std::global;
 
-use super::super::BLOCK_N;
 use crate::abi::{AttentionParams, BackwardParams, Band, TensorArg};
-use crate::tile::black_box;
-use crate::tile::block_range::BlockRange;
 use crate::tile::grid::{BlockCoord, TileGrid};
 use crate::tile::rows;
 use crate::tile::sequence::{Sequence, head_kv};
-use crate::units::F32_BYTES;
 
 /// The rows that a block keeps: keys or queries. The band is turned over where keys take the place of queries
 /// ([`QueryRange`](crate::tile::query_range::QueryRange)).
@@ -22,7 +16,7 @@ pub trait Side {
     /// Every tile of the launch.
     fn tiles(params: &AttentionParams, block_m: u32) -> TileGrid;
 
-    /// The coordinate of the tile that `coord` numbers, in the order tiles are to be taken.
+    /// The coordinate of the tile that `coord` numbers, in the order tiles are to be taken; its own inverse.
     fn coord(coord: BlockCoord, params: &AttentionParams, block_m: u32) -> BlockCoord;
 
     /// Rows that are kept and rows that pass, of a sequence, and which passing rows a kept one sees.
@@ -44,9 +38,10 @@ pub trait Side {
     /// The heads that pass while `head` is kept.
     fn passing_heads(params: &AttentionParams, head: u32) -> (u32, u32);
 
-    /// Address of row 0 of a head of an operand that is kept, or passes.
-    fn kept_address(sequence: &Sequence, operand: &TensorArg, head: u32) -> u64;
-    fn passing_address(sequence: &Sequence, operand: &TensorArg, head: u32) -> u64;
+    /// Address of row 0 of a head of an operand that is kept, or passes, whose elements are `elem_bytes` long.
+    fn kept_address(sequence: &Sequence, operand: &TensorArg, head: u32, elem_bytes: u32) -> u64;
+    fn passing_address(sequence: &Sequence, operand: &TensorArg, head: u32, elem_bytes: u32)
+    -> u64;
 }
 
 /// Rows of a sequence on both sides.
@@ -135,13 +130,18 @@ impl Side for KeepKeys {
     }
 
     #[inline(always)]
-    fn kept_address(sequence: &Sequence, operand: &TensorArg, head: u32) -> u64 {
-        sequence.kv_address(operand, head, F32_BYTES)
+    fn kept_address(sequence: &Sequence, operand: &TensorArg, head: u32, elem_bytes: u32) -> u64 {
+        sequence.kv_address(operand, head, elem_bytes)
     }
 
     #[inline(always)]
-    fn passing_address(sequence: &Sequence, operand: &TensorArg, head: u32) -> u64 {
-        sequence.q_address(operand, head, F32_BYTES)
+    fn passing_address(
+        sequence: &Sequence,
+        operand: &TensorArg,
+        head: u32,
+        elem_bytes: u32,
+    ) -> u64 {
+        sequence.q_address(operand, head, elem_bytes)
     }
 }
 
@@ -176,7 +176,8 @@ impl Side for KeepQueries {
 
     #[inline(always)]
     unsafe fn rows_written(params: &AttentionParams, batch: u32) -> u32 {
-        Sequence::new(params, batch).seq_q
+        // SAFETY: forwarded to the caller.
+        unsafe { Sequence::new(params, batch) }.seq_q
     }
 
     #[inline(always)]
@@ -206,80 +207,17 @@ impl Side for KeepQueries {
     }
 
     #[inline(always)]
-    fn kept_address(sequence: &Sequence, operand: &TensorArg, head: u32) -> u64 {
-        sequence.q_address(operand, head, F32_BYTES)
+    fn kept_address(sequence: &Sequence, operand: &TensorArg, head: u32, elem_bytes: u32) -> u64 {
+        sequence.q_address(operand, head, elem_bytes)
     }
 
     #[inline(always)]
-    fn passing_address(sequence: &Sequence, operand: &TensorArg, head: u32) -> u64 {
-        sequence.kv_address(operand, head, F32_BYTES)
-    }
-}
-
-/// The rows that a block keeps. What is cheap to compute is computed where it is needed (hence `black_box`), as registers
-/// are what the main loop is short of.
-pub struct Tile<'a, S> {
-    pub params: &'a BackwardParams,
-    pub coord: BlockCoord,
-    /// First row.
-    pub begin: u32,
-    side: PhantomData<S>,
-}
-
-impl<'a, S: Side> Tile<'a, S> {
-    #[inline(always)]
-    pub fn new(params: &'a BackwardParams, coord: BlockCoord, block_m: u32) -> Self {
-        let coord = S::coord(coord, &params.attention, block_m);
-        Self {
-            params,
-            begin: coord.m_block * block_m,
-            coord,
-            side: PhantomData,
-        }
-    }
-
-    /// The batch entry that the tile belongs to.
-    ///
-    /// # Safety
-    /// `params` describes live allocations, which `coord` lies inside.
-    #[inline(always)]
-    pub unsafe fn sequence(&self) -> Sequence {
-        Sequence::new(&self.params.attention, black_box(self.coord.batch))
-    }
-
-    /// Rows of both sides.
-    ///
-    /// # Safety
-    /// As [`Tile::sequence`].
-    #[inline(always)]
-    pub unsafe fn extent(&self) -> Extent {
-        S::extent(&self.sequence())
-    }
-
-    /// The passing blocks that some row of the tile sees, of which `extent` has one at least.
-    #[inline(always)]
-    pub fn blocks(&self, extent: &Extent, block_m: u32) -> BlockRange {
-        let end = (self.begin + block_m).min(extent.kept);
-        BlockRange::new(self.begin, end, extent.band, extent.passing, BLOCK_N as u32)
-    }
-
-    /// Kept rows whose gradients are written: those of the sequence, and those that it leaves unused (`seqused_kv`), whose
-    /// gradients are 0.
-    ///
-    /// # Safety
-    /// As [`Tile::sequence`].
-    #[inline(always)]
-    pub unsafe fn rows_written(&self) -> u32 {
-        S::rows_written(&self.params.attention, black_box(self.coord.batch))
-    }
-
-    /// The query head of a step in which `passing_head` passes.
-    #[inline(always)]
-    pub fn query_head(&self, passing_head: u32) -> u32 {
-        if S::HAS_SECOND {
-            passing_head
-        } else {
-            self.coord.head
-        }
+    fn passing_address(
+        sequence: &Sequence,
+        operand: &TensorArg,
+        head: u32,
+        elem_bytes: u32,
+    ) -> u64 {
+        sequence.kv_address(operand, head, elem_bytes)
     }
 }

@@ -1,0 +1,141 @@
+//! Tile shapes of the Hopper backward kernels.
+
+use super::limits::SM90_SHARED_BYTES;
+use super::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS};
+use crate::units::F32_BYTES;
+
+/// Operands that a block keeps, and operands that pass: K and V, Q and dO, or the other way around.
+pub const OPERANDS: u32 = 2;
+/// Terms of a query: lse in bits, and delta.
+pub const TERMS: u32 = 2;
+
+/// Bytes of the words that say which tile it is.
+const TILE_BYTES: u32 = 64;
+
+/// Tile shape and pipeline of one Hopper backward kernel ([`crate::instances`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WgmmaBackwardConfig {
+    /// Largest head_dim and head_dim_v; TMA pads smaller ones with zeros.
+    pub head_dim: u32,
+    /// Consumer warpgroups, each with 64 rows that are kept. One more warpgroup produces.
+    pub consumers: u32,
+    /// Passing rows of a block.
+    pub block_n: u32,
+    /// Stages of each passing operand.
+    pub stages: u32,
+    /// Registers of a producer and a consumer thread (`setmaxnreg`).
+    pub producer_registers: u32,
+    pub consumer_registers: u32,
+}
+
+impl WgmmaBackwardConfig {
+    /// Threads in a block.
+    pub const fn threads(&self) -> u32 {
+        (self.consumers + 1) * WARPGROUP
+    }
+
+    /// Rows that a block keeps.
+    pub const fn block_m(&self) -> u32 {
+        self.consumers * WARPGROUP_ROWS
+    }
+
+    /// Atom columns of an operand.
+    pub const fn atom_columns(&self) -> u32 {
+        self.head_dim.div_ceil(ATOM_COLS)
+    }
+
+    /// Bytes of an atom column of a warpgroup's part of a kept operand.
+    pub const fn kept_atom_column_bytes(&self) -> u32 {
+        WARPGROUP_ROWS * ATOM_ROW_BYTES
+    }
+
+    /// Bytes of a warpgroup's part of a kept operand.
+    pub const fn kept_bytes(&self) -> u32 {
+        self.atom_columns() * self.kept_atom_column_bytes()
+    }
+
+    /// Offset of a warpgroup's part of kept operand `operand`.
+    pub const fn kept_offset(&self, operand: u32, warpgroup: u32) -> u32 {
+        (operand * self.consumers + warpgroup) * self.kept_bytes()
+    }
+
+    /// Bytes of an atom column of a stage.
+    pub const fn atom_column_bytes(&self) -> u32 {
+        self.block_n * ATOM_ROW_BYTES
+    }
+
+    /// Bytes of a stage of a passing operand.
+    pub const fn stage_bytes(&self) -> u32 {
+        self.atom_columns() * self.atom_column_bytes()
+    }
+
+    /// Offset of the stages of passing operand `operand`.
+    pub const fn stages_offset(&self, operand: u32) -> u32 {
+        self.kept_offset(OPERANDS, 0) + operand * self.stages * self.stage_bytes()
+    }
+
+    /// Bytes of a stage of the queries' terms.
+    pub const fn terms_bytes(&self) -> u32 {
+        TERMS * self.block_n * F32_BYTES
+    }
+
+    /// Offset of the terms' stages.
+    pub const fn terms_offset(&self) -> u32 {
+        self.stages_offset(OPERANDS)
+    }
+
+    /// Offset of the words that say which tile it is.
+    pub const fn tile_offset(&self) -> u32 {
+        self.terms_offset() + self.stages * self.terms_bytes()
+    }
+
+    /// Offset of the mbarriers.
+    pub const fn barriers_offset(&self) -> u32 {
+        self.tile_offset() + TILE_BYTES
+    }
+
+    /// Dynamic shared memory of a launch.
+    pub const fn shared_bytes(&self) -> u32 {
+        // One for what is kept; a full and an empty one for each stage of each passing operand.
+        let barriers = 1 + OPERANDS * self.stages * 2;
+        self.barriers_offset() + barriers * size_of::<u64>() as u32
+    }
+
+    /// Panics, when evaluated at compile time, on a shape that cannot work.
+    const fn check(&self) {
+        assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
+        assert!(self.block_n.is_multiple_of(WARPGROUP_ROWS));
+        assert!(self.head_dim.is_multiple_of(ATOM_COLS));
+    }
+}
+
+/// dk and dv. Four products of 64 × 64 scores a block: the sums of both gradients fit the registers with one block's scores,
+/// and at this head_dim K and V too (`rs` in [`crate::instances`]: they are read once a tile instead of by every product).
+pub const DKDV_HD64: WgmmaBackwardConfig = WgmmaBackwardConfig {
+    head_dim: 64,
+    consumers: 2,
+    block_n: 64,
+    stages: 4,
+    producer_registers: 40,
+    consumer_registers: 232,
+};
+
+/// As [`DKDV_HD64`]; 64 + 64 registers of sums leave none for K and V.
+pub const DKDV_HD128: WgmmaBackwardConfig = WgmmaBackwardConfig {
+    head_dim: 128,
+    stages: 3,
+    ..DKDV_HD64
+};
+
+/// dq: three products, of which two have Q and dO in registers.
+pub const DQ_HD64: WgmmaBackwardConfig = DKDV_HD64;
+
+/// As [`DQ_HD64`].
+pub const DQ_HD128: WgmmaBackwardConfig = DKDV_HD128;
+
+const _: () = {
+    DKDV_HD64.check();
+    DKDV_HD128.check();
+    DQ_HD64.check();
+    DQ_HD128.check();
+};

@@ -1,0 +1,90 @@
+//! Adding up a block's part of dq.
+
+use cuda_std::global;
+
+use super::MmaBackwardKernel;
+use super::tile::{Step, Tile};
+use crate::abi::AttentionParams;
+use crate::layout::fragment::{TILE_M, TILE_N};
+use crate::tile::dq_sums::{DqSums, REGISTER_BYTES, UNIT_BYTES};
+use crate::units::F32_BYTES;
+
+/// The sums of one query head of a sequence.
+pub struct HeadSums {
+    /// Of its first unit.
+    address: u64,
+    layout: DqSums,
+    /// Units of rows that it has.
+    row_units: u32,
+}
+
+impl HeadSums {
+    /// Those of the head that passes in `step`.
+    ///
+    /// # Safety
+    /// As [`Tile::new`].
+    #[inline(always)]
+    pub unsafe fn new<K: MmaBackwardKernel>(tile: &Tile<K>, step: Step) -> Self {
+        let sequence = tile.sequence();
+        let attention = &tile.params.attention;
+        let layout = DqSums::new(&AttentionParams {
+            head_dim: step.renew(attention.head_dim),
+            seq_q: step.renew(attention.seq_q),
+            heads_q: step.renew(attention.heads_q),
+            ..*attention
+        });
+        let start = tile.params.dq_sums.map_or(0, |address| address.get());
+        let batch = tile.batch();
+        Self {
+            address: start + layout.offset(batch, step.head, sequence.q_begin),
+            layout,
+            row_units: sequence.seq_q.div_ceil(TILE_M as u32),
+        }
+    }
+
+    /// Adds a warp's part, `factor · acc`, whose first row and column are `row` and `col`.
+    ///
+    /// # Safety
+    /// The sums were 0 before the launch.
+    #[inline(always)]
+    pub unsafe fn add<const ROWS: usize, const COLS: usize>(
+        &self,
+        acc: &[[f32; COLS]; ROWS],
+        factor: f32,
+        (row, col): (u32, u32),
+        lane: u32,
+    ) {
+        let (row_unit, col_unit) = (row / TILE_M as u32, col / TILE_N as u32);
+        let unit = row_unit as u64 * self.layout.row_bytes() + (col_unit * UNIT_BYTES) as u64;
+        let mut address = self.address + unit + (lane * F32_BYTES) as u64;
+        for i in 0..ROWS / 2 {
+            let exists = row_unit + (i as u32) < self.row_units;
+            for j in 0..COLS / 2 {
+                if exists && col_unit + (j as u32) < self.layout.col_units {
+                    for register in 0..4 {
+                        let value = acc[2 * i + register / 2][2 * j + register % 2];
+                        let offset = j as u32 * UNIT_BYTES + register as u32 * REGISTER_BYTES;
+                        global::add(address + offset as u64, value * factor);
+                    }
+                }
+            }
+            address += self.layout.row_bytes();
+        }
+    }
+
+    /// Makes the sum of row `row` and column `col` NaN.
+    ///
+    /// # Safety
+    /// As [`HeadSums::add`]; both exist.
+    #[inline(always)]
+    pub unsafe fn spoil(&self, row: u32, col: u32) {
+        let (tile_m, tile_n) = (TILE_M as u32, TILE_N as u32);
+        let unit = (row / tile_m) as u64 * self.layout.row_bytes();
+        let unit = unit + (col / tile_n * UNIT_BYTES) as u64;
+        // `layout::fragment::accumulator` the other way round.
+        let register = row % tile_m / 8 * 2 + col % 2;
+        let lane = row % 8 * 4 + col % tile_n / 2;
+        let offset = register * REGISTER_BYTES + lane * F32_BYTES;
+        global::add(self.address + unit + offset as u64, f32::NAN);
+    }
+}

@@ -1,0 +1,180 @@
+//! From `q · k` and `d_o · v` to P and dS, on a warp's part of a block.
+
+use cuda_std::shared;
+use cuda_std::warp::any;
+
+use super::MmaBackwardKernel;
+use super::tile::{Smem, Step, Tile};
+use crate::abi::Band;
+use crate::backward::side::{Extent, Side};
+use crate::layout::fragment::{ROW_STEP, row_column};
+use crate::math::{exp2, fma};
+use crate::tile::mask;
+use crate::units::F32_BYTES;
+
+/// The pairs of a tile's rows and one block that a warp has.
+pub struct Pairs<'a, K> {
+    pub tile: &'a Tile<'a, K>,
+    pub step: Step,
+    /// Where the step's terms of queries are.
+    pub stage: u32,
+    pub lane: u32,
+    pub warp: u32,
+}
+
+impl<K: MmaBackwardKernel> Pairs<'_, K> {
+    /// First row and column of the warp's part.
+    #[inline(always)]
+    pub fn origin(&self) -> (u32, u32) {
+        K::CONFIG.scores().origin(self.warp)
+    }
+
+    /// Turns `q · k` into P, 0 of pairs that are masked out. `slope` becomes the derivative of scores, where there is a softcap.
+    ///
+    /// # Safety
+    /// As [`Tile::new`]; lse has arrived and is visible; all 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn probabilities<const ROWS: usize, const COLS: usize>(
+        &self,
+        s: &mut [[f32; COLS]; ROWS],
+        slope: &mut [[f32; COLS]; ROWS],
+    ) {
+        let extent = self.tile.extent();
+        let transform = self.tile.transform(self.step);
+        if !transform.is_plain {
+            let diagonal = extent.diagonal - self.first_column() as i32;
+            let distance = |i: usize| self.row(i) as i32 + diagonal;
+            transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
+        }
+        let [lse_smem, _] = Smem::terms::<K>(self.stage);
+        self.each_term::<ROWS, COLS>(lse_smem, |i, j, lse| {
+            s[i][j] = exp2(fma(s[i][j], transform.scale_log2, -lse));
+        });
+        self.clear_hidden(s, &extent);
+    }
+
+    /// Turns `d_o · v` into dS times a power of two, 0 of pairs that are masked out. `weights` are P times the derivatives of
+    /// scores.
+    ///
+    /// # Safety
+    /// As [`Pairs::probabilities`], with delta.
+    #[inline(always)]
+    pub unsafe fn differentiate<const ROWS: usize, const COLS: usize>(
+        &self,
+        dp: &mut [[f32; COLS]; ROWS],
+        weights: &[[f32; COLS]; ROWS],
+        factor: f32,
+    ) {
+        let [_, delta_smem] = Smem::terms::<K>(self.stage);
+        self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
+            dp[i][j] = (dp[i][j] - delta) * weights[i][j];
+            if K::SCALES_DS {
+                dp[i][j] *= factor;
+            }
+        });
+        self.clear_hidden(dp, &self.tile.extent());
+    }
+
+    /// Whether scores have a derivative that is not 1.
+    #[inline(always)]
+    pub fn has_slope(&self) -> bool {
+        self.tile.params.attention.score.softcap.is_some()
+    }
+
+    /// Sets elements of pairs that are masked out to 0, and where dq is added up, those of kept rows that do not exist.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    unsafe fn clear_hidden<const ROWS: usize, const COLS: usize>(
+        &self,
+        tile: &mut [[f32; COLS]; ROWS],
+        extent: &Extent,
+    ) {
+        if !self.needs_mask(extent) {
+            return;
+        }
+        let Extent { band, passing, .. } = *extent;
+        let first = self.first_column();
+        mask::mark_masked_out(tile, |i| self.row(i), first, column, band, passing, 0.0);
+        if K::ADDS_DQ {
+            for i in 0..ROWS {
+                let is_missing = self.row(i) >= extent.kept;
+                for value in &mut tile[i] {
+                    *value = if is_missing { 0.0 } else { *value };
+                }
+            }
+        }
+    }
+
+    /// Row `i` of the lane, of all that are kept.
+    #[inline(always)]
+    fn row(&self, i: usize) -> u32 {
+        self.tile.begin + self.origin().0 + self.lane / 4 + i as u32 * ROW_STEP
+    }
+
+    /// The lane's first column, of all that pass.
+    #[inline(always)]
+    fn first_column(&self) -> u32 {
+        self.step.begin + self.origin().1 + row_column(self.lane, 0)
+    }
+
+    /// Calls `take` with each element of the warp's part and its query's term of those at `smem`.
+    ///
+    /// # Safety
+    /// As [`Pairs::differentiate`].
+    #[inline(always)]
+    unsafe fn each_term<const ROWS: usize, const COLS: usize>(
+        &self,
+        smem: u32,
+        mut take: impl FnMut(usize, usize, f32),
+    ) {
+        let (row, col) = self.origin();
+        if K::Side::HAS_SECOND {
+            let address = smem + (col + row_column(self.lane, 0)) * F32_BYTES;
+            for j in (0..COLS).step_by(2) {
+                let pair = shared::load2(address + row_column(0, j as u32) * F32_BYTES);
+                for i in 0..ROWS {
+                    take(i, j, pair[0]);
+                    take(i, j + 1, pair[1]);
+                }
+            }
+        } else {
+            let address = smem + (row + self.lane / 4) * F32_BYTES;
+            for i in 0..ROWS {
+                let term = shared::load(address + i as u32 * ROW_STEP * F32_BYTES);
+                for j in 0..COLS {
+                    take(i, j, term);
+                }
+            }
+        }
+    }
+
+    /// Whether some pair of the warp is masked out, or its dS must not be added up.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    unsafe fn needs_mask(&self, extent: &Extent) -> bool {
+        let (row, col) = self.origin();
+        let part = K::CONFIG.scores();
+        let range = self.tile.range(extent, row, part.rows as u32);
+        let masked = range.needs_mask(self.step.begin + col, part.cols as u32);
+        let missing = self.tile.begin + row + part.rows as u32 > extent.kept;
+        any(masked || K::ADDS_DQ && missing)
+    }
+}
+
+/// Column `j` of a lane, from its first one.
+#[inline(always)]
+fn column(j: usize) -> i32 {
+    row_column(0, j as u32) as i32
+}
+
+/// Whether kept row `row` sees passing row `column`, of rows that exist.
+#[inline(always)]
+pub fn sees(extent: &Extent, row: u32, column: u32) -> bool {
+    let Band { lower, upper } = extent.band;
+    let distance = column as i32 - row as i32;
+    lower <= distance && distance <= upper && row < extent.kept && column < extent.passing
+}

@@ -1,0 +1,72 @@
+//! The barriers of a backward kernel.
+
+use cuda_std::mbarrier;
+use cuda_std::warp::WARP_SIZE;
+
+use crate::backward::side::Side;
+use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::wgmma::pipeline::PipelineState;
+
+/// Addresses of the mbarriers; those of a pipeline's stages are consecutive.
+#[derive(Clone, Copy)]
+pub struct Barriers {
+    /// Completes when the kept operands are in shared memory.
+    pub kept_full: u32,
+    stages: u32,
+}
+
+impl Barriers {
+    #[inline(always)]
+    pub fn new(config: &WgmmaBackwardConfig, base: u32) -> Self {
+        Self {
+            kept_full: base,
+            stages: config.stages,
+        }
+    }
+
+    #[inline(always)]
+    fn full(&self, operand: u32) -> u32 {
+        self.kept_full + (1 + 2 * operand * self.stages) * mbarrier::BYTES
+    }
+
+    #[inline(always)]
+    fn empty(&self, operand: u32) -> u32 {
+        self.full(operand) + self.stages * mbarrier::BYTES
+    }
+
+    /// The producer's side of passing operand `operand`.
+    #[inline(always)]
+    pub fn producer(&self, operand: u32) -> PipelineState {
+        PipelineState::producer(self.full(operand), self.empty(operand), self.stages)
+    }
+
+    /// The consumers' side of passing operand `operand`.
+    #[inline(always)]
+    pub fn consumer(&self, operand: u32) -> PipelineState {
+        PipelineState::consumer(self.full(operand), self.empty(operand), self.stages)
+    }
+
+    /// Initialises all of them.
+    ///
+    /// # Safety
+    /// One thread of the block calls it, before any other uses a barrier; a barrier of the block follows.
+    #[inline(always)]
+    pub unsafe fn init<S: Side>(&self, config: &WgmmaBackwardConfig) {
+        /// The producer's arrival, in addition to the bytes.
+        const PRODUCER: u32 = 1;
+        const WARPS: u32 = 4;
+        mbarrier::init(self.kept_full, PRODUCER);
+        // Terms of queries come with the first operand, if it is Q that passes.
+        let terms = if S::HAS_SECOND { WARP_SIZE } else { 0 };
+        let mut stage = 0;
+        while stage < config.stages {
+            let at = |first: u32| first + stage * mbarrier::BYTES;
+            mbarrier::init(at(self.full(0)), PRODUCER + terms);
+            mbarrier::init(at(self.full(1)), PRODUCER);
+            mbarrier::init(at(self.empty(0)), WARPS * config.consumers);
+            mbarrier::init(at(self.empty(1)), WARPS * config.consumers);
+            stage += 1;
+        }
+        mbarrier::fence_init();
+    }
+}

@@ -1,0 +1,270 @@
+//! A consumer warpgroup: 64 kept rows and the sums of their gradients.
+
+use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
+use cuda_std::{global, mbarrier};
+
+use super::barriers::Barriers;
+use super::epilogue::Epilogue;
+use super::pairs::{Pairs, Terms};
+use super::tile::Tile;
+use super::traits::BackwardKernel;
+use crate::backward::side::Side;
+use crate::config::wgmma::WARPGROUP_ROWS;
+use crate::layout::fragment::ROW_STEP;
+use crate::score::plain_scale_log2;
+use crate::tile::black_box;
+use crate::units::F32_BYTES;
+use crate::wgmma::forward::lanes::Lanes;
+use crate::wgmma::forward::traits::QkOperand;
+use crate::wgmma::pipeline::PipelineState;
+
+/// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
+struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+{
+    tile: &'a Tile<'a, K::Side>,
+    smem: u32,
+    lanes: Lanes,
+    /// First kept row of the warpgroup, of the tile.
+    kept_begin: u32,
+    kept_first: K::Kept,
+    kept_second: K::Kept,
+    /// lse in bits and delta of the thread's rows, where queries are kept.
+    kept_lse: [f32; 2],
+    kept_delta: [f32; 2],
+    /// Of the first operand. The second one's stages take the same turns.
+    pipeline: PipelineState,
+    barriers: &'a Barriers,
+    acc_s: [f32; S_REGS],
+    acc_dp: [f32; S_REGS],
+    p_frag: [u32; P_REGS],
+    ds_frag: [u32; P_REGS],
+    /// dK, or dQ.
+    sum_first: [f32; SUM_REGS],
+    /// dV.
+    sum_second: [f32; SUM_REGS],
+}
+
+/// Computes the tile's rows of the warpgroup.
+///
+/// # Safety
+/// `tile` is one of the launch; all threads of consumer warpgroup `warpgroup` call it.
+#[inline(always)]
+pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
+    tile: &Tile<K::Side>,
+    barriers: &Barriers,
+    smem: u32,
+    warpgroup: u32,
+) where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    let epilogue = Epilogue {
+        tile,
+        kept_begin: warpgroup * WARPGROUP_ROWS,
+        lanes: Lanes::new(),
+    };
+    let (first, second) = if tile.has_steps() {
+        sums::<K, S_REGS, P_REGS, SUM_REGS>(tile, barriers, smem, warpgroup)
+    } else {
+        ([0.0; SUM_REGS], [0.0; SUM_REGS])
+    };
+    epilogue.store::<K, S_REGS, P_REGS, SUM_REGS>(&first, &second);
+}
+
+/// The sums of the warpgroup's rows over all passing blocks, of which there is one.
+///
+/// # Safety
+/// As [`consume`].
+#[inline(always)]
+unsafe fn sums<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
+    tile: &Tile<K::Side>,
+    barriers: &Barriers,
+    smem: u32,
+    warpgroup: u32,
+) -> ([f32; SUM_REGS], [f32; SUM_REGS])
+where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    let config = &K::CONFIG;
+    let lanes = Lanes::new();
+    let kept_begin = warpgroup * WARPGROUP_ROWS;
+    mbarrier::wait(barriers.kept_full, 0);
+    let kept = |operand| K::Kept::load(smem + config.kept_offset(operand, warpgroup), lanes);
+    let terms = tile.params.terms;
+    let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
+        tile,
+        smem,
+        lanes,
+        kept_begin,
+        kept_first: kept(0),
+        kept_second: kept(1),
+        kept_lse: kept_terms(tile, terms.lse_log2, f32::INFINITY, kept_begin, lanes),
+        kept_delta: kept_terms(tile, terms.delta, 0.0, kept_begin, lanes),
+        pipeline: barriers.consumer(0),
+        barriers,
+        acc_s: [0.0; S_REGS],
+        acc_dp: [0.0; S_REGS],
+        p_frag: [0; P_REGS],
+        ds_frag: [0; P_REGS],
+        sum_first: [0.0; SUM_REGS],
+        sum_second: [0.0; SUM_REGS],
+    };
+    tile.each_step(config, |_, begin| consumer.step(begin));
+    (consumer.sum_first, consumer.sum_second)
+}
+
+/// The terms at `array` of the thread's two rows, if queries are kept; `missing` of rows that do not exist.
+///
+/// # Safety
+/// As [`consume`].
+#[inline(always)]
+unsafe fn kept_terms<S: Side>(
+    tile: &Tile<S>,
+    array: u64,
+    missing: f32,
+    kept_begin: u32,
+    lanes: Lanes,
+) -> [f32; 2] {
+    let mut terms = [missing; 2];
+    if S::HAS_SECOND {
+        return terms;
+    }
+    let attention = &tile.params.attention;
+    let address = tile
+        .sequence()
+        .row_address(attention, array, tile.coord().head);
+    let kept = tile.extent().kept;
+    for h in 0..2 {
+        let row = tile.begin() + kept_begin + lanes.row() + h as u32 * ROW_STEP;
+        if row < kept {
+            terms[h] = global::load(address + row as u64 * F32_BYTES as u64);
+        }
+    }
+    terms
+}
+
+impl<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+    Consumer<'a, K, S_REGS, P_REGS, SUM_REGS>
+where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    /// Takes one passing block, which this warpgroup need not see.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn step(&mut self, begin: u32) {
+        let config = &K::CONFIG;
+        let own = self
+            .tile
+            .blocks(self.kept_begin, WARPGROUP_ROWS, config.block_n);
+        let block = begin / config.block_n;
+        if own.begin > block || block >= own.end {
+            self.skip();
+        } else if own.needs_mask(begin, config.block_n) {
+            self.block(self.pairs::<true>(begin));
+        } else {
+            self.block(self.pairs::<false>(begin));
+        }
+        self.pipeline.advance();
+    }
+
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn pairs<const MASKED: bool>(&self, begin: u32) -> Pairs<MASKED> {
+        Pairs {
+            extent: self.tile.extent(),
+            scale_log2: plain_scale_log2(&self.tile.params.attention.score),
+            begin_kept: self.tile.begin() + self.kept_begin,
+            begin,
+            lanes: self.lanes.reload(),
+        }
+    }
+
+    /// Takes one passing block.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn block<const MASKED: bool>(&mut self, pairs: Pairs<MASKED>) {
+        let config = &K::CONFIG;
+        let second = self.second();
+        // One opaque base: else addresses of all stages would be kept in registers.
+        let smem = black_box(self.smem);
+        let stage = |operand| {
+            smem + config.stages_offset(operand) + self.pipeline.stage * config.stage_bytes()
+        };
+        let (a, b) = (stage(0), stage(1));
+        let (lse, delta) = self.terms(smem);
+        let k_major = Descriptor::<KMajor>::k_major;
+        let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
+
+        // S = A aᵀ, dP = B bᵀ
+        self.pipeline.consumer_wait();
+        self.kept_first.issue_qk(&mut self.acc_s, k_major(a));
+        second.consumer_wait();
+        self.kept_second.issue_qk(&mut self.acc_dp, k_major(b));
+        self.acc_s.wait::<1>();
+        self.p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(&mut self.acc_s, lse);
+
+        // dB += P b
+        if K::Side::HAS_SECOND {
+            K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(b), 1);
+            self.acc_dp.wait::<1>();
+        } else {
+            self.acc_dp.wait::<0>();
+            second.consumer_release(self.lanes.lane, 1);
+        }
+        let (p, dp) = (&self.acc_s, &self.acc_dp);
+        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta);
+
+        // dA += dS a
+        K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
+        if K::Side::HAS_SECOND {
+            self.sum_second.wait::<1>();
+            second.consumer_release(self.lanes.lane, 1);
+        }
+        self.sum_first.wait::<0>();
+        self.pipeline.consumer_release(self.lanes.lane, 1);
+    }
+
+    /// Passes over a block that only the other warpgroup needs.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn skip(&mut self) {
+        self.pipeline.consumer_wait();
+        self.pipeline.consumer_release(self.lanes.lane, 1);
+        let second = self.second();
+        second.consumer_wait();
+        second.consumer_release(self.lanes.lane, 1);
+    }
+
+    /// The second operand's pipeline.
+    #[inline(always)]
+    fn second(&self) -> PipelineState {
+        self.pipeline.with_barriers_of(self.barriers.consumer(1))
+    }
+
+    /// lse in bits and delta of the present block's queries.
+    #[inline(always)]
+    fn terms(&self, smem: u32) -> (Terms, Terms) {
+        let config = &K::CONFIG;
+        if K::Side::HAS_SECOND {
+            let stage = smem + config.terms_offset() + self.pipeline.stage * config.terms_bytes();
+            let delta = stage + config.block_n * F32_BYTES;
+            (Terms::Passing(stage), Terms::Passing(delta))
+        } else {
+            (Terms::Kept(self.kept_lse), Terms::Kept(self.kept_delta))
+        }
+    }
+}

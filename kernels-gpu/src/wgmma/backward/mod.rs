@@ -1,0 +1,90 @@
+//! Backward on Hopper: one kernel, built twice.
+//!
+//! A block keeps 64 rows a warpgroup of one side and passes over the other ([`Side`]), as the fp32 kernels do: K and V over
+//! the queries for dk and dv, Q and dO over the keys for dq. A gradient is summed by one thread in one order.
+//!
+//! ```text
+//! S  = A aᵀ      A, B kept in shared memory or registers; a, b by TMA, block by block
+//! dP = B bᵀ      issued under S; P = 2^(S − lse) runs under it
+//! dB += P b      dV alone, issued before dS = P ∘ (dP − delta) is computed
+//! dA += dS a     dQ or dK
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `tile.rs` | which rows a block keeps and which blocks pass |
+//! | `barriers.rs` | the mbarriers |
+//! | `producer.rs` | the producer: TMA loads; lse and delta of passing queries |
+//! | `consumer.rs` | a consumer warpgroup: the products |
+//! | `pairs.rs` | from products to P and dS |
+//! | `epilogue.rs` | the gradients to global memory |
+//! | `careful.rs` | computes again rows whose gradients are not finite |
+//! | `traits.rs` | one instance as a type |
+
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
+// shown, an unsafe block says what.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+mod barriers;
+mod careful;
+mod consumer;
+mod epilogue;
+mod pairs;
+mod producer;
+mod tile;
+pub mod traits;
+
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::warp::sync_warp;
+use cuda_std::wgmma::InFlight;
+use cuda_std::{shared, warpgroup};
+
+use self::barriers::Barriers;
+use self::tile::Tile;
+use self::traits::BackwardKernel;
+use crate::abi::BackwardParams;
+
+/// The whole kernel: a tile a block, split into producer and consumers.
+///
+/// # Safety
+/// `params` and the tensor maps describe the same live allocations; the launch has a block for each tile, and the instance's
+/// block size and shared memory.
+#[inline(always)]
+pub unsafe fn backward<
+    K,
+    const PRODUCER_REGISTERS: u32,
+    const CONSUMER_REGISTERS: u32,
+    const S_REGS: usize,
+    const P_REGS: usize,
+    const SUM_REGS: usize,
+>(
+    params: &BackwardParams,
+) where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    let config = &K::CONFIG;
+    let smem = shared::dynamic_base();
+    let barriers = Barriers::new(config, smem + config.barriers_offset());
+    let tile = Tile::<K::Side>::at(params, smem + config.tile_offset());
+    if thread_idx_x() == 0 {
+        barriers.init::<K::Side>(config);
+        tile.write(block_idx_x() as u64, config);
+    }
+    sync_threads();
+    // Tiles beyond a sequence's rows: the whole block leaves.
+    if tile.begin() >= tile.rows_written() {
+        return;
+    }
+    // The branches below are taken by whole warpgroups.
+    let warpgroup = warpgroup::index();
+    if warpgroup == 0 {
+        warpgroup::release_registers::<PRODUCER_REGISTERS>();
+        producer::produce::<K, K::Side>(&tile, &barriers, config, smem);
+        sync_warp();
+    } else {
+        warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
+        consumer::consume::<K, S_REGS, P_REGS, SUM_REGS>(&tile, &barriers, smem, warpgroup - 1);
+    }
+}

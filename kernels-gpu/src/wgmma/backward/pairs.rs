@@ -1,0 +1,150 @@
+//! From products to P and dS, on a thread's fragment of a block ([`cuda_std::wgmma`]).
+
+use cuda_std::half::Half;
+use cuda_std::shared;
+
+use crate::backward::side::Extent;
+use crate::layout::fragment::ROW_STEP;
+use crate::math::{exp2, fma};
+use crate::tile::block_range::visible_keys;
+use crate::units::F32_BYTES;
+use crate::wgmma::forward::lanes::Lanes;
+
+/// Rows of a fragment that a thread has.
+const ROWS: usize = 2;
+/// Elements of a row in a row, of which a fragment has one group in every eight columns.
+const PAIR: usize = 2;
+
+/// lse in bits, or delta, of a query of each pair.
+#[derive(Clone, Copy)]
+pub enum Terms {
+    /// In shared memory from this address on, one for each passing query.
+    Passing(u32),
+    /// One for each of the thread's kept queries.
+    Kept([f32; ROWS]),
+}
+
+impl Terms {
+    /// The terms of column pair `j` of row `h`.
+    ///
+    /// # Safety
+    /// Those in shared memory are visible.
+    #[inline(always)]
+    unsafe fn pair(&self, j: usize, h: usize, lanes: Lanes) -> [f32; PAIR] {
+        match self {
+            Self::Passing(smem) => shared::load2(smem + (8 * j as u32 + lanes.col()) * F32_BYTES),
+            Self::Kept(of_rows) => [of_rows[h]; PAIR],
+        }
+    }
+}
+
+/// The pairs of a warpgroup's kept rows and one passing block, some of which are masked out if it is `MASKED`.
+pub struct Pairs<const MASKED: bool> {
+    pub extent: Extent,
+    /// Multiplies `q · k`: bits.
+    pub scale_log2: f32,
+    /// First kept row of the warpgroup.
+    pub begin_kept: u32,
+    /// First passing row of the block.
+    pub begin: u32,
+    pub lanes: Lanes,
+}
+
+impl<const MASKED: bool> Pairs<MASKED> {
+    /// Turns products `q · k` into P, and gives it as an operand.
+    ///
+    /// # Safety
+    /// As [`Terms::pair`].
+    #[inline(always)]
+    pub unsafe fn probabilities<E: Half, const S_REGS: usize, const P_REGS: usize>(
+        &self,
+        s: &mut [f32; S_REGS],
+        lse: Terms,
+    ) -> [u32; P_REGS] {
+        let mut p_frag = [0; P_REGS];
+        let rows = self.rows();
+        for j in 0..S_REGS / (ROWS * PAIR) {
+            for h in 0..ROWS {
+                let lse = lse.pair(j, h, self.lanes);
+                let at = (2 * j + h) * PAIR;
+                let mut p = [0.0; PAIR];
+                for c in 0..PAIR {
+                    p[c] = exp2(fma(s[at + c], self.scale_log2, -lse[c]));
+                    p[c] = if rows[h].sees(8 * j + c) { p[c] } else { 0.0 };
+                    s[at + c] = p[c];
+                }
+                p_frag[2 * j + h] = E::cvt_pair(p[0], p[1]);
+            }
+        }
+        p_frag
+    }
+
+    /// dS as an operand, from P and `dp` = dO · V.
+    ///
+    /// # Safety
+    /// As [`Terms::pair`].
+    #[inline(always)]
+    pub unsafe fn differences<E: Half, const S_REGS: usize, const P_REGS: usize>(
+        &self,
+        p: &[f32; S_REGS],
+        dp: &[f32; S_REGS],
+        delta: Terms,
+    ) -> [u32; P_REGS] {
+        let mut ds_frag = [0; P_REGS];
+        let rows = self.rows();
+        for j in 0..S_REGS / (ROWS * PAIR) {
+            for h in 0..ROWS {
+                let delta = delta.pair(j, h, self.lanes);
+                let at = (2 * j + h) * PAIR;
+                let mut ds = [0.0; PAIR];
+                for c in 0..PAIR {
+                    ds[c] = p[at + c] * (dp[at + c] - delta[c]);
+                    // Not by P's 0: a hidden pair's dP need not be finite.
+                    ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
+                }
+                ds_frag[2 * j + h] = E::cvt_pair(ds[0], ds[1]);
+            }
+        }
+        ds_frag
+    }
+
+    /// The thread's rows.
+    #[inline(always)]
+    fn rows(&self) -> [Row; ROWS] {
+        [self.row(0), self.row(1)]
+    }
+
+    #[inline(always)]
+    fn row(&self, h: u32) -> Row {
+        if !MASKED {
+            return Row {
+                first: i32::MIN,
+                last: i32::MAX,
+            };
+        }
+        let row = (self.begin_kept + self.lanes.row() + h * ROW_STEP) as i32;
+        let column = (self.begin + self.lanes.col()) as i32;
+        let Extent { band, passing, .. } = self.extent;
+        let (first, last) = visible_keys(row, band, passing);
+        Row {
+            first: first - column,
+            last: last - column,
+        }
+    }
+}
+
+/// A kept row; columns are counted from the thread's first.
+#[derive(Clone, Copy)]
+struct Row {
+    /// Passing rows that it sees.
+    first: i32,
+    last: i32,
+}
+
+impl Row {
+    /// Whether it sees a column.
+    #[inline(always)]
+    fn sees(&self, column: usize) -> bool {
+        self.first <= column as i32 && column as i32 <= self.last
+    }
+}

@@ -1,0 +1,161 @@
+//! The producer warpgroup: one thread loads tiles of operands, one warp the terms of passing queries.
+
+use cuda_std::global;
+use cuda_std::thread::thread_idx_x;
+use cuda_std::warp::{WARP_SIZE, lane_id, warp_id};
+use cuda_std::{mbarrier, shared, tma};
+
+use super::barriers::Barriers;
+use super::tile::Tile;
+use crate::backward::side::Side;
+use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
+use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::units::F32_BYTES;
+use crate::wgmma::forward::traits::TensorMapParams;
+use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::tensor_map::parameter;
+
+/// Warp of the producer warpgroup that loads terms.
+const TERMS_WARP: u32 = 1;
+
+/// Loads the tile.
+///
+/// # Safety
+/// `tile` is one of the launch; the first warpgroup of the block calls it.
+#[inline(always)]
+pub unsafe fn produce<M: TensorMapParams, S: Side>(
+    tile: &Tile<S>,
+    barriers: &Barriers,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+) {
+    if thread_idx_x() == 0 {
+        load_operands::<M, S>(tile, barriers, config, smem);
+    } else if S::HAS_SECOND && warp_id() == TERMS_WARP {
+        load_terms(tile, barriers, config, smem);
+    }
+}
+
+/// The tensor maps of the operands of queries, q and d_o, or of keys, k and v.
+#[inline(always)]
+fn map<M: TensorMapParams>(is_of_queries: bool, is_first: bool) -> u64 {
+    match (is_of_queries, is_first) {
+        (true, true) => M::address::<{ parameter::Q }>(),
+        (true, false) => M::address::<{ parameter::D_O }>(),
+        (false, true) => M::address::<{ parameter::K }>(),
+        (false, false) => M::address::<{ parameter::V }>(),
+    }
+}
+
+/// # Safety
+/// As [`produce`]; one thread calls it.
+#[inline(always)]
+unsafe fn load_operands<M: TensorMapParams, S: Side>(
+    tile: &Tile<S>,
+    barriers: &Barriers,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+) {
+    if !tile.has_steps() {
+        return;
+    }
+    let sequence = tile.sequence();
+    let (kept_row, passing_row) = if S::HAS_SECOND {
+        (sequence.kv_begin, sequence.q_begin)
+    } else {
+        (sequence.q_begin, sequence.kv_begin)
+    };
+    mbarrier::arrive_expect(
+        barriers.kept_full,
+        2 * config.consumers * config.kept_bytes(),
+    );
+    let load_kept = |operand: u32| {
+        let map = map::<M>(!S::HAS_SECOND, operand == 0);
+        let mut warpgroup = 0;
+        while warpgroup < config.consumers {
+            let to = smem + config.kept_offset(operand, warpgroup);
+            let row = kept_row + tile.begin() + warpgroup * WARPGROUP_ROWS;
+            let from = [row, tile.coord().head, sequence.batch];
+            let bytes = config.kept_atom_column_bytes();
+            load(to, bytes, map, from, config, barriers.kept_full);
+            warpgroup += 1;
+        }
+    };
+    load_kept(0);
+    load_kept(1);
+    let load_passing = |operand: u32, pipeline: &PipelineState, head, begin| {
+        let map = map::<M>(S::HAS_SECOND, operand == 0);
+        pipeline.producer_acquire();
+        mbarrier::arrive_expect(pipeline.full_barrier(), config.stage_bytes());
+        let to = smem + config.stages_offset(operand) + pipeline.stage * config.stage_bytes();
+        let from = [passing_row + begin, head, sequence.batch];
+        let (bytes, full) = (config.atom_column_bytes(), pipeline.full_barrier());
+        load(to, bytes, map, from, config, full);
+    };
+    let (mut first, mut second) = (barriers.producer(0), barriers.producer(1));
+    tile.each_step(config, |head, begin| {
+        load_passing(0, &first, head, begin);
+        load_passing(1, &second, head, begin);
+        first.advance();
+        second.advance();
+    });
+}
+
+/// Loads 64 rows of an operand, by atom columns.
+///
+/// # Safety
+/// The memory at `to` is free, and `barrier` expects the bytes.
+#[inline(always)]
+unsafe fn load(
+    to: u32,
+    atom_column_bytes: u32,
+    map: u64,
+    [row, head, batch]: [u32; 3],
+    config: &WgmmaBackwardConfig,
+    barrier: u32,
+) {
+    let mut atom_column = 0;
+    while atom_column < config.atom_columns() {
+        let from = [atom_column * ATOM_COLS, row, head, batch];
+        tma::load4d(to + atom_column * atom_column_bytes, map, from, barrier);
+        atom_column += 1;
+    }
+}
+
+/// Loads lse in bits and delta of the passing queries; those beyond the sequence see no key.
+///
+/// # Safety
+/// As [`produce`]; one warp calls it.
+#[inline(always)]
+unsafe fn load_terms<S: Side>(
+    tile: &Tile<S>,
+    barriers: &Barriers,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+) {
+    let params = tile.params;
+    let mut pipeline = barriers.producer(0);
+    let (sequence, passing) = (tile.sequence(), tile.extent().passing);
+    tile.each_step(config, |head, begin| {
+        let address = |array| sequence.row_address(&params.attention, array, head);
+        let lse = address(params.terms.lse_log2);
+        let delta = address(params.terms.delta);
+        let stage = smem + config.terms_offset() + pipeline.stage * config.terms_bytes();
+        pipeline.producer_acquire();
+        let mut index = lane_id();
+        while index < config.block_n {
+            let row = begin + index;
+            let offset = row as u64 * F32_BYTES as u64;
+            let (lse, delta) = if row < passing {
+                (global::load(lse + offset), global::load(delta + offset))
+            } else {
+                (f32::INFINITY, 0.0)
+            };
+            shared::store(stage + index * F32_BYTES, lse);
+            shared::store(stage + (config.block_n + index) * F32_BYTES, delta);
+            index += WARP_SIZE;
+        }
+        mbarrier::arrive_if(true, pipeline.full_barrier());
+        pipeline.advance();
+    });
+}

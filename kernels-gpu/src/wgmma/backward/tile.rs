@@ -1,0 +1,213 @@
+//! Which rows a block keeps, and which blocks pass.
+
+use core::marker::PhantomData;
+
+use cuda_std::shared;
+
+use crate::abi::{BackwardParams, Band};
+use crate::backward::side::{Extent, Side};
+use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::tile::black_box;
+use crate::tile::block_range::BlockRange;
+use crate::tile::grid::BlockCoord;
+use crate::tile::sequence::Sequence;
+
+/// The tile of a block. What is known of it lies in shared memory, and is read where it is needed: registers are scarce.
+///
+/// ```text
+/// word  0  first kept row     head           batch          rows written
+///       4  batch of strides   first query    first key      diagonal
+///       8  kept rows          passing rows   band.lower     band.upper
+///      12  first block        end            first head     end          of those that pass
+/// ```
+#[derive(Clone, Copy)]
+pub struct Tile<'a, S> {
+    pub params: &'a BackwardParams,
+    /// Address of the words.
+    smem: u32,
+    side: PhantomData<S>,
+}
+
+/// Bytes of a row of words.
+const ROW_BYTES: u32 = 16;
+
+impl<'a, S: Side> Tile<'a, S> {
+    /// The tile whose words lie at `smem`.
+    #[inline(always)]
+    pub fn at(params: &'a BackwardParams, smem: u32) -> Self {
+        Self {
+            params,
+            smem,
+            side: PhantomData,
+        }
+    }
+
+    /// Writes the words of tile number `index` of the launch, which is below its count.
+    ///
+    /// # Safety
+    /// `params` describes live allocations; one thread of the block calls it, and a barrier of the block follows.
+    #[inline(always)]
+    pub unsafe fn write(&self, index: u64, config: &WgmmaBackwardConfig) {
+        let attention = &self.params.attention;
+        let block_m = config.block_m();
+        let coord = S::coord(S::tiles(attention, block_m).get(index), attention, block_m);
+        let sequence = Sequence::new(attention, coord.batch);
+        let extent = S::extent(&sequence);
+        let written = S::rows_written(attention, coord.batch);
+        let place = [coord.m_block * block_m, coord.head, coord.batch, written];
+        let diagonal = extent.diagonal as u32;
+        let rows = [
+            sequence.batch,
+            sequence.q_begin,
+            sequence.kv_begin,
+            diagonal,
+        ];
+        let Band { lower, upper } = extent.band;
+        let seen = [extent.kept, extent.passing, lower as u32, upper as u32];
+        shared::store4_bits(self.smem, place);
+        shared::store4_bits(self.smem + ROW_BYTES, rows);
+        shared::store4_bits(self.smem + 2 * ROW_BYTES, seen);
+        let blocks = self.blocks(0, block_m, config.block_n);
+        let (head, end) = S::passing_heads(attention, coord.head);
+        let passing = [blocks.begin, blocks.end, head, end];
+        shared::store4_bits(self.smem + 3 * ROW_BYTES, passing);
+    }
+
+    #[inline(always)]
+    unsafe fn row(&self, row: u32) -> [u32; 4] {
+        shared::load4_bits(black_box(self.smem) + row * ROW_BYTES)
+    }
+
+    /// First kept row.
+    ///
+    /// # Safety
+    /// The words are written and visible.
+    #[inline(always)]
+    pub unsafe fn begin(&self) -> u32 {
+        self.row(0)[0]
+    }
+
+    /// The head that is kept, and the batch entry; blocks are not told.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn coord(&self) -> BlockCoord {
+        let [_, head, batch, _] = self.row(0);
+        BlockCoord {
+            m_block: 0,
+            head,
+            batch,
+        }
+    }
+
+    /// Kept rows of the sequence whose gradients are written: those that it leaves unused (`seqused_kv`) get zeros.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn rows_written(&self) -> u32 {
+        self.row(0)[3]
+    }
+
+    /// Where the batch entry's rows begin; how many it has, and its band, are the [`extent`](Self::extent)'s.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn sequence(&self) -> Sequence {
+        let [batch, q_begin, kv_begin, _] = self.row(1);
+        Sequence {
+            batch,
+            q_begin,
+            kv_begin,
+            seq_q: 0,
+            seq_kv: 0,
+            band: Band::FULL,
+        }
+    }
+
+    /// Rows of both sides.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn extent(&self) -> Extent {
+        let [kept, passing, lower, upper] = self.row(2);
+        Extent {
+            kept,
+            passing,
+            band: Band {
+                lower: lower as i32,
+                upper: upper as i32,
+            },
+            diagonal: self.row(1)[3] as i32,
+        }
+    }
+
+    /// The passing blocks that some of `rows` kept rows from row `begin` of the tile on sees.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn blocks(&self, begin: u32, rows: u32, block_n: u32) -> BlockRange {
+        let extent = self.extent();
+        let begin = self.begin() + begin;
+        let end = (begin + rows).min(extent.kept);
+        let (band, passing) = (extent.band, extent.passing);
+        let range = BlockRange::new(begin, end.max(begin + 1), band, passing, block_n);
+        if begin < end {
+            range
+        } else {
+            BlockRange::EMPTY
+        }
+    }
+
+    /// Whether any block passes.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn has_steps(&self) -> bool {
+        let [begin, end, ..] = self.row(3);
+        begin < end
+    }
+
+    /// Calls `step` with the head and the first row of every passing block of the tile, in the order of consumers.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn each_step(&self, config: &WgmmaBackwardConfig, mut step: impl FnMut(u32, u32)) {
+        if !self.has_steps() {
+            return;
+        }
+        let [mut block, _, mut head, _] = self.row(3);
+        loop {
+            step(head, block * config.block_n);
+            block += 1;
+            // Read for every block rather than kept.
+            let [begin, end, _, head_end] = self.row(3);
+            if block == end {
+                block = begin;
+                head += 1;
+                if head == head_end {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The query head of a step in which head `passing_head` passes.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn query_head(&self, passing_head: u32) -> u32 {
+        if S::HAS_SECOND {
+            passing_head
+        } else {
+            self.coord().head
+        }
+    }
+}

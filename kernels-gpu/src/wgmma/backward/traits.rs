@@ -1,0 +1,21 @@
+//! One instance of the kernel as a type.
+
+use cuda_std::half::Half;
+use cuda_std::wgmma::{GemmRs, MnMajor};
+
+use crate::backward::side::Side;
+use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::tile::element::Element;
+use crate::wgmma::forward::traits::{QkOperand, TensorMapParams};
+
+/// One instance: `S_REGS`, `P_REGS` and `SUM_REGS` are the registers a thread holds of a block's scores, of P or dS as an
+/// operand, and of a gradient.
+pub trait BackwardKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>:
+    TensorMapParams
+{
+    const CONFIG: WgmmaBackwardConfig;
+    type Side: Side;
+    type Element: Half + Element + GemmRs<MnMajor, SUM_REGS, P_REGS>;
+    /// A warpgroup's part of a kept operand as the left operand of a product.
+    type Kept: QkOperand<S_REGS>;
+}
