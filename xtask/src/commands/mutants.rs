@@ -130,7 +130,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "backward: nobody waits for P and dS",
-        file: "kernels-gpu/src/mma/backward/mod.rs",
+        file: "kernels-gpu/src/mma/backward/block.rs",
         original: "        sync_threads();\n        if attempt.is_careful {",
         broken: "        if attempt.is_careful {",
     },
