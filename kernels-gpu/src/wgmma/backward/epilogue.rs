@@ -81,10 +81,12 @@ impl<S: Side> Epilogue<'_, S> {
             let row = tile.begin() + kept_begin + lanes.row() + h as u32 * ROW_STEP;
             let offset = row as i64 * gradient.seq_stride * HALF_BYTES as i64;
             let start = start.wrapping_add_signed(offset);
-            let scale = if row < kept { scale } else { 0.0 };
+            // Not by a scale of 0: what lies in rows that are not used need not be finite.
+            let is_used = row < kept;
+            let scaled = |sum: f32| if is_used { sum * scale } else { 0.0 };
             for j in 0..SUM_REGS / 4 {
                 let column = 8 * j as u32 + lanes.col();
-                let pair = E::cvt_pair(sum[4 * j + 2 * h] * scale, sum[4 * j + 2 * h + 1] * scale);
+                let pair = E::cvt_pair(scaled(sum[4 * j + 2 * h]), scaled(sum[4 * j + 2 * h + 1]));
                 if row < rows_written && column < dims {
                     global::store_bits(start + (column * HALF_BYTES) as u64, pair);
                 }

@@ -41,17 +41,33 @@ fn filled<M: Memory>(memory: &mut M, spec: TensorSpec) -> Tensor<M> {
 fn unused_keys_have_no_gradient<B: Backend>(backend: &mut B) {
     for dtype in DType::ALL {
         for deterministic in [false, true] {
-            of_dtype(backend, dtype, deterministic);
+            // Without a mask, nothing but the lengths hides them.
+            for mask in [Mask::Causal, Mask::None] {
+                of_dtype(backend, dtype, deterministic, mask);
+            }
         }
     }
 }
 
-fn of_dtype<B: Backend>(backend: &mut B, dtype: DType, deterministic: bool) {
+/// Keys or values of which the unused ones are NaN.
+fn with_unused(mut tensor: HostTensor) -> HostTensor {
+    let Shape { heads, dim, .. } = tensor.spec().shape;
+    for (batch, used) in USED.into_iter().enumerate() {
+        for key in (used as usize).min(SEQ_KV)..SEQ_KV {
+            for head in 0..heads {
+                (0..dim).for_each(|dim| tensor.set(batch, head, key, dim, f32::NAN));
+            }
+        }
+    }
+    tensor
+}
+
+fn of_dtype<B: Backend>(backend: &mut B, dtype: DType, deterministic: bool, mask: Mask) {
     let tensor = |heads, seq, seed| normal(dtype, shape(heads, seq), Layout::Bshd, seed).unwrap();
     let (q, d_o) = (tensor(4, SEQ_Q, 1), tensor(4, SEQ_Q, 2));
-    let (k, v) = (tensor(2, SEQ_KV, 3), tensor(2, SEQ_KV, 4));
+    let [k, v] = [3, 4].map(|seed| with_unused(tensor(2, SEQ_KV, seed)));
     let options = ForwardOptions::new()
-        .mask(Mask::Causal)
+        .mask(mask)
         .lengths(DeviceLengths::seqused_kv());
     let (q_spec, kv_spec) = (*q.spec(), *k.spec());
 
