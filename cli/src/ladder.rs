@@ -10,6 +10,7 @@ use ferroflash_insight::ladder::backward::{
 };
 use ferroflash_insight::ladder::dropout::Dropout;
 use ferroflash_insight::ladder::exact::Exact;
+use ferroflash_insight::ladder::global::Traffic;
 use ferroflash_insight::ladder::gpu::Size;
 use ferroflash_insight::ladder::product;
 use ferroflash_insight::ladder::softmax::{
@@ -232,35 +233,19 @@ fn print_rungs(report: &Report, out: &mut impl Write) -> io::Result<()> {
         report.seq, report.head_dim
     )?;
     writeln!(out)?;
-    let mut table = Table::new(&[
-        "rung",
-        "S, P moved",
-        "K, V read",
-        "O moved",
-        "KB read",
-        "KB written",
-        "largest error",
-    ]);
-    for rung in &report.rungs {
-        table.row([
-            rung.rung.to_owned(),
-            format!("{:.0} ×", rung.passes_over_scores),
-            format!("{:.0} ×", rung.passes_over_keys),
-            format!("{:.0} ×", rung.passes_over_output),
-            format!("{:.0}", rung.traffic.read_bytes as f64 / 1e3),
-            format!("{:.0}", rung.traffic.written_bytes as f64 / 1e3),
-            error_bound(rung.largest_error),
-        ]);
-    }
-    table.print(out)?;
-    if let Some(error) = report.product_largest_error {
-        writeln!(out)?;
-        let error = error_bound(error);
-        writeln!(
-            out,
-            "ferroflash's own loop on the CPU, on the same head: largest error {error}"
-        )?;
-    }
+    let rows = report.rungs.iter().map(|rung| RungRow {
+        name: rung.rung,
+        passes: [
+            rung.passes_over_scores,
+            rung.passes_over_keys,
+            rung.passes_over_output,
+        ],
+        traffic: &rung.traffic,
+        largest_error: rung.largest_error,
+    });
+    print_table(["S, P moved", "K, V read", "O moved"], rows, out)?;
+    let product = "ferroflash's own loop on the CPU, on the same head";
+    print_product(product, report.product_largest_error, out)?;
     writeln!(out)?;
     let attention = report.rungs.iter().skip(report.softmax.len());
     for rung in attention {
@@ -279,38 +264,64 @@ fn print_backward(report: &Report, out: &mut impl Write) -> io::Result<()> {
         "its gradients; FA2 with {block_n} keys that stay and {block_m} rows that pass"
     )?;
     writeln!(out)?;
-    let mut table = Table::new(&[
-        "rung",
-        "P, dP, dS moved",
-        "Q, dO read",
-        "K read",
-        "KB read",
-        "KB written",
-        "largest error",
-    ]);
-    for rung in &report.backward {
-        table.row([
-            rung.rung.to_owned(),
-            format!("{:.0} ×", rung.passes_over_scores),
-            format!("{:.0} ×", rung.passes_over_queries),
-            format!("{:.0} ×", rung.passes_over_keys),
-            format!("{:.0}", rung.traffic.read_bytes as f64 / 1e3),
-            format!("{:.0}", rung.traffic.written_bytes as f64 / 1e3),
-            error_bound(rung.largest_error),
-        ]);
-    }
-    table.print(out)?;
-    if let Some(error) = report.product_largest_gradient_error {
-        writeln!(out)?;
-        let error = error_bound(error);
-        writeln!(
-            out,
-            "ferroflash's own gradients on the CPU, of the same head: largest error {error}"
-        )?;
-    }
+    let rows = report.backward.iter().map(|rung| RungRow {
+        name: rung.rung,
+        passes: [
+            rung.passes_over_scores,
+            rung.passes_over_queries,
+            rung.passes_over_keys,
+        ],
+        traffic: &rung.traffic,
+        largest_error: rung.largest_error,
+    });
+    print_table(["P, dP, dS moved", "Q, dO read", "K read"], rows, out)?;
+    let product = "ferroflash's own gradients on the CPU, of the same head";
+    print_product(product, report.product_largest_gradient_error, out)?;
     writeln!(out)?;
     for rung in &report.backward {
         writeln!(out, "{}: {}", rung.rung, rung.formula)?;
     }
     Ok(())
+}
+
+/// A rung of either pass as a row of its table.
+struct RungRow<'a> {
+    name: &'a str,
+    /// Passes over each of three kinds of matrices.
+    passes: [f64; 3],
+    traffic: &'a Traffic,
+    largest_error: f64,
+}
+
+/// The table of a pass, whose columns of passes are called `passes`.
+fn print_table<'a>(
+    passes: [&str; 3],
+    rows: impl Iterator<Item = RungRow<'a>>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let [a, b, c] = passes;
+    let mut table = Table::new(&["rung", a, b, c, "KB read", "KB written", "largest error"]);
+    let kilobytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1e3);
+    for row in rows {
+        let [a, b, c] = row.passes.map(|passes| format!("{passes:.0} ×"));
+        table.row([
+            row.name.to_owned(),
+            a,
+            b,
+            c,
+            kilobytes(row.traffic.read_bytes),
+            kilobytes(row.traffic.written_bytes),
+            error_bound(row.largest_error),
+        ]);
+    }
+    table.print(out)
+}
+
+/// The error of ferroflash's own `product`, if it computes such a head.
+fn print_product(product: &str, error: Option<f64>, out: &mut impl Write) -> io::Result<()> {
+    let Some(error) = error else {
+        return Ok(());
+    };
+    writeln!(out)?;
+    writeln!(out, "{product}: largest error {}", error_bound(error))
 }
