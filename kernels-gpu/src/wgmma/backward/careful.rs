@@ -97,14 +97,14 @@ unsafe fn one_row<E: Half + Element, S: Side>(tile: &Tile<S>, row: u32, lane: u3
     let (dims, dims_v) = (attention.head_dim, attention.head_dim_v);
     let (sequence, extent) = (&tile.sequence(), tile.extent());
     let kept = |operand: &TensorArg, dims| {
-        let address = S::kept_address(sequence, operand, tile.coord().head, E::BYTES);
+        let address = S::kept_address(sequence, operand, tile.head(), E::BYTES);
         Row::new::<E>(address, operand, row, dims)
     };
     let first = kept(S::first_kept(params), dims).load::<E>(lane);
     let second = kept(S::second_kept(params), dims_v).load::<E>(lane);
     let mut sum_first = [0.0; LANE_DIMS];
     let mut sum_second = [0.0; LANE_DIMS];
-    let (head_begin, head_end) = S::passing_heads(attention, tile.coord().head);
+    let (head_begin, head_end) = S::passing_heads(attention, tile.head());
     let (begin, last) = visible_keys(row as i32, extent.band, extent.passing);
     let scale_log2 = plain_scale_log2(&attention.score);
     let mut head = head_begin;

@@ -135,9 +135,7 @@ unsafe fn kept_terms<S: Side>(
         return terms;
     }
     let attention = &tile.params.attention;
-    let address = tile
-        .sequence()
-        .row_address(attention, array, tile.coord().head);
+    let address = tile.sequence().row_address(attention, array, tile.head());
     let kept = tile.extent().kept;
     for h in 0..2 {
         let row = tile.begin() + kept_begin + lanes.row() + h as u32 * ROW_STEP;

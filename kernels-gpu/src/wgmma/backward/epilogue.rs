@@ -74,7 +74,7 @@ impl<S: Side> Epilogue<'_, S> {
             kept_begin,
             lanes,
         } = self;
-        let (head, sequence) = (tile.coord().head, tile.sequence());
+        let (head, sequence) = (tile.head(), tile.sequence());
         let start = S::kept_address(&sequence, gradient, head, HALF_BYTES);
         let (kept, rows_written) = (tile.extent().kept, tile.rows_written());
         for h in 0..2 {

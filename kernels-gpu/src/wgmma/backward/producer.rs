@@ -75,7 +75,7 @@ unsafe fn load_operands<M: TensorMapParams, S: Side>(
         while warpgroup < config.consumers {
             let to = smem + config.kept_offset(operand, warpgroup);
             let row = kept_row + tile.begin() + warpgroup * WARPGROUP_ROWS;
-            let from = [row, tile.coord().head, sequence.batch];
+            let from = [row, tile.head(), sequence.batch];
             let bytes = config.kept_atom_column_bytes();
             load(to, bytes, map, from, config, barriers.kept_full);
             warpgroup += 1;

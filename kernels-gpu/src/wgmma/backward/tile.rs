@@ -9,13 +9,12 @@ use crate::backward::side::{Extent, Side};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
-use crate::tile::grid::BlockCoord;
 use crate::tile::sequence::Sequence;
 
 /// The tile of a block. What is known of it lies in shared memory, and is read where it is needed: registers are scarce.
 ///
 /// ```text
-/// word  0  first kept row     head           batch          rows written
+/// word  0  first kept row     head           rows written
 ///       4  batch of strides   first query    first key      diagonal
 ///       8  kept rows          passing rows   band.lower     band.upper
 ///      12  first block        end            first head     end          of those that pass
@@ -54,7 +53,7 @@ impl<'a, S: Side> Tile<'a, S> {
         let sequence = Sequence::new(attention, coord.batch);
         let extent = S::extent(&sequence);
         let written = S::rows_written(attention, coord.batch);
-        let place = [coord.m_block * block_m, coord.head, coord.batch, written];
+        let place = [coord.m_block * block_m, coord.head, written, 0];
         let diagonal = extent.diagonal as u32;
         let rows = [
             sequence.batch,
@@ -87,18 +86,13 @@ impl<'a, S: Side> Tile<'a, S> {
         self.row(0)[0]
     }
 
-    /// The head that is kept, and the batch entry; blocks are not told.
+    /// The head that is kept.
     ///
     /// # Safety
     /// As [`Tile::begin`].
     #[inline(always)]
-    pub unsafe fn coord(&self) -> BlockCoord {
-        let [_, head, batch, _] = self.row(0);
-        BlockCoord {
-            m_block: 0,
-            head,
-            batch,
-        }
+    pub unsafe fn head(&self) -> u32 {
+        self.row(0)[1]
     }
 
     /// Kept rows of the sequence whose gradients are written: those that it leaves unused (`seqused_kv`) get zeros.
@@ -107,7 +101,7 @@ impl<'a, S: Side> Tile<'a, S> {
     /// As [`Tile::begin`].
     #[inline(always)]
     pub unsafe fn rows_written(&self) -> u32 {
-        self.row(0)[3]
+        self.row(0)[2]
     }
 
     /// Where the batch entry's rows begin; how many it has, and its band, are the [`extent`](Self::extent)'s.
@@ -207,7 +201,7 @@ impl<'a, S: Side> Tile<'a, S> {
         if S::HAS_SECOND {
             passing_head
         } else {
-            self.coord().head
+            self.head()
         }
     }
 }
