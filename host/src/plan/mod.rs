@@ -20,7 +20,7 @@ pub(crate) mod params;
 mod select;
 
 use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams};
-use kernels_gpu::instances::{Instance, TILE_LIST};
+use kernels_gpu::instances::{Family, Instance, TILE_LIST};
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
@@ -162,18 +162,23 @@ impl Plan {
         let launches = BackwardLaunches::new(&self.problem, kernels);
         self.workspace_bytes = launches.workspace_bytes;
         let layout = launches.layout;
-        let params = match kernels.maps {
-            None => StepParams::Backward(launches.params, layout),
-            Some(maps) => StepParams::HopperBackward(launches.params, Box::new(maps), layout),
-        };
+        let params =
+            |kernel: &Instance| match kernels.maps.filter(|_| kernel.family == Family::Wgmma) {
+                None => StepParams::Backward(launches.params, layout),
+                Some(maps) => StepParams::HopperBackward(launches.params, Box::new(maps), layout),
+            };
         for (kernel, grid, params) in [
             (
                 kernels.delta,
                 launches.delta_grid,
                 StepParams::Delta(launches.delta, layout),
             ),
-            (kernels.keys, launches.keys_grid, params.clone()),
-            (kernels.queries, launches.queries_grid, params),
+            (kernels.keys, launches.keys_grid, params(kernels.keys)),
+            (
+                kernels.queries,
+                launches.queries_grid,
+                params(kernels.queries),
+            ),
         ] {
             if grid > 0 {
                 self.add(kernel, grid, params);

@@ -1,13 +1,17 @@
-//! dq from the sums that blocks added up in f32: scaled and rounded. A warp takes 16 rows at a time.
+//! dq from the sums that blocks added up in f32: scaled and rounded, or computed again where they are not finite. A warp takes
+//! 16 rows at a time.
 
 use cuda_std::global;
 use cuda_std::half::Half;
 use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
-use cuda_std::warp::lane_id;
+use cuda_std::warp::{any, lane_id, sync_warp};
 
+use super::careful::Head;
+use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::layout::fragment::{TILE_M, TILE_N, accumulator};
 use crate::tile::dq_sums::{DqSums, REGISTER_BYTES, UNIT_BYTES};
+use crate::tile::element::Element;
 use crate::tile::grid::TileGrid;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
@@ -19,7 +23,7 @@ const WARP: u32 = 32;
 /// # Safety
 /// `params` describes live allocations that hold every element it can address.
 #[inline(always)]
-pub unsafe fn round<E: Half>(params: &BackwardParams) {
+pub unsafe fn round<E: Half + Element>(params: &BackwardParams) {
     let attention = &params.attention;
     let tiles = TileGrid::new(
         attention.batch,
@@ -40,7 +44,12 @@ pub unsafe fn round<E: Half>(params: &BackwardParams) {
 /// # Safety
 /// As [`round`]; the head has the unit of rows, if the sequence is as long as can be.
 #[inline(always)]
-unsafe fn round_rows<E: Half>(params: &BackwardParams, batch: u32, head: u32, row_unit: u32) {
+unsafe fn round_rows<E: Half + Element>(
+    params: &BackwardParams,
+    batch: u32,
+    head: u32,
+    row_unit: u32,
+) {
     let attention = &params.attention;
     // SAFETY: forwarded to the caller.
     let sequence = unsafe { Sequence::new(attention, batch) };
@@ -55,8 +64,9 @@ unsafe fn round_rows<E: Half>(params: &BackwardParams, batch: u32, head: u32, ro
     let head_address = sequence.q_address(&params.dq, head, HALF_BYTES);
     let scale = attention.score.softmax_scale;
     let lane = lane_id();
+    let mut is_finite = true;
     let mut col_unit = 0;
-    while col_unit < sums.col_units {
+    while col_unit < attention.head_dim.div_ceil(TILE_N as u32) {
         let sum = unit + (col_unit * UNIT_BYTES + lane * F32_BYTES) as u64;
         for half in 0..2 {
             let register = 2 * half;
@@ -64,7 +74,9 @@ unsafe fn round_rows<E: Half>(params: &BackwardParams, batch: u32, head: u32, ro
                 // SAFETY: the sums have four registers of every unit.
                 scale * unsafe { global::load(sum + (register * REGISTER_BYTES) as u64) }
             };
-            let pair = E::cvt_pair(load(register), load(register + 1));
+            let (left, right) = (load(register), load(register + 1));
+            is_finite &= left.is_finite() & right.is_finite();
+            let pair = E::cvt_pair(left, right);
             let (row, col) = accumulator(lane, register);
             let (row, dim) = (begin + row, col_unit * TILE_N as u32 + col);
             let offset = row as i64 * params.dq.seq_stride + dim as i64 * params.dq.dim_stride;
@@ -75,6 +87,36 @@ unsafe fn round_rows<E: Half>(params: &BackwardParams, batch: u32, head: u32, ro
             }
         }
         col_unit += 1;
+    }
+    // SAFETY: the whole warp is here.
+    if unsafe { any(!is_finite) } {
+        // SAFETY: the rows are this warp's, whose lanes have stored what they computed.
+        unsafe {
+            sync_warp();
+            let head = Head {
+                params,
+                extent: KeepQueries::extent(&sequence),
+                sequence: &sequence,
+                batch,
+                head,
+            };
+            repair::<E>(&head, begin, lane);
+        }
+    }
+}
+
+/// Computes 16 rows from `begin` on again: with a K that is not finite, the sums are not finite of queries that do not see it.
+///
+/// # Safety
+/// As [`Head::compute`].
+#[inline(always)]
+unsafe fn repair<E: Half + Element>(head: &Head, begin: u32, lane: u32) {
+    let end = (begin + TILE_M as u32).min(head.extent.kept);
+    let mut row = begin;
+    while row < end {
+        // SAFETY: forwarded to the caller.
+        unsafe { head.compute::<E, KeepQueries>(row, lane) };
+        row += 1;
     }
 }
 

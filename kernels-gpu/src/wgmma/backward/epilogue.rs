@@ -4,12 +4,14 @@ use cuda_std::global;
 use cuda_std::half::Half;
 use cuda_std::warp::{any, sync_warp};
 
-use super::careful;
 use super::tile::Tile;
 use super::traits::BackwardKernel;
 use crate::abi::TensorArg;
+use crate::backward::careful::Head;
 use crate::backward::side::Side;
+use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
+use crate::tile::element::Element;
 use crate::units::HALF_BYTES;
 use crate::wgmma::forward::lanes::Lanes;
 
@@ -53,7 +55,29 @@ impl<S: Side> Epilogue<'_, S> {
         if any(!is_finite) {
             // Other lanes overwrite what was stored.
             sync_warp();
-            careful::rows::<K::Element, S>(self.tile, self.kept_begin, self.lanes);
+            self.repair::<K::Element>();
+        }
+    }
+
+    /// Computes the warp's rows again.
+    ///
+    /// # Safety
+    /// As [`Epilogue::store`], of a warp.
+    #[inline(always)]
+    unsafe fn repair<E: Half + Element>(&self) {
+        let (tile, lanes) = (self.tile, self.lanes);
+        let head = Head {
+            params: tile.params,
+            sequence: &tile.sequence(),
+            extent: tile.extent(),
+            batch: tile.batch(),
+            head: tile.head(),
+        };
+        let mut row = tile.begin() + self.kept_begin + lanes.warp * WARP_ROWS;
+        let end = (row + WARP_ROWS).min(tile.extent().kept);
+        while row < end {
+            head.compute::<E, S>(row, lanes.lane);
+            row += 1;
         }
     }
 

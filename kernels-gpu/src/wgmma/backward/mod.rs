@@ -17,8 +17,8 @@
 //! | `producer.rs` | the producer: TMA loads; lse and delta of passing queries |
 //! | `consumer.rs` | a consumer warpgroup: the products |
 //! | `pairs.rs` | from products to P and dS |
+//! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
 //! | `epilogue.rs` | the gradients to global memory |
-//! | `careful.rs` | computes again rows whose gradients are not finite |
 //! | `traits.rs` | one instance as a type |
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
@@ -26,8 +26,8 @@
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod barriers;
-mod careful;
 mod consumer;
+mod dq;
 mod epilogue;
 mod pairs;
 mod producer;

@@ -48,6 +48,8 @@ pub struct Pairs<const MASKED: bool> {
     /// First passing row of the block.
     pub begin: u32,
     pub lanes: Lanes,
+    /// Whether dS of kept rows that do not exist matters.
+    pub takes_missing: bool,
 }
 
 impl<const MASKED: bool> Pairs<MASKED> {
@@ -124,10 +126,16 @@ impl<const MASKED: bool> Pairs<MASKED> {
         }
         let row = (self.begin_kept + self.lanes.row() + h * ROW_STEP) as i32;
         let column = (self.begin + self.lanes.col()) as i32;
-        let Extent { band, passing, .. } = self.extent;
+        let Extent {
+            kept,
+            band,
+            passing,
+            ..
+        } = self.extent;
         let (first, last) = visible_keys(row, band, passing);
+        let is_missing = self.takes_missing && row >= kept as i32;
         Row {
-            first: first - column,
+            first: if is_missing { i32::MAX } else { first - column },
             last: last - column,
         }
     }
