@@ -7,7 +7,7 @@ use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BackwardParams, DeltaParams, DeviceAddress, LengthsParams, RowTerms,
 };
-use kernels_gpu::config::warp_per_row;
+use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::DqSums;
@@ -216,7 +216,7 @@ impl BackwardLaunches {
         let queries = TileGrid::new(batch, heads_q, attention.seq_q, kernels.queries.block_m);
         Self {
             delta,
-            delta_grid: warp_per_row::grid(rows(problem) as u64),
+            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
             params: backward_params(problem),
             keys_grid: keys.grid(),
             queries_grid: queries.grid(),

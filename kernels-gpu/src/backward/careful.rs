@@ -60,6 +60,8 @@ impl Row {
     /// The row is live.
     #[inline(always)]
     unsafe fn load<E: Element>(&self, lane: u32) -> [f32; LANE_DIMS] {
+        // Hidden, or offsets of all components would be kept in registers.
+        let lane = black_box(lane);
         let mut values = [0.0; LANE_DIMS];
         for i in 0..LANE_DIMS {
             let dim = lane + i as u32 * WARP_SIZE;
@@ -119,6 +121,7 @@ impl Head<'_> {
             let query_head = if S::HAS_SECOND { passing_head } else { head };
             let mut passing = begin;
             while passing <= last {
+                let passing_head = black_box(passing_head);
                 let load = |operand: &TensorArg, dims| {
                     let address = S::passing_address(sequence, operand, passing_head, E::BYTES);
                     Row::new::<E>(address, operand, passing as u32, dims).load::<E>(lane)

@@ -25,15 +25,17 @@ pub enum Terms {
 }
 
 impl Terms {
-    /// The terms of column pair `j` of row `h`.
+    /// The terms of column pair `j` of both rows: loaded once, as shared memory is what the kernel waits for most.
     ///
     /// # Safety
     /// Those in shared memory are visible.
     #[inline(always)]
-    unsafe fn pair(&self, j: usize, h: usize, lanes: Lanes) -> [f32; PAIR] {
+    unsafe fn pairs(&self, j: usize, lanes: Lanes) -> [[f32; PAIR]; ROWS] {
         match self {
-            Self::Passing(smem) => shared::load2(smem + (8 * j as u32 + lanes.col()) * F32_BYTES),
-            Self::Kept(of_rows) => [of_rows[h]; PAIR],
+            Self::Passing(smem) => {
+                [shared::load2(smem + (8 * j as u32 + lanes.col()) * F32_BYTES); ROWS]
+            }
+            Self::Kept(of_rows) => of_rows.map(|of_row| [of_row; PAIR]),
         }
     }
 }
@@ -56,7 +58,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
     /// Turns products `q · k` into P, and gives it as an operand.
     ///
     /// # Safety
-    /// As [`Terms::pair`].
+    /// As [`Terms::pairs`].
     #[inline(always)]
     pub unsafe fn probabilities<E: Half, const S_REGS: usize, const P_REGS: usize>(
         &self,
@@ -66,12 +68,12 @@ impl<const MASKED: bool> Pairs<MASKED> {
         let mut p_frag = [0; P_REGS];
         let rows = self.rows();
         for j in 0..S_REGS / (ROWS * PAIR) {
+            let lse = lse.pairs(j, self.lanes);
             for h in 0..ROWS {
-                let lse = lse.pair(j, h, self.lanes);
                 let at = (2 * j + h) * PAIR;
                 let mut p = [0.0; PAIR];
                 for c in 0..PAIR {
-                    p[c] = exp2(fma(s[at + c], self.scale_log2, -lse[c]));
+                    p[c] = exp2(fma(s[at + c], self.scale_log2, -lse[h][c]));
                     p[c] = if rows[h].sees(8 * j + c) { p[c] } else { 0.0 };
                     s[at + c] = p[c];
                 }
@@ -84,7 +86,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
     /// dS as an operand, from P and `dp` = dO · V.
     ///
     /// # Safety
-    /// As [`Terms::pair`].
+    /// As [`Terms::pairs`].
     #[inline(always)]
     pub unsafe fn differences<E: Half, const S_REGS: usize, const P_REGS: usize>(
         &self,
@@ -95,12 +97,12 @@ impl<const MASKED: bool> Pairs<MASKED> {
         let mut ds_frag = [0; P_REGS];
         let rows = self.rows();
         for j in 0..S_REGS / (ROWS * PAIR) {
+            let delta = delta.pairs(j, self.lanes);
             for h in 0..ROWS {
-                let delta = delta.pair(j, h, self.lanes);
                 let at = (2 * j + h) * PAIR;
                 let mut ds = [0.0; PAIR];
                 for c in 0..PAIR {
-                    ds[c] = p[at + c] * (dp[at + c] - delta[c]);
+                    ds[c] = p[at + c] * (dp[at + c] - delta[h][c]);
                     // Not by P's 0: a hidden pair's dP need not be finite.
                     ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
                 }
