@@ -18,8 +18,17 @@ use crate::tile::element::{Element, F32};
 use crate::units::F32_BYTES;
 use crate::wgmma::forward::lanes::Lanes;
 
-/// Components of a row that a lane has, at most.
+/// Components of a row that a lane has, at most, in kernels that keep both operands in one warpgroup.
 const LANE_DIMS: usize = 4;
+
+/// Which of the gradients are computed again.
+#[derive(Clone, Copy)]
+pub struct Gradients {
+    /// dQ or dK.
+    pub first: bool,
+    /// dV, where there is one.
+    pub second: bool,
+}
 
 /// Computes the warp's 16 rows.
 ///
@@ -30,7 +39,11 @@ pub unsafe fn rows<E: Half + Element, S: Side>(tile: &Tile<S>, kept_begin: u32, 
     let first = tile.begin() + kept_begin + lanes.warp * WARP_ROWS;
     let mut row = first;
     while row < first + WARP_ROWS && row < tile.extent().kept {
-        one_row::<E, S>(tile, row, lanes.lane);
+        let both = Gradients {
+            first: true,
+            second: true,
+        };
+        one_row::<E, S, LANE_DIMS>(tile, row, lanes.lane, both);
         row += 1;
     }
 }
@@ -64,7 +77,7 @@ impl Row {
     /// # Safety
     /// The row is live.
     #[inline(always)]
-    unsafe fn load<E: Element>(&self, lane: u32) -> [f32; LANE_DIMS] {
+    unsafe fn load<E: Element, const LANE_DIMS: usize>(&self, lane: u32) -> [f32; LANE_DIMS] {
         let mut values = [0.0; LANE_DIMS];
         for i in 0..LANE_DIMS {
             let dim = lane + i as u32 * WARP_SIZE;
@@ -78,7 +91,12 @@ impl Row {
     /// # Safety
     /// The row is live, and nobody else accesses it.
     #[inline(always)]
-    unsafe fn store<E: Element>(&self, lane: u32, values: &[f32; LANE_DIMS], scale: f32) {
+    unsafe fn store<E: Element, const LANE_DIMS: usize>(
+        &self,
+        lane: u32,
+        values: &[f32; LANE_DIMS],
+        scale: f32,
+    ) {
         for i in 0..LANE_DIMS {
             let dim = lane + i as u32 * WARP_SIZE;
             if dim < self.dims {
@@ -88,10 +106,17 @@ impl Row {
     }
 }
 
+/// Computes one row of some gradients, of which a lane has `LANE_DIMS` components at most.
+///
 /// # Safety
 /// As [`rows`]; the whole warp has the same row.
 #[inline(always)]
-unsafe fn one_row<E: Half + Element, S: Side>(tile: &Tile<S>, row: u32, lane: u32) {
+pub unsafe fn one_row<E: Half + Element, S: Side, const LANE_DIMS: usize>(
+    tile: &Tile<S>,
+    row: u32,
+    lane: u32,
+    gradients: Gradients,
+) {
     let params = tile.params;
     let attention = &params.attention;
     let (dims, dims_v) = (attention.head_dim, attention.head_dim_v);
@@ -100,8 +125,8 @@ unsafe fn one_row<E: Half + Element, S: Side>(tile: &Tile<S>, row: u32, lane: u3
         let address = S::kept_address(sequence, operand, tile.head(), E::BYTES);
         Row::new::<E>(address, operand, row, dims)
     };
-    let first = kept(S::first_kept(params), dims).load::<E>(lane);
-    let second = kept(S::second_kept(params), dims_v).load::<E>(lane);
+    let first = kept(S::first_kept(params), dims).load::<E, LANE_DIMS>(lane);
+    let second = kept(S::second_kept(params), dims_v).load::<E, LANE_DIMS>(lane);
     let mut sum_first = [0.0; LANE_DIMS];
     let mut sum_second = [0.0; LANE_DIMS];
     let (head_begin, head_end) = S::passing_heads(attention, tile.head());
@@ -114,7 +139,7 @@ unsafe fn one_row<E: Half + Element, S: Side>(tile: &Tile<S>, row: u32, lane: u3
         while passing <= last {
             let load = |operand: &TensorArg, dims| {
                 let address = S::passing_address(sequence, operand, head, E::BYTES);
-                Row::new::<E>(address, operand, passing as u32, dims).load::<E>(lane)
+                Row::new::<E>(address, operand, passing as u32, dims).load::<E, LANE_DIMS>(lane)
             };
             let a = load(S::first_passing(params), dims);
             let b = load(S::second_passing(params), dims_v);
@@ -136,16 +161,21 @@ unsafe fn one_row<E: Half + Element, S: Side>(tile: &Tile<S>, row: u32, lane: u3
         head += 1;
     }
     let scale = attention.score.softmax_scale;
-    if S::HAS_SECOND {
-        kept(&params.dk, dims).store::<E>(lane, &sum_first, scale);
-        kept(&params.dv, dims_v).store::<E>(lane, &sum_second, 1.0);
+    let gradient = if S::HAS_SECOND {
+        &params.dk
     } else {
-        kept(&params.dq, dims).store::<E>(lane, &sum_first, scale);
+        &params.dq
+    };
+    if gradients.first {
+        kept(gradient, dims).store::<E, LANE_DIMS>(lane, &sum_first, scale);
+    }
+    if S::HAS_SECOND && gradients.second {
+        kept(&params.dv, dims_v).store::<E, LANE_DIMS>(lane, &sum_second, 1.0);
     }
 }
 
 #[inline(always)]
-fn dot(a: &[f32; LANE_DIMS], b: &[f32; LANE_DIMS]) -> f32 {
+fn dot<const LANE_DIMS: usize>(a: &[f32; LANE_DIMS], b: &[f32; LANE_DIMS]) -> f32 {
     let mut sum = 0.0;
     for i in 0..LANE_DIMS {
         sum = fma(a[i], b[i], sum);

@@ -126,6 +126,12 @@ impl<const MASKED: bool> Pairs<MASKED> {
         let column = (self.begin + self.lanes.col()) as i32;
         let Extent { band, passing, .. } = self.extent;
         let (first, last) = visible_keys(row, band, passing);
+        // Rows beyond the kept ones see nothing: a dS that is stored is multiplied with what lies there.
+        let last = if row < self.extent.kept as i32 {
+            last
+        } else {
+            -1
+        };
         Row {
             first: first - column,
             last: last - column,
