@@ -28,6 +28,7 @@ mod simt;
 mod tile_list;
 mod wgmma;
 mod wgmma_backward;
+mod wgmma_backward_split;
 
 pub use backward::BACKWARD;
 pub use merge::MERGE;

@@ -56,7 +56,13 @@ impl DsTiles {
     pub const fn offset(&self, unit: u64, head: u32, q_block: u32, kv_block: u32) -> u64 {
         let heads = unit * self.group as u64 + head as u64;
         let rows = heads * self.q_blocks as u64 + q_block as u64;
-        (rows * self.kv_blocks as u64 + kv_block as u64) * self.tile_bytes as u64
+        rows * self.row_bytes() + kv_block as u64 * self.tile_bytes as u64
+    }
+
+    /// Bytes of the tiles of one block of queries.
+    #[inline(always)]
+    pub const fn row_bytes(&self) -> u64 {
+        self.kv_blocks as u64 * self.tile_bytes as u64
     }
 }
 

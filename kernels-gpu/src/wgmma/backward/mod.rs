@@ -20,6 +20,7 @@
 //! | `epilogue.rs` | the gradients to global memory |
 //! | `careful.rs` | computes again rows whose gradients are not finite |
 //! | `traits.rs` | one instance as a type |
+//! | `split/` | two kernels with dS between them, for a head_dim beyond 128 |
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
 // shown, an unsafe block says what.
@@ -31,6 +32,7 @@ mod consumer;
 mod epilogue;
 mod pairs;
 mod producer;
+pub mod split;
 mod tile;
 pub mod traits;
 

@@ -1,0 +1,100 @@
+//! From a warpgroup's sum of one gradient to global memory.
+
+use cuda_std::global;
+use cuda_std::half::Half;
+use cuda_std::warp::{any, sync_warp};
+
+use super::super::careful::{self, Gradients};
+use super::super::tile::Tile;
+use crate::abi::TensorArg;
+use crate::backward::side::Side;
+use crate::config::wgmma::WARP_ROWS;
+use crate::layout::fragment::ROW_STEP;
+use crate::tile::element::Element;
+use crate::units::HALF_BYTES;
+use crate::wgmma::forward::lanes::Lanes;
+
+/// Components of a row that a lane computes with care, at most.
+const LANE_DIMS: usize = 8;
+
+/// The row of the tile that lies in row `row` of the warpgroup's sum, where that is the same.
+#[inline(always)]
+pub fn contiguous_rows(row: u32) -> u32 {
+    row
+}
+
+/// A gradient that one warpgroup sums.
+pub struct Gradient<'a, S> {
+    pub tile: &'a Tile<'a, S>,
+    pub tensor: &'a TensorArg,
+    pub dims: u32,
+    /// The gradient is so many times the sum.
+    pub scale: f32,
+    /// Which one it is.
+    pub which: Gradients,
+}
+
+impl<S: Side> Gradient<'_, S> {
+    /// Stores `scale · sum`, zeros to rows that the sequence leaves unused; `row_of` gives the tile's row that a row of the
+    /// sum is. Where one is not finite, the warp's rows are computed again with care.
+    ///
+    /// # Safety
+    /// The tile is one of the launch; all threads of the warpgroup that has the sum call it.
+    #[inline(always)]
+    pub unsafe fn store<E: Half + Element, const SUM_REGS: usize>(
+        &self,
+        sum: &[f32; SUM_REGS],
+        lanes: Lanes,
+        row_of: impl Fn(u32) -> u32,
+    ) {
+        let mut is_finite = true;
+        for i in 0..SUM_REGS {
+            is_finite &= sum[i].is_finite();
+        }
+        for h in 0..2 {
+            let row = self.tile.begin() + row_of(lanes.row() + h as u32 * ROW_STEP);
+            self.store_row::<E, SUM_REGS>(sum, h, row, lanes);
+        }
+        if any(!is_finite) {
+            // Other lanes overwrite what was stored.
+            sync_warp();
+            let mut of_warp = 0;
+            while of_warp < WARP_ROWS {
+                let row = self.tile.begin() + row_of(lanes.warp * WARP_ROWS + of_warp);
+                if row < self.tile.extent().kept {
+                    careful::one_row::<E, S, LANE_DIMS>(self.tile, row, lanes.lane, self.which);
+                }
+                of_warp += 1;
+            }
+        }
+    }
+
+    /// Stores one of the thread's two rows.
+    ///
+    /// # Safety
+    /// As [`Gradient::store`].
+    #[inline(always)]
+    unsafe fn store_row<E: Half, const SUM_REGS: usize>(
+        &self,
+        sum: &[f32; SUM_REGS],
+        h: usize,
+        row: u32,
+        lanes: Lanes,
+    ) {
+        let (tile, tensor) = (self.tile, self.tensor);
+        let start = S::kept_address(&tile.sequence(), tensor, tile.head(), HALF_BYTES);
+        let offset = row as i64 * tensor.seq_stride * HALF_BYTES as i64;
+        let start = start.wrapping_add_signed(offset);
+        // Not by a scale of 0: what lies in rows that are not used need not be finite.
+        let is_used = row < tile.extent().kept;
+        let is_written = row < tile.rows_written();
+        let scaled = |sum: f32| if is_used { sum * self.scale } else { 0.0 };
+        for j in 0..SUM_REGS / 4 {
+            let column = 8 * j as u32 + lanes.col();
+            let pair = E::cvt_pair(scaled(sum[4 * j + 2 * h]), scaled(sum[4 * j + 2 * h + 1]));
+            if is_written && column < self.dims {
+                global::store_bits(start + (column * HALF_BYTES) as u64, pair);
+            }
+        }
+    }
+}
