@@ -145,12 +145,21 @@ macro_rules! queries_kernel {
                 type Element = cuda_std::half::$dtype;
             }
             // SAFETY: forwarded to the launch.
-            unsafe { split::queries::<Kernel, SUM_REGS>(&params) }
+            unsafe {
+                split::queries::<
+                    Kernel,
+                    { CONFIG.blocks.producer_registers },
+                    { CONFIG.blocks.consumer_registers },
+                    SUM_REGS,
+                >(&params)
+            }
         }
     };
 }
 
 instances! {
+    fa_bwd_split_dkdv_wgmma_sm90a_bf16_hd192, fa_bwd_split_dq_wgmma_sm90a_bf16_hd192
+        = Bf16, wgmma_backward_split::KEYS_HD192, wgmma_backward_split::QUERIES_HD192;
     fa_bwd_split_dkdv_wgmma_sm90a_bf16_hd256, fa_bwd_split_dq_wgmma_sm90a_bf16_hd256
         = Bf16, wgmma_backward_split::KEYS_HD256, wgmma_backward_split::QUERIES_HD256;
 }

@@ -32,9 +32,8 @@ struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS:
     lanes: Lanes,
     /// Address of the dS of the tile's keys and block 0 of the queries of head 0, which is another unit's.
     ds: u64,
-    /// Of Q; dO's stages take the same turns.
+    /// Of Q; the stages of dO and P take the same turns.
     q: PipelineState,
-    p: PipelineState,
     acc_dp: [f32; S_REGS],
     sum: [f32; SUM_REGS],
     kernel: PhantomData<K>,
@@ -65,7 +64,6 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
             lanes,
             ds: ds_of_keys(tile, unit),
             q: shared.blocks.consumer(0),
-            p: shared.p_consumer(),
             acc_dp: [0.0; S_REGS],
             sum,
             kernel: PhantomData,
@@ -132,12 +130,6 @@ where
         }
     }
 
-    /// dO's pipeline.
-    #[inline(always)]
-    fn d_o(&self) -> PipelineState {
-        self.q.with_barriers_of(self.shared.blocks.consumer(1))
-    }
-
     /// Starts dP = V dOᵀ of the present stage, when dO is there.
     ///
     /// # Safety
@@ -145,7 +137,7 @@ where
     #[inline(always)]
     unsafe fn issue_dp(&mut self, smem: u32) {
         let config = &K::SPLIT.blocks;
-        self.d_o().consumer_wait();
+        self.shared.d_o(self.q).consumer_wait();
         let d_o = smem + config.stages_offset(1) + self.q.stage * config.stage_bytes();
         let v = K::Kept::load(smem + config.kept_offset(1, 0), self.lanes);
         v.issue_qk(&mut self.acc_dp, Descriptor::k_major(d_o));
@@ -160,9 +152,10 @@ where
         let config = &K::SPLIT.blocks;
         // One opaque base: else addresses of all stages would be kept in registers.
         let smem = black_box(self.smem);
-        let (q, d_o) = (self.q, self.d_o());
+        let (q, d_o) = (self.q, self.shared.d_o(self.q));
         let p = self.take_p(smem);
         let ds_frag = self.differences::<MASKED>(&p, step, smem);
+        sync_warp();
         d_o.consumer_release(self.lanes.lane, 1);
         self.store(&ds_frag, step);
 
@@ -189,10 +182,10 @@ where
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn take_p(&mut self, smem: u32) -> [u32; P_REGS] {
-        let stage = smem + K::SPLIT.p_offset() + self.p.stage * K::SPLIT.p_bytes();
+    unsafe fn take_p(&self, smem: u32) -> [u32; P_REGS] {
+        let stage = smem + K::SPLIT.p_offset() + self.q.stage * K::SPLIT.p_bytes();
         let lanes = self.lanes.reload();
-        self.p.consumer_wait();
+        self.shared.p(&K::SPLIT, self.q).consumer_wait();
         let mut p = [0; P_REGS];
         for i in 0..P_REGS / 4 {
             let vec16 = load4_bits(p_vec16(stage, i as u32, lanes));
@@ -203,13 +196,13 @@ where
         p
     }
 
-    /// dS = P ∘ (dP − delta); P has been read then.
+    /// dS = P ∘ (dP − delta).
     ///
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
     unsafe fn differences<const MASKED: bool>(
-        &mut self,
+        &self,
         p_pairs: &[u32; P_REGS],
         step: Step,
         smem: u32,
@@ -232,11 +225,7 @@ where
         self.q.consumer_wait();
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let delta = Terms::Passing(terms + config.block_n * F32_BYTES);
-        let ds = pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta);
-        sync_warp();
-        self.p.consumer_release(self.lanes.lane, 1);
-        self.p.advance();
-        ds
+        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta)
     }
 
     /// Stores dS for the kernel of dq.

@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::half::Half;
-use cuda_std::warp::{any, sync_warp};
+use cuda_std::warp::{any, shuffle_xor, sync_warp};
 
 use super::super::careful::{self, Gradients};
 use super::super::tile::Tile;
@@ -12,7 +12,7 @@ use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
 use crate::tile::element::Element;
 use crate::units::HALF_BYTES;
-use crate::wgmma::forward::lanes::Lanes;
+use crate::wgmma::forward::lanes::{Lanes, QUAD, VEC16_ELEMS};
 
 /// Components of a row that a lane computes with care, at most.
 const LANE_DIMS: usize = 8;
@@ -89,12 +89,48 @@ impl<S: Side> Gradient<'_, S> {
         let is_used = row < tile.extent().kept;
         let is_written = row < tile.rows_written();
         let scaled = |sum: f32| if is_used { sum * self.scale } else { 0.0 };
-        for j in 0..SUM_REGS / 4 {
-            let column = 8 * j as u32 + lanes.col();
-            let pair = E::cvt_pair(scaled(sum[4 * j + 2 * h]), scaled(sum[4 * j + 2 * h + 1]));
+        let lane = lanes.lane % QUAD;
+        for i in 0..SUM_REGS / 16 {
+            // A pair of each of four vec16s, whose other pairs the quad's other lanes have.
+            let pair = |j: usize| {
+                let at = 16 * i + 4 * j + 2 * h;
+                E::cvt_pair(scaled(sum[at]), scaled(sum[at + 1]))
+            };
+            let vec16 = transposed([pair(0), pair(1), pair(2), pair(3)], lane);
+            let column = (4 * i as u32 + lane) * VEC16_ELEMS;
             if is_written && column < self.dims {
-                global::store_bits(start + (column * HALF_BYTES) as u64, pair);
+                global::store4_bits(start + (column * HALF_BYTES) as u64, vec16);
             }
         }
+    }
+}
+
+/// Row `lane` of the quad's 4 × 4 words, of which each lane gives a column.
+///
+/// # Safety
+/// All lanes of the warp call it, with their lane in the quad.
+#[inline(always)]
+unsafe fn transposed([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
+    // Two by two, and then the quarters.
+    let (a, b) = exchanged(a, b, lane, 1);
+    let (c, d) = exchanged(c, d, lane, 1);
+    let (a, c) = exchanged(a, c, lane, 2);
+    let (b, d) = exchanged(b, d, lane, 2);
+    [a, b, c, d]
+}
+
+/// Of two words, exchanges the second with the first of the lane `distance` further on, a bit of which tells the two apart.
+///
+/// # Safety
+/// As [`transposed`].
+#[inline(always)]
+unsafe fn exchanged(first: u32, second: u32, lane: u32, distance: u32) -> (u32, u32) {
+    let is_further = lane & distance != 0;
+    let given = if is_further { first } else { second };
+    let taken = shuffle_xor(f32::from_bits(given), distance).to_bits();
+    if is_further {
+        (taken, second)
+    } else {
+        (first, taken)
     }
 }

@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `kept_full` | K and V are in shared memory |
 //! | full and empty of a stage | Q with its lse and delta, or dO, is there; both warpgroups have read it |
-//! | `p_full`, `p_empty` | a block's P is in shared memory; the dS warpgroup has read it |
+//! | `p_full` of a stage | a block's P is in shared memory |
 //!
 //! | file | holds |
 //! |---|---|
@@ -39,8 +39,8 @@ pub use queries::{SplitQueriesKernel, queries};
 use cuda_std::shared::dynamic_base;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::sync_warp;
-use cuda_std::warpgroup;
 use cuda_std::wgmma::InFlight;
+use cuda_std::{tma, warpgroup};
 
 use self::shared::Shared;
 use super::producer;
@@ -53,6 +53,7 @@ use crate::layout::ds_tile;
 use crate::tile::ds_tiles::DsTiles;
 use crate::tile::grid::divide;
 use crate::units::HALF_BYTES;
+use crate::wgmma::tensor_map::parameter;
 
 /// What P is multiplied by on its way through f16, and dS with it: the smallest P that keeps all its bits is 2⁻²⁹. P is at
 /// most 1 but for rounding, so that it does not overflow.
@@ -97,6 +98,10 @@ pub unsafe fn keys<
     let tile = Tile::<KeepKeys>::at(params, smem + config.blocks.tile_offset());
     let tiles_of_unit = params.attention.seq_kv.div_ceil(config.blocks.block_m());
     if thread_idx_x() == 0 {
+        tma::prefetch(K::address::<{ parameter::K }>());
+        tma::prefetch(K::address::<{ parameter::V }>());
+        tma::prefetch(K::address::<{ parameter::Q }>());
+        tma::prefetch(K::address::<{ parameter::D_O }>());
         shared.init(config);
         let first = params.ds.first_unit * tiles_of_unit as u64;
         tile.write(first + block_idx_x() as u64, &config.blocks);

@@ -25,9 +25,8 @@ struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS:
     shared: &'a Shared,
     smem: u32,
     lanes: Lanes,
-    /// Of Q; dO's stages take the same turns.
+    /// Of Q; the stages of dO and P take the same turns.
     q: PipelineState,
-    p: PipelineState,
     acc_s: [f32; S_REGS],
     sum: [f32; SUM_REGS],
     kernel: core::marker::PhantomData<K>,
@@ -56,7 +55,6 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
             smem,
             lanes,
             q: shared.blocks.consumer(0),
-            p: shared.p_producer(),
             acc_s: [0.0; S_REGS],
             sum,
             kernel: core::marker::PhantomData,
@@ -130,7 +128,7 @@ where
         let config = &K::SPLIT.blocks;
         // One opaque base: else addresses of all stages would be kept in registers.
         let smem = black_box(self.smem);
-        let d_o = self.q.with_barriers_of(self.shared.blocks.consumer(1));
+        let d_o = self.shared.d_o(self.q);
         let pairs = Pairs::<MASKED> {
             extent: self.tile.extent(),
             scale_log2: plain_scale_log2(&self.tile.params.attention.score),
@@ -169,10 +167,9 @@ where
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn pass_p(&mut self, smem: u32) {
-        let stage = smem + K::SPLIT.p_offset() + self.p.stage * K::SPLIT.p_bytes();
+    unsafe fn pass_p(&self, smem: u32) {
+        let stage = smem + K::SPLIT.p_offset() + self.q.stage * K::SPLIT.p_bytes();
         let lanes = self.lanes.reload();
-        self.p.producer_acquire();
         for i in 0..P_REGS / 4 {
             let pair = |j: usize| {
                 let at = 8 * i + 2 * j;
@@ -182,7 +179,7 @@ where
             store4_bits(p_vec16(stage, i as u32, lanes), vec16);
         }
         sync_warp();
-        mbarrier::arrive_if(self.lanes.lane == 0, self.p.full_barrier());
-        self.p.advance();
+        let p = self.shared.p(&K::SPLIT, self.q);
+        mbarrier::arrive_if(self.lanes.lane == 0, p.full_barrier());
     }
 }

@@ -46,8 +46,14 @@ struct Block<'a> {
 /// # Safety
 /// As [`keys`](super::keys), which has run with the same parameters.
 #[inline(always)]
-pub unsafe fn queries<K, const SUM_REGS: usize>(params: &BackwardParams)
-where
+pub unsafe fn queries<
+    K,
+    const PRODUCER_REGISTERS: u32,
+    const CONSUMER_REGISTERS: u32,
+    const SUM_REGS: usize,
+>(
+    params: &BackwardParams,
+) where
     K: SplitQueriesKernel<SUM_REGS>,
     [f32; SUM_REGS]: InFlight,
 {
@@ -63,6 +69,7 @@ where
         head: divide(block_idx_x() as u64, tiles_of_head as u64).0 as u32,
     };
     if thread_idx_x() == 0 {
+        tma::prefetch(K::address::<{ parameter::K }>());
         block.init_barriers();
         let first_head = params.ds.first_unit * ds_tiles(attention).group as u64;
         let first = first_head * tiles_of_head as u64;
@@ -76,11 +83,13 @@ where
     // The branches below are taken by whole warpgroups.
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
+        warpgroup::release_registers::<PRODUCER_REGISTERS>();
         if thread_idx_x() == 0 {
             block.produce::<K>();
         }
         sync_warp();
     } else {
+        warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
         block.consume::<K, SUM_REGS>(warpgroup - 1);
     }
 }

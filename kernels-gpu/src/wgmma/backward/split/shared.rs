@@ -18,7 +18,6 @@ pub struct Shared {
     /// Of what is kept and what passes.
     pub blocks: Barriers,
     p_full: u32,
-    p_stages: u32,
 }
 
 impl Shared {
@@ -27,25 +26,21 @@ impl Shared {
         Self {
             blocks: Barriers::new(&config.blocks, smem + config.blocks.barriers_offset()),
             p_full: smem + config.p_barriers_offset(),
-            p_stages: config.p_stages,
         }
     }
 
+    /// P's stages, which take the turns of `q`, Q's, and need no empty barriers: Q of the block that takes a stage next is
+    /// loaded when the dS warpgroup has released the stage of Q, and it has read P before.
     #[inline(always)]
-    fn p_empty(&self) -> u32 {
-        self.p_full + self.p_stages * mbarrier::BYTES
+    pub fn p(&self, config: &SplitKeysConfig, q: PipelineState) -> PipelineState {
+        let stages = config.blocks.stages;
+        q.with_barriers_of(PipelineState::consumer(self.p_full, self.p_full, stages))
     }
 
-    /// The P warpgroup's side of P.
+    /// dO's stages, which take the turns of `q`, Q's.
     #[inline(always)]
-    pub fn p_producer(&self) -> PipelineState {
-        PipelineState::producer(self.p_full, self.p_empty(), self.p_stages)
-    }
-
-    /// The dS warpgroup's side of P.
-    #[inline(always)]
-    pub fn p_consumer(&self) -> PipelineState {
-        PipelineState::consumer(self.p_full, self.p_empty(), self.p_stages)
+    pub fn d_o(&self, q: PipelineState) -> PipelineState {
+        q.with_barriers_of(self.blocks.consumer(1))
     }
 
     /// Initialises all barriers.
@@ -69,11 +64,8 @@ impl Shared {
                 stage.advance();
             }
         }
-        let mut stage = self.p_producer();
-        for _ in 0..config.p_stages {
-            mbarrier::init(stage.full_barrier(), WARPS);
-            mbarrier::init(stage.empty_barrier(), WARPS);
-            stage.advance();
+        for stage in 0..config.blocks.stages {
+            mbarrier::init(self.p_full + stage * mbarrier::BYTES, WARPS);
         }
         mbarrier::fence_init();
     }
