@@ -35,6 +35,20 @@ pub unsafe fn prefetch(map: u64) {
     unsafe { asm!("prefetch.tensormap [{}];", in(reg64) map, options(nostack)) }
 }
 
+/// Starts copying `bytes` consecutive bytes from `global` to `shared`; they count at `barrier` (`cp.async.bulk`).
+///
+/// # Safety
+/// Both addresses and `bytes` are multiples of 16; the bytes at `global` are inside an allocation that nobody writes
+/// during the launch; nobody accesses those at `shared`, in this block, until the barrier's phase completes.
+#[inline(always)]
+pub unsafe fn load(shared: u32, global: u64, bytes: u32, barrier: u32) {
+    // SAFETY: the caller vouches for the addresses.
+    unsafe {
+        asm!("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
+            in(reg32) shared, in(reg64) global, in(reg32) bytes, in(reg32) barrier, options(nostack));
+    }
+}
+
 /// Starts copying a box to `shared`; its bytes count at `barrier` (`cp.async.bulk.tensor.4d`).
 ///
 /// # Safety

@@ -4,6 +4,9 @@
 //! products take whole blocks. So what is not finite is computed again from global memory, pair by pair, and only of pairs
 //! that are seen: a result that is still not finite then is the answer. Slow: for inputs that hold ∞ or NaN alone.
 
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
+#![allow(unsafe_op_in_unsafe_fn)]
+
 use cuda_std::half::Half;
 use cuda_std::warp::{WARP_SIZE, reduce_sum};
 
@@ -19,6 +22,15 @@ use crate::units::F32_BYTES;
 
 /// Components of a row that a lane has, at most.
 const LANE_DIMS: usize = 8;
+
+/// Which of the gradients are computed again.
+#[derive(Clone, Copy)]
+pub struct Gradients {
+    /// dQ or dK.
+    pub first: bool,
+    /// dV, where there is one.
+    pub second: bool,
+}
 
 /// A head of a sequence of the side that is kept.
 pub struct Head<'a> {
@@ -54,22 +66,32 @@ impl Row {
         self.address.wrapping_add_signed(offset)
     }
 
-    /// The lane's components.
+    /// The lane's component number `i`.
     ///
     /// # Safety
     /// The row is live.
     #[inline(always)]
-    unsafe fn load<E: Element>(&self, lane: u32) -> [f32; LANE_DIMS] {
+    unsafe fn load<E: Element>(&self, lane: u32, i: usize) -> f32 {
         // Hidden, or offsets of all components would be kept in registers.
-        let lane = black_box(lane);
-        let mut values = [0.0; LANE_DIMS];
-        for i in 0..LANE_DIMS {
-            let dim = lane + i as u32 * WARP_SIZE;
-            if dim < self.dims {
-                values[i] = E::load(self.at::<E>(dim));
-            }
+        let dim = black_box(lane) + i as u32 * WARP_SIZE;
+        if dim < self.dims {
+            E::load(self.at::<E>(dim))
+        } else {
+            0.0
         }
-        values
+    }
+
+    /// The product with `other`, of all lanes.
+    ///
+    /// # Safety
+    /// Both are live; all lanes of the warp reach the same call.
+    #[inline(always)]
+    unsafe fn dot<E: Element>(&self, other: &Self, lane: u32) -> f32 {
+        let mut sum = 0.0;
+        for i in 0..LANE_DIMS {
+            sum = fma(self.load::<E>(lane, i), other.load::<E>(lane, i), sum);
+        }
+        reduce_sum::<WARP_SIZE>(sum)
     }
 
     /// # Safety
@@ -86,13 +108,18 @@ impl Row {
 }
 
 impl Head<'_> {
-    /// Computes the gradients of kept row `row`, which exists.
+    /// Computes `gradients` of kept row `row`, which exists.
     ///
     /// # Safety
     /// All addresses are live, and nobody else accesses the row's gradients; the 32 lanes of a warp call it, `lane` of them this
     /// one.
     #[inline(always)]
-    pub unsafe fn compute<E: Half + Element, S: Side>(&self, row: u32, lane: u32) {
+    pub unsafe fn compute<E: Half + Element, S: Side>(
+        &self,
+        row: u32,
+        lane: u32,
+        gradients: Gradients,
+    ) {
         let Self {
             params,
             sequence,
@@ -111,8 +138,8 @@ impl Head<'_> {
             let address = S::kept_address(sequence, operand, head, E::BYTES);
             Row::new::<E>(address, operand, row, dims)
         };
-        let first = kept(S::first_kept(params), dims).load::<E>(lane);
-        let second = kept(S::second_kept(params), dims_v).load::<E>(lane);
+        let first = kept(S::first_kept(params), dims);
+        let second = kept(S::second_kept(params), dims_v);
         let mut sum_first = [0.0; LANE_DIMS];
         let mut sum_second = [0.0; LANE_DIMS];
         let (begin, last) = visible_keys(row as i32, extent.band, extent.passing);
@@ -122,38 +149,43 @@ impl Head<'_> {
             let mut passing = begin;
             while passing <= last {
                 let passing_head = black_box(passing_head);
-                let load = |operand: &TensorArg, dims| {
+                let row_of = |operand: &TensorArg, dims| {
                     let address = S::passing_address(sequence, operand, passing_head, E::BYTES);
-                    Row::new::<E>(address, operand, passing as u32, dims).load::<E>(lane)
+                    Row::new::<E>(address, operand, passing as u32, dims)
                 };
-                let a = load(S::first_passing(params), dims);
-                let b = load(S::second_passing(params), dims_v);
+                let a = row_of(S::first_passing(params), dims);
+                let b = row_of(S::second_passing(params), dims_v);
                 let query = if S::HAS_SECOND { passing as u32 } else { row };
                 let term = |array| {
                     let address = sequence.row_address(attention, array, query_head);
                     F32::load(address + query as u64 * F32_BYTES as u64)
                 };
-                let product = reduce_sum::<WARP_SIZE>(dot(&first, &a));
+                let product = first.dot::<E>(&a, lane);
                 let distance = row as i32 + extent.diagonal - passing;
                 let transform = ScoreTransform::new(&attention.score, batch, query_head, 0.0);
                 let (score, slope) = score(&transform, product, distance);
                 let p = exp2(score - term(params.terms.lse_log2));
-                let dp = reduce_sum::<WARP_SIZE>(dot(&second, &b));
+                let dp = second.dot::<E>(&b, lane);
                 let ds = p * slope * (dp - term(params.terms.delta));
                 for i in 0..LANE_DIMS {
-                    sum_first[i] = fma(ds, a[i], sum_first[i]);
-                    sum_second[i] = fma(p, b[i], sum_second[i]);
+                    sum_first[i] = fma(ds, a.load::<E>(lane, i), sum_first[i]);
+                    sum_second[i] = fma(p, b.load::<E>(lane, i), sum_second[i]);
                 }
                 passing += 1;
             }
             passing_head += 1;
         }
         let scale = attention.score.softmax_scale;
-        if S::HAS_SECOND {
-            kept(&params.dk, dims).store::<E>(lane, &sum_first, scale);
-            kept(&params.dv, dims_v).store::<E>(lane, &sum_second, 1.0);
+        let gradient = if S::HAS_SECOND {
+            &params.dk
         } else {
-            kept(&params.dq, dims).store::<E>(lane, &sum_first, scale);
+            &params.dq
+        };
+        if gradients.first {
+            kept(gradient, dims).store::<E>(lane, &sum_first, scale);
+        }
+        if S::HAS_SECOND && gradients.second {
+            kept(&params.dv, dims_v).store::<E>(lane, &sum_second, 1.0);
         }
     }
 }
@@ -167,13 +199,4 @@ fn score(transform: &ScoreTransform, product: f32, distance: i32) -> (f32, f32) 
         transform.apply_with_slope(&mut score, |_| distance, |_| 0, |_, _, of| slope = of);
     }
     (score[0][0] * transform.scale_log2, slope)
-}
-
-#[inline(always)]
-fn dot(a: &[f32; LANE_DIMS], b: &[f32; LANE_DIMS]) -> f32 {
-    let mut sum = 0.0;
-    for i in 0..LANE_DIMS {
-        sum = fma(a[i], b[i], sum);
-    }
-    sum
 }

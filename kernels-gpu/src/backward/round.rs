@@ -6,7 +6,7 @@ use cuda_std::half::Half;
 use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{any, lane_id, sync_warp};
 
-use super::careful::Head;
+use super::careful::{Gradients, Head};
 use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::layout::fragment::{ROW_STEP, TILE_M, TILE_N};
@@ -80,7 +80,7 @@ unsafe fn round_rows<E: Half + Element>(
         let at = |col_unit: u32| unit + (col_unit * UNIT_BYTES) as u64;
         // SAFETY: the sums have both units of the row.
         let (first_sums, second_sums) = unsafe { (part.load(at(first)), part.load(at(second))) };
-        for (col_unit, sums) in [(first, first_sums), (second, second_sums)] {
+        let mut write = |col_unit: u32, sums| {
             let (vec16, finite) = scaled::<E>(sums, attention.score.softmax_scale);
             is_finite &= finite;
             let dim = col_unit * TILE_N as u32;
@@ -94,7 +94,9 @@ unsafe fn round_rows<E: Half + Element>(
                     }
                 }
             }
-        }
+        };
+        write(first, first_sums);
+        write(second, second_sums);
         col_unit += 2 * UNITS_AT_ONCE;
     }
     // SAFETY: the whole warp is here.
@@ -114,6 +116,11 @@ unsafe fn round_rows<E: Half + Element>(
     }
 }
 
+const DQ: Gradients = Gradients {
+    first: true,
+    second: false,
+};
+
 /// Computes 16 rows from `begin` on again: with a K that is not finite, the sums are not finite of queries that do not see it.
 ///
 /// # Safety
@@ -124,7 +131,7 @@ unsafe fn repair<E: Half + Element>(head: &Head, begin: u32, lane: u32) {
     let mut row = begin;
     while row < end {
         // SAFETY: forwarded to the caller.
-        unsafe { head.compute::<E, KeepQueries>(row, lane) };
+        unsafe { head.compute::<E, KeepQueries>(row, lane, DQ) };
         row += 1;
     }
 }

@@ -10,3 +10,4 @@ pub mod tile_list;
 pub mod warp_per_row;
 pub mod wgmma;
 pub mod wgmma_backward;
+pub mod wgmma_backward_split;

@@ -9,9 +9,6 @@ pub const OPERANDS: u32 = 2;
 /// Terms of a query: lse in bits, and delta.
 pub const TERMS: u32 = 2;
 
-/// Bytes of the words that say which tile it is.
-const TILE_BYTES: u32 = 64;
-
 /// Tile shape and pipeline of one Hopper backward kernel ([`crate::instances`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WgmmaBackwardConfig {
@@ -31,6 +28,9 @@ pub struct WgmmaBackwardConfig {
 }
 
 impl WgmmaBackwardConfig {
+    /// Bytes of the words that say which tile it is.
+    pub const TILE_BYTES: u32 = 64;
+
     /// Threads in a block.
     pub const fn threads(&self) -> u32 {
         (self.consumers + 1) * WARPGROUP
@@ -108,7 +108,7 @@ impl WgmmaBackwardConfig {
 
     /// Offset of the mbarriers.
     pub const fn barriers_offset(&self) -> u32 {
-        self.tile_offset() + TILE_BYTES
+        self.tile_offset() + Self::TILE_BYTES
     }
 
     /// Dynamic shared memory of a launch.

@@ -3,6 +3,7 @@
 //! Plain `const fn`s without a target, so that their properties (one place for each element, no bank conflict)
 //! are proved by tests on the CPU.
 
+pub mod ds_tile;
 pub mod fragment;
 pub mod swizzle;
 pub mod swizzle_mode;

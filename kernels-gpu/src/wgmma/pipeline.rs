@@ -139,6 +139,16 @@ impl PipelineState {
         }
     }
 
+    /// The same stage and phase of the pipeline `other`, which takes the same turns.
+    #[inline(always)]
+    pub fn with_barriers_of(self, other: Self) -> Self {
+        Self {
+            stage: self.stage,
+            phase: self.phase,
+            ..other
+        }
+    }
+
     /// Goes to the next stage.
     #[inline(always)]
     pub fn advance(&mut self) {

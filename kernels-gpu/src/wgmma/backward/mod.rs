@@ -18,8 +18,9 @@
 //! | `consumer.rs` | a consumer warpgroup: the products |
 //! | `pairs.rs` | from products to P and dS |
 //! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
-//! | `epilogue.rs` | the gradients to global memory |
+//! | `epilogue.rs`, `gradient.rs` | the gradients to global memory |
 //! | `traits.rs` | one instance as a type |
+//! | `split/` | two kernels with dS between them, for a head_dim beyond 128 |
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
 // shown, an unsafe block says what.
@@ -29,8 +30,10 @@ mod barriers;
 mod consumer;
 mod dq;
 mod epilogue;
+mod gradient;
 mod pairs;
 mod producer;
+pub mod split;
 mod tile;
 pub mod traits;
 

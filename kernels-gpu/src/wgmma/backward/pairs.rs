@@ -25,15 +25,17 @@ pub enum Terms {
 }
 
 impl Terms {
-    /// The terms of column pair `j` of both rows: loaded once, as shared memory is what the kernel waits for most.
+    /// The terms of column pair `j` of both rows, read once for both or once for each.
     ///
     /// # Safety
     /// Those in shared memory are visible.
     #[inline(always)]
-    unsafe fn pairs(&self, j: usize, lanes: Lanes) -> [[f32; PAIR]; ROWS] {
-        match self {
+    unsafe fn pairs(&self, j: usize, lanes: Lanes, once: bool) -> [[f32; PAIR]; ROWS] {
+        match *self {
             Self::Passing(smem) => {
-                [shared::load2(smem + (8 * j as u32 + lanes.col()) * F32_BYTES); ROWS]
+                let load = || shared::load2(smem + (8 * j as u32 + lanes.col()) * F32_BYTES);
+                let first = load();
+                [first, if once { first } else { load() }]
             }
             Self::Kept(of_rows) => of_rows.map(|of_row| [of_row; PAIR]),
         }
@@ -52,6 +54,9 @@ pub struct Pairs<const MASKED: bool> {
     pub lanes: Lanes,
     /// Whether dS of kept rows that do not exist matters.
     pub takes_missing: bool,
+    /// Whether terms are read once for both rows of a lane: shared memory is what kernels wait for most. Not where 128 registers
+    /// hold a sum: ptxas reads them ahead, and then has too few left to let products run on (C7511).
+    pub reads_terms_once: bool,
 }
 
 impl<const MASKED: bool> Pairs<MASKED> {
@@ -68,7 +73,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
         let mut p_frag = [0; P_REGS];
         let rows = self.rows();
         for j in 0..S_REGS / (ROWS * PAIR) {
-            let lse = lse.pairs(j, self.lanes);
+            let lse = lse.pairs(j, self.lanes, self.reads_terms_once);
             for h in 0..ROWS {
                 let at = (2 * j + h) * PAIR;
                 let mut p = [0.0; PAIR];
@@ -97,7 +102,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
         let mut ds_frag = [0; P_REGS];
         let rows = self.rows();
         for j in 0..S_REGS / (ROWS * PAIR) {
-            let delta = delta.pairs(j, self.lanes);
+            let delta = delta.pairs(j, self.lanes, self.reads_terms_once);
             for h in 0..ROWS {
                 let at = (2 * j + h) * PAIR;
                 let mut ds = [0.0; PAIR];
@@ -135,9 +140,11 @@ impl<const MASKED: bool> Pairs<MASKED> {
             ..
         } = self.extent;
         let (first, last) = visible_keys(row, band, passing);
+        // A dS that is stored or added to dq is multiplied with what lies beyond the kept rows.
         let is_missing = self.takes_missing && row >= kept as i32;
+        let last = if is_missing { -1 } else { last };
         Row {
-            first: if is_missing { i32::MAX } else { first - column },
+            first: first - column,
             last: last - column,
         }
     }

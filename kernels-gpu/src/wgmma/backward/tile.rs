@@ -166,6 +166,15 @@ impl<'a, S: Side> Tile<'a, S> {
         }
     }
 
+    /// First passing block and end, first passing head and end.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn passing(&self) -> [u32; 4] {
+        self.row(3)
+    }
+
     /// Whether any block passes.
     ///
     /// # Safety

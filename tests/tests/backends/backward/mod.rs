@@ -4,4 +4,5 @@ mod bad_input;
 mod differences;
 mod planted;
 mod random;
+mod stored_ds;
 mod used_keys;

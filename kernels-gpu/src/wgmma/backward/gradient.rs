@@ -1,0 +1,150 @@
+//! From a warpgroup's sum of one gradient to global memory.
+
+use cuda_std::global;
+use cuda_std::half::Half;
+use cuda_std::warp::{any, shuffle_xor, sync_warp};
+
+use super::tile::Tile;
+use crate::abi::TensorArg;
+use crate::backward::careful::{Gradients, Head};
+use crate::backward::side::Side;
+use crate::config::wgmma::WARP_ROWS;
+use crate::layout::fragment::ROW_STEP;
+use crate::tile::element::Element;
+use crate::units::HALF_BYTES;
+use crate::wgmma::forward::lanes::{Lanes, QUAD, VEC16_ELEMS};
+
+/// The row of the tile that lies in row `row` of the warpgroup's sum, where that is the same.
+#[inline(always)]
+pub fn contiguous_rows(row: u32) -> u32 {
+    row
+}
+
+/// A gradient that one warpgroup sums.
+pub struct Gradient<'a, S> {
+    pub tile: &'a Tile<'a, S>,
+    pub tensor: &'a TensorArg,
+    pub dims: u32,
+    /// The gradient is so many times the sum.
+    pub scale: f32,
+    /// Which one it is.
+    pub which: Gradients,
+}
+
+impl<S: Side> Gradient<'_, S> {
+    /// Stores `scale · sum`, zeros to rows that the sequence leaves unused; `row_of` gives the tile's row that a row of the
+    /// sum is. Where one is not finite, the warp's rows are computed again with care.
+    ///
+    /// # Safety
+    /// The tile is one of the launch; all threads of the warpgroup that has the sum call it.
+    #[inline(always)]
+    pub unsafe fn store<E: Half + Element, const SUM_REGS: usize>(
+        &self,
+        sum: &[f32; SUM_REGS],
+        lanes: Lanes,
+        row_of: impl Fn(u32) -> u32,
+    ) {
+        let mut is_finite = true;
+        for i in 0..SUM_REGS {
+            is_finite &= sum[i].is_finite();
+        }
+        for h in 0..2 {
+            let row = self.tile.begin() + row_of(lanes.row() + h as u32 * ROW_STEP);
+            self.store_row::<E, SUM_REGS>(sum, h, row, lanes);
+        }
+        if any(!is_finite) {
+            // Other lanes overwrite what was stored.
+            sync_warp();
+            self.repair::<E>(lanes, row_of);
+        }
+    }
+
+    /// Computes the warp's rows again.
+    ///
+    /// # Safety
+    /// As [`Gradient::store`], of a warp.
+    #[inline(always)]
+    unsafe fn repair<E: Half + Element>(&self, lanes: Lanes, row_of: impl Fn(u32) -> u32) {
+        let tile = self.tile;
+        let head = Head {
+            params: tile.params,
+            sequence: &tile.sequence(),
+            extent: tile.extent(),
+            batch: tile.batch(),
+            head: tile.head(),
+        };
+        let mut of_warp = 0;
+        while of_warp < WARP_ROWS {
+            let row = tile.begin() + row_of(lanes.warp * WARP_ROWS + of_warp);
+            if row < head.extent.kept {
+                head.compute::<E, S>(row, lanes.lane, self.which);
+            }
+            of_warp += 1;
+        }
+    }
+
+    /// Stores one of the thread's two rows.
+    ///
+    /// # Safety
+    /// As [`Gradient::store`].
+    #[inline(always)]
+    unsafe fn store_row<E: Half, const SUM_REGS: usize>(
+        &self,
+        sum: &[f32; SUM_REGS],
+        h: usize,
+        row: u32,
+        lanes: Lanes,
+    ) {
+        let (tile, tensor) = (self.tile, self.tensor);
+        let start = S::kept_address(&tile.sequence(), tensor, tile.head(), HALF_BYTES);
+        let offset = row as i64 * tensor.seq_stride * HALF_BYTES as i64;
+        let start = start.wrapping_add_signed(offset);
+        // Not by a scale of 0: what lies in rows that are not used need not be finite.
+        let is_used = row < tile.extent().kept;
+        let is_written = row < tile.rows_written();
+        let scaled = |sum: f32| if is_used { sum * self.scale } else { 0.0 };
+        let lane = lanes.lane % QUAD;
+        for i in 0..SUM_REGS / 16 {
+            // A pair of each of four vec16s, whose other pairs the quad's other lanes have.
+            let pair = |j: usize| {
+                let at = 16 * i + 4 * j + 2 * h;
+                E::cvt_pair(scaled(sum[at]), scaled(sum[at + 1]))
+            };
+            let vec16 = transposed([pair(0), pair(1), pair(2), pair(3)], lane);
+            let column = (4 * i as u32 + lane) * VEC16_ELEMS;
+            if is_written && column < self.dims {
+                global::store4_bits(start + (column * HALF_BYTES) as u64, vec16);
+            }
+        }
+    }
+}
+
+/// Row `lane` of the quad's 4 × 4 words, of which each lane gives a column.
+///
+/// # Safety
+/// All lanes of the warp call it, with their lane in the quad.
+#[inline(always)]
+unsafe fn transposed([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
+    // Two by two, and then the quarters.
+    let (a, b) = exchanged(a, b, lane, 1);
+    let (c, d) = exchanged(c, d, lane, 1);
+    let (a, c) = exchanged(a, c, lane, 2);
+    let (b, d) = exchanged(b, d, lane, 2);
+    [a, b, c, d]
+}
+
+/// Of two words, exchanges the second with the first of the lane `distance` further on, a bit of which tells the two apart.
+///
+/// # Safety
+/// As [`transposed`].
+#[inline(always)]
+unsafe fn exchanged(first: u32, second: u32, lane: u32, distance: u32) -> (u32, u32) {
+    let is_further = lane & distance != 0;
+    let given = if is_further { first } else { second };
+    let taken = shuffle_xor(f32::from_bits(given), distance).to_bits();
+    if is_further {
+        (taken, second)
+    } else {
+        (first, taken)
+    }
+}

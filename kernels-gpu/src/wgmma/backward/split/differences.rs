@@ -1,0 +1,252 @@
+//! The warpgroup that computes dS, stores it, and dK of it.
+
+use core::marker::PhantomData;
+
+use cuda_std::half::{F16, Half};
+use cuda_std::shared::load4_bits;
+use cuda_std::warp::sync_warp;
+use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
+use cuda_std::{global, mbarrier};
+
+use super::super::gradient::{Gradient, contiguous_rows};
+use super::super::pairs::{Pairs, Terms};
+use super::super::tile::Tile;
+use super::shared::{Shared, Step, p_vec16};
+use super::{P_SCALE, SplitKeysKernel, ds_tiles};
+use crate::backward::careful::Gradients;
+use crate::backward::side::{KeepKeys, Side};
+use crate::layout::ds_tile;
+use crate::layout::fragment::ROW_STEP;
+use crate::score::plain_scale_log2;
+use crate::tile::black_box;
+use crate::units::F32_BYTES;
+use crate::wgmma::forward::lanes::{Lanes, QUAD};
+use crate::wgmma::forward::traits::QkOperand;
+use crate::wgmma::pipeline::PipelineState;
+
+/// One thread of the warpgroup.
+struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> {
+    tile: &'a Tile<'a, KeepKeys>,
+    shared: &'a Shared,
+    smem: u32,
+    lanes: Lanes,
+    /// Address of the dS of the tile's keys and block 0 of the queries of head 0, which is another unit's.
+    ds: u64,
+    /// Of Q; the stages of dO and P take the same turns.
+    q: PipelineState,
+    acc_dp: [f32; S_REGS],
+    sum: [f32; SUM_REGS],
+    kernel: PhantomData<K>,
+}
+
+/// Computes dK and dS of the tile.
+///
+/// # Safety
+/// `tile` is one of the launch, of the chunk's unit number `unit`; all threads of the warpgroup call it.
+#[inline(always)]
+pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
+    tile: &Tile<KeepKeys>,
+    shared: &Shared,
+    smem: u32,
+    unit: u64,
+) where
+    K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    let lanes = Lanes::new();
+    let mut sum = [0.0; SUM_REGS];
+    if tile.has_steps() {
+        let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
+            tile,
+            shared,
+            smem,
+            lanes,
+            ds: ds_of_keys(tile, unit),
+            q: shared.blocks.consumer(0),
+            acc_dp: [0.0; S_REGS],
+            sum,
+            kernel: PhantomData,
+        };
+        consumer.all_steps();
+        sum = consumer.sum;
+    }
+    let attention = &tile.params.attention;
+    let gradient = Gradient {
+        tile,
+        tensor: &tile.params.dk,
+        dims: attention.head_dim,
+        scale: attention.score.softmax_scale / P_SCALE,
+        which: Gradients {
+            first: true,
+            second: false,
+        },
+    };
+    gradient.store::<K::Element, SUM_REGS>(&sum, lanes, contiguous_rows);
+}
+
+/// Address of the dS that the tile's keys would have with block 0 of the queries of head 0, counted from those of the tile's
+/// own heads, which belong to the chunk's unit number `unit`.
+///
+/// # Safety
+/// As [`consume`].
+#[inline(always)]
+unsafe fn ds_of_keys(tile: &Tile<KeepKeys>, unit: u64) -> u64 {
+    let params = tile.params;
+    let tiles = ds_tiles(&params.attention);
+    let own = tiles.offset(unit, 0, 0, tile.begin() / ds_tile::ROWS);
+    let (first_head, _) = KeepKeys::passing_heads(&params.attention, tile.head());
+    let chunk = params.ds.tiles.map_or(0, |tiles| tiles.get());
+    (chunk + own).wrapping_sub(tiles.offset(0, first_head, 0, 0))
+}
+
+impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+    Consumer<'_, K, S_REGS, P_REGS, SUM_REGS>
+where
+    K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    /// # Safety
+    /// As [`consume`]; a block passes.
+    #[inline(always)]
+    unsafe fn all_steps(&mut self) {
+        mbarrier::wait(self.shared.blocks.kept_full, 0);
+        self.issue_dp(black_box(self.smem));
+        self.acc_dp.wait::<0>();
+        let mut step = Step::first(self.tile);
+        loop {
+            let is_last = step.is_last(self.tile);
+            match (step.needs_mask(self.tile, &K::SPLIT), is_last) {
+                (false, false) => self.block::<false, false>(step),
+                (true, false) => self.block::<true, false>(step),
+                (false, true) => self.block::<false, true>(step),
+                (true, true) => self.block::<true, true>(step),
+            }
+            if is_last {
+                break;
+            }
+            step = step.next(self.tile);
+        }
+    }
+
+    /// Starts dP = V dOᵀ of the present stage, when dO is there.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn issue_dp(&mut self, smem: u32) {
+        let config = &K::SPLIT.blocks;
+        self.shared.d_o(self.q).consumer_wait();
+        let d_o = smem + config.stages_offset(1) + self.q.stage * config.stage_bytes();
+        let v = K::Kept::load(smem + config.kept_offset(1, 0), self.lanes);
+        v.issue_qk(&mut self.acc_dp, Descriptor::k_major(d_o));
+    }
+
+    /// Takes one block, whose dP is there, and starts dP of the next one.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn block<const MASKED: bool, const LAST: bool>(&mut self, step: Step) {
+        let config = &K::SPLIT.blocks;
+        // One opaque base: else addresses of all stages would be kept in registers.
+        let smem = black_box(self.smem);
+        let (q, d_o) = (self.q, self.shared.d_o(self.q));
+        let p = self.take_p(smem);
+        let ds_frag = self.differences::<MASKED>(&p, step, smem);
+        sync_warp();
+        d_o.consumer_release(self.lanes.lane, 1);
+        self.store(&ds_frag, step);
+
+        // dK += dS Q
+        let stage = smem + config.stages_offset(0) + q.stage * config.stage_bytes();
+        let stage = Descriptor::<MnMajor>::mn_major(stage, config.atom_column_bytes());
+        K::Element::multiply_add(&mut self.sum, &ds_frag, stage, 1);
+
+        // dP of the next block
+        self.q.advance();
+        if LAST {
+            self.sum.wait::<0>();
+            q.consumer_release(self.lanes.lane, 1);
+        } else {
+            self.issue_dp(smem);
+            self.sum.wait::<1>();
+            q.consumer_release(self.lanes.lane, 1);
+            self.acc_dp.wait::<0>();
+        }
+    }
+
+    /// The block's P, as pairs of f16.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn take_p(&self, smem: u32) -> [u32; P_REGS] {
+        let stage = smem + K::SPLIT.p_offset() + self.q.stage * K::SPLIT.p_bytes();
+        let lanes = self.lanes.reload();
+        self.shared.p(&K::SPLIT, self.q).consumer_wait();
+        let mut p = [0; P_REGS];
+        for i in 0..P_REGS / 4 {
+            let vec16 = load4_bits(p_vec16(stage, i as u32, lanes));
+            for j in 0..4 {
+                p[4 * i + j] = vec16[j];
+            }
+        }
+        p
+    }
+
+    /// dS = P ∘ (dP − delta).
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn differences<const MASKED: bool>(
+        &self,
+        p_pairs: &[u32; P_REGS],
+        step: Step,
+        smem: u32,
+    ) -> [u32; P_REGS] {
+        let config = &K::SPLIT.blocks;
+        let pairs = Pairs::<MASKED> {
+            extent: self.tile.extent(),
+            scale_log2: plain_scale_log2(&self.tile.params.attention.score),
+            begin_kept: self.tile.begin(),
+            begin: step.block * config.block_n,
+            lanes: self.lanes.reload(),
+            takes_missing: true,
+            reads_terms_once: false,
+        };
+        let mut p = [0.0; S_REGS];
+        for i in 0..P_REGS {
+            let [low, high] = F16::widen_pair(p_pairs[i]);
+            p[2 * i] = low;
+            p[2 * i + 1] = high;
+        }
+        // delta comes with Q.
+        self.q.consumer_wait();
+        let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
+        let delta = Terms::Passing(terms + config.block_n * F32_BYTES);
+        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta)
+    }
+
+    /// Stores dS for the kernel of dq.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn store(&self, ds_frag: &[u32; P_REGS], step: Step) {
+        let offset = ds_tiles(&self.tile.params.attention).offset(0, step.head, step.block, 0);
+        let tile = self.ds.wrapping_add(offset);
+        let lanes = self.lanes.reload();
+        for h in 0..2 {
+            let key = lanes.row() + h as u32 * ROW_STEP;
+            for vec16 in 0..ds_tile::VEC16S as usize {
+                let pair = |j: usize| ds_frag[2 * (4 * vec16 + j) + h];
+                let at = ds_tile::offset(key, lanes.lane % QUAD, vec16 as u32);
+                let pairs = [pair(0), pair(1), pair(2), pair(3)];
+                global::store4_bits(tile + at as u64, pairs);
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The warpgroup that computes P, and dV of it.
+
+use cuda_std::half::{F16, Half};
+use cuda_std::mbarrier;
+use cuda_std::shared::store4_bits;
+use cuda_std::warp::sync_warp;
+use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
+
+use super::super::gradient::{Gradient, contiguous_rows};
+use super::super::pairs::{Pairs, Terms};
+use super::super::tile::Tile;
+use super::shared::{Shared, Step, p_vec16};
+use super::{P_SCALE, SplitKeysKernel};
+use crate::backward::careful::Gradients;
+use crate::backward::side::KeepKeys;
+use crate::score::plain_scale_log2;
+use crate::tile::black_box;
+use crate::wgmma::forward::lanes::Lanes;
+use crate::wgmma::forward::traits::QkOperand;
+use crate::wgmma::pipeline::PipelineState;
+
+/// One thread of the warpgroup.
+struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> {
+    tile: &'a Tile<'a, KeepKeys>,
+    shared: &'a Shared,
+    smem: u32,
+    lanes: Lanes,
+    /// Of Q; the stages of dO and P take the same turns.
+    q: PipelineState,
+    acc_s: [f32; S_REGS],
+    sum: [f32; SUM_REGS],
+    kernel: core::marker::PhantomData<K>,
+}
+
+/// Computes dV of the tile, and P for the other warpgroup.
+///
+/// # Safety
+/// `tile` is one of the launch; all threads of the warpgroup call it.
+#[inline(always)]
+pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
+    tile: &Tile<KeepKeys>,
+    shared: &Shared,
+    smem: u32,
+) where
+    K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    let lanes = Lanes::new();
+    let mut sum = [0.0; SUM_REGS];
+    if tile.has_steps() {
+        let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
+            tile,
+            shared,
+            smem,
+            lanes,
+            q: shared.blocks.consumer(0),
+            acc_s: [0.0; S_REGS],
+            sum,
+            kernel: core::marker::PhantomData,
+        };
+        consumer.all_steps();
+        sum = consumer.sum;
+    }
+    let attention = &tile.params.attention;
+    let gradient = Gradient {
+        tile,
+        tensor: &tile.params.dv,
+        dims: attention.head_dim_v,
+        scale: 1.0,
+        which: Gradients {
+            first: false,
+            second: true,
+        },
+    };
+    gradient.store::<K::Element, SUM_REGS>(&sum, lanes, contiguous_rows);
+}
+
+impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+    Consumer<'_, K, S_REGS, P_REGS, SUM_REGS>
+where
+    K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    /// # Safety
+    /// As [`consume`]; a block passes.
+    #[inline(always)]
+    unsafe fn all_steps(&mut self) {
+        mbarrier::wait(self.shared.blocks.kept_full, 0);
+        self.issue_s(black_box(self.smem));
+        self.acc_s.wait::<0>();
+        let mut step = Step::first(self.tile);
+        loop {
+            let is_last = step.is_last(self.tile);
+            match (step.needs_mask(self.tile, &K::SPLIT), is_last) {
+                (false, false) => self.block::<false, false>(step),
+                (true, false) => self.block::<true, false>(step),
+                (false, true) => self.block::<false, true>(step),
+                (true, true) => self.block::<true, true>(step),
+            }
+            if is_last {
+                break;
+            }
+            step = step.next(self.tile);
+        }
+    }
+
+    /// Starts S = K Qᵀ of the present stage, when Q is there.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn issue_s(&mut self, smem: u32) {
+        let config = &K::SPLIT.blocks;
+        self.q.consumer_wait();
+        let q = smem + config.stages_offset(0) + self.q.stage * config.stage_bytes();
+        let k = K::Kept::load(smem + config.kept_offset(0, 0), self.lanes);
+        k.issue_qk(&mut self.acc_s, Descriptor::k_major(q));
+    }
+
+    /// Takes one block, whose S is there, and starts S of the next one.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn block<const MASKED: bool, const LAST: bool>(&mut self, step: Step) {
+        let config = &K::SPLIT.blocks;
+        // One opaque base: else addresses of all stages would be kept in registers.
+        let smem = black_box(self.smem);
+        let d_o = self.shared.d_o(self.q);
+        let pairs = Pairs::<MASKED> {
+            extent: self.tile.extent(),
+            scale_log2: plain_scale_log2(&self.tile.params.attention.score),
+            begin_kept: self.tile.begin(),
+            begin: step.block * config.block_n,
+            lanes: self.lanes.reload(),
+            takes_missing: true,
+            reads_terms_once: false,
+        };
+        let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
+        let lse = Terms::Passing(terms);
+        let p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(&mut self.acc_s, lse);
+        sync_warp();
+        self.q.consumer_release(self.lanes.lane, 1);
+
+        // dV += P dO
+        d_o.consumer_wait();
+        let stage = smem + config.stages_offset(1) + self.q.stage * config.stage_bytes();
+        let stage = Descriptor::<MnMajor>::mn_major(stage, config.atom_column_bytes());
+        K::Element::multiply_add(&mut self.sum, &p_frag, stage, 1);
+        self.pass_p(smem);
+
+        // S of the next block
+        self.q.advance();
+        if LAST {
+            self.sum.wait::<0>();
+            d_o.consumer_release(self.lanes.lane, 1);
+        } else {
+            self.issue_s(smem);
+            self.sum.wait::<1>();
+            d_o.consumer_release(self.lanes.lane, 1);
+            self.acc_s.wait::<0>();
+        }
+    }
+
+    /// Gives P to the other warpgroup.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn pass_p(&self, smem: u32) {
+        let stage = smem + K::SPLIT.p_offset() + self.q.stage * K::SPLIT.p_bytes();
+        let lanes = self.lanes.reload();
+        for i in 0..P_REGS / 4 {
+            let pair = |j: usize| {
+                let at = 8 * i + 2 * j;
+                F16::cvt_pair(self.acc_s[at] * P_SCALE, self.acc_s[at + 1] * P_SCALE)
+            };
+            let vec16 = [pair(0), pair(1), pair(2), pair(3)];
+            store4_bits(p_vec16(stage, i as u32, lanes), vec16);
+        }
+        sync_warp();
+        let p = self.shared.p(&K::SPLIT, self.q);
+        mbarrier::arrive_if(self.lanes.lane == 0, p.full_barrier());
+    }
+}

@@ -1,0 +1,222 @@
+//! The second kernel: dQ = dS K, of the dS that the first one left in the workspace.
+//!
+//! A block owns 64 queries a consumer warpgroup. Blocks of K pass, each with the tiles of dS in which it meets those queries.
+
+use cuda_std::half::Half;
+use cuda_std::shared::dynamic_base;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, sync_warp};
+use cuda_std::wgmma::{Descriptor, GemmSs, InFlight, MnMajor};
+use cuda_std::{mbarrier, tma, warpgroup};
+
+use super::super::gradient::Gradient;
+use super::super::tile::Tile;
+use super::{P_SCALE, ds_tiles};
+use crate::abi::BackwardParams;
+use crate::backward::careful::Gradients;
+use crate::backward::side::KeepQueries;
+use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
+use crate::config::wgmma_backward_split::SplitQueriesConfig;
+use crate::layout::ds_tile;
+use crate::tile::black_box;
+use crate::tile::element::Element;
+use crate::tile::grid::divide;
+use crate::wgmma::forward::lanes::Lanes;
+use crate::wgmma::forward::traits::TensorMapParams;
+use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::tensor_map::parameter;
+
+/// One instance of the kernel of dq; `SUM_REGS` are the registers that a thread holds of it.
+pub trait SplitQueriesKernel<const SUM_REGS: usize>: TensorMapParams {
+    const SPLIT: SplitQueriesConfig;
+    type Element: Half + Element + GemmSs<MnMajor, MnMajor, SUM_REGS, { ds_tile::ROWS as usize }>;
+}
+
+/// A block's tile and its pipeline.
+struct Block<'a> {
+    tile: &'a Tile<'a, KeepQueries>,
+    config: &'a SplitQueriesConfig,
+    smem: u32,
+    /// Number of the tile's head among those of the chunk.
+    head: u32,
+}
+
+/// The kernel of dq.
+///
+/// # Safety
+/// As [`keys`](super::keys), which has run with the same parameters.
+#[inline(always)]
+pub unsafe fn queries<
+    K,
+    const PRODUCER_REGISTERS: u32,
+    const CONSUMER_REGISTERS: u32,
+    const SUM_REGS: usize,
+>(
+    params: &BackwardParams,
+) where
+    K: SplitQueriesKernel<SUM_REGS>,
+    [f32; SUM_REGS]: InFlight,
+{
+    let config = &K::SPLIT;
+    let smem = dynamic_base();
+    let attention = &params.attention;
+    let tile = Tile::<KeepQueries>::at(params, smem + config.tile_offset());
+    let tiles_of_head = attention.seq_q.div_ceil(config.blocks.block_m());
+    let block = Block {
+        tile: &tile,
+        config,
+        smem,
+        head: divide(block_idx_x() as u64, tiles_of_head as u64).0 as u32,
+    };
+    if thread_idx_x() == 0 {
+        tma::prefetch(K::address::<{ parameter::K }>());
+        block.init_barriers();
+        let first_head = params.ds.first_unit * ds_tiles(attention).group as u64;
+        let first = first_head * tiles_of_head as u64;
+        tile.write(first + block_idx_x() as u64, &config.blocks);
+    }
+    sync_threads();
+    // Tiles beyond a sequence's rows: the whole block leaves.
+    if tile.begin() >= tile.rows_written() {
+        return;
+    }
+    // The branches below are taken by whole warpgroups.
+    let warpgroup = warpgroup::index();
+    if warpgroup == 0 {
+        warpgroup::release_registers::<PRODUCER_REGISTERS>();
+        if thread_idx_x() == 0 {
+            block.produce::<K>();
+        }
+        sync_warp();
+    } else {
+        warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
+        block.consume::<K, SUM_REGS>(warpgroup - 1);
+    }
+}
+
+impl Block<'_> {
+    #[inline(always)]
+    fn barriers(&self) -> (u32, u32) {
+        let full = self.smem + self.config.barriers_offset();
+        (full, full + self.config.blocks.stages * mbarrier::BYTES)
+    }
+
+    /// # Safety
+    /// One thread of the block calls it, before any other uses a barrier; a barrier of the block follows.
+    #[inline(always)]
+    unsafe fn init_barriers(&self) {
+        const WARPS: u32 = WARPGROUP / WARP_SIZE;
+        let (full, empty) = self.barriers();
+        for stage in 0..self.config.blocks.stages {
+            mbarrier::init(full + stage * mbarrier::BYTES, 1);
+            let consumers = WARPS * self.config.blocks.consumers;
+            mbarrier::init(empty + stage * mbarrier::BYTES, consumers);
+        }
+        mbarrier::fence_init();
+    }
+
+    /// Whether some of a consumer's queries see a key of block `block`: else there is no dS of it.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    unsafe fn sees(&self, warpgroup: u32, block: u32) -> bool {
+        let block_n = self.config.blocks.block_n;
+        let begin = warpgroup * WARPGROUP_ROWS;
+        let seen = self.tile.blocks(begin, WARPGROUP_ROWS, block_n);
+        seen.begin <= block && block < seen.end
+    }
+
+    /// Loads blocks of K and tiles of dS.
+    ///
+    /// # Safety
+    /// As [`queries`]; one thread calls it.
+    #[inline(always)]
+    unsafe fn produce<M: TensorMapParams>(&self) {
+        let Self {
+            tile, config, smem, ..
+        } = self;
+        let (full, empty) = self.barriers();
+        let mut pipeline = PipelineState::producer(full, empty, config.blocks.stages);
+        let sequence = tile.sequence();
+        tile.each_step(&config.blocks, |head, begin| {
+            let block = begin / config.blocks.block_n;
+            let stage = smem + pipeline.stage * config.stage_bytes();
+            let full = pipeline.full_barrier();
+            let mut tiles = 0;
+            for warpgroup in 0..config.blocks.consumers {
+                tiles += self.sees(warpgroup, block) as u32;
+            }
+            pipeline.producer_acquire();
+            mbarrier::arrive_expect(full, config.blocks.stage_bytes() + tiles * ds_tile::BYTES);
+            for warpgroup in 0..config.blocks.consumers {
+                if self.sees(warpgroup, block) {
+                    let to = stage + config.ds_offset(warpgroup);
+                    tma::load(to, self.ds(warpgroup, block), ds_tile::BYTES, full);
+                }
+            }
+            for atom_column in 0..config.blocks.atom_columns() {
+                let to = stage + atom_column * config.blocks.atom_column_bytes();
+                let row = sequence.kv_begin + begin;
+                let from = [atom_column * ATOM_COLS, row, head, sequence.batch];
+                tma::load4d(to, M::address::<{ parameter::K }>(), from, full);
+            }
+            pipeline.advance();
+        });
+    }
+
+    /// Address of the tile of dS in which a consumer's queries meet block `block`.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    unsafe fn ds(&self, warpgroup: u32, block: u32) -> u64 {
+        let params = self.tile.params;
+        let q_block = self.tile.begin() / ds_tile::ROWS + warpgroup;
+        let offset = ds_tiles(&params.attention).offset(0, self.head, q_block, block);
+        params.ds.tiles.map_or(0, |tiles| tiles.get()) + offset
+    }
+
+    /// Computes dQ of a warpgroup's queries.
+    ///
+    /// # Safety
+    /// As [`queries`]; all threads of consumer warpgroup `warpgroup` call it.
+    #[inline(always)]
+    unsafe fn consume<K, const SUM_REGS: usize>(&self, warpgroup: u32)
+    where
+        K: SplitQueriesKernel<SUM_REGS>,
+        [f32; SUM_REGS]: InFlight,
+    {
+        let Self { tile, config, .. } = self;
+        let lanes = Lanes::new();
+        let (full, empty) = self.barriers();
+        let mut pipeline = PipelineState::consumer(full, empty, config.blocks.stages);
+        let mut sum = [0.0; SUM_REGS];
+        tile.each_step(&config.blocks, |_, begin| {
+            pipeline.consumer_wait();
+            if self.sees(warpgroup, begin / config.blocks.block_n) {
+                let stage = black_box(self.smem) + pipeline.stage * config.stage_bytes();
+                let ds = stage + config.ds_offset(warpgroup);
+                let ds = Descriptor::<MnMajor>::mn_major(ds, ds_tile::BYTES);
+                let k = Descriptor::<MnMajor>::mn_major(stage, config.blocks.atom_column_bytes());
+                K::Element::multiply_add(&mut sum, ds, k, 1);
+                sum.wait::<0>();
+            }
+            pipeline.consumer_release(lanes.lane, 1);
+            pipeline.advance();
+        });
+        let attention = &tile.params.attention;
+        let gradient = Gradient {
+            tile,
+            tensor: &tile.params.dq,
+            dims: attention.head_dim,
+            scale: attention.score.softmax_scale / P_SCALE,
+            which: Gradients {
+                first: true,
+                second: false,
+            },
+        };
+        let row_of = |place| warpgroup * WARPGROUP_ROWS + ds_tile::query(place);
+        gradient.store::<K::Element, SUM_REGS>(&sum, lanes, row_of);
+    }
+}

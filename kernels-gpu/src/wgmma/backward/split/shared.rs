@@ -1,0 +1,142 @@
+//! What the warpgroups of the first kernel share: barriers, where P lies, the order of blocks.
+
+use cuda_std::mbarrier;
+use cuda_std::warp::WARP_SIZE;
+
+use super::super::barriers::Barriers;
+use super::super::tile::Tile;
+use crate::backward::side::KeepKeys;
+use crate::config::wgmma::WARPGROUP;
+use crate::config::wgmma_backward_split::SplitKeysConfig;
+use crate::layout::swizzle::VEC16_BYTES;
+use crate::wgmma::forward::lanes::Lanes;
+use crate::wgmma::pipeline::PipelineState;
+
+/// Addresses of the mbarriers.
+#[derive(Clone, Copy)]
+pub struct Shared {
+    /// Of what is kept and what passes.
+    pub blocks: Barriers,
+    p_full: u32,
+}
+
+impl Shared {
+    #[inline(always)]
+    pub fn new(config: &SplitKeysConfig, smem: u32) -> Self {
+        Self {
+            blocks: Barriers::new(&config.blocks, smem + config.blocks.barriers_offset()),
+            p_full: smem + config.p_barriers_offset(),
+        }
+    }
+
+    /// P's stages, which take the turns of `q`, Q's, and need no empty barriers: Q of the block that takes a stage next is
+    /// loaded when the dS warpgroup has released the stage of Q, and it has read P before.
+    #[inline(always)]
+    pub fn p(&self, config: &SplitKeysConfig, q: PipelineState) -> PipelineState {
+        let stages = config.blocks.stages;
+        q.with_barriers_of(PipelineState::consumer(self.p_full, self.p_full, stages))
+    }
+
+    /// dO's stages, which take the turns of `q`, Q's.
+    #[inline(always)]
+    pub fn d_o(&self, q: PipelineState) -> PipelineState {
+        q.with_barriers_of(self.blocks.consumer(1))
+    }
+
+    /// Initialises all barriers.
+    ///
+    /// # Safety
+    /// One thread of the block calls it, before any other uses a barrier; a barrier of the block follows.
+    #[inline(always)]
+    pub unsafe fn init(&self, config: &SplitKeysConfig) {
+        /// The producer's arrival, in addition to the bytes.
+        const PRODUCER: u32 = 1;
+        const WARPS: u32 = WARPGROUP / WARP_SIZE;
+        mbarrier::init(self.blocks.kept_full, PRODUCER);
+        let consumers = WARPS * SplitKeysConfig::CONSUMERS;
+        // The queries' terms come with Q, each by a lane.
+        let arrivals = [PRODUCER + WARP_SIZE, PRODUCER];
+        for operand in 0..arrivals.len() {
+            let mut stage = self.blocks.producer(operand as u32);
+            for _ in 0..config.blocks.stages {
+                mbarrier::init(stage.full_barrier(), arrivals[operand]);
+                mbarrier::init(stage.empty_barrier(), consumers);
+                stage.advance();
+            }
+        }
+        for stage in 0..config.blocks.stages {
+            mbarrier::init(self.p_full + stage * mbarrier::BYTES, WARPS);
+        }
+        mbarrier::fence_init();
+    }
+}
+
+/// Address of vec16 number `vec16` of a thread's part of P: its fragment, which the same thread of the other warpgroup takes.
+#[inline(always)]
+pub fn p_vec16(stage: u32, vec16: u32, lanes: Lanes) -> u32 {
+    let thread = lanes.warp * WARP_SIZE + lanes.lane;
+    stage + (vec16 * WARPGROUP + thread) * VEC16_BYTES
+}
+
+/// One of the blocks that pass.
+#[derive(Clone, Copy)]
+pub struct Step {
+    pub head: u32,
+    pub block: u32,
+}
+
+impl Step {
+    /// The first of the tile's, of which there is one.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn first(tile: &Tile<KeepKeys>) -> Self {
+        let [block, _, head, _] = tile.passing();
+        Self { head, block }
+    }
+
+    /// Whether it is the last one.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn is_last(self, tile: &Tile<KeepKeys>) -> bool {
+        let [_, end, _, head_end] = tile.passing();
+        self.block + 1 == end && self.head + 1 == head_end
+    }
+
+    /// The one after it.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn next(self, tile: &Tile<KeepKeys>) -> Self {
+        let [begin, end, ..] = tile.passing();
+        let Self { head, block } = self;
+        if block + 1 < end {
+            Self {
+                head,
+                block: block + 1,
+            }
+        } else {
+            Self {
+                head: head + 1,
+                block: begin,
+            }
+        }
+    }
+
+    /// Whether some of its pairs are masked out, or some of the tile's keys do not exist.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn needs_mask(self, tile: &Tile<KeepKeys>, config: &SplitKeysConfig) -> bool {
+        let rows = config.blocks.block_m();
+        let block_n = config.blocks.block_n;
+        let is_cut = tile.begin() + rows > tile.extent().kept;
+        let seen = tile.blocks(0, rows, block_n);
+        is_cut || seen.needs_mask(self.block * block_n, block_n)
+    }
+}

@@ -1,0 +1,182 @@
+//! Hopper's kernels for a head_dim beyond 128: dS passes from one to the other through the workspace, in chunks.
+
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::{Backend, DType, Mask, Variant};
+use ferroflash_testing::cases::{Arrangement, BackwardRun, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::schedules::SCHEDULES;
+use ferroflash_tests::specs::plain;
+
+/// dS of 64 queries and 64 keys.
+const TILE_BYTES: usize = 64 * 64 * 2;
+const WINDOW: Mask = Mask::Window {
+    left: Some(70),
+    right: Some(20),
+};
+
+fn spec(lengths: Lengths, mask: Mask) -> CaseSpec {
+    CaseSpec {
+        mask,
+        ..plain(DType::Bf16, lengths, 256)
+    }
+}
+
+/// Runs the case by these kernels with at most `limit` bytes for dS, and holds it to the oracle.
+fn run<B: Backend>(backend: &mut B, spec: &CaseSpec, limit: Option<usize>) -> BackwardRun {
+    let mut case = spec.build_backward().unwrap();
+    case.forward.options.force = Some(Variant::Wgmma);
+    case.workspace_limit_bytes = limit;
+    let kernel = backend
+        .plan(&case.problem().unwrap())
+        .unwrap()
+        .kernel_name();
+    assert!(kernel.starts_with("fa_bwd_split_dkdv"), "{kernel}");
+    let run = case.run(backend).unwrap();
+    let verdict = case.check(&run, Rows::All).unwrap();
+    assert!(verdict.passed(), "{spec}: {verdict}");
+    run
+}
+
+/// Ends of tiles in the middle and none, more queries than keys and fewer, one block and several, grouped heads.
+fn shapes<B: Backend>(backend: &mut B) {
+    for (number, (seq_q, seq_kv)) in [(64, 64), (130, 150), (200, 70), (1, 129), (65, 1)]
+        .into_iter()
+        .enumerate()
+    {
+        for mask in [Mask::None, Mask::Causal, WINDOW] {
+            let spec = CaseSpec {
+                group: 1 + number % 2,
+                seed: number as u64,
+                kind: InputKind::ANY_DTYPE[number % 2],
+                ..spec(Lengths::one(seq_q, seq_kv), mask)
+            };
+            run(backend, &spec, None);
+        }
+    }
+}
+
+/// Narrower heads, and values narrower than keys.
+fn widths<B: Backend>(backend: &mut B) {
+    let by_heads = Arrangement {
+        order: [0, 1, 2, 3],
+        ..Arrangement::BSHD
+    };
+    for (head_dim, head_dim_v) in [(136, 136), (192, 128), (64, 256), (256, 8)] {
+        let spec = CaseSpec {
+            head_dim,
+            head_dim_v,
+            arrangements: [by_heads; 3],
+            ..spec(Lengths::one(70, 100), Mask::Causal)
+        };
+        run(backend, &spec, None);
+    }
+}
+
+/// Packed sequences, short and empty ones among them, of which each ends in the rows of the next.
+fn packed<B: Backend>(backend: &mut B) {
+    for (mask, kind) in [
+        (Mask::None, InputKind::Planted),
+        (Mask::Causal, InputKind::NonFinite),
+        (WINDOW, InputKind::Random),
+    ] {
+        let lengths = vec![(70, 90), (0, 5), (3, 17), (130, 65), (9, 0)];
+        let spec = CaseSpec {
+            group: 2,
+            kind,
+            ..spec(Lengths::Varlen(lengths), mask)
+        };
+        run(backend, &spec, None);
+    }
+}
+
+/// ∞ and NaN in inputs reach the gradients of what sees them, and no others.
+fn not_finite<B: Backend>(backend: &mut B) {
+    for (mask, seed) in [(Mask::Causal, 3), (WINDOW, 4), (Mask::Causal, 5)] {
+        let spec = CaseSpec {
+            kind: InputKind::NonFinite,
+            seed,
+            ..spec(Lengths::one(150, 140), mask)
+        };
+        run(backend, &spec, None);
+    }
+}
+
+/// However the heads are cut into chunks, the bits are the same, as at every run.
+fn chunks<B: Backend>(backend: &mut B) {
+    let two = Lengths::Dense {
+        batch: 2,
+        seq_q: 70,
+        seq_kv: 130,
+    };
+    let spec = CaseSpec {
+        heads_kv: 3,
+        group: 2,
+        ..spec(two, Mask::Causal)
+    };
+    let unit_bytes = 2 * 2 * 3 * TILE_BYTES;
+    let whole = run(backend, &spec, None);
+    for units in [6, 4, 1] {
+        let in_chunks = run(backend, &spec, Some(units * unit_bytes));
+        assert_eq!(in_chunks, whole, "{units} units a chunk");
+    }
+}
+
+fn all<B: Backend>(backend: &mut B) {
+    shapes(backend);
+    widths(backend);
+    packed(backend);
+    not_finite(backend);
+    chunks(backend);
+}
+
+#[test]
+fn sim() {
+    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[0])));
+}
+
+#[test]
+fn sim_interleaved() {
+    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[1])));
+}
+
+#[test]
+fn sim_interleaved_otherwise() {
+    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[2])));
+}
+
+#[test]
+fn cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("gradients of wide heads") {
+        all(&mut gpu);
+    }
+}
+
+/// Where dS of one head does not fit, kernels that compute scores twice run; deterministic or not makes no difference.
+#[test]
+fn the_limit_decides() {
+    let unit_bytes = 2 * 2 * TILE_BYTES;
+    let case = spec(Lengths::one(100, 128), Mask::None).build_backward();
+    let mut case = case.unwrap();
+    let mut kernel = |limit, deterministic| {
+        case.workspace_limit_bytes = Some(limit);
+        case.deterministic = deterministic;
+        Sim::new()
+            .plan(&case.problem().unwrap())
+            .unwrap()
+            .kernel_name()
+    };
+    for deterministic in [false, true] {
+        let fits = kernel(unit_bytes, deterministic);
+        assert_eq!(fits, "fa_bwd_split_dkdv_wgmma_sm90a_bf16_hd256");
+        let too_large = kernel(unit_bytes - 1, deterministic);
+        assert_eq!(too_large, "fa_bwd_dkdv_mma_sm80_bf16_hd256");
+    }
+    case.workspace_limit_bytes = Some(unit_bytes - 1);
+    case.forward.options.force = Some(Variant::Wgmma);
+    let refusal = Sim::new().plan(&case.problem().unwrap()).unwrap_err();
+    assert!(
+        refusal.to_string().contains("workspace_limit_bytes"),
+        "{refusal}"
+    );
+}
