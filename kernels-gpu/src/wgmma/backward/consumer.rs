@@ -207,7 +207,7 @@ where
             begin,
             lanes: self.lanes.reload(),
             takes_missing: K::ADDS_DQ,
-            reads_terms_once: true,
+            reads_terms_by_group: K::ADDS_DQ,
         }
     }
 

@@ -215,7 +215,7 @@ where
             begin: step.block * config.block_n,
             lanes: self.lanes.reload(),
             takes_missing: true,
-            reads_terms_once: false,
+            reads_terms_by_group: false,
         };
         let mut p = [0.0; S_REGS];
         for i in 0..P_REGS {

@@ -136,7 +136,7 @@ where
             begin: step.block * config.block_n,
             lanes: self.lanes.reload(),
             takes_missing: true,
-            reads_terms_once: false,
+            reads_terms_by_group: false,
         };
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let lse = Terms::Passing(terms);
