@@ -168,7 +168,7 @@ impl Plan {
         self.add_unless_empty(kernels.delta, launches.delta_grid, delta);
         for chunk in &launches.chunks {
             let mut params = launches.params;
-            params.ds.first_unit = chunk.first_unit;
+            params.ds = chunk.ds;
             let params = match kernels.maps {
                 None => StepParams::Backward(params, layout),
                 Some(maps) => StepParams::HopperBackward(params, Box::new(maps), layout),

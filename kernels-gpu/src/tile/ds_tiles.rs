@@ -7,16 +7,18 @@
 //! [unit of the chunk][query head of the group][block of queries][block of keys]
 //! ```
 //!
-//! All units have the extents of the longest sequence. Tiles that no query sees are neither written nor read.
+//! All units have the extents of the longest sequence. Tiles that no query sees are neither written nor read. Where a unit is
+//! computed in parts, a chunk has the heads and blocks of queries of one part.
 
-use crate::abi::AttentionParams;
+use crate::abi::{AttentionParams, DsChunk};
 
 /// The extents of a unit's dS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsTiles {
     /// Query heads that share a head of k and v.
     pub group: u32,
-    q_blocks: u32,
+    /// Blocks of queries of a head.
+    pub q_blocks: u32,
     kv_blocks: u32,
     tile_bytes: u32,
 }
@@ -40,6 +42,16 @@ impl DsTiles {
             q_blocks: params.seq_q.div_ceil(block_q),
             kv_blocks: params.seq_kv.div_ceil(block_kv),
             tile_bytes: block_q * block_kv * elem_bytes,
+        }
+    }
+
+    /// Those of a part of each unit.
+    #[inline(always)]
+    pub const fn of_part(self, chunk: &DsChunk) -> Self {
+        Self {
+            group: chunk.end_head - chunk.first_head,
+            q_blocks: chunk.end_q_block - chunk.first_q_block,
+            ..self
         }
     }
 

@@ -11,7 +11,7 @@ use cuda_std::{global, mbarrier};
 use super::super::careful::Gradients;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
-use super::gradient::{Gradient, contiguous_rows};
+use super::gradient::Gradient;
 use super::shared::{Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
 use crate::backward::side::{KeepKeys, Side};
@@ -55,7 +55,18 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     [f32; SUM_REGS]: InFlight,
 {
     let lanes = Lanes::new();
-    let mut sum = [0.0; SUM_REGS];
+    let attention = &tile.params.attention;
+    let gradient = Gradient {
+        tile,
+        tensor: &tile.params.dk,
+        dims: attention.head_dim,
+        scale: attention.score.softmax_scale / P_SCALE,
+        which: Gradients {
+            first: true,
+            second: false,
+        },
+    };
+    let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {
         let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
             tile,
@@ -71,33 +82,23 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
         consumer.all_steps();
         sum = consumer.sum;
     }
-    let attention = &tile.params.attention;
-    let gradient = Gradient {
-        tile,
-        tensor: &tile.params.dk,
-        dims: attention.head_dim,
-        scale: attention.score.softmax_scale / P_SCALE,
-        which: Gradients {
-            first: true,
-            second: false,
-        },
-    };
-    gradient.store::<K::Element, SUM_REGS>(&sum, lanes, contiguous_rows);
+    gradient.end::<K::Element, SUM_REGS>(&sum, lanes);
 }
 
-/// Address of the dS that the tile's keys would have with block 0 of the queries of head 0, counted from those of the tile's
-/// own heads, which belong to the chunk's unit number `unit`.
+/// Address of the dS that the tile's keys would have with block 0 of the queries of head 0, counted from those that pass, which
+/// belong to the chunk's unit number `unit`.
 ///
 /// # Safety
 /// As [`consume`].
 #[inline(always)]
 unsafe fn ds_of_keys(tile: &Tile<KeepKeys>, unit: u64) -> u64 {
     let params = tile.params;
-    let tiles = ds_tiles(&params.attention);
+    let (tiles, chunk) = (ds_tiles(params), &params.ds);
     let own = tiles.offset(unit, 0, 0, tile.begin() / ds_tile::ROWS);
-    let (first_head, _) = KeepKeys::passing_heads(&params.attention, tile.head());
-    let chunk = params.ds.tiles.map_or(0, |tiles| tiles.get());
-    (chunk + own).wrapping_sub(tiles.offset(0, first_head, 0, 0))
+    let (group_head, _) = KeepKeys::passing_heads(&params.attention, tile.head());
+    let first_head = group_head + chunk.first_head;
+    let start = chunk.tiles.map_or(0, |tiles| tiles.get());
+    (start + own).wrapping_sub(tiles.offset(0, first_head, chunk.first_q_block, 0))
 }
 
 impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
@@ -234,7 +235,7 @@ where
     /// As [`consume`].
     #[inline(always)]
     unsafe fn store(&self, ds_frag: &[u32; P_REGS], step: Step) {
-        let offset = ds_tiles(&self.tile.params.attention).offset(0, step.head, step.block, 0);
+        let offset = ds_tiles(self.tile.params).offset(0, step.head, step.block, 0);
         let tile = self.ds.wrapping_add(offset);
         let lanes = self.lanes.reload();
         for h in 0..2 {

@@ -25,7 +25,7 @@
 //! | `probabilities.rs` | the P warpgroup |
 //! | `differences.rs` | the dS warpgroup |
 //! | `shared.rs` | what both have: barriers, P's place, the order of blocks |
-//! | `gradient.rs` | a gradient to global memory |
+//! | `gradient.rs` | a gradient to global memory, or its sum where more parts of the unit follow |
 //! | `queries.rs` | the second kernel |
 
 mod differences;
@@ -46,7 +46,7 @@ use self::shared::Shared;
 use super::producer;
 use super::tile::Tile;
 use super::traits::BackwardKernel;
-use crate::abi::{AttentionParams, BackwardParams};
+use crate::abi::BackwardParams;
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::layout::ds_tile;
@@ -66,10 +66,16 @@ pub trait SplitKeysKernel<const S_REGS: usize, const P_REGS: usize, const SUM_RE
     const SPLIT: SplitKeysConfig;
 }
 
-/// The extents of dS.
+/// The extents of the chunk's dS.
 #[inline(always)]
-fn ds_tiles(params: &AttentionParams) -> DsTiles {
-    DsTiles::new(params, ds_tile::ROWS, ds_tile::ROWS, HALF_BYTES)
+fn ds_tiles(params: &BackwardParams) -> DsTiles {
+    ds_tiles_of_unit(params).of_part(&params.ds)
+}
+
+/// The extents of a whole unit's.
+#[inline(always)]
+fn ds_tiles_of_unit(params: &BackwardParams) -> DsTiles {
+    DsTiles::new(&params.attention, ds_tile::ROWS, ds_tile::ROWS, HALF_BYTES)
 }
 
 /// The kernel of dk and dv.
@@ -105,6 +111,9 @@ pub unsafe fn keys<
         shared.init(config);
         let first = params.ds.first_unit * tiles_of_unit as u64;
         tile.write(first + block_idx_x() as u64, &config.blocks);
+        let chunk = &params.ds;
+        let blocks = (chunk.first_q_block, chunk.end_q_block);
+        tile.restrict(blocks, (chunk.first_head, chunk.end_head));
     }
     sync_threads();
     // Tiles beyond a sequence's rows: the whole block leaves.
