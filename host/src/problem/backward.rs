@@ -24,7 +24,9 @@ pub struct BackwardOptions {
     /// Whether two runs must give the same bits. If not, the order in which dq is summed may differ between runs.
     pub deterministic: bool,
     /// How many bytes of workspace kernels may ask for beyond a few for each row of q; kernels that need more are not run. In
-    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; without them scores are computed twice.
+    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; without them scores are computed twice. Where it is
+    /// the scores' gradients that are kept, they are computed in parts that fit; dk and dv of one head may then lie beside
+    /// them in f32.
     pub workspace_limit_bytes: usize,
 }
 
