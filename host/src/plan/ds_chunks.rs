@@ -102,22 +102,31 @@ impl DsChunks {
     /// The same units in parts whose dS fits `limit_bytes`: whole heads if they do, else blocks of queries of one head. `None`
     /// if a tile of the kernel of dq does not.
     fn in_parts(self, limit_bytes: u64) -> Option<Self> {
-        let row_bytes = self.tiles.row_bytes();
-        let fitting = (limit_bytes / row_bytes.max(1)).min(u64::from(u32::MAX)) as u32;
-        let (heads, q_blocks) = if fitting >= self.tiles.q_blocks {
-            let parts = self.tiles.group.div_ceil(fitting / self.tiles.q_blocks);
-            (self.tiles.group.div_ceil(parts), self.tiles.q_blocks)
-        } else {
-            let tiles = fitting / self.blocks_of_tile;
-            let all = self.tiles.q_blocks.div_ceil(self.blocks_of_tile);
-            let parts = all.div_ceil(Some(tiles).filter(|tiles| *tiles > 0)?);
-            (1, all.div_ceil(parts) * self.blocks_of_tile)
+        let of_heads = |heads| DsChunk {
+            end_head: heads,
+            end_q_block: self.tiles.q_blocks,
+            ..DsChunk::zeroed()
         };
-        let ds_bytes = u64::from(heads) * u64::from(q_blocks) * row_bytes;
+        let bytes = |heads| self.tiles.of_part(&of_heads(heads)).unit_bytes();
+        let fitting = limit_bytes / bytes(1)?.max(1);
+        if fitting > 0 {
+            let group = u64::from(self.tiles.group);
+            let heads = group.div_ceil(group.div_ceil(fitting)) as u32;
+            return Some(Self {
+                heads,
+                ds_bytes: bytes(heads)?,
+                ..self
+            });
+        }
+        let row_bytes = self.tiles.row_bytes();
+        let fitting = limit_bytes / (row_bytes * u64::from(self.blocks_of_tile)).max(1);
+        let tiles = u64::from(self.tiles.q_blocks.div_ceil(self.blocks_of_tile));
+        let parts = tiles.div_ceil(Some(fitting).filter(|fitting| *fitting > 0)?);
+        let q_blocks = tiles.div_ceil(parts) as u32 * self.blocks_of_tile;
         Some(Self {
-            heads,
+            heads: 1,
             q_blocks,
-            ds_bytes,
+            ds_bytes: u64::from(q_blocks) * row_bytes,
             ..self
         })
     }
@@ -180,6 +189,7 @@ pub(crate) fn queries_operation(keys: &Instance) -> Operation {
 
 #[cfg(test)]
 mod tests {
+    use kernels_gpu::abi::{Band, Corner, MaskParams};
     use kernels_gpu::instances::find;
 
     use super::*;
@@ -195,6 +205,7 @@ mod tests {
             heads_kv: 2,
             seq_q: 300,
             seq_kv: 150,
+            mask: MaskParams::new(Band::FULL, Corner::TopLeft),
             ..AttentionParams::zeroed()
         };
         let [keys, queries] = ["dkdv", "dq"].map(|gradient| {

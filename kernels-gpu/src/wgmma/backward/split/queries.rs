@@ -193,8 +193,7 @@ impl Block<'_> {
     unsafe fn ds(&self, warpgroup: u32, block: u32) -> u64 {
         let params = self.tile.params;
         let q_block = self.tile.begin() / ds_tile::ROWS + warpgroup;
-        let of_part = q_block - params.ds.first_q_block;
-        let offset = ds_tiles(params).offset(0, self.head, of_part, block);
+        let offset = ds_tiles(params).offset(0, self.head, q_block, block);
         params.ds.tiles.map_or(0, |tiles| tiles.get()) + offset
     }
 
