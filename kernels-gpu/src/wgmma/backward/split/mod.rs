@@ -38,7 +38,7 @@ pub use queries::{SplitQueriesKernel, queries};
 
 use cuda_std::shared::dynamic_base;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::warp::sync_warp;
+use cuda_std::warp::{WARP_SIZE, sync_warp};
 use cuda_std::wgmma::InFlight;
 use cuda_std::{tma, warpgroup};
 
@@ -103,12 +103,14 @@ pub unsafe fn keys<
     let shared = Shared::new(config, smem);
     let tile = Tile::<KeepKeys>::at(params, smem + config.blocks.tile_offset());
     let tiles_of_unit = params.attention.seq_kv.div_ceil(config.blocks.block_m());
-    if thread_idx_x() == 0 {
+    // Two warps, so that one's work hides the other's.
+    if thread_idx_x() == WARP_SIZE {
         tma::prefetch(K::address::<{ parameter::K }>());
         tma::prefetch(K::address::<{ parameter::V }>());
         tma::prefetch(K::address::<{ parameter::Q }>());
         tma::prefetch(K::address::<{ parameter::D_O }>());
         shared.init(config);
+    } else if thread_idx_x() == 0 {
         let first = params.ds.first_unit * tiles_of_unit as u64;
         tile.write(first + block_idx_x() as u64, &config.blocks);
         let chunk = &params.ds;

@@ -69,9 +69,11 @@ pub unsafe fn queries<
         smem,
         head: head as u32,
     };
-    if thread_idx_x() == 0 {
+    // Two warps, so that one's work hides the other's.
+    if thread_idx_x() == WARP_SIZE {
         tma::prefetch(K::address::<{ parameter::K }>());
         block.init_barriers();
+    } else if thread_idx_x() == 0 {
         // The last rows first, as under a causal mask they are the longest.
         let m_block = params.ds.first_q_block / blocks_of_tile;
         let m_block = m_block + (tiles_of_head - 1 - of_head) as u32;
