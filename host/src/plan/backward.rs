@@ -9,7 +9,7 @@ use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BackwardParams, DeltaParams, DeviceAddress, DsChunk, LengthsParams, RowTerms,
 };
-use kernels_gpu::config::warp_per_row;
+use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::DqSums;
@@ -259,7 +259,7 @@ impl BackwardLaunches {
         };
         Self {
             delta,
-            delta_grid: warp_per_row::grid(rows(problem) as u64),
+            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
             params: backward_params(problem),
             chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
             workspace_bytes: layout.bytes(),

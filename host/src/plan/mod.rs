@@ -22,7 +22,7 @@ pub(crate) mod params;
 mod select;
 
 use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams};
-use kernels_gpu::instances::{Instance, TILE_LIST};
+use kernels_gpu::instances::{Family, Instance, TILE_LIST};
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
@@ -169,12 +169,18 @@ impl Plan {
         for chunk in &launches.chunks {
             let mut params = launches.params;
             params.ds = chunk.ds;
-            let params = match kernels.maps {
-                None => StepParams::Backward(params, layout),
-                Some(maps) => StepParams::HopperBackward(params, Box::new(maps), layout),
-            };
-            self.add_unless_empty(kernels.keys, chunk.keys_grid, params.clone());
-            self.add_unless_empty(kernels.queries, chunk.queries_grid, params);
+            for (kernel, grid) in [
+                (kernels.keys, chunk.keys_grid),
+                (kernels.queries, chunk.queries_grid),
+            ] {
+                // The one that rounds dq is no Hopper kernel.
+                let maps = kernels.maps.filter(|_| kernel.family == Family::Wgmma);
+                let params = match maps {
+                    None => StepParams::Backward(params, layout),
+                    Some(maps) => StepParams::HopperBackward(params, Box::new(maps), layout),
+                };
+                self.add_unless_empty(kernel, grid, params);
+            }
         }
     }
 

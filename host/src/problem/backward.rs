@@ -5,8 +5,9 @@ use super::{ForwardOptions, Operation, Problem};
 use crate::Error;
 use crate::spec::{Shape, TensorSpec};
 
-/// Default of [`BackwardOptions::workspace_limit_bytes`].
-pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 512 << 20;
+/// Default of [`BackwardOptions::workspace_limit_bytes`]: what the scores' gradients of a query head of 16,384 queries and keys
+/// take, or of two such heads under a causal mask, which are 257 MiB each.
+pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 520 << 20;
 
 /// The forward pass to differentiate, and how its gradients may be computed.
 ///

@@ -1,4 +1,7 @@
-//! lse in bits and delta of every row of o: a warp takes a row at a time. Where dq is to be added up, its sums are set to 0.
+//! lse in bits and delta of every row of o. Where dq is to be added up, its sums are set to 0.
+//!
+//! Eight lanes of a warp share a row, and read 16 bytes each where the rows allow it: the kernel reads o and d_o once, and that
+//! is all its time.
 
 use core::f32::consts::LOG2_E;
 
@@ -7,10 +10,12 @@ use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{lane_id, reduce_max, reduce_sum};
 
 use crate::abi::{DeltaParams, DeviceAddress, TensorArg};
+use crate::config::warp_per_row::{DELTA_LANES, DELTA_WARP_ROWS};
+use crate::layout::swizzle::VEC16_BYTES;
 use crate::math::{fma, max};
 use crate::tile::element::Element;
 use crate::tile::row_coord::RowCoord;
-use crate::tile::warp_per_row::{WARP, each_row_by_warp};
+use crate::tile::warp_per_row::each_row_by_warp;
 use crate::units::F32_BYTES;
 
 /// Computes the terms of all rows of o, with any number of blocks of whole warps.
@@ -20,8 +25,10 @@ use crate::units::F32_BYTES;
 #[inline(always)]
 pub unsafe fn delta<E: Element>(params: &DeltaParams) {
     let rows = params.batch as u64 * params.heads as u64 * params.seq as u64;
-    // SAFETY: the row is the same for the warp, and one of o's.
-    each_row_by_warp(rows, |row| unsafe { of_row::<E>(params, row) });
+    // SAFETY: the warp's rows are its own.
+    each_row_by_warp(rows.div_ceil(DELTA_WARP_ROWS), |of_warp| unsafe {
+        of_rows::<E>(params, of_warp * DELTA_WARP_ROWS, rows)
+    });
     if let Some(sums) = params.dq_sums {
         // SAFETY: forwarded to the caller.
         unsafe { clear(sums.get(), params.dq_sums_bytes) };
@@ -44,60 +51,112 @@ unsafe fn clear(address: u64, bytes: u64) {
     }
 }
 
+/// What a lane has seen of a row.
+struct Seen {
+    /// Of d_o · o.
+    sum: f32,
+    /// Largest |d_o| that is finite.
+    largest: f32,
+}
+
+impl Seen {
+    #[inline(always)]
+    fn take(&mut self, o: f32, d_o: f32) {
+        self.sum = fma(o, d_o, self.sum);
+        let size = d_o.abs();
+        if size < f32::INFINITY {
+            self.largest = max(self.largest, size);
+        }
+    }
+}
+
 /// # Safety
-/// As [`delta`]; the whole warp calls it with the same row, which is one of o's in the order of lse.
+/// As [`delta`]; the whole warp calls it with the first of its rows, of `rows` in the order of lse.
 #[inline(always)]
-unsafe fn of_row<E: Element>(params: &DeltaParams, row: u64) {
-    let coord = RowCoord::new(row, params.heads, params.seq);
+unsafe fn of_rows<E: Element>(params: &DeltaParams, first: u64, rows: u64) {
+    let row = first + (lane_id() / DELTA_LANES) as u64;
+    let lane = lane_id() % DELTA_LANES;
+    // The last warp's lanes without a row repeat its last, and write nothing.
+    let coord = RowCoord::new(row.min(rows - 1), params.heads, params.seq);
+    let seen = see::<E>(params, coord, lane);
+    // SAFETY: the whole warp is here; the arrays have an element for every row.
+    unsafe {
+        let sum = reduce_sum::<DELTA_LANES>(seen.sum);
+        let largest = reduce_max::<DELTA_LANES>(seen.largest);
+        if lane == 0 && row < rows {
+            write(params, row, sum, largest);
+        }
+    }
+}
+
+/// Reads the lane's part of a row.
+///
+/// # Safety
+/// As [`delta`]; the row exists.
+#[inline(always)]
+unsafe fn see<E: Element>(params: &DeltaParams, coord: RowCoord, lane: u32) -> Seen {
     let o = coord.address(&params.o, E::BYTES);
     let d_o = coord.address(&params.d_o, E::BYTES);
-    let lane = lane_id();
-    let (mut sum, mut largest) = (0.0, 0.0f32);
+    let mut seen = Seen {
+        sum: 0.0,
+        largest: 0.0,
+    };
+    let row_bytes = params.dim * E::BYTES;
+    let is_contiguous = params.o.dim_stride == 1 && params.d_o.dim_stride == 1;
+    if is_contiguous && (o | d_o | row_bytes as u64).is_multiple_of(VEC16_BYTES as u64) {
+        let mut offset = lane * VEC16_BYTES;
+        while offset < row_bytes {
+            // SAFETY: the rows have these bytes.
+            let (o, d_o) = unsafe {
+                let o = global::load4_bits(o + offset as u64);
+                (o, global::load4_bits(d_o + offset as u64))
+            };
+            for i in 0..4 {
+                let ([o0, o1], [d0, d1]) = (E::unpack(o[i]), E::unpack(d_o[i]));
+                seen.take(o0, d0);
+                seen.take(o1, d1);
+            }
+            offset += DELTA_LANES * VEC16_BYTES;
+        }
+        return seen;
+    }
     let mut dim = lane;
     while dim < params.dim {
         let offset = |tensor: &TensorArg| dim as i64 * tensor.dim_stride * E::BYTES as i64;
         // SAFETY: the row has this component.
-        let (o, d_o) = unsafe {
+        unsafe {
             let o = E::load(o.wrapping_add_signed(offset(&params.o)));
-            (o, E::load(d_o.wrapping_add_signed(offset(&params.d_o))))
-        };
-        sum = fma(o, d_o, sum);
-        let size = d_o.abs();
-        largest = if size < f32::INFINITY {
-            max(largest, size)
+            let d_o = E::load(d_o.wrapping_add_signed(offset(&params.d_o)));
+            seen.take(o, d_o);
+        }
+        dim += DELTA_LANES;
+    }
+    seen
+}
+
+/// Writes the terms of row `row`, of which `sum` is d_o · o.
+///
+/// # Safety
+/// As [`delta`]; the row exists, and one thread writes it.
+#[inline(always)]
+unsafe fn write(params: &DeltaParams, row: u64, sum: f32, largest: f32) {
+    let at = |array: u64| array + row * F32_BYTES as u64;
+    // SAFETY: lse, d_lse and the terms have an element for every row.
+    unsafe {
+        if let Some(array) = params.terms.largest_d_o {
+            global::store(at(array.get()), largest);
+        }
+        let lse = f32::from_bits(global::load_u32(at(params.lse)));
+        let d_lse = |array: DeviceAddress| f32::from_bits(global::load_u32(at(array.get())));
+        let sees_none = lse == f32::NEG_INFINITY;
+        let lse_log2 = if sees_none {
+            f32::INFINITY
         } else {
-            largest
+            lse * LOG2_E
         };
-        dim += WARP;
-    }
-    // SAFETY: the whole warp is here.
-    let sum = unsafe { reduce_sum::<WARP>(sum) };
-    // Asked for of f16 alone; the same for the launch.
-    if let Some(array) = params.terms.largest_d_o {
-        // SAFETY: the whole warp is here; the array has an element for every row.
-        unsafe {
-            let largest = reduce_max::<WARP>(largest);
-            if lane == 0 {
-                global::store(array.get() + row * F32_BYTES as u64, largest);
-            }
-        }
-    }
-    if lane == 0 {
-        let at = |array: u64| array + row * F32_BYTES as u64;
-        // SAFETY: lse, d_lse and the terms have an element for every row.
-        unsafe {
-            let lse = f32::from_bits(global::load_u32(at(params.lse)));
-            let d_lse = |array: DeviceAddress| f32::from_bits(global::load_u32(at(array.get())));
-            let sees_none = lse == f32::NEG_INFINITY;
-            let lse_log2 = if sees_none {
-                f32::INFINITY
-            } else {
-                lse * LOG2_E
-            };
-            global::store(at(params.terms.lse_log2), lse_log2);
-            let delta = sum - params.d_lse.map_or(0.0, d_lse);
-            // The o and d_o of such a row must not matter.
-            global::store(at(params.terms.delta), if sees_none { 0.0 } else { delta });
-        }
+        global::store(at(params.terms.lse_log2), lse_log2);
+        let delta = sum - params.d_lse.map_or(0.0, d_lse);
+        // The o and d_o of such a row must not matter.
+        global::store(at(params.terms.delta), if sees_none { 0.0 } else { delta });
     }
 }

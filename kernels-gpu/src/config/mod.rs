@@ -4,6 +4,7 @@
 pub mod limits;
 pub mod mma;
 pub mod mma_backward;
+pub mod round;
 pub mod simt;
 pub mod tile_list;
 pub mod warp_per_row;

@@ -20,6 +20,8 @@ pub struct WgmmaBackwardConfig {
     pub block_n: u32,
     /// Stages of each passing operand.
     pub stages: u32,
+    /// Blocks of dS that are kept for dq, of a kernel that adds it up; 0 of another.
+    pub ds_blocks: u32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`).
     pub producer_registers: u32,
     pub consumer_registers: u32,
@@ -74,6 +76,21 @@ impl WgmmaBackwardConfig {
         self.kept_offset(OPERANDS, 0) + operand * self.stages * self.stage_bytes()
     }
 
+    /// Bytes of a block of dS: its rows are kept, and its columns pass.
+    pub const fn ds_bytes(&self) -> u32 {
+        self.block_m() * ATOM_ROW_BYTES
+    }
+
+    /// Offset of dS number `block` of those that are kept for dq.
+    pub const fn ds_offset(&self, block: u32) -> u32 {
+        self.stages_offset(OPERANDS) + block * self.ds_bytes()
+    }
+
+    /// Whether all consumers take a part of a block's dq, 64 columns each. If not, they take turns.
+    pub const fn shares_dq(&self) -> bool {
+        self.atom_columns() == self.consumers
+    }
+
     /// Bytes of a stage of the queries' terms.
     pub const fn terms_bytes(&self) -> u32 {
         TERMS * self.block_n * F32_BYTES
@@ -81,7 +98,7 @@ impl WgmmaBackwardConfig {
 
     /// Offset of the terms' stages.
     pub const fn terms_offset(&self) -> u32 {
-        self.stages_offset(OPERANDS)
+        self.ds_offset(self.ds_blocks)
     }
 
     /// Offset of the words that say which tile it is.
@@ -96,8 +113,8 @@ impl WgmmaBackwardConfig {
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        // One for what is kept; a full and an empty one for each stage of each passing operand.
-        let barriers = 1 + OPERANDS * self.stages * 2;
+        // One for what is kept; a full and an empty one for each stage of each passing operand, and for each block of dS.
+        let barriers = 1 + (OPERANDS * self.stages + self.ds_blocks) * 2;
         self.barriers_offset() + barriers * size_of::<u64>() as u32
     }
 
@@ -106,6 +123,15 @@ impl WgmmaBackwardConfig {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
         assert!(self.block_n.is_multiple_of(WARPGROUP_ROWS));
         assert!(self.head_dim.is_multiple_of(ATOM_COLS));
+        if self.ds_blocks > 0 {
+            // A row of dS is one atom's, and a block behind is read while the next is written.
+            assert!(self.block_n == ATOM_COLS && self.ds_blocks >= 2);
+            // A block's turn is known by where its dS lies.
+            assert!(
+                self.shares_dq()
+                    || self.atom_columns() == 1 && self.ds_blocks.is_multiple_of(self.consumers)
+            );
+        }
     }
 }
 
@@ -116,6 +142,7 @@ pub const DKDV_HD64: WgmmaBackwardConfig = WgmmaBackwardConfig {
     consumers: 2,
     block_n: 64,
     stages: 4,
+    ds_blocks: 0,
     producer_registers: 40,
     consumer_registers: 232,
 };
@@ -127,6 +154,19 @@ pub const DKDV_HD128: WgmmaBackwardConfig = WgmmaBackwardConfig {
     ..DKDV_HD64
 };
 
+/// As [`DKDV_HD64`], and adds up dq: the product of a block's dS, of all consumers, and K, one block behind.
+pub const FUSED_HD64: WgmmaBackwardConfig = WgmmaBackwardConfig {
+    ds_blocks: 4,
+    ..DKDV_HD64
+};
+
+/// As [`FUSED_HD64`]. Each consumer takes half of dq's columns.
+pub const FUSED_HD128: WgmmaBackwardConfig = WgmmaBackwardConfig {
+    stages: 2,
+    ds_blocks: 3,
+    ..DKDV_HD128
+};
+
 /// dq: three products, of which two have Q and dO in registers.
 pub const DQ_HD64: WgmmaBackwardConfig = DKDV_HD64;
 
@@ -136,6 +176,8 @@ pub const DQ_HD128: WgmmaBackwardConfig = DKDV_HD128;
 const _: () = {
     DKDV_HD64.check();
     DKDV_HD128.check();
+    FUSED_HD64.check();
+    FUSED_HD128.check();
     DQ_HD64.check();
     DQ_HD128.check();
 };

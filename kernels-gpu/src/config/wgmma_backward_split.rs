@@ -101,6 +101,7 @@ pub const KEYS_HD256: SplitKeysConfig = SplitKeysConfig {
         consumers: 1,
         block_n: 64,
         stages: 2,
+        ds_blocks: 0,
         producer_registers: 40,
         consumer_registers: 232,
     },
@@ -111,6 +112,7 @@ pub const KEYS_HD192: SplitKeysConfig = SplitKeysConfig {
     blocks: WgmmaBackwardConfig {
         head_dim: 192,
         stages: 3,
+        ds_blocks: 0,
         ..KEYS_HD256.blocks
     },
 };
@@ -120,6 +122,7 @@ pub const QUERIES_HD256: SplitQueriesConfig = SplitQueriesConfig {
     blocks: WgmmaBackwardConfig {
         consumers: 2,
         stages: 4,
+        ds_blocks: 0,
         ..KEYS_HD256.blocks
     },
 };

@@ -4,6 +4,7 @@ use super::wgmma_backward::INSTANCES as WGMMA;
 use super::wgmma_backward_split::INSTANCES as WGMMA_SPLIT;
 use super::{Arch, Family, Instance, KernelConfig, Operation};
 use crate::config::mma_backward::{self, MmaBackwardConfig};
+use crate::config::round;
 use crate::config::simt::{self, SimtConfig};
 use crate::dtype::DType;
 
@@ -129,16 +130,12 @@ const fn mma(
     }
 }
 
-/// Threads of a block of the kernel that rounds dq, and rows of dq that it takes at a time: 16 a warp.
-const ROUND_THREADS: u32 = 128;
-const ROUND_ROWS: u32 = ROUND_THREADS / 32 * 16;
-
 /// The row of a kernel that rounds dq.
-const fn round(name: &'static str, dtype: DType) -> Instance {
+const fn rounding(name: &'static str, dtype: DType) -> Instance {
     Instance {
         family: Family::Mma,
-        block_m: ROUND_ROWS,
-        threads: ROUND_THREADS,
+        block_m: round::ROWS,
+        threads: round::THREADS,
         operation: Operation::BackwardRound,
         ..delta(name, dtype)
     }
@@ -152,7 +149,7 @@ macro_rules! round_instances {
             /// # Safety
             /// `params` describes live allocations that hold every element it can address.
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-            #[cuda_std::launch_bounds(ROUND_THREADS)]
+            #[cuda_std::launch_bounds(crate::config::round::THREADS, crate::config::round::MIN_BLOCKS)]
             #[cuda_std::kernel]
             pub unsafe fn $name(params: crate::abi::BackwardParams) {
                 // SAFETY: forwarded to the launch.
@@ -160,7 +157,7 @@ macro_rules! round_instances {
             }
         )*
 
-        const ROUND: &[Instance] = &[$(round(stringify!($name), DType::$dtype)),*];
+        const ROUND: &[Instance] = &[$(rounding(stringify!($name), DType::$dtype)),*];
     };
 }
 

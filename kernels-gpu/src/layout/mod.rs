@@ -7,4 +7,5 @@ pub mod ds_tile;
 pub mod fragment;
 pub mod swizzle;
 pub mod swizzle_mode;
+pub mod terms;
 pub mod wgmma;

@@ -6,7 +6,8 @@
 //! [head of a batch entry][16 queries][8 dimensions][4 registers][32 lanes]
 //! ```
 //!
-//! Packed sequences begin at a unit of 16 queries of their own.
+//! Sequences begin, and end, at a block of 64 queries of their own, and rows are as wide as a multiple of 64 that holds
+//! head_dim and head_dim_v: so a kernel may add whole blocks, of as many dimensions as it takes.
 
 use crate::abi::AttentionParams;
 use crate::layout::fragment::{TILE_M, TILE_N};
@@ -16,13 +17,18 @@ use crate::units::F32_BYTES;
 pub const REGISTER_BYTES: u32 = 32 * F32_BYTES;
 pub const UNIT_BYTES: u32 = 4 * REGISTER_BYTES;
 
+/// Queries and dimensions of a block, and the units of each.
+const BLOCK: u32 = 64;
+const BLOCK_ROW_UNITS: u64 = (BLOCK / TILE_M as u32) as u64;
+const BLOCK_COL_UNITS: u32 = BLOCK / TILE_N as u32;
+
 /// The extents of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DqSums {
     /// Units of queries of a head: of all its sequences, where those are packed.
     row_units: u64,
-    /// Units of dimensions.
-    pub col_units: u32,
+    /// Units of dimensions, of which head_dim need not take all.
+    col_units: u32,
     is_packed: bool,
     heads: u32,
 }
@@ -32,14 +38,20 @@ impl DqSums {
     #[inline(always)]
     pub const fn new(params: &AttentionParams) -> Self {
         let is_packed = params.lengths.has_cu_seqlens();
-        let row_units = if is_packed {
-            (params.lengths.total_q / TILE_M as u32) as u64 + params.batch as u64
+        let blocks = if is_packed {
+            (params.lengths.total_q / BLOCK) as u64 + params.batch as u64
         } else {
-            params.seq_q.div_ceil(TILE_M as u32) as u64
+            params.seq_q.div_ceil(BLOCK) as u64
         };
+        let head_dim = if params.head_dim > params.head_dim_v {
+            params.head_dim
+        } else {
+            params.head_dim_v
+        };
+        let row_units = blocks * BLOCK_ROW_UNITS;
         Self {
             row_units,
-            col_units: params.head_dim.div_ceil(TILE_N as u32),
+            col_units: head_dim.div_ceil(BLOCK) * BLOCK_COL_UNITS,
             is_packed,
             heads: params.heads_q,
         }
@@ -66,7 +78,8 @@ impl DqSums {
     #[inline(always)]
     pub const fn offset(&self, batch: u32, head: u32, q_begin: u32) -> u64 {
         let (entry, first) = if self.is_packed {
-            (0, (q_begin / TILE_M as u32) as u64 + batch as u64)
+            let block = (q_begin / BLOCK) as u64 + batch as u64;
+            (0, block * BLOCK_ROW_UNITS)
         } else {
             (batch, 0)
         };
@@ -86,11 +99,11 @@ mod tests {
     /// Every sequence of every head has units of its own, and all lie inside.
     #[test]
     fn sequences_lie_apart() {
-        let lengths = [0u32, 1, 16, 17, 15, 33, 0, 2];
+        let lengths = [0u32, 1, 64, 65, 63, 130, 0, 2];
         for is_packed in [false, true] {
             let mut params = AttentionParams::zeroed();
             params.batch = lengths.len() as u32;
-            (params.heads_q, params.head_dim, params.seq_q) = (3, 20, 33);
+            (params.heads_q, params.head_dim, params.seq_q) = (3, 20, 130);
             if is_packed {
                 params.lengths.total_q = lengths.iter().sum();
             }
@@ -103,7 +116,7 @@ mod tests {
                     let offset = sums.offset(batch as u32, head, if is_packed { begin } else { 0 });
                     assert_eq!(offset % sums.row_bytes(), 0);
                     let first = (offset / sums.row_bytes()) as usize;
-                    for unit in &mut taken[first..first + length.div_ceil(16) as usize] {
+                    for unit in &mut taken[first..first + length.div_ceil(64) as usize * 4] {
                         assert!(!core::mem::replace(unit, true));
                     }
                     begin += length;

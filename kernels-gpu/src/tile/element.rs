@@ -1,4 +1,4 @@
-//! An element of a tensor in global memory, read and written one by one.
+//! An element of a tensor in global memory.
 
 use cuda_std::global;
 use cuda_std::half::{Bf16, F16, Half};
@@ -8,6 +8,9 @@ use crate::units::{F32_BYTES, HALF_BYTES};
 /// An element type in memory, computed with in f32.
 pub trait Element {
     const BYTES: u32;
+
+    /// The elements of a word of memory, lowest first; 0 in place of a second one where a word is one element.
+    fn unpack(word: u32) -> [f32; 2];
 
     /// # Safety
     /// An element lies at `address`, which nobody writes during the launch.
@@ -25,6 +28,11 @@ pub struct F32;
 
 impl Element for F32 {
     const BYTES: u32 = F32_BYTES;
+
+    #[inline(always)]
+    fn unpack(word: u32) -> [f32; 2] {
+        [f32::from_bits(word), 0.0]
+    }
 
     #[inline(always)]
     unsafe fn load(address: u64) -> f32 {
@@ -45,6 +53,11 @@ macro_rules! half_element {
         $(
             impl Element for $half {
                 const BYTES: u32 = HALF_BYTES;
+
+                #[inline(always)]
+                fn unpack(word: u32) -> [f32; 2] {
+                    Self::widen_pair(word)
+                }
 
                 #[inline(always)]
                 unsafe fn load(address: u64) -> f32 {

@@ -128,6 +128,17 @@ impl PipelineState {
         self
     }
 
+    /// The state after `step` calls of [`advance`](Self::advance): where those who use a pipeline count steps, it need not be
+    /// kept.
+    #[inline(always)]
+    pub fn at(self, step: u32) -> Self {
+        Self {
+            stage: step % self.stages,
+            phase: self.phase ^ (step / self.stages % 2),
+            ..self
+        }
+    }
+
     /// The same stage and phase of the pipeline `other`, which takes the same turns.
     #[inline(always)]
     pub fn with_barriers_of(self, other: Self) -> Self {

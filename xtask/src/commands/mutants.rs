@@ -208,7 +208,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "backward of wide heads: a part forgets the sums of the one before",
-        file: "kernels-gpu/src/wgmma/backward/split/gradient.rs",
+        file: "kernels-gpu/src/wgmma/backward/split/sums.rs",
         original: "chunk.first_head > 0 || chunk.first_q_block > 0",
         broken: "chunk.first_head > 0",
     },

@@ -14,8 +14,9 @@ pub struct HeadSums {
     /// Of its first unit.
     address: u64,
     layout: DqSums,
-    /// Units of rows that it has.
+    /// Units of rows and of dimensions that it has.
     row_units: u32,
+    col_units: u32,
 }
 
 impl HeadSums {
@@ -29,6 +30,7 @@ impl HeadSums {
         let attention = &tile.params.attention;
         let layout = DqSums::new(&AttentionParams {
             head_dim: step.renew(attention.head_dim),
+            head_dim_v: step.renew(attention.head_dim_v),
             seq_q: step.renew(attention.seq_q),
             heads_q: step.renew(attention.heads_q),
             ..*attention
@@ -39,6 +41,7 @@ impl HeadSums {
             address: start + layout.offset(batch, step.head, sequence.q_begin),
             layout,
             row_units: sequence.seq_q.div_ceil(TILE_M as u32),
+            col_units: step.renew(attention.head_dim).div_ceil(TILE_N as u32),
         }
     }
 
@@ -60,7 +63,7 @@ impl HeadSums {
         for i in 0..ROWS / 2 {
             let exists = row_unit + (i as u32) < self.row_units;
             for j in 0..COLS / 2 {
-                if exists && col_unit + (j as u32) < self.layout.col_units {
+                if exists && col_unit + (j as u32) < self.col_units {
                     for register in 0..4 {
                         let value = acc[2 * i + register / 2][2 * j + register % 2];
                         let offset = j as u32 * UNIT_BYTES + register as u32 * REGISTER_BYTES;

@@ -4,7 +4,7 @@ use cuda_std::mbarrier;
 use cuda_std::warp::WARP_SIZE;
 
 use crate::backward::side::Side;
-use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::config::wgmma_backward::{OPERANDS, WgmmaBackwardConfig};
 use crate::wgmma::pipeline::PipelineState;
 
 /// Addresses of the mbarriers; those of a pipeline's stages are consecutive.
@@ -13,6 +13,7 @@ pub struct Barriers {
     /// Completes when the kept operands are in shared memory.
     pub kept_full: u32,
     stages: u32,
+    ds_blocks: u32,
 }
 
 impl Barriers {
@@ -21,6 +22,7 @@ impl Barriers {
         Self {
             kept_full: base,
             stages: config.stages,
+            ds_blocks: config.ds_blocks,
         }
     }
 
@@ -46,6 +48,28 @@ impl Barriers {
         PipelineState::consumer(self.full(operand), self.empty(operand), self.stages)
     }
 
+    /// The blocks of dS, which consumers write and read.
+    #[inline(always)]
+    pub fn ds_writer(&self) -> PipelineState {
+        let full = self.full(OPERANDS);
+        PipelineState::producer(
+            full,
+            full + self.ds_blocks * mbarrier::BYTES,
+            self.ds_blocks,
+        )
+    }
+
+    /// As [`Self::ds_writer`], for those who read.
+    #[inline(always)]
+    pub fn ds_reader(&self) -> PipelineState {
+        let full = self.full(OPERANDS);
+        PipelineState::consumer(
+            full,
+            full + self.ds_blocks * mbarrier::BYTES,
+            self.ds_blocks,
+        )
+    }
+
     /// Initialises all of them.
     ///
     /// # Safety
@@ -66,6 +90,17 @@ impl Barriers {
             mbarrier::init(at(self.empty(0)), WARPS * config.consumers);
             mbarrier::init(at(self.empty(1)), WARPS * config.consumers);
             stage += 1;
+        }
+        let (all, readers) = match config.shares_dq() {
+            true => (WARPS * config.consumers, WARPS * config.consumers),
+            false => (WARPS * config.consumers, WARPS),
+        };
+        let mut block = 0;
+        while block < config.ds_blocks {
+            let full = self.full(OPERANDS) + block * mbarrier::BYTES;
+            mbarrier::init(full, all);
+            mbarrier::init(full + config.ds_blocks * mbarrier::BYTES, readers);
+            block += 1;
         }
         mbarrier::fence_init();
     }

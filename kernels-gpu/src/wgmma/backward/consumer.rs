@@ -4,6 +4,7 @@ use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
 use cuda_std::{global, mbarrier};
 
 use super::barriers::Barriers;
+use super::dq::Dq;
 use super::epilogue::Epilogue;
 use super::pairs::{Pairs, Terms};
 use super::tile::Tile;
@@ -33,9 +34,11 @@ where
     /// lse in bits and delta of the thread's rows, where queries are kept.
     kept_lse: [f32; 2],
     kept_delta: [f32; 2],
-    /// Of the first operand. The second one's stages take the same turns.
-    pipeline: PipelineState,
     barriers: &'a Barriers,
+    /// Number of the present block among those that pass.
+    step: u32,
+    /// Where dq of the block before is added.
+    dq_address: u64,
     acc_s: [f32; S_REGS],
     acc_dp: [f32; S_REGS],
     p_frag: [u32; P_REGS],
@@ -105,8 +108,9 @@ where
         kept_second: kept(1),
         kept_lse: kept_terms(tile, terms.lse_log2, f32::INFINITY, kept_begin, lanes),
         kept_delta: kept_terms(tile, terms.delta, 0.0, kept_begin, lanes),
-        pipeline: barriers.consumer(0),
         barriers,
+        step: 0,
+        dq_address: 0,
         acc_s: [0.0; S_REGS],
         acc_dp: [0.0; S_REGS],
         p_frag: [0; P_REGS],
@@ -114,7 +118,10 @@ where
         sum_first: [0.0; SUM_REGS],
         sum_second: [0.0; SUM_REGS],
     };
-    tile.each_step(config, |_, begin| consumer.step(begin));
+    tile.each_step(config, |head, begin| consumer.step(head, begin));
+    if K::ADDS_DQ {
+        consumer.finish_dq();
+    }
     (consumer.sum_first, consumer.sum_second)
 }
 
@@ -158,20 +165,35 @@ where
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn step(&mut self, begin: u32) {
+    unsafe fn step(&mut self, head: u32, begin: u32) {
         let config = &K::CONFIG;
         let own = self
             .tile
             .blocks(self.kept_begin, WARPGROUP_ROWS, config.block_n);
         let block = begin / config.block_n;
-        if own.begin > block || block >= own.end {
+        let is_hidden = own.begin > block || block >= own.end;
+        // dq takes all kept rows of a block, also those that see nothing of it and those that do not exist.
+        if is_hidden && !K::ADDS_DQ {
             self.skip();
-        } else if own.needs_mask(begin, config.block_n) {
+        } else if is_hidden || own.needs_mask(begin, config.block_n) || self.lacks_rows() {
             self.block(self.pairs::<true>(begin));
         } else {
             self.block(self.pairs::<false>(begin));
         }
-        self.pipeline.advance();
+        if K::ADDS_DQ {
+            self.dq_address = self.dq().address(self.tile, head, begin);
+        }
+        self.step += 1;
+    }
+
+    /// Whether some kept rows of the warpgroup do not exist, but take part in dq.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn lacks_rows(&self) -> bool {
+        let end = self.tile.begin() + self.kept_begin + WARPGROUP_ROWS;
+        K::ADDS_DQ && end > self.tile.extent().kept
     }
 
     /// # Safety
@@ -184,6 +206,8 @@ where
             begin_kept: self.tile.begin() + self.kept_begin,
             begin,
             lanes: self.lanes.reload(),
+            takes_missing: K::ADDS_DQ,
+            reads_terms_by_group: K::ADDS_DQ,
         }
     }
 
@@ -194,19 +218,18 @@ where
     #[inline(always)]
     unsafe fn block<const MASKED: bool>(&mut self, pairs: Pairs<MASKED>) {
         let config = &K::CONFIG;
-        let second = self.second();
+        let (first, second) = (self.operand(0), self.operand(1));
         // One opaque base: else addresses of all stages would be kept in registers.
         let smem = black_box(self.smem);
-        let stage = |operand| {
-            smem + config.stages_offset(operand) + self.pipeline.stage * config.stage_bytes()
-        };
+        let stage =
+            |operand| smem + config.stages_offset(operand) + first.stage * config.stage_bytes();
         let (a, b) = (stage(0), stage(1));
         let (lse, delta) = self.terms(smem);
         let k_major = Descriptor::<KMajor>::k_major;
         let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
 
         // S = A aᵀ, dP = B bᵀ
-        self.pipeline.consumer_wait();
+        first.consumer_wait();
         self.kept_first.issue_qk(&mut self.acc_s, k_major(a));
         second.consumer_wait();
         self.kept_second.issue_qk(&mut self.acc_dp, k_major(b));
@@ -224,14 +247,56 @@ where
         let (p, dp) = (&self.acc_s, &self.acc_dp);
         self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta);
 
+        if K::ADDS_DQ {
+            let dq = self.dq();
+            dq.write_ds(smem, &self.ds_frag);
+            // Nothing may be in flight where threads might part.
+            self.sum_second.wait::<0>();
+            second.consumer_release(self.lanes.lane, 1);
+            if dq.is_due() {
+                // dA += dS a, and a part of dq of the block before
+                dq.issue::<K::Element, S_REGS>(smem, &mut self.acc_dp);
+                K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
+                self.acc_dp.wait::<1>();
+                dq.add(self.dq_address, &self.acc_dp);
+                self.sum_first.wait::<0>();
+                first.consumer_release(self.lanes.lane, 1);
+                return;
+            }
+        }
         // dA += dS a
         K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
-        if K::Side::HAS_SECOND {
+        if K::Side::HAS_SECOND && !K::ADDS_DQ {
             self.sum_second.wait::<1>();
             second.consumer_release(self.lanes.lane, 1);
         }
         self.sum_first.wait::<0>();
-        self.pipeline.consumer_release(self.lanes.lane, 1);
+        first.consumer_release(self.lanes.lane, 1);
+    }
+
+    /// Adds dq of the last block.
+    ///
+    /// # Safety
+    /// As [`consume`], once all blocks are taken.
+    #[inline(always)]
+    unsafe fn finish_dq(&mut self) {
+        let dq = self.dq();
+        if dq.is_due() {
+            dq.issue::<K::Element, S_REGS>(black_box(self.smem), &mut self.acc_dp);
+            self.acc_dp.wait::<0>();
+            dq.add(self.dq_address, &self.acc_dp);
+        }
+    }
+
+    #[inline(always)]
+    fn dq(&self) -> Dq<'a> {
+        Dq {
+            config: &K::CONFIG,
+            barriers: self.barriers,
+            warpgroup: self.kept_begin / WARPGROUP_ROWS,
+            step: self.step,
+            lanes: self.lanes.reload(),
+        }
     }
 
     /// Passes over a block that only the other warpgroup needs.
@@ -240,17 +305,16 @@ where
     /// As [`consume`].
     #[inline(always)]
     unsafe fn skip(&mut self) {
-        self.pipeline.consumer_wait();
-        self.pipeline.consumer_release(self.lanes.lane, 1);
-        let second = self.second();
-        second.consumer_wait();
-        second.consumer_release(self.lanes.lane, 1);
+        for operand in [self.operand(0), self.operand(1)] {
+            operand.consumer_wait();
+            operand.consumer_release(self.lanes.lane, 1);
+        }
     }
 
-    /// The second operand's pipeline.
+    /// Where the present block's stage of a passing operand is.
     #[inline(always)]
-    fn second(&self) -> PipelineState {
-        self.pipeline.with_barriers_of(self.barriers.consumer(1))
+    fn operand(&self, operand: u32) -> PipelineState {
+        self.barriers.consumer(operand).at(self.step)
     }
 
     /// lse in bits and delta of the present block's queries.
@@ -258,7 +322,7 @@ where
     fn terms(&self, smem: u32) -> (Terms, Terms) {
         let config = &K::CONFIG;
         if K::Side::HAS_SECOND {
-            let stage = smem + config.terms_offset() + self.pipeline.stage * config.terms_bytes();
+            let stage = smem + config.terms_offset() + self.operand(0).stage * config.terms_bytes();
             let delta = stage + config.block_n * F32_BYTES;
             (Terms::Passing(stage), Terms::Passing(delta))
         } else {

@@ -1,16 +1,10 @@
-//! From the sums in registers to the gradients in global memory.
+//! From the sums of a consumer that has them all to the gradients in global memory.
 
-use cuda_std::global;
-use cuda_std::half::Half;
-use cuda_std::warp::{any, sync_warp};
-
-use super::careful;
+use super::gradient::Gradient;
 use super::tile::Tile;
 use super::traits::BackwardKernel;
-use crate::abi::TensorArg;
+use crate::backward::careful::Gradients;
 use crate::backward::side::Side;
-use crate::layout::fragment::ROW_STEP;
-use crate::units::HALF_BYTES;
 use crate::wgmma::forward::lanes::Lanes;
 
 /// A warpgroup's part of a tile.
@@ -22,7 +16,7 @@ pub struct Epilogue<'a, S> {
 }
 
 impl<S: Side> Epilogue<'_, S> {
-    /// Stores dQ, or dK and dV. Where one is not finite, the warp's rows are computed again with care.
+    /// Stores dQ, or dK and dV.
     ///
     /// # Safety
     /// As [`consume`](super::consumer::consume).
@@ -34,63 +28,37 @@ impl<S: Side> Epilogue<'_, S> {
     ) where
         K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
     {
-        let mut is_finite = true;
-        for i in 0..SUM_REGS {
-            is_finite &= sum_first[i].is_finite();
-            if S::HAS_SECOND {
-                is_finite &= sum_second[i].is_finite();
-            }
-        }
-        let params = self.tile.params;
-        let scale = params.attention.score.softmax_scale;
-        let (dims, dims_v) = (params.attention.head_dim, params.attention.head_dim_v);
-        if S::HAS_SECOND {
-            self.store_one::<K::Element, SUM_REGS>(&params.dk, dims, sum_first, scale);
-            self.store_one::<K::Element, SUM_REGS>(&params.dv, dims_v, sum_second, 1.0);
-        } else {
-            self.store_one::<K::Element, SUM_REGS>(&params.dq, dims, sum_first, scale);
-        }
-        if any(!is_finite) {
-            // Other lanes overwrite what was stored.
-            sync_warp();
-            careful::rows::<K::Element, S>(self.tile, self.kept_begin, self.lanes);
-        }
-    }
-
-    /// Stores `scale · sum` to the rows of one gradient; rows that the sequence leaves unused get zeros.
-    ///
-    /// # Safety
-    /// As [`Epilogue::store`].
-    #[inline(always)]
-    unsafe fn store_one<E: Half, const SUM_REGS: usize>(
-        &self,
-        gradient: &TensorArg,
-        dims: u32,
-        sum: &[f32; SUM_REGS],
-        scale: f32,
-    ) {
-        let Self {
+        let tile = self.tile;
+        let params = tile.params;
+        let attention = &params.attention;
+        let row_of = |row: u32| self.kept_begin + row;
+        let first = Gradient {
             tile,
-            kept_begin,
-            lanes,
-        } = self;
-        let (head, sequence) = (tile.head(), tile.sequence());
-        let start = S::kept_address(&sequence, gradient, head, HALF_BYTES);
-        let (kept, rows_written) = (tile.extent().kept, tile.rows_written());
-        for h in 0..2 {
-            let row = tile.begin() + kept_begin + lanes.row() + h as u32 * ROW_STEP;
-            let offset = row as i64 * gradient.seq_stride * HALF_BYTES as i64;
-            let start = start.wrapping_add_signed(offset);
-            // Not by a scale of 0: what lies in rows that are not used need not be finite.
-            let is_used = row < kept;
-            let scaled = |sum: f32| if is_used { sum * scale } else { 0.0 };
-            for j in 0..SUM_REGS / 4 {
-                let column = 8 * j as u32 + lanes.col();
-                let pair = E::cvt_pair(scaled(sum[4 * j + 2 * h]), scaled(sum[4 * j + 2 * h + 1]));
-                if row < rows_written && column < dims {
-                    global::store_bits(start + (column * HALF_BYTES) as u64, pair);
-                }
-            }
+            tensor: if S::HAS_SECOND {
+                &params.dk
+            } else {
+                &params.dq
+            },
+            dims: attention.head_dim,
+            scale: attention.score.softmax_scale,
+            which: Gradients {
+                first: true,
+                second: false,
+            },
+        };
+        first.store::<K::Element, SUM_REGS>(sum_first, self.lanes, row_of);
+        if S::HAS_SECOND {
+            let second = Gradient {
+                tensor: &params.dv,
+                dims: attention.head_dim_v,
+                scale: 1.0,
+                which: Gradients {
+                    first: false,
+                    second: true,
+                },
+                ..first
+            };
+            second.store::<K::Element, SUM_REGS>(sum_second, self.lanes, row_of);
         }
     }
 }

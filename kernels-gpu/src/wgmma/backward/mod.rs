@@ -17,8 +17,8 @@
 //! | `producer.rs` | the producer: TMA loads; lse and delta of passing queries |
 //! | `consumer.rs` | a consumer warpgroup: the products |
 //! | `pairs.rs` | from products to P and dS |
-//! | `epilogue.rs` | the gradients to global memory |
-//! | `careful.rs` | computes again rows whose gradients are not finite |
+//! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
+//! | `epilogue.rs`, `gradient.rs` | the gradients to global memory |
 //! | `traits.rs` | one instance as a type |
 //! | `split/` | two kernels with dS between them, for a head_dim beyond 128 |
 
@@ -27,9 +27,10 @@
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod barriers;
-mod careful;
 mod consumer;
+mod dq;
 mod epilogue;
+mod gradient;
 mod pairs;
 mod producer;
 pub mod split;

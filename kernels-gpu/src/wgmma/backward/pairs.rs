@@ -5,6 +5,7 @@ use cuda_std::shared;
 
 use crate::backward::side::Extent;
 use crate::layout::fragment::ROW_STEP;
+use crate::layout::terms;
 use crate::math::{exp2, fma};
 use crate::tile::block_range::visible_keys;
 use crate::units::F32_BYTES;
@@ -14,6 +15,9 @@ use crate::wgmma::forward::lanes::Lanes;
 const ROWS: usize = 2;
 /// Elements of a row in a row, of which a fragment has one group in every eight columns.
 const PAIR: usize = 2;
+/// Such pairs of a row whose terms lie together, and their elements.
+const GROUP_PAIRS: usize = GROUP_ELEMS / PAIR;
+const GROUP_ELEMS: usize = terms::OF_LANE as usize;
 
 /// lse in bits, or delta, of a query of each pair.
 #[derive(Clone, Copy)]
@@ -25,14 +29,32 @@ pub enum Terms {
 }
 
 impl Terms {
-    /// The terms of column pair `j` of row `h`.
+    /// The terms of both rows' columns in group `group`.
     ///
     /// # Safety
     /// Those in shared memory are visible.
     #[inline(always)]
-    unsafe fn pair(&self, j: usize, h: usize, lanes: Lanes) -> [f32; PAIR] {
-        match self {
-            Self::Passing(smem) => shared::load2(smem + (8 * j as u32 + lanes.col()) * F32_BYTES),
+    unsafe fn group(&self, group: usize, lanes: Lanes) -> [[f32; GROUP_ELEMS]; ROWS] {
+        match *self {
+            Self::Passing(smem) => {
+                let at = terms::of_lane(group as u32, lanes.lane) * F32_BYTES;
+                [shared::load4(smem + at); ROWS]
+            }
+            Self::Kept(of_rows) => of_rows.map(|of_row| [of_row; GROUP_ELEMS]),
+        }
+    }
+
+    /// Those of one pair of row `h` alone, pair `i` of the group.
+    ///
+    /// # Safety
+    /// As [`Terms::group`].
+    #[inline(always)]
+    unsafe fn pair(&self, group: usize, i: usize, h: usize, lanes: Lanes) -> [f32; PAIR] {
+        match *self {
+            Self::Passing(smem) => {
+                let at = terms::of_lane(group as u32, lanes.lane) + (i * PAIR) as u32;
+                shared::load2(smem + at * F32_BYTES)
+            }
             Self::Kept(of_rows) => [of_rows[h]; PAIR],
         }
     }
@@ -48,13 +70,18 @@ pub struct Pairs<const MASKED: bool> {
     /// First passing row of the block.
     pub begin: u32,
     pub lanes: Lanes,
+    /// Whether dS of kept rows that do not exist matters.
+    pub takes_missing: bool,
+    /// Whether terms of a group of columns are read at once, for both rows of a lane: shared memory is what kernels wait for
+    /// most. Where registers are short, each pair is read where it is needed; else ptxas spills, or serialises products (C7511).
+    pub reads_terms_by_group: bool,
 }
 
 impl<const MASKED: bool> Pairs<MASKED> {
     /// Turns products `q · k` into P, and gives it as an operand.
     ///
     /// # Safety
-    /// As [`Terms::pair`].
+    /// As [`Terms::group`].
     #[inline(always)]
     pub unsafe fn probabilities<E: Half, const S_REGS: usize, const P_REGS: usize>(
         &self,
@@ -63,17 +90,21 @@ impl<const MASKED: bool> Pairs<MASKED> {
     ) -> [u32; P_REGS] {
         let mut p_frag = [0; P_REGS];
         let rows = self.rows();
-        for j in 0..S_REGS / (ROWS * PAIR) {
-            for h in 0..ROWS {
-                let lse = lse.pair(j, h, self.lanes);
-                let at = (2 * j + h) * PAIR;
-                let mut p = [0.0; PAIR];
-                for c in 0..PAIR {
-                    p[c] = exp2(fma(s[at + c], self.scale_log2, -lse[c]));
-                    p[c] = if rows[h].sees(8 * j + c) { p[c] } else { 0.0 };
-                    s[at + c] = p[c];
+        for group in 0..S_REGS / (ROWS * GROUP_ELEMS) {
+            let of_group = self.group_terms(lse, group);
+            for i in 0..GROUP_PAIRS {
+                let j = group * GROUP_PAIRS + i;
+                for h in 0..ROWS {
+                    let at = (2 * j + h) * PAIR;
+                    let lse = self.pair_terms(lse, &of_group, group, i, h);
+                    let mut p = [0.0; PAIR];
+                    for c in 0..PAIR {
+                        p[c] = exp2(fma(s[at + c], self.scale_log2, -lse[c]));
+                        p[c] = if rows[h].sees(8 * j + c) { p[c] } else { 0.0 };
+                        s[at + c] = p[c];
+                    }
+                    p_frag[2 * j + h] = E::cvt_pair(p[0], p[1]);
                 }
-                p_frag[2 * j + h] = E::cvt_pair(p[0], p[1]);
             }
         }
         p_frag
@@ -82,7 +113,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
     /// dS as an operand, from P and `dp` = dO · V.
     ///
     /// # Safety
-    /// As [`Terms::pair`].
+    /// As [`Terms::group`].
     #[inline(always)]
     pub unsafe fn differences<E: Half, const S_REGS: usize, const P_REGS: usize>(
         &self,
@@ -92,20 +123,57 @@ impl<const MASKED: bool> Pairs<MASKED> {
     ) -> [u32; P_REGS] {
         let mut ds_frag = [0; P_REGS];
         let rows = self.rows();
-        for j in 0..S_REGS / (ROWS * PAIR) {
-            for h in 0..ROWS {
-                let delta = delta.pair(j, h, self.lanes);
-                let at = (2 * j + h) * PAIR;
-                let mut ds = [0.0; PAIR];
-                for c in 0..PAIR {
-                    ds[c] = p[at + c] * (dp[at + c] - delta[c]);
-                    // Not by P's 0: a hidden pair's dP need not be finite.
-                    ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
+        for group in 0..S_REGS / (ROWS * GROUP_ELEMS) {
+            let of_group = self.group_terms(delta, group);
+            for i in 0..GROUP_PAIRS {
+                let j = group * GROUP_PAIRS + i;
+                for h in 0..ROWS {
+                    let at = (2 * j + h) * PAIR;
+                    let delta = self.pair_terms(delta, &of_group, group, i, h);
+                    let mut ds = [0.0; PAIR];
+                    for c in 0..PAIR {
+                        ds[c] = p[at + c] * (dp[at + c] - delta[c]);
+                        // Not by P's 0: a hidden pair's dP need not be finite.
+                        ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
+                    }
+                    ds_frag[2 * j + h] = E::cvt_pair(ds[0], ds[1]);
                 }
-                ds_frag[2 * j + h] = E::cvt_pair(ds[0], ds[1]);
             }
         }
         ds_frag
+    }
+
+    /// The terms of a group, if they are read at once.
+    ///
+    /// # Safety
+    /// As [`Terms::group`].
+    #[inline(always)]
+    unsafe fn group_terms(&self, terms: Terms, group: usize) -> [[f32; GROUP_ELEMS]; ROWS] {
+        if self.reads_terms_by_group {
+            terms.group(group, self.lanes)
+        } else {
+            [[0.0; GROUP_ELEMS]; ROWS]
+        }
+    }
+
+    /// The terms of pair `i` of row `h` in a group, out of `of_group` if they are read at once.
+    ///
+    /// # Safety
+    /// As [`Terms::group`].
+    #[inline(always)]
+    unsafe fn pair_terms(
+        &self,
+        terms: Terms,
+        of_group: &[[f32; GROUP_ELEMS]; ROWS],
+        group: usize,
+        i: usize,
+        h: usize,
+    ) -> [f32; PAIR] {
+        if self.reads_terms_by_group {
+            [of_group[h][i * PAIR], of_group[h][i * PAIR + 1]]
+        } else {
+            terms.pair(group, i, h, self.lanes)
+        }
     }
 
     /// The thread's rows.
@@ -124,14 +192,16 @@ impl<const MASKED: bool> Pairs<MASKED> {
         }
         let row = (self.begin_kept + self.lanes.row() + h * ROW_STEP) as i32;
         let column = (self.begin + self.lanes.col()) as i32;
-        let Extent { band, passing, .. } = self.extent;
+        let Extent {
+            kept,
+            band,
+            passing,
+            ..
+        } = self.extent;
         let (first, last) = visible_keys(row, band, passing);
-        // Rows beyond the kept ones see nothing: a dS that is stored is multiplied with what lies there.
-        let last = if row < self.extent.kept as i32 {
-            last
-        } else {
-            -1
-        };
+        // A dS that is stored or added to dq is multiplied with what lies beyond the kept rows.
+        let is_missing = self.takes_missing && row >= kept as i32;
+        let last = if is_missing { -1 } else { last };
         Row {
             first: first - column,
             last: last - column,

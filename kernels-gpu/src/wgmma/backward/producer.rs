@@ -10,6 +10,7 @@ use super::tile::Tile;
 use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::layout::terms;
 use crate::units::F32_BYTES;
 use crate::wgmma::forward::traits::TensorMapParams;
 use crate::wgmma::pipeline::PipelineState;
@@ -151,8 +152,9 @@ unsafe fn load_terms<S: Side>(
             } else {
                 (f32::INFINITY, 0.0)
             };
-            shared::store(stage + index * F32_BYTES, lse);
-            shared::store(stage + (config.block_n + index) * F32_BYTES, delta);
+            let at = stage + terms::index(index) * F32_BYTES;
+            shared::store(at, lse);
+            shared::store(at + config.block_n * F32_BYTES, delta);
             index += WARP_SIZE;
         }
         mbarrier::arrive_if(true, pipeline.full_barrier());

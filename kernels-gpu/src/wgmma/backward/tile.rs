@@ -14,7 +14,7 @@ use crate::tile::sequence::Sequence;
 /// The tile of a block. What is known of it lies in shared memory, and is read where it is needed: registers are scarce.
 ///
 /// ```text
-/// word  0  first kept row     head           rows written
+/// word  0  first kept row     head           rows written   batch
 ///       4  batch of strides   first query    first key      diagonal
 ///       8  kept rows          passing rows   band.lower     band.upper
 ///      12  first block        end            first head     end          of those that pass
@@ -53,7 +53,7 @@ impl<'a, S: Side> Tile<'a, S> {
         let sequence = Sequence::new(attention, coord.batch);
         let extent = S::extent(&sequence);
         let written = S::rows_written(attention, coord.batch);
-        let place = [coord.m_block * block_m, coord.head, written, 0];
+        let place = [coord.m_block * block_m, coord.head, written, coord.batch];
         let diagonal = extent.diagonal as u32;
         let rows = [
             sequence.batch,
@@ -114,6 +114,15 @@ impl<'a, S: Side> Tile<'a, S> {
     #[inline(always)]
     pub unsafe fn rows_written(&self) -> u32 {
         self.row(0)[2]
+    }
+
+    /// The batch entry, of those that have lengths of their own.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn batch(&self) -> u32 {
+        self.row(0)[3]
     }
 
     /// Where the batch entry's rows begin; how many it has, and its band, are the [`extent`](Self::extent)'s.

@@ -1,9 +1,10 @@
 //! One instance of the kernel as a type.
 
 use cuda_std::half::Half;
-use cuda_std::wgmma::{GemmRs, MnMajor};
+use cuda_std::wgmma::{GemmRs, GemmSs, MnMajor};
 
 use crate::backward::side::Side;
+use crate::config::wgmma::WARPGROUP_ROWS;
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::tile::element::Element;
 use crate::wgmma::forward::traits::{QkOperand, TensorMapParams};
@@ -15,7 +16,12 @@ pub trait BackwardKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REG
 {
     const CONFIG: WgmmaBackwardConfig;
     type Side: Side;
-    type Element: Half + Element + GemmRs<MnMajor, SUM_REGS, P_REGS>;
+    type Element: Half
+        + Element
+        + GemmRs<MnMajor, SUM_REGS, P_REGS>
+        + GemmSs<MnMajor, MnMajor, S_REGS, { WARPGROUP_ROWS as usize }>;
+    /// Whether dq is added up too, by a kernel that keeps keys.
+    const ADDS_DQ: bool = Self::CONFIG.ds_blocks > 0;
     /// A warpgroup's part of a kept operand as the left operand of a product.
     type Kept: QkOperand<S_REGS>;
 }

@@ -233,7 +233,8 @@ fn what_no_kernel_computes_is_refused() {
 /// repeat.
 #[test]
 fn the_kernel_follows_the_options() {
-    const SUMS_BYTES: usize = 2 * 16 * 8 * 4;
+    // Two heads of 64 rows of 64 numbers, which hold 16 of 8.
+    const SUMS_BYTES: usize = 2 * 64 * 64 * 4;
     let spec = TensorSpec::contiguous(DType::F16, SHAPE, Layout::Bshd).unwrap();
     let plan = |options: &BackwardOptions| {
         let problem =

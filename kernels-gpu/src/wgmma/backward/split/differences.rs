@@ -8,12 +8,12 @@ use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 use cuda_std::{global, mbarrier};
 
-use super::super::careful::Gradients;
+use super::super::gradient::Gradient;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
-use super::gradient::Gradient;
 use super::shared::{Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
+use crate::backward::careful::Gradients;
 use crate::backward::side::{KeepKeys, Side};
 use crate::layout::ds_tile;
 use crate::layout::fragment::ROW_STEP;
@@ -218,6 +218,8 @@ where
             begin_kept: self.tile.begin(),
             begin: step.block * config.block_n,
             lanes: self.lanes.reload(),
+            takes_missing: true,
+            reads_terms_by_group: false,
         };
         let mut p = [0.0; S_REGS];
         for i in 0..P_REGS {

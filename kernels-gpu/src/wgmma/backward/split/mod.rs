@@ -25,14 +25,14 @@
 //! | `probabilities.rs` | the P warpgroup |
 //! | `differences.rs` | the dS warpgroup |
 //! | `shared.rs` | what both have: barriers, P's place, the order of blocks |
-//! | `gradient.rs` | a gradient to global memory, or its sum where more parts of the unit follow |
+//! | `sums.rs` | the sums of dk and dv between the parts of a unit |
 //! | `queries.rs` | the second kernel |
 
 mod differences;
-mod gradient;
 mod probabilities;
 mod queries;
 mod shared;
+mod sums;
 
 pub use queries::{SplitQueriesKernel, queries};
 

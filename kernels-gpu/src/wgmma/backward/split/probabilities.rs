@@ -6,15 +6,15 @@ use cuda_std::shared::store4_bits;
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 
+use super::super::gradient::Gradient;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
-use super::gradient::Gradient;
 use super::shared::{Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel};
+use crate::backward::careful::Gradients;
 use crate::backward::side::KeepKeys;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
-use crate::wgmma::backward::careful::Gradients;
 use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::traits::QkOperand;
 use crate::wgmma::pipeline::PipelineState;
@@ -135,6 +135,8 @@ where
             begin_kept: self.tile.begin(),
             begin: step.block * config.block_n,
             lanes: self.lanes.reload(),
+            takes_missing: true,
+            reads_terms_by_group: false,
         };
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let lse = Terms::Passing(terms);

@@ -9,11 +9,11 @@ use cuda_std::warp::{WARP_SIZE, sync_warp};
 use cuda_std::wgmma::{Descriptor, GemmSs, InFlight, MnMajor};
 use cuda_std::{mbarrier, tma, warpgroup};
 
-use super::super::careful::Gradients;
+use super::super::gradient::Gradient;
 use super::super::tile::Tile;
-use super::gradient::Gradient;
 use super::{P_SCALE, ds_tiles, ds_tiles_of_unit};
 use crate::abi::BackwardParams;
+use crate::backward::careful::Gradients;
 use crate::backward::side::KeepQueries;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
 use crate::config::wgmma_backward_split::SplitQueriesConfig;

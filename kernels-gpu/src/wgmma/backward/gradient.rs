@@ -2,22 +2,23 @@
 
 use cuda_std::global;
 use cuda_std::half::Half;
-use cuda_std::warp::{WARP_SIZE, any, shuffle_xor, sync_warp};
+use cuda_std::warp::{any, shuffle_xor, sync_warp};
 
-use super::super::careful::{self, Gradients};
-use super::super::tile::Tile;
+use super::tile::Tile;
 use crate::abi::TensorArg;
-use crate::backward::side::{KeepKeys, Side};
-use crate::config::wgmma::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS};
+use crate::backward::careful::{Gradients, Head};
+use crate::backward::side::Side;
+use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
 use crate::tile::element::Element;
-use crate::units::{F32_BYTES, HALF_BYTES};
+use crate::units::HALF_BYTES;
 use crate::wgmma::forward::lanes::{Lanes, QUAD, VEC16_ELEMS};
 
-/// Components of a row that a lane computes with care, at most.
-const LANE_DIMS: usize = 8;
-/// Bytes of a register of a warpgroup.
-const REGISTER_BYTES: u64 = (WARPGROUP * F32_BYTES) as u64;
+/// The row of the tile that lies in row `row` of the warpgroup's sum, where that is the same.
+#[inline(always)]
+pub fn contiguous_rows(row: u32) -> u32 {
+    row
+}
 
 /// A gradient that one warpgroup sums.
 pub struct Gradient<'a, S> {
@@ -28,60 +29,6 @@ pub struct Gradient<'a, S> {
     pub scale: f32,
     /// Which one it is.
     pub which: Gradients,
-}
-
-impl Gradient<'_, KeepKeys> {
-    /// What the sum has come to in the parts of the unit before this one: 0 in the first.
-    ///
-    /// # Safety
-    /// As [`Gradient::store`].
-    #[inline(always)]
-    pub unsafe fn begun<const SUM_REGS: usize>(&self, lanes: Lanes) -> [f32; SUM_REGS] {
-        let chunk = &self.tile.params.ds;
-        let mut sum = [0.0; SUM_REGS];
-        if chunk.first_head > 0 || chunk.first_q_block > 0 {
-            let start = self.sums::<SUM_REGS>(lanes);
-            for i in 0..SUM_REGS {
-                sum[i] = global::load(start + i as u64 * REGISTER_BYTES);
-            }
-        }
-        sum
-    }
-
-    /// Stores the gradient; if more parts of the unit follow, the sum for them.
-    ///
-    /// # Safety
-    /// As [`Gradient::store`].
-    #[inline(always)]
-    pub unsafe fn end<E: Half + Element, const SUM_REGS: usize>(
-        &self,
-        sum: &[f32; SUM_REGS],
-        lanes: Lanes,
-    ) {
-        let params = self.tile.params;
-        let unit = super::ds_tiles_of_unit(params);
-        if params.ds.end_head == unit.group && params.ds.end_q_block == unit.q_blocks {
-            self.store::<E, SUM_REGS>(sum, lanes, |row| row);
-        } else {
-            let start = self.sums::<SUM_REGS>(lanes);
-            for i in 0..SUM_REGS {
-                global::store(start + i as u64 * REGISTER_BYTES, sum[i]);
-            }
-        }
-    }
-
-    /// Address of the thread's sums: `[tile][dk, dv][register][thread]`.
-    ///
-    /// # Safety
-    /// As [`Gradient::store`].
-    #[inline(always)]
-    unsafe fn sums<const SUM_REGS: usize>(&self, lanes: Lanes) -> u64 {
-        let tile = self.tile.begin() / WARPGROUP_ROWS;
-        let sum = 2 * tile as u64 + self.which.second as u64;
-        let thread = lanes.warp * WARP_SIZE + lanes.lane;
-        let sums = self.tile.params.ds.sums.map_or(0, |sums| sums.get());
-        sums + sum * SUM_REGS as u64 * REGISTER_BYTES + (thread * F32_BYTES) as u64
-    }
 }
 
 impl<S: Side> Gradient<'_, S> {
@@ -108,14 +55,31 @@ impl<S: Side> Gradient<'_, S> {
         if any(!is_finite) {
             // Other lanes overwrite what was stored.
             sync_warp();
-            let mut of_warp = 0;
-            while of_warp < WARP_ROWS {
-                let row = self.tile.begin() + row_of(lanes.warp * WARP_ROWS + of_warp);
-                if row < self.tile.extent().kept {
-                    careful::one_row::<E, S, LANE_DIMS>(self.tile, row, lanes.lane, self.which);
-                }
-                of_warp += 1;
+            self.repair::<E>(lanes, row_of);
+        }
+    }
+
+    /// Computes the warp's rows again.
+    ///
+    /// # Safety
+    /// As [`Gradient::store`], of a warp.
+    #[inline(always)]
+    unsafe fn repair<E: Half + Element>(&self, lanes: Lanes, row_of: impl Fn(u32) -> u32) {
+        let tile = self.tile;
+        let head = Head {
+            params: tile.params,
+            sequence: &tile.sequence(),
+            extent: tile.extent(),
+            batch: tile.batch(),
+            head: tile.head(),
+        };
+        let mut of_warp = 0;
+        while of_warp < WARP_ROWS {
+            let row = tile.begin() + row_of(lanes.warp * WARP_ROWS + of_warp);
+            if row < head.extent.kept {
+                head.compute::<E, S>(row, lanes.lane, self.which);
             }
+            of_warp += 1;
         }
     }
 

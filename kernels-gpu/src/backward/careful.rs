@@ -1,0 +1,202 @@
+//! Gradients that are not finite, computed again row by row, by kernels whose tiles need not do so.
+//!
+//! A pair that is masked out has a P and a dS of 0, but 0 times a row of `a` or `b` that is not finite is NaN, and the
+//! products take whole blocks. So what is not finite is computed again from global memory, pair by pair, and only of pairs
+//! that are seen: a result that is still not finite then is the answer. Slow: for inputs that hold ∞ or NaN alone.
+
+// Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use cuda_std::half::Half;
+use cuda_std::warp::{WARP_SIZE, reduce_sum};
+
+use super::side::{Extent, Side};
+use crate::abi::{AttentionParams, BackwardParams, TensorArg};
+use crate::math::{exp2, fma};
+use crate::score::ScoreTransform;
+use crate::tile::black_box;
+use crate::tile::block_range::visible_keys;
+use crate::tile::element::{Element, F32};
+use crate::tile::sequence::Sequence;
+use crate::units::F32_BYTES;
+
+/// Components of a row that a lane has, at most.
+const LANE_DIMS: usize = 8;
+
+/// Which of the gradients are computed again.
+#[derive(Clone, Copy)]
+pub struct Gradients {
+    /// dQ or dK.
+    pub first: bool,
+    /// dV, where there is one.
+    pub second: bool,
+}
+
+/// A head of a sequence of the side that is kept.
+pub struct Head<'a> {
+    pub params: &'a BackwardParams,
+    pub sequence: &'a Sequence,
+    pub extent: Extent,
+    /// The batch entry, of those that have lengths and slopes of their own.
+    pub batch: u32,
+    pub head: u32,
+}
+
+/// A row of an operand, component `dim` of it lane by lane; 0 beyond its `dims`.
+struct Row {
+    address: u64,
+    dims: u32,
+    dim_stride: i64,
+}
+
+impl Row {
+    #[inline(always)]
+    fn new<E: Element>(address: u64, operand: &TensorArg, row: u32, dims: u32) -> Self {
+        let offset = row as i64 * operand.seq_stride * E::BYTES as i64;
+        Self {
+            address: address.wrapping_add_signed(offset),
+            dims,
+            dim_stride: operand.dim_stride,
+        }
+    }
+
+    #[inline(always)]
+    fn at<E: Element>(&self, dim: u32) -> u64 {
+        let offset = dim as i64 * self.dim_stride * E::BYTES as i64;
+        self.address.wrapping_add_signed(offset)
+    }
+
+    /// The lane's component number `i`.
+    ///
+    /// # Safety
+    /// The row is live.
+    #[inline(always)]
+    unsafe fn load<E: Element>(&self, lane: u32, i: usize) -> f32 {
+        // Hidden, or offsets of all components would be kept in registers.
+        let dim = black_box(lane) + i as u32 * WARP_SIZE;
+        if dim < self.dims {
+            E::load(self.at::<E>(dim))
+        } else {
+            0.0
+        }
+    }
+
+    /// The product with `other`, of all lanes.
+    ///
+    /// # Safety
+    /// Both are live; all lanes of the warp reach the same call.
+    #[inline(always)]
+    unsafe fn dot<E: Element>(&self, other: &Self, lane: u32) -> f32 {
+        let mut sum = 0.0;
+        for i in 0..LANE_DIMS {
+            sum = fma(self.load::<E>(lane, i), other.load::<E>(lane, i), sum);
+        }
+        reduce_sum::<WARP_SIZE>(sum)
+    }
+
+    /// # Safety
+    /// The row is live, and nobody else accesses it.
+    #[inline(always)]
+    unsafe fn store<E: Element>(&self, lane: u32, values: &[f32; LANE_DIMS], scale: f32) {
+        for i in 0..LANE_DIMS {
+            let dim = lane + i as u32 * WARP_SIZE;
+            if dim < self.dims {
+                E::store(self.at::<E>(dim), values[i] * scale);
+            }
+        }
+    }
+}
+
+impl Head<'_> {
+    /// Computes `gradients` of kept row `row`, which exists.
+    ///
+    /// # Safety
+    /// All addresses are live, and nobody else accesses the row's gradients; the 32 lanes of a warp call it, `lane` of them this
+    /// one.
+    #[inline(always)]
+    pub unsafe fn compute<E: Half + Element, S: Side>(
+        &self,
+        row: u32,
+        lane: u32,
+        gradients: Gradients,
+    ) {
+        let Self {
+            params,
+            sequence,
+            extent,
+            batch,
+            head,
+        } = *self;
+        // Hidden, so that what is derived from them is not kept in registers for this rare case.
+        let attention = &AttentionParams {
+            heads_q: black_box(params.attention.heads_q),
+            heads_kv: black_box(params.attention.heads_kv),
+            ..params.attention
+        };
+        let (dims, dims_v) = (attention.head_dim, attention.head_dim_v);
+        let kept = |operand: &TensorArg, dims| {
+            let address = S::kept_address(sequence, operand, head, E::BYTES);
+            Row::new::<E>(address, operand, row, dims)
+        };
+        let first = kept(S::first_kept(params), dims);
+        let second = kept(S::second_kept(params), dims_v);
+        let mut sum_first = [0.0; LANE_DIMS];
+        let mut sum_second = [0.0; LANE_DIMS];
+        let (begin, last) = visible_keys(row as i32, extent.band, extent.passing);
+        let (mut passing_head, head_end) = S::passing_heads(attention, head);
+        while passing_head < head_end {
+            let query_head = if S::HAS_SECOND { passing_head } else { head };
+            let mut passing = begin;
+            while passing <= last {
+                let passing_head = black_box(passing_head);
+                let row_of = |operand: &TensorArg, dims| {
+                    let address = S::passing_address(sequence, operand, passing_head, E::BYTES);
+                    Row::new::<E>(address, operand, passing as u32, dims)
+                };
+                let a = row_of(S::first_passing(params), dims);
+                let b = row_of(S::second_passing(params), dims_v);
+                let query = if S::HAS_SECOND { passing as u32 } else { row };
+                let term = |array| {
+                    let address = sequence.row_address(attention, array, query_head);
+                    F32::load(address + query as u64 * F32_BYTES as u64)
+                };
+                let product = first.dot::<E>(&a, lane);
+                let distance = row as i32 + extent.diagonal - passing;
+                let transform = ScoreTransform::new(&attention.score, batch, query_head, 0.0);
+                let (score, slope) = score(&transform, product, distance);
+                let p = exp2(score - term(params.terms.lse_log2));
+                let dp = second.dot::<E>(&b, lane);
+                let ds = p * slope * (dp - term(params.terms.delta));
+                for i in 0..LANE_DIMS {
+                    sum_first[i] = fma(ds, a.load::<E>(lane, i), sum_first[i]);
+                    sum_second[i] = fma(p, b.load::<E>(lane, i), sum_second[i]);
+                }
+                passing += 1;
+            }
+            passing_head += 1;
+        }
+        let scale = attention.score.softmax_scale;
+        let gradient = if S::HAS_SECOND {
+            &params.dk
+        } else {
+            &params.dq
+        };
+        if gradients.first {
+            kept(gradient, dims).store::<E>(lane, &sum_first, scale);
+        }
+        if S::HAS_SECOND && gradients.second {
+            kept(&params.dv, dims_v).store::<E>(lane, &sum_second, 1.0);
+        }
+    }
+}
+
+/// The score in bits, `distance` keys from the diagonal, and its derivative by the scaled product.
+#[inline(always)]
+fn score(transform: &ScoreTransform, product: f32, distance: i32) -> (f32, f32) {
+    let mut score = [[product]];
+    let mut slope = 1.0;
+    if !transform.is_plain {
+        transform.apply_with_slope(&mut score, |_| distance, |_| 0, |_, _, of| slope = of);
+    }
+    (score[0][0] * transform.scale_log2, slope)
+}
