@@ -253,7 +253,7 @@ impl BackwardLaunches {
         let keys = TileGrid::new(batch, heads_kv, attention.seq_kv, kernels.keys.block_m);
         let queries = TileGrid::new(batch, heads_q, attention.seq_q, kernels.queries.block_m);
         let whole = Chunk {
-            first_unit: 0,
+            ds: DsChunk::zeroed(),
             keys_grid: keys.grid(),
             queries_grid: queries.grid(),
         };
@@ -279,7 +279,7 @@ fn rows(problem: &Problem) -> usize {
 /// ```text
 /// 0    what other launches find as they left it ([`TileListWorkspace`])
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row
-/// ..   sums of dq, or a chunk of dS
+/// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
@@ -290,6 +290,8 @@ pub(crate) struct WorkspaceLayout {
     dq_sums_bytes: u64,
     /// 0 where no dS is stored.
     ds_bytes: u64,
+    /// 0 where heads of k and v are computed whole.
+    ds_sums_bytes: u64,
 }
 
 /// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
@@ -303,6 +305,7 @@ const _: () = {
 impl WorkspaceLayout {
     fn new(problem: &Problem, kernels: &BackwardKernels) -> Self {
         let bytes = rows(problem) as u64 * size_of::<f32>() as u64;
+        let (ds_bytes, ds_sums_bytes) = kernels.ds.map_or((0, 0), |ds| ds.bytes());
         Self {
             array_bytes: bytes.next_multiple_of(WORKSPACE_ALIGN_BYTES),
             has_largest_d_o: problem.q().dtype == DType::F16,
@@ -310,7 +313,8 @@ impl WorkspaceLayout {
                 true => dq_sums_bytes(problem),
                 false => 0,
             },
-            ds_bytes: kernels.ds.map_or(0, |ds| ds.bytes()),
+            ds_bytes,
+            ds_sums_bytes,
         }
     }
 
@@ -321,7 +325,7 @@ impl WorkspaceLayout {
     }
 
     fn bytes(&self) -> usize {
-        (self.arrays_end() + self.dq_sums_bytes + self.ds_bytes) as usize
+        (self.arrays_end() + self.dq_sums_bytes + self.ds_bytes + self.ds_sums_bytes) as usize
     }
 
     /// The arrays of a workspace at `address`.
@@ -345,6 +349,12 @@ impl WorkspaceLayout {
     fn ds(&self, address: u64) -> Option<DeviceAddress> {
         let ds = DeviceAddress::new(address + self.arrays_end());
         ds.filter(|_| self.ds_bytes > 0)
+    }
+
+    /// Sums of dk and dv in a workspace at `address`, if they wait there.
+    fn ds_sums(&self, address: u64) -> Option<DeviceAddress> {
+        let sums = DeviceAddress::new(address + self.arrays_end() + self.ds_bytes);
+        sums.filter(|_| self.ds_sums_bytes > 0)
     }
 }
 
@@ -395,5 +405,6 @@ pub(crate) fn bind_backward(
     params.terms = layout.terms(workspace);
     params.dq_sums = layout.dq_sums(workspace);
     params.ds.tiles = layout.ds(workspace);
+    params.ds.sums = layout.ds_sums(workspace);
     params
 }

@@ -168,7 +168,7 @@ impl Plan {
         self.add_unless_empty(kernels.delta, launches.delta_grid, delta);
         for chunk in &launches.chunks {
             let mut params = launches.params;
-            params.ds.first_unit = chunk.first_unit;
+            params.ds = chunk.ds;
             for (kernel, grid) in [
                 (kernels.keys, chunk.keys_grid),
                 (kernels.queries, chunk.queries_grid),

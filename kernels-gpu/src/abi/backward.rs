@@ -63,12 +63,21 @@ pub struct BackwardParams {
 }
 
 /// A part of dS in a workspace, laid out by [`DsTiles`](crate::tile::ds_tiles::DsTiles): that of some units, heads of k and v
-/// of a batch entry, which one launch computes and the next one multiplies with K.
+/// of a batch entry, which one launch computes and the next one multiplies with K; or, where a unit's is too large, of some
+/// query heads or blocks of queries of one unit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct DsChunk {
     /// Device address of the first unit's dS. `None` where no kernel stores dS.
     pub tiles: Option<DeviceAddress>,
+    /// Device address of what the sums of dk and dv have come to, in f32, where a unit is computed in parts.
+    pub sums: Option<DeviceAddress>,
     /// Number of the first unit, `batch entry · heads_kv + head`. The grid says how many there are.
     pub first_unit: u64,
+    /// Query heads, of each unit's group.
+    pub first_head: u32,
+    pub end_head: u32,
+    /// Blocks of queries, of each head.
+    pub first_q_block: u32,
+    pub end_q_block: u32,
 }

@@ -52,8 +52,9 @@ mod tests {
         assert_eq!(offset_of!(BackwardParams, terms), 376);
         assert_eq!(offset_of!(BackwardParams, dq_sums), 400);
         assert_eq!(offset_of!(BackwardParams, ds), 408);
-        assert_eq!(offset_of!(DsChunk, first_unit), 8);
-        assert_eq!(size_of::<BackwardParams>(), 424);
+        assert_eq!(offset_of!(DsChunk, first_unit), 16);
+        assert_eq!(offset_of!(DsChunk, end_q_block), 36);
+        assert_eq!(size_of::<BackwardParams>(), 448);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

@@ -182,6 +182,42 @@ const MUTANTS: &[Mutant] = &[
         original: "(f32::INFINITY, 0.0)",
         broken: "(0.0, 0.0)",
     },
+    Mutant {
+        name: "backward on Hopper: keys beyond a sequence have a dS, which is multiplied with what lies there",
+        file: "kernels-gpu/src/wgmma/backward/pairs.rs",
+        original: "self.takes_missing && row >= kept as i32",
+        broken: "false",
+    },
+    Mutant {
+        name: "backward of wide heads: P is taken before it is there",
+        file: "kernels-gpu/src/wgmma/backward/split/differences.rs",
+        original: "        self.shared.p(&K::SPLIT, self.q).consumer_wait();\n",
+        broken: "",
+    },
+    Mutant {
+        name: "backward of wide heads: dO is overwritten while dV reads it",
+        file: "kernels-gpu/src/wgmma/backward/split/probabilities.rs",
+        original: "self.sum.wait::<1>();",
+        broken: "self.sum.wait::<2>();",
+    },
+    Mutant {
+        name: "backward of wide heads: dS that nobody wrote is multiplied",
+        file: "kernels-gpu/src/wgmma/backward/split/queries.rs",
+        original: "if self.sees(warpgroup, begin / config.blocks.block_n) {",
+        broken: "if true {",
+    },
+    Mutant {
+        name: "backward of wide heads: a part forgets the sums of the one before",
+        file: "kernels-gpu/src/wgmma/backward/split/sums.rs",
+        original: "chunk.first_head > 0 || chunk.first_q_block > 0",
+        broken: "chunk.first_head > 0",
+    },
+    Mutant {
+        name: "backward of wide heads: dq's rows lie in the order of dS's places",
+        file: "kernels-gpu/src/wgmma/backward/split/queries.rs",
+        original: "ds_tile::query(place)",
+        broken: "place",
+    },
 ];
 
 /// Tests that mutants of the forward pass, and those of the backward pass, must fail.

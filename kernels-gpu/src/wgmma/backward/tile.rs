@@ -72,6 +72,18 @@ impl<'a, S: Side> Tile<'a, S> {
         shared::store4_bits(self.smem + 3 * ROW_BYTES, passing);
     }
 
+    /// Lets no more than some of the blocks and of the heads pass that [`write`](Self::write) found.
+    ///
+    /// # Safety
+    /// As [`Tile::write`], after it and by the same thread.
+    #[inline(always)]
+    pub unsafe fn restrict(&self, blocks: (u32, u32), heads: (u32, u32)) {
+        let [begin, end, head, _] = self.row(3);
+        let (begin, end) = (begin.max(blocks.0), end.min(blocks.1));
+        let passing = [begin, end, head + heads.0, head + heads.1];
+        shared::store4_bits(self.smem + 3 * ROW_BYTES, passing);
+    }
+
     #[inline(always)]
     unsafe fn row(&self, row: u32) -> [u32; 4] {
         shared::load4_bits(black_box(self.smem) + row * ROW_BYTES)

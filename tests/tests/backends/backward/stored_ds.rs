@@ -122,12 +122,36 @@ fn chunks<B: Backend>(backend: &mut B) {
     }
 }
 
+/// Nor do the bits change where one head's dS does not fit, and is computed in parts: heads of its group, or some of their
+/// queries.
+fn parts<B: Backend>(backend: &mut B) {
+    let packed = Lengths::Varlen(vec![(300, 110), (5, 70), (129, 130)]);
+    for (lengths, mask) in [
+        (Lengths::one(330, 130), Mask::Causal),
+        (Lengths::one(260, 100), WINDOW),
+        (packed, Mask::None),
+    ] {
+        let spec = CaseSpec {
+            group: 2,
+            ..spec(lengths, mask)
+        };
+        let whole = run(backend, &spec, None);
+        let (_, _, seq_kv) = spec.lengths.axes();
+        let row_bytes = seq_kv.div_ceil(64) * TILE_BYTES;
+        for rows in [6, 4, 2] {
+            let in_parts = run(backend, &spec, Some(rows * row_bytes));
+            assert_eq!(in_parts, whole, "{rows} blocks of queries a part");
+        }
+    }
+}
+
 fn all<B: Backend>(backend: &mut B) {
     shapes(backend);
     widths(backend);
     packed(backend);
     not_finite(backend);
     chunks(backend);
+    parts(backend);
 }
 
 #[test]
@@ -152,7 +176,7 @@ fn cuda() {
     }
 }
 
-/// Where dS of one head does not fit, kernels that compute scores twice run; deterministic or not makes no difference.
+/// Where dS of a tile of dq does not fit, kernels that compute scores twice run; deterministic or not makes no difference.
 #[test]
 fn the_limit_decides() {
     let unit_bytes = 2 * 2 * TILE_BYTES;

@@ -20,12 +20,12 @@ const SEQ_KV: usize = 150;
 /// More than there are, some, one, none.
 const USED: [i32; BATCH] = [200, 67, 1, 0];
 
-fn shape(heads: usize, seq: usize) -> Shape {
+fn shape(heads: usize, seq: usize, dim: usize) -> Shape {
     Shape {
         batch: BATCH,
         heads,
         seq,
-        dim: 40,
+        dim,
     }
 }
 
@@ -43,9 +43,12 @@ fn unused_keys_have_no_gradient<B: Backend>(backend: &mut B) {
         for deterministic in [false, true] {
             // Without a mask, nothing but the lengths hides them.
             for mask in [Mask::Causal, Mask::None] {
-                of_dtype(backend, dtype, deterministic, mask);
+                of_dtype(backend, dtype, deterministic, mask, 40);
             }
         }
+    }
+    for mask in [Mask::Causal, Mask::None] {
+        of_dtype(backend, DType::Bf16, true, mask, 136);
     }
 }
 
@@ -62,8 +65,15 @@ fn with_unused(mut tensor: HostTensor) -> HostTensor {
     tensor
 }
 
-fn of_dtype<B: Backend>(backend: &mut B, dtype: DType, deterministic: bool, mask: Mask) {
-    let tensor = |heads, seq, seed| normal(dtype, shape(heads, seq), Layout::Bshd, seed).unwrap();
+fn of_dtype<B: Backend>(
+    backend: &mut B,
+    dtype: DType,
+    deterministic: bool,
+    mask: Mask,
+    dim: usize,
+) {
+    let tensor =
+        |heads, seq, seed| normal(dtype, shape(heads, seq, dim), Layout::Bshd, seed).unwrap();
     let (q, d_o) = (tensor(4, SEQ_Q, 1), tensor(4, SEQ_Q, 2));
     let [k, v] = [3, 4].map(|seed| with_unused(tensor(2, SEQ_KV, seed)));
     let options = ForwardOptions::new()
@@ -82,7 +92,7 @@ fn of_dtype<B: Backend>(backend: &mut B, dtype: DType, deterministic: bool, mask
         DType::F32,
         Shape {
             dim: 1,
-            ..shape(4, SEQ_Q)
+            ..shape(4, SEQ_Q, dim)
         },
         Layout::Bhsd,
     );
@@ -139,7 +149,7 @@ fn of_dtype<B: Backend>(backend: &mut B, dtype: DType, deterministic: bool, mask
     for (batch, &used) in USED.iter().enumerate() {
         for key in (used as usize).min(SEQ_KV)..SEQ_KV {
             for tensor in [&dk, &dv] {
-                let is_zero = |head| (0..40).all(|dim| tensor.get(batch, head, key, dim) == 0.0);
+                let is_zero = |head| (0..dim).all(|dim| tensor.get(batch, head, key, dim) == 0.0);
                 assert!((0..2).all(is_zero), "batch {batch}, key {key}");
             }
         }

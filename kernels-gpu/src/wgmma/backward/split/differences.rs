@@ -8,7 +8,7 @@ use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 use cuda_std::{global, mbarrier};
 
-use super::super::gradient::{Gradient, contiguous_rows};
+use super::super::gradient::Gradient;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Shared, Step, p_vec16};
@@ -30,7 +30,7 @@ struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS:
     shared: &'a Shared,
     smem: u32,
     lanes: Lanes,
-    /// Address of the dS of the tile's keys and block 0 of the queries of head 0, which is another unit's.
+    /// What is added to a block's [`row_offset`](crate::tile::ds_tiles::DsTiles::row_offset) for the address of its dS.
     ds: u64,
     /// Of Q; the stages of dO and P take the same turns.
     q: PipelineState,
@@ -55,7 +55,18 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     [f32; SUM_REGS]: InFlight,
 {
     let lanes = Lanes::new();
-    let mut sum = [0.0; SUM_REGS];
+    let attention = &tile.params.attention;
+    let gradient = Gradient {
+        tile,
+        tensor: &tile.params.dk,
+        dims: attention.head_dim,
+        scale: attention.score.softmax_scale / P_SCALE,
+        which: Gradients {
+            first: true,
+            second: false,
+        },
+    };
+    let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {
         let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
             tile,
@@ -71,33 +82,26 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
         consumer.all_steps();
         sum = consumer.sum;
     }
-    let attention = &tile.params.attention;
-    let gradient = Gradient {
-        tile,
-        tensor: &tile.params.dk,
-        dims: attention.head_dim,
-        scale: attention.score.softmax_scale / P_SCALE,
-        which: Gradients {
-            first: true,
-            second: false,
-        },
-    };
-    gradient.store::<K::Element, SUM_REGS>(&sum, lanes, contiguous_rows);
+    gradient.end::<K::Element, SUM_REGS>(&sum, lanes);
 }
 
-/// Address of the dS that the tile's keys would have with block 0 of the queries of head 0, counted from those of the tile's
-/// own heads, which belong to the chunk's unit number `unit`.
+/// What to add to `row_offset` of a query head and a block of queries for the address of the dS that the tile's keys have with
+/// them; the heads that pass belong to the chunk's unit number `unit`.
 ///
 /// # Safety
 /// As [`consume`].
 #[inline(always)]
 unsafe fn ds_of_keys(tile: &Tile<KeepKeys>, unit: u64) -> u64 {
     let params = tile.params;
-    let tiles = ds_tiles(&params.attention);
-    let own = tiles.offset(unit, 0, 0, tile.begin() / ds_tile::ROWS);
-    let (first_head, _) = KeepKeys::passing_heads(&params.attention, tile.head());
-    let chunk = params.ds.tiles.map_or(0, |tiles| tiles.get());
-    (chunk + own).wrapping_sub(tiles.offset(0, first_head, 0, 0))
+    let (tiles, chunk) = (ds_tiles(params), &params.ds);
+    let q_block = chunk.first_q_block;
+    let own = tiles.offset(unit, 0, q_block, tile.begin() / ds_tile::ROWS);
+    let (group_head, _) = KeepKeys::passing_heads(&params.attention, tile.head());
+    let first_head = group_head + chunk.first_head;
+    let start = chunk.tiles.map_or(0, |tiles| tiles.get());
+    start
+        .wrapping_add(own)
+        .wrapping_sub(tiles.row_offset(first_head as u64, q_block))
 }
 
 impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
@@ -236,7 +240,7 @@ where
     /// As [`consume`].
     #[inline(always)]
     unsafe fn store(&self, ds_frag: &[u32; P_REGS], step: Step) {
-        let offset = ds_tiles(&self.tile.params.attention).offset(0, step.head, step.block, 0);
+        let offset = ds_tiles(self.tile.params).row_offset(step.head as u64, step.block);
         let tile = self.ds.wrapping_add(offset);
         let lanes = self.lanes.reload();
         for h in 0..2 {

@@ -25,18 +25,20 @@
 //! | `probabilities.rs` | the P warpgroup |
 //! | `differences.rs` | the dS warpgroup |
 //! | `shared.rs` | what both have: barriers, P's place, the order of blocks |
+//! | `sums.rs` | the sums of dk and dv between the parts of a unit |
 //! | `queries.rs` | the second kernel |
 
 mod differences;
 mod probabilities;
 mod queries;
 mod shared;
+mod sums;
 
 pub use queries::{SplitQueriesKernel, queries};
 
 use cuda_std::shared::dynamic_base;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::warp::sync_warp;
+use cuda_std::warp::{WARP_SIZE, sync_warp};
 use cuda_std::wgmma::InFlight;
 use cuda_std::{tma, warpgroup};
 
@@ -44,7 +46,7 @@ use self::shared::Shared;
 use super::producer;
 use super::tile::Tile;
 use super::traits::BackwardKernel;
-use crate::abi::{AttentionParams, BackwardParams};
+use crate::abi::BackwardParams;
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::layout::ds_tile;
@@ -64,10 +66,16 @@ pub trait SplitKeysKernel<const S_REGS: usize, const P_REGS: usize, const SUM_RE
     const SPLIT: SplitKeysConfig;
 }
 
-/// The extents of dS.
+/// The extents of the chunk's dS.
 #[inline(always)]
-fn ds_tiles(params: &AttentionParams) -> DsTiles {
-    DsTiles::new(params, ds_tile::ROWS, ds_tile::ROWS, HALF_BYTES)
+fn ds_tiles(params: &BackwardParams) -> DsTiles {
+    ds_tiles_of_unit(params).of_part(&params.ds)
+}
+
+/// The extents of a whole unit's.
+#[inline(always)]
+fn ds_tiles_of_unit(params: &BackwardParams) -> DsTiles {
+    DsTiles::new(&params.attention, ds_tile::ROWS, ds_tile::ROWS, HALF_BYTES)
 }
 
 /// The kernel of dk and dv.
@@ -95,14 +103,19 @@ pub unsafe fn keys<
     let shared = Shared::new(config, smem);
     let tile = Tile::<KeepKeys>::at(params, smem + config.blocks.tile_offset());
     let tiles_of_unit = params.attention.seq_kv.div_ceil(config.blocks.block_m());
-    if thread_idx_x() == 0 {
+    // Two warps, so that one's work hides the other's.
+    if thread_idx_x() == WARP_SIZE {
         tma::prefetch(K::address::<{ parameter::K }>());
         tma::prefetch(K::address::<{ parameter::V }>());
         tma::prefetch(K::address::<{ parameter::Q }>());
         tma::prefetch(K::address::<{ parameter::D_O }>());
         shared.init(config);
+    } else if thread_idx_x() == 0 {
         let first = params.ds.first_unit * tiles_of_unit as u64;
         tile.write(first + block_idx_x() as u64, &config.blocks);
+        let chunk = &params.ds;
+        let blocks = (chunk.first_q_block, chunk.end_q_block);
+        tile.restrict(blocks, (chunk.first_head, chunk.end_head));
     }
     sync_threads();
     // Tiles beyond a sequence's rows: the whole block leaves.

@@ -6,7 +6,7 @@ use cuda_std::shared::store4_bits;
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 
-use super::super::gradient::{Gradient, contiguous_rows};
+use super::super::gradient::Gradient;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Shared, Step, p_vec16};
@@ -47,7 +47,18 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     [f32; SUM_REGS]: InFlight,
 {
     let lanes = Lanes::new();
-    let mut sum = [0.0; SUM_REGS];
+    let attention = &tile.params.attention;
+    let gradient = Gradient {
+        tile,
+        tensor: &tile.params.dv,
+        dims: attention.head_dim_v,
+        scale: 1.0,
+        which: Gradients {
+            first: false,
+            second: true,
+        },
+    };
+    let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {
         let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
             tile,
@@ -62,18 +73,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
         consumer.all_steps();
         sum = consumer.sum;
     }
-    let attention = &tile.params.attention;
-    let gradient = Gradient {
-        tile,
-        tensor: &tile.params.dv,
-        dims: attention.head_dim_v,
-        scale: 1.0,
-        which: Gradients {
-            first: false,
-            second: true,
-        },
-    };
-    gradient.store::<K::Element, SUM_REGS>(&sum, lanes, contiguous_rows);
+    gradient.end::<K::Element, SUM_REGS>(&sum, lanes);
 }
 
 impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>

@@ -11,7 +11,7 @@ use cuda_std::{mbarrier, tma, warpgroup};
 
 use super::super::gradient::Gradient;
 use super::super::tile::Tile;
-use super::{P_SCALE, ds_tiles};
+use super::{P_SCALE, ds_tiles, ds_tiles_of_unit};
 use crate::abi::BackwardParams;
 use crate::backward::careful::Gradients;
 use crate::backward::side::KeepQueries;
@@ -20,7 +20,7 @@ use crate::config::wgmma_backward_split::SplitQueriesConfig;
 use crate::layout::ds_tile;
 use crate::tile::black_box;
 use crate::tile::element::Element;
-use crate::tile::grid::divide;
+use crate::tile::grid::{BlockCoord, TileGrid, divide};
 use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::traits::TensorMapParams;
 use crate::wgmma::pipeline::PipelineState;
@@ -59,21 +59,25 @@ pub unsafe fn queries<
 {
     let config = &K::SPLIT;
     let smem = dynamic_base();
-    let attention = &params.attention;
     let tile = Tile::<KeepQueries>::at(params, smem + config.tile_offset());
-    let tiles_of_head = attention.seq_q.div_ceil(config.blocks.block_m());
+    let blocks_of_tile = config.blocks.block_m() / ds_tile::ROWS;
+    let tiles_of_head = ds_tiles(params).q_blocks.div_ceil(blocks_of_tile) as u64;
+    let (head, of_head) = divide(block_idx_x() as u64, tiles_of_head);
     let block = Block {
         tile: &tile,
         config,
         smem,
-        head: divide(block_idx_x() as u64, tiles_of_head as u64).0 as u32,
+        head: head as u32,
     };
-    if thread_idx_x() == 0 {
+    // Two warps, so that one's work hides the other's.
+    if thread_idx_x() == WARP_SIZE {
         tma::prefetch(K::address::<{ parameter::K }>());
         block.init_barriers();
-        let first_head = params.ds.first_unit * ds_tiles(attention).group as u64;
-        let first = first_head * tiles_of_head as u64;
-        tile.write(first + block_idx_x() as u64, &config.blocks);
+    } else if thread_idx_x() == 0 {
+        // The last rows first, as under a causal mask they are the longest.
+        let m_block = params.ds.first_q_block / blocks_of_tile;
+        let m_block = m_block + (tiles_of_head - 1 - of_head) as u32;
+        tile.write(block.number(params, m_block), &config.blocks);
     }
     sync_threads();
     // Tiles beyond a sequence's rows: the whole block leaves.
@@ -95,6 +99,24 @@ pub unsafe fn queries<
 }
 
 impl Block<'_> {
+    /// The number of the tile, among those of all heads: it has block `m_block` of its head.
+    #[inline(always)]
+    fn number(&self, params: &BackwardParams, m_block: u32) -> u64 {
+        let attention = &params.attention;
+        let chunk = &params.ds;
+        let (unit, of_part) = divide(self.head as u64, ds_tiles(params).group as u64);
+        let of_group = chunk.first_head as u64 + of_part;
+        let group = ds_tiles_of_unit(params).group as u64;
+        let head = (chunk.first_unit + unit) * group + of_group;
+        let tiles = TileGrid::new(1, 1, attention.seq_q, self.config.blocks.block_m());
+        let of_head = tiles.index(BlockCoord {
+            m_block,
+            head: 0,
+            batch: 0,
+        });
+        head * tiles.count + of_head
+    }
+
     #[inline(always)]
     fn barriers(&self) -> (u32, u32) {
         let full = self.smem + self.config.barriers_offset();
@@ -173,7 +195,7 @@ impl Block<'_> {
     unsafe fn ds(&self, warpgroup: u32, block: u32) -> u64 {
         let params = self.tile.params;
         let q_block = self.tile.begin() / ds_tile::ROWS + warpgroup;
-        let offset = ds_tiles(&params.attention).offset(0, self.head, q_block, block);
+        let offset = ds_tiles(params).offset(0, self.head, q_block, block);
         params.ds.tiles.map_or(0, |tiles| tiles.get()) + offset
     }
 
