@@ -1,11 +1,13 @@
 //! The launches of a backward pass: lse in bits and delta of every row, then dk and dv, then dq.
 //!
 //! Where a family has a kernel that adds up dq while it computes dk and dv, that one is taken, and dq is rounded in the end;
-//! unless results are to repeat bit for bit, or the sums of dq need more workspace than is allowed.
+//! unless results are to repeat bit for bit, or the sums of dq need more workspace than is allowed. Where it has a pair of
+//! kernels of which one stores dS for the other, those are taken, for as many heads at a time as the workspace holds
+//! (`ds_chunks`).
 
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
-    AttentionParams, BackwardParams, DeltaParams, DeviceAddress, LengthsParams, RowTerms,
+    AttentionParams, BackwardParams, DeltaParams, DeviceAddress, DsChunk, LengthsParams, RowTerms,
 };
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
@@ -15,6 +17,7 @@ use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::Workspace as TileListWorkspace;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
+use super::ds_chunks::{Chunk, DsChunks, queries_operation};
 use super::hopper::words;
 use super::params::{Arrays, attention_params, bind_attention, tensor_arg};
 use super::select::instance_unfit;
@@ -30,6 +33,8 @@ pub(super) struct BackwardKernels {
     pub queries: &'static Instance,
     /// Tensor maps of Hopper's kernels.
     pub maps: Option<BackwardMaps>,
+    /// The parts in which dS is stored, if it is.
+    ds: Option<DsChunks>,
 }
 
 impl BackwardKernels {
@@ -42,8 +47,23 @@ impl BackwardKernels {
 /// Whether dq may be added up while dk and dv are computed.
 fn may_fuse(problem: &Problem) -> bool {
     let backward = problem.as_backward().expect("a backward pass");
-    let limit = backward.workspace_limit_bytes as u64;
-    !backward.deterministic && dq_sums_bytes(problem) <= limit
+    !backward.deterministic && dq_sums_bytes(problem) <= workspace_limit_bytes(problem)
+}
+
+/// What sums of dq, or dS, may take of the workspace.
+fn workspace_limit_bytes(problem: &Problem) -> u64 {
+    let backward = problem.as_backward().expect("a backward pass");
+    backward.workspace_limit_bytes as u64
+}
+
+/// The kernels of dk and dv that may run, those first that save the most: all scores are computed once by the first two,
+/// and twice by the third.
+fn keys_operations(problem: &Problem) -> &'static [Operation] {
+    use Operation::{BackwardFused, BackwardKeys, BackwardSplitKeys};
+    match may_fuse(problem) {
+        true => &[BackwardFused, BackwardSplitKeys, BackwardKeys],
+        false => &[BackwardSplitKeys, BackwardKeys],
+    }
 }
 
 /// The parameters that every kernel of the pass shares, without addresses.
@@ -71,56 +91,73 @@ fn dq_sums_bytes(problem: &Problem) -> u64 {
 }
 
 impl BackwardKernels {
-    /// Those of `family` that waste least on `problem`: the smallest padded head_dim that fits, and of two for the same
-    /// the first in the table that can run.
+    /// Those of `family` that waste least on `problem`: the smallest padded head_dim that fits, of those for the same the
+    /// operation that saves most, and of two for that the first in the table that can run.
     ///
     /// # Errors
     /// Why there are none.
     pub fn find(family: Family, problem: &Problem, gpu: &GpuCapabilities) -> Result<Self, String> {
         let dtype = problem.q().dtype;
         let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
-        let of_operation = |operation| {
-            let of_dtype = BACKWARD.iter().filter(move |row| row.dtype == dtype);
-            of_dtype.filter(move |row| row.operation == operation)
-        };
-        let of_family = |operation| of_operation(operation).filter(|row| row.family == family);
-        if of_family(Operation::BackwardKeys).next().is_none() {
+        let operations = keys_operations(problem);
+        let order = |row: &Instance| operations.iter().position(|is| *is == row.operation);
+        let of_family = |row: &&Instance| (row.family, row.dtype) == (family, dtype);
+        let mut candidates: Vec<_> = BACKWARD.iter().filter(of_family).collect();
+        candidates.retain(|row| order(row).is_some());
+        if candidates.is_empty() {
             return Err(format!("it has no {} backward kernel", dtype.name()));
         }
-        let is_fused = may_fuse(problem) && of_family(Operation::BackwardFused).next().is_some();
-        let operation = match is_fused {
-            true => Operation::BackwardFused,
-            false => Operation::BackwardKeys,
-        };
-        let wide_enough = of_family(operation).filter(|row| row.head_dim as usize >= head_dim);
-        let mut candidates: Vec<_> = wide_enough.collect();
-        candidates.sort_by_key(|row| row.head_dim);
+        candidates.retain(|row| row.head_dim as usize >= head_dim);
+        candidates.sort_by_key(|row| (row.head_dim, order(row)));
         let mut refusal = None;
         for keys in candidates {
-            match instance_unfit(keys, gpu).map_or_else(|| maps(keys, problem), Err) {
-                Ok(maps) => {
-                    let like_it = |row: &&Instance| {
-                        (row.family, row.head_dim, row.shared_bytes)
-                            == (family, keys.head_dim, keys.shared_bytes)
-                    };
-                    let queries = match is_fused {
-                        true => of_operation(Operation::BackwardRound).next(),
-                        false => of_operation(Operation::BackwardQueries).find(like_it),
-                    };
-                    let delta = of_operation(Operation::BackwardDelta).next();
-                    return Ok(Self {
-                        delta: delta.expect("every dtype has one"),
-                        keys,
-                        queries: queries.expect("kernels of one tile shape come together"),
-                        maps,
-                    });
-                }
+            match Self::of(keys, problem, gpu) {
+                Ok(kernels) => return Ok(kernels),
                 Err(reason) => {
                     refusal.get_or_insert(reason);
                 }
             }
         }
         Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
+    }
+
+    /// `keys`, and those that come with it.
+    ///
+    /// # Errors
+    /// Why one of them cannot run `problem`.
+    fn of(
+        keys: &'static Instance,
+        problem: &Problem,
+        gpu: &GpuCapabilities,
+    ) -> Result<Self, String> {
+        let operation = queries_operation(keys);
+        let of_operation = |operation| {
+            let of_dtype = BACKWARD.iter().filter(|row| row.dtype == keys.dtype);
+            of_dtype.filter(move |row| row.operation == operation)
+        };
+        // The one that rounds dq is of no head_dim.
+        let tile = |row: &'static Instance| row.name.split_once(row.operation.name());
+        let like_it = |row: &&'static Instance| {
+            operation == Operation::BackwardRound || tile(row) == tile(keys)
+        };
+        let queries = of_operation(operation).find(like_it);
+        let queries = queries.expect("kernels of one tile shape come together");
+        let delta = of_operation(Operation::BackwardDelta).next();
+        for kernel in [keys, queries] {
+            instance_unfit(kernel, gpu).map_or(Ok(()), Err)?;
+        }
+        let is_split = operation == Operation::BackwardSplitQueries;
+        let ds = is_split.then(|| {
+            let limit = workspace_limit_bytes(problem);
+            DsChunks::new(&backward_attention(problem), keys, queries, limit)
+        });
+        Ok(Self {
+            delta: delta.expect("every dtype has one"),
+            keys,
+            queries,
+            maps: maps(keys, problem)?,
+            ds: ds.transpose()?,
+        })
     }
 }
 
@@ -165,6 +202,7 @@ fn backward_params(problem: &Problem) -> BackwardParams {
         dv: tensor_arg(&specs.dv),
         terms: RowTerms::zeroed(),
         dq_sums: None,
+        ds: DsChunk::zeroed(),
     }
 }
 
@@ -184,8 +222,8 @@ pub(super) struct BackwardLaunches {
     pub delta: DeltaParams,
     pub delta_grid: u32,
     pub params: BackwardParams,
-    pub keys_grid: u32,
-    pub queries_grid: u32,
+    /// The launches of the other two kernels, in turn.
+    pub chunks: Vec<Chunk>,
     pub layout: WorkspaceLayout,
     pub workspace_bytes: usize,
 }
@@ -214,12 +252,16 @@ impl BackwardLaunches {
         let (batch, heads_q, heads_kv) = (attention.batch, attention.heads_q, attention.heads_kv);
         let keys = TileGrid::new(batch, heads_kv, attention.seq_kv, kernels.keys.block_m);
         let queries = TileGrid::new(batch, heads_q, attention.seq_q, kernels.queries.block_m);
+        let whole = Chunk {
+            first_unit: 0,
+            keys_grid: keys.grid(),
+            queries_grid: queries.grid(),
+        };
         Self {
             delta,
             delta_grid: warp_per_row::grid(rows(problem) as u64),
             params: backward_params(problem),
-            keys_grid: keys.grid(),
-            queries_grid: queries.grid(),
+            chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
             workspace_bytes: layout.bytes(),
             layout,
         }
@@ -237,7 +279,7 @@ fn rows(problem: &Problem) -> usize {
 /// ```text
 /// 0    what other launches find as they left it ([`TileListWorkspace`])
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row
-/// ..   sums of dq
+/// ..   sums of dq, or a chunk of dS
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
@@ -246,6 +288,8 @@ pub(crate) struct WorkspaceLayout {
     has_largest_d_o: bool,
     /// 0 without sums.
     dq_sums_bytes: u64,
+    /// 0 where no dS is stored.
+    ds_bytes: u64,
 }
 
 /// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
@@ -266,16 +310,18 @@ impl WorkspaceLayout {
                 true => dq_sums_bytes(problem),
                 false => 0,
             },
+            ds_bytes: kernels.ds.map_or(0, |ds| ds.bytes()),
         }
     }
 
-    fn dq_sums_offset(&self) -> u64 {
+    /// Where the arrays end, and sums of dq or dS begin.
+    fn arrays_end(&self) -> u64 {
         let arrays = if self.has_largest_d_o { 3 } else { 2 };
         RESERVED_BYTES + arrays * self.array_bytes
     }
 
     fn bytes(&self) -> usize {
-        (self.dq_sums_offset() + self.dq_sums_bytes) as usize
+        (self.arrays_end() + self.dq_sums_bytes + self.ds_bytes) as usize
     }
 
     /// The arrays of a workspace at `address`.
@@ -291,8 +337,14 @@ impl WorkspaceLayout {
 
     /// The sums of dq in a workspace at `address`, if there are any.
     fn dq_sums(&self, address: u64) -> Option<DeviceAddress> {
-        let sums = DeviceAddress::new(address + self.dq_sums_offset());
+        let sums = DeviceAddress::new(address + self.arrays_end());
         sums.filter(|_| self.dq_sums_bytes > 0)
+    }
+
+    /// dS in a workspace at `address`, if it is stored.
+    fn ds(&self, address: u64) -> Option<DeviceAddress> {
+        let ds = DeviceAddress::new(address + self.arrays_end());
+        ds.filter(|_| self.ds_bytes > 0)
     }
 }
 
@@ -342,5 +394,6 @@ pub(crate) fn bind_backward(
     params.dv.address = dv;
     params.terms = layout.terms(workspace);
     params.dq_sums = layout.dq_sums(workspace);
+    params.ds.tiles = layout.ds(workspace);
     params
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
 //! | `backward` | the launches of a backward pass |
+//! | `ds_chunks` | a backward pass in parts, where dS lies in the workspace |
 //! | `hopper` | launch data of Hopper's kernels: packed GQA, tensor maps, the order of tiles |
 //! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
 //! | `operands` | the addresses, and checks of them |
@@ -14,6 +15,7 @@
 
 pub(crate) mod backward;
 mod capabilities;
+mod ds_chunks;
 mod hopper;
 mod operands;
 pub(crate) mod params;
@@ -162,22 +164,23 @@ impl Plan {
         let launches = BackwardLaunches::new(&self.problem, kernels);
         self.workspace_bytes = launches.workspace_bytes;
         let layout = launches.layout;
-        let params = match kernels.maps {
-            None => StepParams::Backward(launches.params, layout),
-            Some(maps) => StepParams::HopperBackward(launches.params, Box::new(maps), layout),
-        };
-        for (kernel, grid, params) in [
-            (
-                kernels.delta,
-                launches.delta_grid,
-                StepParams::Delta(launches.delta, layout),
-            ),
-            (kernels.keys, launches.keys_grid, params.clone()),
-            (kernels.queries, launches.queries_grid, params),
-        ] {
-            if grid > 0 {
-                self.add(kernel, grid, params);
-            }
+        let delta = StepParams::Delta(launches.delta, layout);
+        self.add_unless_empty(kernels.delta, launches.delta_grid, delta);
+        for chunk in &launches.chunks {
+            let mut params = launches.params;
+            params.ds.first_unit = chunk.first_unit;
+            let params = match kernels.maps {
+                None => StepParams::Backward(params, layout),
+                Some(maps) => StepParams::HopperBackward(params, Box::new(maps), layout),
+            };
+            self.add_unless_empty(kernels.keys, chunk.keys_grid, params.clone());
+            self.add_unless_empty(kernels.queries, chunk.queries_grid, params);
+        }
+    }
+
+    fn add_unless_empty(&mut self, kernel: &'static Instance, grid: u32, params: StepParams) {
+        if grid > 0 {
+            self.add(kernel, grid, params);
         }
     }
 

@@ -58,4 +58,17 @@ pub struct BackwardParams {
     /// Where kernels that keep keys add up dq in f32, laid out by [`DqSums`](crate::tile::dq_sums::DqSums). `None` where
     /// another kernel computes dq.
     pub dq_sums: Option<DeviceAddress>,
+    /// What kernels of the split pass leave of dS for each other.
+    pub ds: DsChunk,
+}
+
+/// A part of dS in a workspace, laid out by [`DsTiles`](crate::tile::ds_tiles::DsTiles): that of some units, heads of k and v
+/// of a batch entry, which one launch computes and the next one multiplies with K.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct DsChunk {
+    /// Device address of the first unit's dS. `None` where no kernel stores dS.
+    pub tiles: Option<DeviceAddress>,
+    /// Number of the first unit, `batch entry · heads_kv + head`. The grid says how many there are.
+    pub first_unit: u64,
 }

@@ -14,7 +14,7 @@ mod score;
 mod tensor;
 
 pub use attention::AttentionParams;
-pub use backward::{BackwardParams, DeltaParams, RowTerms};
+pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
@@ -51,7 +51,9 @@ mod tests {
         assert_eq!(offset_of!(BackwardParams, d_o), 216);
         assert_eq!(offset_of!(BackwardParams, terms), 376);
         assert_eq!(offset_of!(BackwardParams, dq_sums), 400);
-        assert_eq!(size_of::<BackwardParams>(), 408);
+        assert_eq!(offset_of!(BackwardParams, ds), 408);
+        assert_eq!(offset_of!(DsChunk, first_unit), 8);
+        assert_eq!(size_of::<BackwardParams>(), 424);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

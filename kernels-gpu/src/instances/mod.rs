@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`; `merge`; `tile_list`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`; `merge`; `tile_list`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -150,6 +150,10 @@ pub enum Operation {
     BackwardKeys,
     /// dq.
     BackwardQueries,
+    /// dk and dv, and dS to a workspace.
+    BackwardSplitKeys,
+    /// dq, of that dS.
+    BackwardSplitQueries,
     /// dk and dv, and dq added up in f32.
     BackwardFused,
     /// dq, of those sums.
@@ -170,6 +174,8 @@ impl Operation {
             Self::BackwardDelta => "bwd_delta",
             Self::BackwardKeys => "bwd_dkdv",
             Self::BackwardQueries => "bwd_dq",
+            Self::BackwardSplitKeys => "bwd_split_dkdv",
+            Self::BackwardSplitQueries => "bwd_split_dq",
             Self::BackwardFused => "bwd_fused",
             Self::BackwardRound => "bwd_round",
             Self::Merge => "merge",

@@ -3,6 +3,7 @@
 
 pub mod block_range;
 pub mod dq_sums;
+pub mod ds_tiles;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;
 pub mod grid;

@@ -18,6 +18,8 @@ pub fn matrix_instruction(instance: &Instance) -> Option<&'static str> {
         Operation::Forward
         | Operation::BackwardKeys
         | Operation::BackwardQueries
+        | Operation::BackwardSplitKeys
+        | Operation::BackwardSplitQueries
         | Operation::BackwardFused => {}
         _ => return None,
     }
