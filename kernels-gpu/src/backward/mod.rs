@@ -2,5 +2,6 @@
 
 pub mod careful;
 pub mod delta;
+pub mod exponent;
 pub mod round;
 pub mod side;

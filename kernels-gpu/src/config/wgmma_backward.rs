@@ -2,6 +2,7 @@
 
 use super::limits::SM90_SHARED_BYTES;
 use super::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS};
+use crate::layout::swizzle::VEC16_BYTES;
 use crate::units::F32_BYTES;
 
 /// Operands that a block keeps, and operands that pass: K and V, Q and dO, or the other way around.
@@ -91,8 +92,13 @@ impl WgmmaBackwardConfig {
         self.atom_columns() == self.consumers
     }
 
-    /// Bytes of a stage of the queries' terms.
+    /// Bytes of a stage of the queries' terms: two a query, and one of all.
     pub const fn terms_bytes(&self) -> u32 {
+        self.exponent_offset() + VEC16_BYTES
+    }
+
+    /// Offset in such a stage of the exponent by which dS is rounded, where it is.
+    pub const fn exponent_offset(&self) -> u32 {
         TERMS * self.block_n * F32_BYTES
     }
 

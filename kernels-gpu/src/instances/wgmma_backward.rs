@@ -98,4 +98,10 @@ instances! {
     fa_bwd_dkdv_wgmma_sm90a_bf16_hd128 = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss;
     fa_bwd_fused_wgmma_sm90a_bf16_hd128 = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss;
     fa_bwd_dq_wgmma_sm90a_bf16_hd128 = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs;
+    fa_bwd_dkdv_wgmma_sm90a_f16_hd64 = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs;
+    fa_bwd_fused_wgmma_sm90a_f16_hd64 = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs;
+    fa_bwd_dq_wgmma_sm90a_f16_hd64 = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, rs;
+    fa_bwd_dkdv_wgmma_sm90a_f16_hd128 = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss;
+    fa_bwd_fused_wgmma_sm90a_f16_hd128 = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss;
+    fa_bwd_dq_wgmma_sm90a_f16_hd128 = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs;
 }

@@ -6,13 +6,13 @@ use cuda_std::warp::WARP_SIZE;
 
 use super::MmaBackwardKernel;
 use super::dq::HeadSums;
-use super::exponent;
 use super::gemm::{add_product, product_of_columns, product_of_rows, store_tile};
 use super::non_finite::sanitize_kept;
 use super::pairs::Pairs;
 use super::passing::Passing;
 use super::sums::{Attempt, Sums};
 use super::tile::{Smem, Step, Tile};
+use crate::backward::exponent;
 use crate::config::mma_backward::{MmaBackwardConfig, WarpTile};
 use crate::layout::fragment::{TILE_K, TILE_N, a_row_vec16, k_row_vec16, v_row_vec16};
 use crate::mma::gemm::LaneAddress;
@@ -215,7 +215,8 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         if !self.tile.begins_head(self.now) {
             return;
         }
-        let exponent = exponent::of_head(self.tile, self.now);
+        let (sequence, head) = (self.tile.sequence(), self.tile.query_head(self.now.head));
+        let exponent = exponent::of_head(self.tile.params, &sequence, sequence.seq_q, head);
         let factor = pow2(sums.exponent - exponent);
         sums.exponent = exponent;
         for row in &mut sums.first {

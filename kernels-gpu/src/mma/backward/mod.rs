@@ -39,7 +39,6 @@
 mod block;
 mod dq;
 mod epilogue;
-mod exponent;
 mod gemm;
 mod non_finite;
 mod pairs;

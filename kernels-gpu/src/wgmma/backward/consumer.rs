@@ -1,7 +1,8 @@
 //! A consumer warpgroup: 64 kept rows and the sums of their gradients.
 
+use cuda_std::warp::uniform;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
-use cuda_std::{global, mbarrier};
+use cuda_std::{global, mbarrier, shared};
 
 use super::barriers::Barriers;
 use super::dq::Dq;
@@ -9,12 +10,13 @@ use super::epilogue::Epilogue;
 use super::pairs::{Pairs, Terms};
 use super::tile::Tile;
 use super::traits::BackwardKernel;
+use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::WARPGROUP_ROWS;
 use crate::layout::fragment::ROW_STEP;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
-use crate::units::F32_BYTES;
+use crate::units::{F32_BYTES, pow2};
 use crate::wgmma::barriers::WarpSchedulerBarrier;
 use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::traits::QkOperand;
@@ -44,7 +46,10 @@ where
     acc_dp: [f32; S_REGS],
     p_frag: [u32; P_REGS],
     ds_frag: [u32; P_REGS],
-    /// dK, or dQ.
+    /// κ of the query head, and of the one of the block before. Zero where dS is not scaled.
+    exponent: i32,
+    dq_exponent: i32,
+    /// dK, or dQ, times 2^−κ.
     sum_first: [f32; SUM_REGS],
     /// dV.
     sum_second: [f32; SUM_REGS],
@@ -116,6 +121,8 @@ where
         acc_dp: [0.0; S_REGS],
         p_frag: [0; P_REGS],
         ds_frag: [0; P_REGS],
+        exponent: kept_exponent::<K, S_REGS, P_REGS, SUM_REGS>(tile),
+        dq_exponent: 0,
         sum_first: [0.0; SUM_REGS],
         sum_second: [0.0; SUM_REGS],
     };
@@ -126,7 +133,32 @@ where
     if K::ADDS_DQ {
         consumer.finish_dq();
     }
+    if K::SCALES_DS {
+        let factor = pow2(consumer.exponent);
+        for i in 0..SUM_REGS {
+            consumer.sum_first[i] *= factor;
+        }
+    }
     (consumer.sum_first, consumer.sum_second)
+}
+
+/// κ of the head that is kept, if queries are, and dS is scaled.
+///
+/// # Safety
+/// As [`consume`].
+#[inline(always)]
+unsafe fn kept_exponent<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
+    tile: &Tile<K::Side>,
+) -> i32
+where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+{
+    if K::SCALES_DS && !K::Side::HAS_SECOND {
+        let rows = tile.extent().kept;
+        exponent::of_head(tile.params, &tile.sequence(), rows, tile.head())
+    } else {
+        0
+    }
 }
 
 /// The terms at `array` of the thread's two rows, if queries are kept; `missing` of rows that do not exist.
@@ -186,6 +218,7 @@ where
         }
         if K::ADDS_DQ {
             self.dq_address = self.dq().address(self.tile, head, begin);
+            self.dq_exponent = self.exponent;
         }
         self.step += 1;
     }
@@ -234,6 +267,7 @@ where
 
         // S = A aᵀ, dP = B bᵀ
         first.consumer_wait();
+        self.take_exponent(smem);
         self.kept_first.issue_qk(&mut self.acc_s, k_major(a));
         second.consumer_wait();
         self.kept_second.issue_qk(&mut self.acc_dp, k_major(b));
@@ -252,7 +286,7 @@ where
             second.consumer_release(self.lanes.lane, 1);
         }
         let (p, dp) = (&self.acc_s, &self.acc_dp);
-        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta);
+        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, self.factor());
 
         if K::ADDS_DQ {
             let dq = self.dq();
@@ -266,7 +300,7 @@ where
                 K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
                 self.turns().arrive();
                 self.acc_dp.wait::<1>();
-                dq.add(self.dq_address, &self.acc_dp);
+                dq.add(self.dq_address, &self.scaled_dq());
                 self.sum_first.wait::<0>();
                 first.consumer_release(self.lanes.lane, 1);
                 return;
@@ -294,8 +328,52 @@ where
         if dq.is_due() {
             dq.issue::<K::Element, S_REGS>(black_box(self.smem), &mut self.acc_dp);
             self.acc_dp.wait::<0>();
-            dq.add(self.dq_address, &self.acc_dp);
+            dq.add(self.dq_address, &self.scaled_dq());
         }
+    }
+
+    /// Takes κ of the present block's query head, and rescales the sum to it.
+    ///
+    /// # Safety
+    /// As [`consume`]; the block's terms are visible, and no product is in flight.
+    #[inline(always)]
+    unsafe fn take_exponent(&mut self, smem: u32) {
+        if !(K::SCALES_DS && K::Side::HAS_SECOND) {
+            return;
+        }
+        let config = &K::CONFIG;
+        let stage = smem + config.terms_offset() + self.operand(0).stage * config.terms_bytes();
+        let exponent = uniform(shared::load_bits(stage + config.exponent_offset())) as i32;
+        if exponent != self.exponent {
+            let factor = pow2(self.exponent - exponent);
+            for i in 0..SUM_REGS {
+                self.sum_first[i] *= factor;
+            }
+            self.exponent = exponent;
+        }
+    }
+
+    /// 2^−κ.
+    #[inline(always)]
+    fn factor(&self) -> f32 {
+        if K::SCALES_DS {
+            pow2(-self.exponent)
+        } else {
+            1.0
+        }
+    }
+
+    /// dq of the block before, without the power of two that dS had.
+    #[inline(always)]
+    fn scaled_dq(&self) -> [f32; S_REGS] {
+        let mut dq = self.acc_dp;
+        if K::SCALES_DS {
+            let factor = pow2(self.dq_exponent);
+            for i in 0..S_REGS {
+                dq[i] *= factor;
+            }
+        }
+        dq
     }
 
     /// The order in which consumers issue their products.

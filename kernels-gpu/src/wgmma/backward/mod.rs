@@ -38,14 +38,15 @@ mod tile;
 pub mod traits;
 
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::warp::sync_warp;
+use cuda_std::warp::{WARP_SIZE, sync_warp};
 use cuda_std::wgmma::InFlight;
-use cuda_std::{shared, warpgroup};
+use cuda_std::{shared, tma, warpgroup};
 
 use self::barriers::Barriers;
 use self::tile::Tile;
 use self::traits::BackwardKernel;
 use crate::abi::BackwardParams;
+use crate::wgmma::tensor_map::parameter;
 
 /// The whole kernel: a tile a block, split into producer and consumers.
 ///
@@ -71,8 +72,14 @@ pub unsafe fn backward<
     let smem = shared::dynamic_base();
     let barriers = Barriers::new(config, smem + config.barriers_offset());
     let tile = Tile::<K::Side>::at(params, smem + config.tile_offset());
-    if thread_idx_x() == 0 {
+    // Two warps, so that one's work hides the other's.
+    if thread_idx_x() == WARP_SIZE {
+        tma::prefetch(K::address::<{ parameter::K }>());
+        tma::prefetch(K::address::<{ parameter::V }>());
+        tma::prefetch(K::address::<{ parameter::Q }>());
+        tma::prefetch(K::address::<{ parameter::D_O }>());
         barriers.init::<K::Side>(config);
+    } else if thread_idx_x() == 0 {
         tile.write(block_idx_x() as u64, config);
     }
     sync_threads();

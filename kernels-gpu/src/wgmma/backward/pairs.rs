@@ -110,7 +110,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
         p_frag
     }
 
-    /// dS as an operand, from P and `dp` = dO · V.
+    /// dS times a power of two as an operand, from P and `dp` = dO · V.
     ///
     /// # Safety
     /// As [`Terms::group`].
@@ -120,6 +120,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
         p: &[f32; S_REGS],
         dp: &[f32; S_REGS],
         delta: Terms,
+        factor: f32,
     ) -> [u32; P_REGS] {
         let mut ds_frag = [0; P_REGS];
         let rows = self.rows();
@@ -132,7 +133,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
                     let delta = self.pair_terms(delta, &of_group, group, i, h);
                     let mut ds = [0.0; PAIR];
                     for c in 0..PAIR {
-                        ds[c] = p[at + c] * (dp[at + c] - delta[c]);
+                        ds[c] = p[at + c] * (dp[at + c] - delta[c]) * factor;
                         // Not by P's 0: a hidden pair's dP need not be finite.
                         ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
                     }

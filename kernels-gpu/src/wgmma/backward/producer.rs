@@ -7,6 +7,7 @@ use cuda_std::{mbarrier, shared, tma};
 
 use super::barriers::Barriers;
 use super::tile::Tile;
+use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
@@ -123,6 +124,20 @@ unsafe fn load(
     }
 }
 
+/// The exponent by which dS of a query head is rounded.
+struct Exponent {
+    head: u32,
+    of_head: i32,
+}
+
+impl Exponent {
+    /// Of no head.
+    const NONE: Self = Self {
+        head: u32::MAX,
+        of_head: 0,
+    };
+}
+
 /// Loads lse in bits and delta of the passing queries; those beyond the sequence see no key.
 ///
 /// # Safety
@@ -137,12 +152,20 @@ unsafe fn load_terms<S: Side>(
     let params = tile.params;
     let mut pipeline = barriers.producer(0);
     let (sequence, passing) = (tile.sequence(), tile.extent().passing);
+    let mut exponent = Exponent::NONE;
     tile.each_step(config, |head, begin| {
         let address = |array| sequence.row_address(&params.attention, array, head);
         let lse = address(params.terms.lse_log2);
         let delta = address(params.terms.delta);
         let stage = smem + config.terms_offset() + pipeline.stage * config.terms_bytes();
+        if params.terms.largest_d_o.is_some() && exponent.head != head {
+            let of_head = exponent::of_head(params, &sequence, passing, head);
+            exponent = Exponent { head, of_head };
+        }
         pipeline.producer_acquire();
+        if lane_id() == 0 {
+            shared::store_bits(stage + config.exponent_offset(), exponent.of_head as u32);
+        }
         let mut index = lane_id();
         while index < config.block_n {
             let row = begin + index;

@@ -231,7 +231,7 @@ where
         self.q.consumer_wait();
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let delta = Terms::Passing(terms + config.block_n * F32_BYTES);
-        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta)
+        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta, 1.0)
     }
 
     /// Stores dS for the kernel of dq.
