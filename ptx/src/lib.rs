@@ -1,7 +1,7 @@
 //! The PTX of ferroflash's GPU kernels: one module per kernel, compressed.
 //!
-//! PTX is text that repeats itself: compressed it takes a sixth of the space. A module is inflated when it is first asked
-//! for, in about a millisecond, where the driver then takes hundreds to compile it, and kept.
+//! PTX is text that repeats itself: compressed it takes a tenth of the space. A module is decompressed when it is first asked
+//! for, in a few milliseconds, where the driver then takes hundreds to compile it, and kept.
 //!
 //! In a checkout of ferroflash's workspace the build script compiles the kernels, for which it needs a GPU compiler; it
 //! installs none. The published crate carries their PTX.
@@ -48,7 +48,7 @@ mod tests {
             assert_eq!(text.len(), module.bytes, "{}", module.entry());
             assert!(text.trim_end().ends_with('}'), "{}", module.entry());
             assert!(
-                module.deflated.len() * 3 < module.bytes,
+                module.compressed.len() * 3 < module.bytes,
                 "{}",
                 module.entry()
             );

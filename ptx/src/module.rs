@@ -1,22 +1,28 @@
+use std::io::Read;
 use std::sync::OnceLock;
+
+use lzma_rust2::LzmaReader;
+
+/// Memory that the decompressor of one module may take, several times what it needs.
+const MEMORY_KIB: u32 = 16 << 10;
 
 /// The PTX module that holds one kernel, compressed.
 pub struct Module {
     entry: &'static str,
     /// Bytes of the text.
     pub(crate) bytes: usize,
-    /// A DEFLATE stream (RFC 1951).
-    pub(crate) deflated: &'static [u8],
+    /// A .lzma file.
+    pub(crate) compressed: &'static [u8],
     text: OnceLock<String>,
 }
 
 impl Module {
-    /// The module of the kernel `entry`, whose PTX takes `bytes` bytes and was compressed into `deflated`.
-    pub const fn new(entry: &'static str, bytes: usize, deflated: &'static [u8]) -> Self {
+    /// The module of the kernel `entry`, whose PTX takes `bytes` bytes and was compressed into `compressed`.
+    pub const fn new(entry: &'static str, bytes: usize, compressed: &'static [u8]) -> Self {
         Self {
             entry,
             bytes,
-            deflated,
+            compressed,
             text: OnceLock::new(),
         }
     }
@@ -26,16 +32,18 @@ impl Module {
         self.entry
     }
 
-    /// Its PTX, inflated the first time.
+    /// Its PTX, decompressed the first time.
     ///
     /// # Panics
     /// If the bytes given to [`new`](Self::new) are not compressed text of that size.
     pub fn text(&self) -> &str {
         self.text.get_or_init(|| {
-            let text =
-                miniz_oxide::inflate::decompress_to_vec_with_limit(self.deflated, self.bytes);
-            let text = text.expect("the build script compressed it");
-            String::from_utf8(text).expect("PTX is ASCII")
+            let mut text = String::with_capacity(self.bytes);
+            let mut reader = LzmaReader::new_mem_limit(self.compressed, MEMORY_KIB, None)
+                .expect("the build script wrote it");
+            let bytes = reader.read_to_string(&mut text).expect("PTX is ASCII");
+            assert_eq!(bytes, self.bytes, "{}", self.entry);
+            text
         })
     }
 }

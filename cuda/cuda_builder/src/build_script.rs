@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::compiler::RUSTC_VAR;
-use crate::{CudaBuilder, Error};
+use crate::{Compression, CudaBuilder, Error};
 
 /// Environment variable that names a folder for cargo's intermediate files, shared by several builds. A workspace sets
 /// it for itself (`.cargo/config.toml`), so that kernels are compiled once for all of its profiles and commands.
 pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
 
 /// Compiles the kernel crate in `crate_dir` for `archs`, and returns the path of a Rust file that defines
-/// `static MODULES: [Module; N]`, each `Module::new(entry, size, deflated)`: the kernel's name, the size of its PTX in
-/// bytes, and the PTX as a DEFLATE stream.
+/// `static MODULES: [Module; N]`, each `Module::new(entry, size, compressed)`: the kernel's name, the size of its PTX in
+/// bytes, and the PTX as a .lzma file.
 ///
 /// Writes under `OUT_DIR` alone, or where [`TARGET_DIR_VAR`] allows it. Cargo runs the build script again when the
 /// crate or one of `others`, crates that its kernels depend on, changes.
@@ -37,7 +37,11 @@ pub fn embed<A: Into<String>>(
     for arch in archs {
         builder = builder.arch(arch);
     }
-    builder.build()?.embed(&out_dir.join("ptx"))
+    let compression = match env::var("PROFILE").as_deref() {
+        Ok("release") => Compression::Small,
+        _ => Compression::Fast,
+    };
+    builder.build()?.embed(&out_dir.join("ptx"), compression)
 }
 
 /// The shared folder, if there is one that can be written to.

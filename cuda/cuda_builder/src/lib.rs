@@ -37,6 +37,7 @@ pub mod tool;
 
 pub use builder::CudaBuilder;
 pub use compiler::Compiler;
+pub use embed::Compression;
 pub use error::Error;
 pub use manifest::{Build, Kernel};
 pub use tool::Tool;

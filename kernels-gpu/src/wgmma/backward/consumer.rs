@@ -15,6 +15,7 @@ use crate::layout::fragment::ROW_STEP;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
 use crate::units::F32_BYTES;
+use crate::wgmma::barriers::WarpSchedulerBarrier;
 use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::traits::QkOperand;
 use crate::wgmma::pipeline::PipelineState;
@@ -118,6 +119,9 @@ where
         sum_first: [0.0; SUM_REGS],
         sum_second: [0.0; SUM_REGS],
     };
+    if K::ADDS_DQ {
+        consumer.turns().init();
+    }
     tile.each_step(config, |head, begin| consumer.step(head, begin));
     if K::ADDS_DQ {
         consumer.finish_dq();
@@ -238,6 +242,9 @@ where
 
         // dB += P b
         if K::Side::HAS_SECOND {
+            if K::ADDS_DQ {
+                self.turns().sync();
+            }
             K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(b), 1);
             self.acc_dp.wait::<1>();
         } else {
@@ -257,6 +264,7 @@ where
                 // dA += dS a, and a part of dq of the block before
                 dq.issue::<K::Element, S_REGS>(smem, &mut self.acc_dp);
                 K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
+                self.turns().arrive();
                 self.acc_dp.wait::<1>();
                 dq.add(self.dq_address, &self.acc_dp);
                 self.sum_first.wait::<0>();
@@ -266,7 +274,9 @@ where
         }
         // dA += dS a
         K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
-        if K::Side::HAS_SECOND && !K::ADDS_DQ {
+        if K::ADDS_DQ {
+            self.turns().arrive();
+        } else if K::Side::HAS_SECOND {
             self.sum_second.wait::<1>();
             second.consumer_release(self.lanes.lane, 1);
         }
@@ -286,6 +296,12 @@ where
             self.acc_dp.wait::<0>();
             dq.add(self.dq_address, &self.acc_dp);
         }
+    }
+
+    /// The order in which consumers issue their products.
+    #[inline(always)]
+    fn turns(&self) -> WarpSchedulerBarrier {
+        WarpSchedulerBarrier::new(self.kept_begin / WARPGROUP_ROWS, K::CONFIG.consumers)
     }
 
     #[inline(always)]

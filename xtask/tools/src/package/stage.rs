@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use cuda_builder::Compression;
 use toml_edit::{Array, DocumentMut, Item};
 use xshell::Shell;
 use xtask::paths;
@@ -36,7 +37,7 @@ pub fn stage(sh: &Shell, root: &Path) -> anyhow::Result<()> {
         }
     }
     let ptx = root.join("ferroflash-ptx/prebuilt");
-    kernels::compile_product()?.embed(&ptx)?;
+    kernels::compile_product()?.embed(&ptx, Compression::Small)?;
 
     let mut document = read(&paths::root().join("Cargo.toml"))?;
     edit_workspace(&mut document);

@@ -15,7 +15,7 @@ const NOT_FOR_CPU: [&str; 9] = [
     "cuda_loader",
     "cust",
     "ferroflash-ptx",
-    "miniz_oxide",
+    "lzma-rust2",
     "plotters",
     "proptest",
     "ptx-sim",
