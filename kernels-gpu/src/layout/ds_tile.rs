@@ -27,7 +27,7 @@ pub const VEC16S: u32 = ROWS / SPAN;
 #[inline(always)]
 pub const fn offset(key: u32, lane: u32, vec16: u32) -> u32 {
     let place = vec16 * (SPAN / VEC16_ELEMS) + lane;
-    key * ROW_BYTES + (place ^ key % 8) * VEC16_BYTES
+    key * ROW_BYTES + (place ^ (key % 8)) * VEC16_BYTES
 }
 
 /// The query in place `place` of a tile.
@@ -56,7 +56,7 @@ mod tests {
                 let index = register / 4 * 2 + register % 2;
                 let at = offset(key, thread % 4, index / VEC16_ELEMS);
                 assert_eq!(at / ROW_BYTES, key);
-                let vec16 = at % ROW_BYTES / VEC16_BYTES ^ key % 8;
+                let vec16 = (at % ROW_BYTES / VEC16_BYTES) ^ (key % 8);
                 let place = vec16 * VEC16_ELEMS + index % VEC16_ELEMS;
                 assert_eq!(super::query(place), query);
                 let seen = &mut seen[key as usize][place as usize];

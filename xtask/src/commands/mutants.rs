@@ -172,7 +172,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "backward on Hopper: rows are stored while others overwrite them",
-        file: "kernels-gpu/src/wgmma/backward/epilogue.rs",
+        file: "kernels-gpu/src/wgmma/backward/gradient.rs",
         original: "            sync_warp();\n",
         broken: "",
     },

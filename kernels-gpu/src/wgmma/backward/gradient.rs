@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::half::Half;
-use cuda_std::warp::{any, shuffle_xor, sync_warp};
+use cuda_std::warp::{any, shuffle_xor, sync_warp, uniform};
 
 use super::tile::Tile;
 use crate::abi::TensorArg;
@@ -75,7 +75,8 @@ impl<S: Side> Gradient<'_, S> {
         };
         let mut of_warp = 0;
         while of_warp < WARP_ROWS {
-            let row = tile.begin() + row_of(lanes.warp * WARP_ROWS + of_warp);
+            // The same in the whole warp, which nobody sees where rows are not contiguous.
+            let row = tile.begin() + uniform(row_of(lanes.warp * WARP_ROWS + of_warp));
             if row < head.extent.kept {
                 head.compute::<E, S>(row, lanes.lane, self.which);
             }
