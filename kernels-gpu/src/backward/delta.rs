@@ -78,7 +78,8 @@ unsafe fn of_rows<E: Element>(params: &DeltaParams, first: u64, rows: u64) {
     let lane = lane_id() % DELTA_LANES;
     // The last warp's lanes without a row repeat its last, and write nothing.
     let coord = RowCoord::new(row.min(rows - 1), params.heads, params.seq);
-    let seen = see::<E>(params, coord, lane);
+    // SAFETY: the row exists.
+    let seen = unsafe { see::<E>(params, coord, lane) };
     // SAFETY: the whole warp is here; the arrays have an element for every row.
     unsafe {
         let sum = reduce_sum::<DELTA_LANES>(seen.sum);

@@ -18,7 +18,7 @@ pub const REGISTER_BYTES: u32 = 32 * F32_BYTES;
 pub const UNIT_BYTES: u32 = 4 * REGISTER_BYTES;
 
 /// Queries and dimensions of a block, and the units of each.
-const BLOCK: u32 = 64;
+pub const BLOCK: u32 = 64;
 const BLOCK_ROW_UNITS: u64 = (BLOCK / TILE_M as u32) as u64;
 const BLOCK_COL_UNITS: u32 = BLOCK / TILE_N as u32;
 
@@ -28,7 +28,7 @@ pub struct DqSums {
     /// Units of queries of a head: of all its sequences, where those are packed.
     row_units: u64,
     /// Units of dimensions, of which head_dim need not take all.
-    col_units: u32,
+    pub col_units: u32,
     is_packed: bool,
     heads: u32,
 }

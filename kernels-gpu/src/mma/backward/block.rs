@@ -7,7 +7,6 @@ use cuda_std::warp::WARP_SIZE;
 use super::MmaBackwardKernel;
 use super::dq::HeadSums;
 use super::gemm::{add_product, product_of_columns, product_of_rows, store_tile};
-use super::non_finite::sanitize_kept;
 use super::pairs::Pairs;
 use super::passing::Passing;
 use super::sums::{Attempt, Sums};
@@ -24,7 +23,6 @@ pub struct Block<'a, K> {
     pub tile: &'a Tile<'a, K>,
     pub now: Step,
     pub attempt: Attempt,
-    pub keeps_non_finite: bool,
 }
 
 impl<K: MmaBackwardKernel> Block<'_, K> {
@@ -128,7 +126,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
 
         // dq += dSᵀ A, which the first attempt does
         if K::ADDS_DQ && !attempt.is_careful {
-            self.add_dq::<Q_ROWS, Q_COLS>(passing, ds_smem, pow2(sums.exponent), warp, lane);
+            self.add_dq::<Q_ROWS, Q_COLS>(ds_smem, pow2(sums.exponent), warp, lane);
         }
         passing.advance();
     }
@@ -163,7 +161,6 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
     #[inline(always)]
     unsafe fn add_dq<const ROWS: usize, const COLS: usize>(
         &self,
-        passing: &Passing<K>,
         ds_smem: u32,
         factor: f32,
         warp: u32,
@@ -175,15 +172,6 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             block_n,
             ..
         } = K::CONFIG;
-        let sums = HeadSums::new(self.tile, self.now);
-        if self.keeps_non_finite {
-            sync_threads();
-            sanitize_kept(self.tile, self.now, |row, col| {
-                // SAFETY: the row exists, as a key sees it.
-                unsafe { sums.spoil(self.now.begin + row, col) };
-            });
-            sync_threads();
-        }
         let tile: WarpTile = K::CONFIG.dq();
         let (row, first_col) = tile.origin(warp);
         let (a, b) = (k_row_vec16(lane), v_row_vec16(lane));
@@ -193,13 +181,9 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             let vec16 = col / TILE_N as u32 + b.1;
             let b = LaneAddress::new(Smem::kept::<K>()[0], head_dim, (b.0, vec16));
             let acc = product_of_columns::<K::Element, ROWS, COLS>(a, b, block_m / TILE_K);
+            // Not before: its address would take registers from the product.
+            let sums = HeadSums::new(self.tile, self.now);
             sums.add(&acc, factor, (self.now.begin + row, col), lane);
-        }
-        if self.keeps_non_finite {
-            sync_threads();
-            passing.load_kept_first();
-            commit_group();
-            wait_group::<0>();
         }
     }
 

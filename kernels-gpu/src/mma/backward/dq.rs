@@ -14,9 +14,6 @@ pub struct HeadSums {
     /// Of its first unit.
     address: u64,
     layout: DqSums,
-    /// Units of rows and of dimensions that it has.
-    row_units: u32,
-    col_units: u32,
 }
 
 impl HeadSums {
@@ -30,7 +27,6 @@ impl HeadSums {
         let attention = &tile.params.attention;
         let layout = DqSums::new(&AttentionParams {
             head_dim: step.renew(attention.head_dim),
-            head_dim_v: step.renew(attention.head_dim_v),
             seq_q: step.renew(attention.seq_q),
             heads_q: step.renew(attention.heads_q),
             ..*attention
@@ -40,12 +36,10 @@ impl HeadSums {
         Self {
             address: start + layout.offset(batch, step.head, sequence.q_begin),
             layout,
-            row_units: sequence.seq_q.div_ceil(TILE_M as u32),
-            col_units: step.renew(attention.head_dim).div_ceil(TILE_N as u32),
         }
     }
 
-    /// Adds a warp's part, `factor · acc`, whose first row and column are `row` and `col`.
+    /// Adds a warp's part, `factor · acc`, whose first row and column are `row` and `col`. Rows are there for all of a block.
     ///
     /// # Safety
     /// The sums were 0 before the launch.
@@ -61,9 +55,8 @@ impl HeadSums {
         let unit = row_unit as u64 * self.layout.row_bytes() + (col_unit * UNIT_BYTES) as u64;
         let mut address = self.address + unit + (lane * F32_BYTES) as u64;
         for i in 0..ROWS / 2 {
-            let exists = row_unit + (i as u32) < self.row_units;
             for j in 0..COLS / 2 {
-                if exists && col_unit + (j as u32) < self.col_units {
+                if col_unit + (j as u32) < self.layout.col_units {
                     for register in 0..4 {
                         let value = acc[2 * i + register / 2][2 * j + register % 2];
                         let offset = j as u32 * UNIT_BYTES + register as u32 * REGISTER_BYTES;
@@ -73,21 +66,5 @@ impl HeadSums {
             }
             address += self.layout.row_bytes();
         }
-    }
-
-    /// Makes the sum of row `row` and column `col` NaN.
-    ///
-    /// # Safety
-    /// As [`HeadSums::add`]; both exist.
-    #[inline(always)]
-    pub unsafe fn spoil(&self, row: u32, col: u32) {
-        let (tile_m, tile_n) = (TILE_M as u32, TILE_N as u32);
-        let unit = (row / tile_m) as u64 * self.layout.row_bytes();
-        let unit = unit + (col / tile_n * UNIT_BYTES) as u64;
-        // `layout::fragment::accumulator` the other way round.
-        let register = row % tile_m / 8 * 2 + col % 2;
-        let lane = row % 8 * 4 + col % tile_n / 2;
-        let offset = register * REGISTER_BYTES + lane * F32_BYTES;
-        global::add(self.address + unit + offset as u64, f32::NAN);
     }
 }

@@ -53,7 +53,6 @@ use cuda_std::warp::{any, lane_id, warp_id};
 
 use self::block::Block;
 use self::epilogue::{stage, write};
-use self::non_finite::finds_in_kept;
 use self::passing::Passing;
 use self::sums::{Attempt, Sums};
 use self::tile::{Smem, Tile};
@@ -177,32 +176,14 @@ unsafe fn try_tile<
 ) {
     let mut passing = Passing::new(tile);
     let mut step = tile.first();
-    let mut keeps_non_finite = false;
     if let Some(first) = step {
         passing.load_first(first);
-        keeps_non_finite = K::ADDS_DQ && self::keeps_non_finite::<K>();
     }
     while let Some(now) = step {
-        let block = Block {
-            tile,
-            now,
-            attempt,
-            keeps_non_finite,
-        };
+        let block = Block { tile, now, attempt };
         block.take::<S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(&mut passing, sums);
         step = tile.next(now);
     }
-}
-
-/// Whether something that the tile keeps of K is not finite.
-///
-/// # Safety
-/// The whole block reaches the same call; K is asked for.
-#[inline(always)]
-unsafe fn keeps_non_finite<K: MmaBackwardKernel>() -> bool {
-    wait_group::<0>();
-    sync_threads();
-    any(sync_threads_or(finds_in_kept::<K>()))
 }
 
 /// Writes the tile's gradients.

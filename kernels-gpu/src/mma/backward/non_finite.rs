@@ -7,8 +7,8 @@
 //! is replaced by 0, and the elements of the gradient that it reaches are marked, a bit each, to become NaN in the end. The
 //! marks lie where the other of P and dS would.
 //!
-//! A block's part of dq (dS K) has a K that is kept: a tile looks once whether all of it is finite, and if not, takes what is
-//! not out of K for that product, and adds a NaN itself wherever one belongs.
+//! A block's part of dq (dS K) has a K that is kept: where that leaves a sum that is not finite, the kernel that rounds dq
+//! computes the row again ([`crate::backward::careful`]).
 
 use cuda_std::shared;
 use cuda_std::thread::thread_idx_x;
@@ -25,8 +25,8 @@ use crate::tile::non_finite::{ELEMENT_MASK, is_non_finite, shift};
 /// Bits of a word.
 const WORD_BITS: u32 = u32::BITS;
 
-/// Calls `found` with the row and column of each element of a tile of `rows` rows that is not finite, and replaces it by 0 if
-/// `replaces`. The block shares the work; this is thread `thread` of it.
+/// Calls `found` with the row and column of each element of a tile of `rows` rows that is not finite, and replaces it by 0.
+/// The block shares the work; this is thread `thread` of it.
 ///
 /// # Safety
 /// The tile has arrived and is visible; nobody else accesses it until a barrier is passed.
@@ -34,7 +34,6 @@ const WORD_BITS: u32 = u32::BITS;
 unsafe fn each_non_finite<K: MmaBackwardKernel>(
     smem: u32,
     rows: u32,
-    replaces: bool,
     thread: u32,
     mut found: impl FnMut(u32, u32),
 ) {
@@ -54,55 +53,11 @@ unsafe fn each_non_finite<K: MmaBackwardKernel>(
                 found(row, vec16 * VEC16_ELEMS as u32 + i as u32);
             }
         }
-        if any && replaces {
+        if any {
             shared::store4_bits(address, words);
         }
         index += K::CONFIG.threads();
     }
-}
-
-/// Whether the thread finds an element of the first operand that is kept that is not finite.
-///
-/// # Safety
-/// As [`each_non_finite`], but for reads of others.
-#[inline(always)]
-pub unsafe fn finds_in_kept<K: MmaBackwardKernel>() -> bool {
-    let mut found = false;
-    let rows = K::CONFIG.block_m as u32;
-    each_non_finite::<K>(Smem::kept::<K>()[0], rows, false, thread_idx_x(), |_, _| {
-        found = true;
-    });
-    found
-}
-
-/// Replaces what is not finite in the first operand that is kept, and calls `found` with each row of the block and column in
-/// which dq sees it.
-///
-/// # Safety
-/// As [`each_non_finite`] and [`Tile::new`].
-#[inline(always)]
-pub unsafe fn sanitize_kept<K: MmaBackwardKernel>(
-    tile: &Tile<K>,
-    step: Step,
-    mut found: impl FnMut(u32, u32),
-) {
-    let rows = K::CONFIG.block_m as u32;
-    let extent = tile.extent();
-    each_non_finite::<K>(
-        Smem::kept::<K>()[0],
-        rows,
-        true,
-        step.renew(thread_idx_x()),
-        |row, col| {
-            let mut passing = 0;
-            while passing < black_box(K::CONFIG.block_n as u32) {
-                if sees(&extent, tile.begin + row, step.begin + passing) {
-                    found(passing, col);
-                }
-                passing += 1;
-            }
-        },
-    );
 }
 
 /// Marks of the elements of a gradient that must not stay finite.
@@ -147,22 +102,16 @@ impl Marks {
     pub unsafe fn sanitize<K: MmaBackwardKernel>(&self, tile: &Tile<K>, step: Step, smem: u32) {
         let extent = tile.extent();
         let rows = K::CONFIG.block_n as u32;
-        each_non_finite::<K>(
-            smem,
-            rows,
-            true,
-            step.renew(thread_idx_x()),
-            |passing, col| {
-                let mut row = 0;
-                while row < black_box(K::CONFIG.block_m as u32) {
-                    if sees(&extent, tile.begin + row, step.begin + passing) {
-                        let (word, bit) = self.place::<K>(row, col);
-                        shared::atomic_or(word, 1 << bit);
-                    }
-                    row += 1;
+        each_non_finite::<K>(smem, rows, step.renew(thread_idx_x()), |passing, col| {
+            let mut row = 0;
+            while row < black_box(K::CONFIG.block_m as u32) {
+                if sees(&extent, tile.begin + row, step.begin + passing) {
+                    let (word, bit) = self.place::<K>(row, col);
+                    shared::atomic_or(word, 1 << bit);
                 }
-            },
-        );
+                row += 1;
+            }
+        });
     }
 
     /// Makes what is marked of the warp's part of a gradient NaN.
