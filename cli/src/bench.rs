@@ -379,6 +379,7 @@ impl Bench {
             d_o: normal(self.dtype, o, self.layout, D_O_SEED)?,
             d_lse: None,
             deterministic: self.deterministic,
+            workspace_limit_bytes: None,
         };
         let d_o = case.d_o.upload(backend.memory())?;
         let mut gradients = backward(backend, &q, &k, &v, output, &d_o, &options)?;

@@ -24,7 +24,8 @@ pub struct BackwardOptions {
     /// Whether two runs must give the same bits. If not, the order in which dq is summed may differ between runs.
     pub deterministic: bool,
     /// How many bytes of workspace kernels may ask for beyond a few for each row of q; kernels that need more are not run. In
-    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; without them scores are computed twice.
+    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; in f32 the scores' gradients, of as many heads of k
+    /// and v at a time as fit. Without them scores are computed twice.
     pub workspace_limit_bytes: usize,
 }
 

@@ -5,6 +5,7 @@ pub mod limits;
 pub mod mma;
 pub mod mma_backward;
 pub mod simt;
+pub mod simt_split;
 pub mod tile_list;
 pub mod warp_per_row;
 pub mod wgmma;

@@ -1,5 +1,6 @@
 //! The backward kernels: in a table of their own, as a backward pass takes several.
 
+use super::simt_split::INSTANCES as SIMT_SPLIT;
 use super::wgmma_backward::INSTANCES as WGMMA;
 use super::{Arch, Family, Instance, KernelConfig, Operation};
 use crate::config::mma_backward::{self, MmaBackwardConfig};
@@ -232,12 +233,12 @@ mma_instances! {
 }
 
 /// Every kernel of the backward pass.
-const TABLES: [&[Instance]; 5] = [DELTA, SIMT, MMA, ROUND, WGMMA];
+const TABLES: [&[Instance]; 6] = [DELTA, SIMT, SIMT_SPLIT, MMA, ROUND, WGMMA];
 
 /// Every kernel of the backward pass; of two that differ in nothing a problem asks for, the preferred one first.
 pub const BACKWARD: &[Instance] = &{
-    let mut all =
-        [delta("", DType::F32); DELTA.len() + SIMT.len() + MMA.len() + ROUND.len() + WGMMA.len()];
+    let mut all = [delta("", DType::F32);
+        DELTA.len() + SIMT.len() + SIMT_SPLIT.len() + MMA.len() + ROUND.len() + WGMMA.len()];
     let (mut table, mut next) = (0, 0);
     while table < TABLES.len() {
         let mut row = 0;

@@ -25,6 +25,8 @@ pub struct BackwardCase {
     pub d_lse: Option<HostTensor>,
     /// Whether two runs have to give the same bits.
     pub deterministic: bool,
+    /// [`BackwardOptions::workspace_limit_bytes`], if it is not the default.
+    pub workspace_limit_bytes: Option<usize>,
 }
 
 /// Results of both passes.
@@ -68,6 +70,7 @@ impl CaseSpec {
             d_o,
             d_lse: d_lse.transpose()?,
             deterministic: false,
+            workspace_limit_bytes: None,
         })
     }
 }
@@ -75,7 +78,11 @@ impl CaseSpec {
 impl BackwardCase {
     /// The options of the backward pass.
     pub fn options(&self) -> BackwardOptions {
-        BackwardOptions::of(&self.forward.options).deterministic(self.deterministic)
+        let options = BackwardOptions::of(&self.forward.options).deterministic(self.deterministic);
+        match self.workspace_limit_bytes {
+            None => options,
+            Some(bytes) => options.workspace_limit_bytes(bytes),
+        }
     }
 
     /// The checked problem.

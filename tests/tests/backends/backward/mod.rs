@@ -4,4 +4,5 @@ mod bad_input;
 mod differences;
 mod planted;
 mod random;
+mod stored_ds_f32;
 mod used_keys;
