@@ -6,8 +6,8 @@ use crate::Error;
 use crate::spec::{Shape, TensorSpec};
 
 /// Default of [`BackwardOptions::workspace_limit_bytes`]: what the scores' gradients of a query head of 16,384 queries and keys
-/// take, or of two such heads under a causal mask, which are 257 MiB each.
-pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 520 << 20;
+/// take.
+pub const DEFAULT_WORKSPACE_LIMIT_BYTES: usize = 512 << 20;
 
 /// The forward pass to differentiate, and how its gradients may be computed.
 ///
@@ -25,9 +25,9 @@ pub struct BackwardOptions {
     /// Whether two runs must give the same bits. If not, the order in which dq is summed may differ between runs.
     pub deterministic: bool,
     /// How many bytes of workspace kernels may ask for beyond a few for each row of q; kernels that need more are not run. In
-    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; without them scores are computed twice. Where it is
-    /// the scores' gradients that are kept, they are computed in parts that fit; dk and dv of one head may then lie beside
-    /// them in f32.
+    /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; in f32 the scores' gradients, of as many heads of k
+    /// and v at a time as fit. Without them scores are computed twice. For a head_dim beyond 128 in bf16 it is the scores'
+    /// gradients too, in parts of a head if need be; dk and dv of one head may then lie beside them in f32.
     pub workspace_limit_bytes: usize,
 }
 

@@ -6,6 +6,7 @@ pub mod mma;
 pub mod mma_backward;
 pub mod round;
 pub mod simt;
+pub mod simt_split;
 pub mod tile_list;
 pub mod warp_per_row;
 pub mod wgmma;

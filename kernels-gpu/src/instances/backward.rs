@@ -1,5 +1,6 @@
 //! The backward kernels: in a table of their own, as a backward pass takes several.
 
+use super::simt_split::INSTANCES as SIMT_SPLIT;
 use super::wgmma_backward::INSTANCES as WGMMA;
 use super::wgmma_backward_split::INSTANCES as WGMMA_SPLIT;
 use super::{Arch, Family, Instance, KernelConfig, Operation};
@@ -230,12 +231,18 @@ mma_instances! {
 }
 
 /// Every kernel of the backward pass.
-const TABLES: [&[Instance]; 6] = [DELTA, SIMT, MMA, ROUND, WGMMA, WGMMA_SPLIT];
+const TABLES: [&[Instance]; 7] = [DELTA, SIMT, SIMT_SPLIT, MMA, ROUND, WGMMA, WGMMA_SPLIT];
 
 /// Every kernel of the backward pass; of two that differ in nothing a problem asks for, the preferred one first.
 pub const BACKWARD: &[Instance] = &{
     let mut all = [delta("", DType::F32);
-        DELTA.len() + SIMT.len() + MMA.len() + ROUND.len() + WGMMA.len() + WGMMA_SPLIT.len()];
+        DELTA.len()
+            + SIMT.len()
+            + SIMT_SPLIT.len()
+            + MMA.len()
+            + ROUND.len()
+            + WGMMA.len()
+            + WGMMA_SPLIT.len()];
     let (mut table, mut next) = (0, 0);
     while table < TABLES.len() {
         let mut row = 0;

@@ -25,6 +25,7 @@ mod backward;
 mod merge;
 mod mma;
 mod simt;
+mod simt_split;
 mod tile_list;
 mod wgmma;
 mod wgmma_backward;

@@ -1,8 +1,8 @@
 //! Copying a rectangle of a strided operand to shared memory, zero-filled where the operand ends.
 
 use cuda_std::cp_async::{copy4, copy16_padded};
-use cuda_std::thread::thread_idx_x;
 
+use super::Workers;
 use crate::tile::{black_box, source};
 use crate::units::F32_BYTES;
 
@@ -23,24 +23,24 @@ pub struct SmemRect {
 
 impl Source {
     /// Starts copying rows `row_begin .. row_begin + row_count` and dimensions `dim_begin .. dim_begin + to.cols` to
-    /// `to`. The block's `threads` share the work: a thread keeps four columns and steps down the rows.
+    /// `to`. `workers` share the work: each keeps four columns and steps down the rows.
     ///
     /// # Safety
-    /// `to` has room for the rows, its columns are at most `4 · threads`, and nobody accesses it until the copies are
+    /// `to` has room for the rows, its columns are at most four a thread, and nobody accesses it until the copies are
     /// waited for.
     #[inline(always)]
     pub unsafe fn copy(
         &self,
-        threads: u32,
+        workers: Workers,
         to: SmemRect,
         row_begin: u32,
         row_count: u32,
         dim_begin: u32,
     ) {
         let vec16s_per_row = to.cols as u32 / VECTOR;
-        let rows_per_step = threads / vec16s_per_row;
+        let rows_per_step = workers.count / vec16s_per_row;
         let row_elems = (to.cols + to.pad) as u32;
-        let thread = black_box(thread_idx_x());
+        let thread = workers.thread;
         let col = thread % vec16s_per_row * VECTOR;
         let dim = dim_begin + col;
         let valid_dims = self.dims.saturating_sub(dim).min(VECTOR);
@@ -52,31 +52,35 @@ impl Source {
             .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes)
             .wrapping_add_signed(dim as i64 * self.dim_bytes);
         let row_count = black_box(row_count);
+        let rows_left = self.rows.saturating_sub(row_begin);
+        let source_step = rows_per_step as i64 * self.row_bytes;
+        let destination_step = rows_per_step * row_elems * F32_BYTES;
+        // Two loops, as one for both kinds would spend five times the instructions on either.
+        if self.is_vec16 {
+            while row < row_count {
+                let is_row = row < rows_left;
+                let valid_dims = if is_row { valid_dims } else { 0 };
+                // SAFETY: out-of-range elements are not read.
+                unsafe { copy16_padded(destination, source, valid_dims * F32_BYTES) };
+                row += rows_per_step;
+                destination += destination_step;
+                source = source.wrapping_add_signed(source_step);
+            }
+            return;
+        }
         while row < row_count {
-            let valid_dims = if row_begin + row < self.rows {
-                valid_dims
-            } else {
-                0
-            };
-            // SAFETY: out-of-range elements are not read.
-            unsafe {
-                if self.is_vec16 {
-                    copy16_padded(destination, source, valid_dims * F32_BYTES);
-                } else {
-                    for i in 0..VECTOR {
-                        let valid_bytes = if i < valid_dims { F32_BYTES } else { 0 };
-                        let offset = i as i64 * self.dim_bytes;
-                        copy4(
-                            destination + i * F32_BYTES,
-                            source.wrapping_add_signed(offset),
-                            valid_bytes,
-                        );
-                    }
-                }
+            let is_row = row < rows_left;
+            let valid_dims = if is_row { valid_dims } else { 0 };
+            for i in 0..VECTOR {
+                let valid_bytes = if i < valid_dims { F32_BYTES } else { 0 };
+                let offset = i as i64 * self.dim_bytes;
+                let source = source.wrapping_add_signed(offset);
+                // SAFETY: out-of-range elements are not read.
+                unsafe { copy4(destination + i * F32_BYTES, source, valid_bytes) };
             }
             row += rows_per_step;
-            destination += rows_per_step * row_elems * F32_BYTES;
-            source = source.wrapping_add_signed(rows_per_step as i64 * self.row_bytes);
+            destination += destination_step;
+            source = source.wrapping_add_signed(source_step);
         }
     }
 }

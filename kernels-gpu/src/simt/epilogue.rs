@@ -72,6 +72,19 @@ pub unsafe fn store_row<const COLS: usize>(
     layout: ThreadLayout,
     values: &[f32; COLS],
 ) {
+    store_runs::<LANES, COLS>(to, layout.lane, values);
+}
+
+/// Writes the columns of lane `lane` of the `LANES` that share a row.
+///
+/// # Safety
+/// The row lies in a live allocation, and is those lanes' own.
+#[inline(always)]
+pub unsafe fn store_runs<const LANES: usize, const COLS: usize>(
+    to: &RowOfTensor<'_>,
+    lane: u32,
+    values: &[f32; COLS],
+) {
     let &RowOfTensor {
         tensor,
         address,
@@ -80,7 +93,7 @@ pub unsafe fn store_row<const COLS: usize>(
     let is_aligned = address.is_multiple_of((RUN as u32 * F32_BYTES) as u64);
     let is_vec16 = tensor.dim_stride == 1 && is_aligned;
     for j in 0..COLS / RUN {
-        let col = layout.lane * RUN as u32 + (j * RUN * LANES) as u32;
+        let col = lane * RUN as u32 + (j * RUN * LANES) as u32;
         let run: [f32; RUN] = core::array::from_fn(|step| values[j * RUN + step]);
         if is_vec16 && col + RUN as u32 <= dims {
             // SAFETY: the four columns exist and are aligned.

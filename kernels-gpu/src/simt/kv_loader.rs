@@ -60,13 +60,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             cols: K::CONFIG.head_dim,
             pad: SimtConfig::ROW_PAD,
         };
-        q_gmem.copy(
-            K::CONFIG.threads,
-            to,
-            m_begin,
-            K::CONFIG.block_m() as u32,
-            0,
-        );
+        q_gmem.copy(K::workers(), to, m_begin, K::CONFIG.block_m() as u32, 0);
     }
 
     /// Starts loading chunk `chunk` of the block of K that begins with key `key_begin` to a free stage.
@@ -85,7 +79,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             pad: SimtConfig::ROW_PAD,
         };
         let dim_begin = chunk * K::CONFIG.k_chunk as u32;
-        k_gmem.copy(K::CONFIG.threads, to, key_begin, BLOCK_N as u32, dim_begin);
+        k_gmem.copy(K::workers(), to, key_begin, BLOCK_N as u32, dim_begin);
         commit_group();
     }
 
@@ -105,13 +99,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             pad: 0,
         };
         let v_chunk = K::CONFIG.v_chunk() as u32;
-        v_gmem.copy(
-            K::CONFIG.threads,
-            to,
-            key_begin + chunk * v_chunk,
-            v_chunk,
-            0,
-        );
+        v_gmem.copy(K::workers(), to, key_begin + chunk * v_chunk, v_chunk, 0);
         commit_group();
     }
 }

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `forward.rs` | forward: the FlashAttention-2 loop |
-//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries |
+//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, with all scores computed twice or dS stored |
 //! | `context.rs` | the tile of queries that a block works on |
 //! | `kv_loader.rs` | the pipeline that K and V arrive through |
 //! | `stages.rs` | the pipeline's two stages |
@@ -24,19 +24,54 @@ mod gemm;
 mod kv_loader;
 mod stages;
 
+use cuda_std::thread::{sync_threads, thread_idx_x};
+
 use crate::config::simt::SimtConfig;
+use crate::tile::black_box;
 use crate::tile::row_state::RowState;
 
-pub use backward::backward;
+pub use backward::{backward, split};
 pub use forward::forward;
 
 const LANES: usize = SimtConfig::LANES_PER_ROW;
 const BLOCK_N: usize = SimtConfig::BLOCK_N;
 const SCORE_COLS: usize = SimtConfig::SCORE_COLS;
 
-/// One instance of a kernel.
+/// One instance of a kernel, or the part of it that a group of the block's threads runs.
 pub trait SimtKernel {
     const CONFIG: SimtConfig;
+
+    /// This thread's number among those that share the work, `CONFIG.threads` of them.
+    #[inline(always)]
+    fn thread() -> u32 {
+        black_box(thread_idx_x())
+    }
+
+    /// [`thread`](Self::thread), among how many.
+    #[inline(always)]
+    fn workers() -> Workers {
+        Workers {
+            thread: Self::thread(),
+            count: Self::CONFIG.threads,
+        }
+    }
+
+    /// Waits for all that share the work.
+    ///
+    /// # Safety
+    /// They all reach the same call.
+    #[inline(always)]
+    unsafe fn sync() {
+        sync_threads();
+    }
+}
+
+/// A thread among those that share some work.
+#[derive(Clone, Copy)]
+pub struct Workers {
+    thread: u32,
+    /// How many; a number known at compile time, once inlined.
+    count: u32,
 }
 
 /// Marks in P a key that the row does not see. Its sign tells it from a probability that underflowed: a masked-out key

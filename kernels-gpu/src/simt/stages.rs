@@ -3,7 +3,6 @@
 use core::marker::PhantomData;
 
 use cuda_std::cp_async::wait_group;
-use cuda_std::thread::sync_threads;
 
 use super::SimtKernel;
 
@@ -43,11 +42,11 @@ impl<K: SimtKernel> Stages<K> {
     /// still computing on the chunk before. Returns the stage of that chunk, which is free.
     ///
     /// # Safety
-    /// The whole block reaches the same call.
+    /// All threads that share the work reach the same call.
     #[inline(always)]
     pub unsafe fn wait(&self) -> u32 {
         wait_group::<0>();
-        sync_threads();
+        K::sync();
         self.now ^ 1
     }
 

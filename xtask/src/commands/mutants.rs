@@ -95,7 +95,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "barrier: a chunk is read before it is visible",
         file: "kernels-gpu/src/simt/stages.rs",
-        original: "        sync_threads();\n        self.now",
+        original: "        K::sync();\n        self.now",
         broken: "        self.now",
     },
     Mutant {
@@ -217,6 +217,24 @@ const MUTANTS: &[Mutant] = &[
         file: "kernels-gpu/src/wgmma/backward/split/queries.rs",
         original: "ds_tile::query(place)",
         broken: "place",
+    },
+    Mutant {
+        name: "backward in fp32: P is taken before it is there",
+        file: "kernels-gpu/src/simt/backward/split/group.rs",
+        original: "named_barrier::sync(P_FULL, Self::THREADS);",
+        broken: "",
+    },
+    Mutant {
+        name: "backward in fp32: pairs that do not meet have a dS of 0",
+        file: "kernels-gpu/src/simt/backward/split/keys.rs",
+        original: "if is_masked_out { MASKED_OUT } else { ds }",
+        broken: "if is_masked_out { 0.0 } else { ds }",
+    },
+    Mutant {
+        name: "backward in fp32: dq takes the dS of the chunk's first head",
+        file: "kernels-gpu/src/simt/backward/split/queries.rs",
+        original: "tiles.offset(0, head as u32, q_block, kv_block)",
+        broken: "tiles.offset(0, head as u32 * 0, q_block, kv_block)",
     },
 ];
 

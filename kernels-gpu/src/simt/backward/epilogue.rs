@@ -34,7 +34,7 @@ pub unsafe fn store<S: Side, const ROWS: usize, const COLS: usize>(
 /// # Safety
 /// As [`Tile::sequence`].
 #[inline(always)]
-unsafe fn store_sum<S: Side, const ROWS: usize, const COLS: usize>(
+pub unsafe fn store_sum<S: Side, const ROWS: usize, const COLS: usize>(
     tile: &Tile<S>,
     layout: ThreadLayout,
     tensor: &TensorArg,

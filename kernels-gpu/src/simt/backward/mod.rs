@@ -8,7 +8,7 @@
 //! | dq ([`KeepQueries`](crate::backward::side::KeepQueries)) | Q, dO | K, V | dQ += dS K |
 //!
 //! Scores are computed in both, seven matrix products for five; in return every gradient is summed by one thread in one
-//! order, without atomics, and nothing is stored in between. Each block of the passing side takes, with `A` and `B` the two
+//! order, without atomics, and nothing is stored in between ([`split`] stores dS, where there is room for it). Each block of the passing side takes, with `A` and `B` the two
 //! operands that are kept and `a` and `b` those that pass (Q and dO or K and V),
 //!
 //! ```text
@@ -28,10 +28,11 @@
 mod epilogue;
 mod pairs;
 mod passing;
+pub mod split;
 mod tile;
 
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
 use cuda_std::warp::sync_warp;
 
 use self::pairs::{Pairs, store_difference};
@@ -95,7 +96,8 @@ unsafe fn backward_tile<K: SimtKernel, S: Side, const ROWS: usize, const COLS: u
     let smem = Smem::of::<K>();
     let mut passing = Passing::<K, S>::new(&tile, smem.stages);
     if let Some(first) = passing.first() {
-        passing.load_kept(smem.kept);
+        passing.load_kept(smem.kept[0], Operand::First);
+        passing.load_kept(smem.kept[1], Operand::Second);
         passing.load_dims(passing.stages.first(), Operand::Second, first, 0);
         let mut step = Some(first);
         while let Some(now) = step {
@@ -104,7 +106,7 @@ unsafe fn backward_tile<K: SimtKernel, S: Side, const ROWS: usize, const COLS: u
             step = next;
         }
     }
-    let layout = ThreadLayout::new::<K>(black_box(thread_idx_x()));
+    let layout = ThreadLayout::new::<K>(K::thread());
     epilogue::store(&tile, layout, &sums.first, &sums.second);
 }
 
@@ -141,7 +143,7 @@ unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize
     now: Step,
     next: Option<Step>,
 ) {
-    let thread = || ThreadLayout::new::<K>(black_box(thread_idx_x()));
+    let thread = || ThreadLayout::new::<K>(K::thread());
     let pairs = Pairs {
         tile,
         step: now,
@@ -233,7 +235,7 @@ unsafe fn by_dims<K: SimtKernel, S: Side, const ROWS: usize>(
     let dims = passing.dims(operand);
     let k_chunk = K::CONFIG.k_chunk as u32;
     let chunks = dims.div_ceil(k_chunk);
-    let layout = ThreadLayout::new::<K>(black_box(thread_idx_x()));
+    let layout = ThreadLayout::new::<K>(K::thread());
     let mut chunk = 0;
     while chunk + 1 < chunks {
         let free = passing.stages.wait();
@@ -273,7 +275,7 @@ unsafe fn by_rows<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
     let v_chunk = K::CONFIG.v_chunk() as u32;
     let rows = passing.rows(now);
     let chunks = rows.div_ceil(v_chunk);
-    let layout = ThreadLayout::new::<K>(black_box(thread_idx_x()));
+    let layout = ThreadLayout::new::<K>(K::thread());
     let mut multiply = |passing: &Passing<K, S>, chunk: u32| {
         let begin = chunk * v_chunk;
         let p_chunk = p_smem + begin * F32_BYTES;

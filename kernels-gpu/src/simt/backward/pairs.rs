@@ -26,7 +26,7 @@ impl<S: Side> Pairs<'_, S> {
     /// # Safety
     /// As [`Tile::sequence`].
     #[inline(always)]
-    unsafe fn terms<const ROWS: usize>(&self, array: u64, layout: ThreadLayout) -> Terms<ROWS> {
+    pub unsafe fn terms<const ROWS: usize>(&self, array: u64, layout: ThreadLayout) -> Terms<ROWS> {
         let sequence = self.tile.sequence();
         let attention = &self.tile.params.attention;
         let head = self.tile.query_head(self.step.head);
@@ -118,7 +118,7 @@ impl<S: Side> Pairs<'_, S> {
     /// # Safety
     /// As [`Tile::sequence`].
     #[inline(always)]
-    unsafe fn transform(&self) -> ScoreTransform {
+    pub unsafe fn transform(&self) -> ScoreTransform {
         let head = self.tile.query_head(self.step.head);
         let score = &self.tile.params.attention.score;
         ScoreTransform::new(score, black_box(self.tile.coord.batch), head, SHIFT)
@@ -146,14 +146,14 @@ pub unsafe fn store_difference<S: Side, const ROWS: usize>(
 }
 
 /// A term of each query: of the thread's rows or of its columns, whichever are queries.
-struct Terms<const ROWS: usize> {
+pub struct Terms<const ROWS: usize> {
     of_rows: [f32; ROWS],
     of_columns: [f32; SCORE_COLS],
 }
 
 impl<const ROWS: usize> Terms<ROWS> {
     #[inline(always)]
-    fn get<S: Side>(&self, i: usize, j: usize) -> f32 {
+    pub fn get<S: Side>(&self, i: usize, j: usize) -> f32 {
         if S::HAS_SECOND {
             self.of_columns[j]
         } else {
@@ -164,14 +164,14 @@ impl<const ROWS: usize> Terms<ROWS> {
 
 /// The thread's elements of P in shared memory.
 #[derive(Clone, Copy)]
-struct Place {
+pub struct Place {
     address: u32,
     row_groups: u32,
 }
 
 impl Place {
     #[inline(always)]
-    fn new(p_smem: u32, layout: ThreadLayout) -> Self {
+    pub fn new(p_smem: u32, layout: ThreadLayout) -> Self {
         Self {
             address: p_smem + layout.row(0) * P_ROW_BYTES + layout.lane * F32_BYTES,
             row_groups: layout.row_groups,
@@ -187,14 +187,14 @@ impl Place {
     /// # Safety
     /// No other thread accesses the element.
     #[inline(always)]
-    unsafe fn load(&self, i: usize, j: usize) -> f32 {
+    pub unsafe fn load(&self, i: usize, j: usize) -> f32 {
         shared::load(self.at(i, j))
     }
 
     /// # Safety
     /// As [`Place::load`].
     #[inline(always)]
-    unsafe fn store(&self, i: usize, j: usize, value: f32) {
+    pub unsafe fn store(&self, i: usize, j: usize, value: f32) {
         shared::store(self.at(i, j), value);
     }
 }

@@ -109,12 +109,12 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         }
     }
 
-    /// Starts loading the rows that are kept of both operands, in the same group as the chunk that is asked for next.
+    /// Starts loading the rows that are kept of an operand, in the same group as the chunk that is asked for next.
     ///
     /// # Safety
-    /// Shared memory holds the tiles there, and nobody accesses it until [`Stages::wait`].
+    /// Shared memory holds the tile there, and nobody accesses it until [`Stages::wait`].
     #[inline(always)]
-    pub unsafe fn load_kept(&self, smem: [u32; 2]) {
+    pub unsafe fn load_kept(&self, smem: u32, operand: Operand) {
         let Tile {
             params,
             coord,
@@ -123,18 +123,19 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         } = *self.tile;
         let sequence = self.tile.sequence();
         let rows = S::extent(&sequence).kept;
-        let load = |smem: u32, tensor: &TensorArg, operand: Operand| {
-            let address = S::kept_address(&sequence, tensor, coord.head, F32_BYTES);
-            let gmem = Source::new(tensor, address, rows, self.dims(operand));
-            let to = SmemRect {
-                address: smem,
-                cols: K::CONFIG.head_dim,
-                pad: SimtConfig::ROW_PAD,
-            };
-            gmem.copy(K::CONFIG.threads, to, begin, K::CONFIG.block_m() as u32, 0);
+        let tensor = match operand {
+            Operand::First => S::first_kept(params),
+            Operand::Second => S::second_kept(params),
         };
-        load(smem[0], S::first_kept(params), Operand::First);
-        load(smem[1], S::second_kept(params), Operand::Second);
+        let address = S::kept_address(&sequence, tensor, coord.head, F32_BYTES);
+        let gmem = Source::new(tensor, address, rows, self.dims(operand));
+        let to = SmemRect {
+            address: smem,
+            cols: K::CONFIG.head_dim,
+            pad: SimtConfig::ROW_PAD,
+        };
+        let count = K::CONFIG.block_m() as u32;
+        gmem.copy(K::workers(), to, begin, count, 0);
     }
 
     /// The operand that passes in a step.
@@ -168,7 +169,7 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         };
         let dim_begin = chunk * K::CONFIG.k_chunk as u32;
         let source = self.source(operand, step);
-        source.copy(K::CONFIG.threads, to, step.begin, BLOCK_N as u32, dim_begin);
+        source.copy(K::workers(), to, step.begin, BLOCK_N as u32, dim_begin);
         commit_group();
     }
 
@@ -185,13 +186,7 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         };
         let v_chunk = K::CONFIG.v_chunk() as u32;
         let source = self.source(operand, step);
-        source.copy(
-            K::CONFIG.threads,
-            to,
-            step.begin + chunk * v_chunk,
-            v_chunk,
-            0,
-        );
+        source.copy(K::workers(), to, step.begin + chunk * v_chunk, v_chunk, 0);
         commit_group();
     }
 }

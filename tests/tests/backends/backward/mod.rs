@@ -5,4 +5,5 @@ mod differences;
 mod planted;
 mod random;
 mod stored_ds;
+mod stored_ds_f32;
 mod used_keys;
