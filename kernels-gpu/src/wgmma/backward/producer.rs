@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::thread::thread_idx_x;
-use cuda_std::warp::{WARP_SIZE, lane_id, warp_id};
+use cuda_std::warp::{WARP_SIZE, lane_id, uniform, warp_id};
 use cuda_std::{mbarrier, shared, tma};
 
 use super::barriers::Barriers;
@@ -17,7 +17,8 @@ use crate::wgmma::forward::traits::TensorMapParams;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::tensor_map::parameter;
 
-/// Warp of the producer warpgroup that loads terms.
+/// Warps of the producer warpgroup, one thread of which loads operands, and that load terms.
+const OPERANDS_WARP: u32 = 0;
 const TERMS_WARP: u32 = 1;
 
 /// Loads the tile.
@@ -31,9 +32,13 @@ pub unsafe fn produce<M: TensorMapParams, S: Side>(
     config: &WgmmaBackwardConfig,
     smem: u32,
 ) {
-    if thread_idx_x() == 0 {
-        load_operands::<M, S>(tile, barriers, config, smem);
-    } else if S::HAS_SECOND && warp_id() == TERMS_WARP {
+    // Asked of whole warps, one of which finds an exponent together.
+    let warp = uniform(warp_id());
+    if warp == OPERANDS_WARP {
+        if thread_idx_x() == 0 {
+            load_operands::<M, S>(tile, barriers, config, smem);
+        }
+    } else if S::HAS_SECOND && warp == TERMS_WARP {
         load_terms(tile, barriers, config, smem);
     }
 }
