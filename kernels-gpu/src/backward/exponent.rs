@@ -9,7 +9,7 @@ use crate::tile::sequence::Sequence;
 use crate::units::{EXPONENT_BIAS, EXPONENT_SHIFT, F32_BYTES};
 
 /// Rows that a lane loads at once: a block waits for them before it can begin.
-const LOADS: usize = 8;
+const LOADS: u32 = 8;
 
 /// The exponent of the largest |d_o| of query head `head` of a sequence of `rows` queries.
 ///
@@ -22,17 +22,17 @@ pub unsafe fn of_head(params: &BackwardParams, sequence: &Sequence, rows: u32, h
     let mut largest = 0.0;
     let mut row = lane_id();
     while row < rows {
-        let mut of_rows = [0.0; LOADS];
-        for i in 0..LOADS {
-            // The last row in place of those that do not exist, so that all are loaded at once.
-            let row = (row + i as u32 * WARP_SIZE).min(rows - 1);
+        // The last row in place of those that do not exist, so that all are loaded at once.
+        let load = |i: u32| {
+            let row = (row + i * WARP_SIZE).min(rows - 1);
             // SAFETY: the array has an element for every row.
-            of_rows[i] = unsafe { global::load(address + (row * F32_BYTES) as u64) };
-        }
-        for of_row in of_rows {
-            largest = max(largest, of_row);
-        }
-        row += LOADS as u32 * WARP_SIZE;
+            unsafe { global::load(address + (row * F32_BYTES) as u64) }
+        };
+        let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+        let (e, f, g, h) = (load(4), load(5), load(6), load(7));
+        let halves = [max(max(a, b), max(c, d)), max(max(e, f), max(g, h))];
+        largest = max(largest, max(halves[0], halves[1]));
+        row += LOADS * WARP_SIZE;
     }
     // SAFETY: forwarded to the caller.
     unsafe {
