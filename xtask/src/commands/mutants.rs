@@ -142,7 +142,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "backward: f16 rounds dS as it is",
-        file: "kernels-gpu/src/mma/backward/exponent.rs",
+        file: "kernels-gpu/src/backward/exponent.rs",
         original: "uniform(biased) as i32 - EXPONENT_BIAS as i32",
         broken: "uniform(biased) as i32 * 0",
     },
