@@ -84,10 +84,14 @@ fn backward_attention(problem: &Problem) -> AttentionParams {
     }
 }
 
+/// Where dq is added up.
+fn dq_sums(problem: &Problem) -> DqSums {
+    DqSums::new(&backward_attention(problem))
+}
+
 /// Bytes of dq's sums.
 fn dq_sums_bytes(problem: &Problem) -> u64 {
-    let attention = backward_attention(problem);
-    DqSums::new(&attention).bytes(&attention)
+    dq_sums(problem).bytes(&backward_attention(problem))
 }
 
 impl BackwardKernels {
@@ -131,6 +135,9 @@ impl BackwardKernels {
         gpu: &GpuCapabilities,
     ) -> Result<Self, String> {
         let operation = queries_operation(keys);
+        if operation == Operation::BackwardRound && keys.head_dim != dq_sums(problem).dims() {
+            return Err("it adds dq wider than its sums are".to_owned());
+        }
         let of_operation = |operation| {
             let of_dtype = BACKWARD.iter().filter(|row| row.dtype == keys.dtype);
             of_dtype.filter(move |row| row.operation == operation)

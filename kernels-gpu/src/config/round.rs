@@ -7,4 +7,4 @@ pub const THREADS: u32 = 128;
 pub const ROWS: u32 = THREADS / 32 * 16;
 
 /// Blocks on a multiprocessor, at least: the rare repair of a row must not take the registers of warps that wait for memory.
-pub const MIN_BLOCKS: u32 = 4;
+pub const MIN_BLOCKS: u32 = 3;

@@ -6,8 +6,8 @@
 //! [head of a batch entry][16 queries][8 dimensions][4 registers][32 lanes]
 //! ```
 //!
-//! Sequences begin, and end, at a block of 64 queries of their own, and rows are as wide as a multiple of 64 that holds
-//! head_dim and head_dim_v: so a kernel may add whole blocks, of as many dimensions as it takes.
+//! Sequences begin, and end, at a block of 64 queries of their own, and rows are as wide as the kernels for head_dim and
+//! head_dim_v are, 64, 128 or 256: so a kernel adds whole blocks, of as many dimensions as it takes.
 
 use crate::abi::AttentionParams;
 use crate::layout::fragment::{TILE_M, TILE_N};
@@ -18,9 +18,8 @@ pub const REGISTER_BYTES: u32 = 32 * F32_BYTES;
 pub const UNIT_BYTES: u32 = 4 * REGISTER_BYTES;
 
 /// Queries and dimensions of a block, and the units of each.
-pub const BLOCK: u32 = 64;
+const BLOCK: u32 = 64;
 const BLOCK_ROW_UNITS: u64 = (BLOCK / TILE_M as u32) as u64;
-const BLOCK_COL_UNITS: u32 = BLOCK / TILE_N as u32;
 
 /// The extents of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub struct DqSums {
     /// Units of queries of a head: of all its sequences, where those are packed.
     row_units: u64,
     /// Units of dimensions, of which head_dim need not take all.
-    pub col_units: u32,
+    col_units: u32,
     is_packed: bool,
     heads: u32,
 }
@@ -37,21 +36,27 @@ impl DqSums {
     /// Those of a launch.
     #[inline(always)]
     pub const fn new(params: &AttentionParams) -> Self {
+        let head_dim = if params.head_dim > params.head_dim_v {
+            params.head_dim
+        } else {
+            params.head_dim_v
+        };
+        Self::of_dims(params, head_dim.div_ceil(BLOCK).next_power_of_two() * BLOCK)
+    }
+
+    /// Those of a launch whose rows have `dims` dimensions, as a kernel of that head_dim knows.
+    #[inline(always)]
+    pub const fn of_dims(params: &AttentionParams, dims: u32) -> Self {
         let is_packed = params.lengths.has_cu_seqlens();
         let blocks = if is_packed {
             (params.lengths.total_q / BLOCK) as u64 + params.batch as u64
         } else {
             params.seq_q.div_ceil(BLOCK) as u64
         };
-        let head_dim = if params.head_dim > params.head_dim_v {
-            params.head_dim
-        } else {
-            params.head_dim_v
-        };
         let row_units = blocks * BLOCK_ROW_UNITS;
         Self {
             row_units,
-            col_units: head_dim.div_ceil(BLOCK) * BLOCK_COL_UNITS,
+            col_units: dims / TILE_N as u32,
             is_packed,
             heads: params.heads_q,
         }
@@ -65,6 +70,11 @@ impl DqSums {
             params.batch as u64
         };
         batch * self.heads as u64 * self.row_units * self.row_bytes()
+    }
+
+    /// Dimensions of a row: a kernel that adds more does not fit.
+    pub const fn dims(&self) -> u32 {
+        self.col_units * TILE_N as u32
     }
 
     /// Bytes of 16 queries.

@@ -6,18 +6,30 @@ use std::path::PathBuf;
 use anyhow::Context;
 use cuda_builder::manifest::{FILE_NAME, Resources};
 use cuda_builder::{Build, CudaBuilder, Error, Kernel, install, nvdisasm, ptxas, tool};
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use kernels_gpu::instances::{Arch, Instance};
 
 use crate::sass;
 use xtask::paths;
 
-/// Architectures ptxas assembles a kernel for: every generation its PTX is meant to run on.
-fn assembled_archs(arch: &str) -> &'static [&'static str] {
-    if arch == Arch::Sm90a.name() {
-        &["sm_90a"]
-    } else {
-        &["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+/// Every generation that PTX for `sm_80` is meant to run on, and its shared memory of a block.
+const GENERATIONS: [(&str, u32); 6] = [
+    ("sm_80", SM80_SHARED_BYTES),
+    ("sm_86", SM86_SHARED_BYTES),
+    ("sm_89", SM86_SHARED_BYTES),
+    ("sm_90", SM90_SHARED_BYTES),
+    ("sm_100", SM90_SHARED_BYTES),
+    ("sm_120", SM86_SHARED_BYTES),
+];
+
+/// Architectures ptxas assembles a kernel for: every generation that it can run on.
+fn assembled_archs(kernel: &Kernel) -> Vec<&'static str> {
+    if kernel.arch == Arch::Sm90a.name() {
+        return vec!["sm_90a"];
     }
+    let needed = kernel.dynamic_shared_bytes.unwrap_or(0);
+    let fitting = GENERATIONS.iter().filter(|(_, shared)| needed <= *shared);
+    fitting.map(|(arch, _)| *arch).collect()
 }
 
 /// The kernel crates, the product's first.
@@ -94,7 +106,7 @@ pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
             kernel.resources = known.resources.clone();
             continue;
         }
-        for arch in assembled_archs(&kernel.arch) {
+        for arch in assembled_archs(kernel) {
             let resources = assemble_one(kernel, arch, tools)
                 .with_context(|| format!("{} for {arch}", kernel.entry))?;
             kernel.resources.push(resources);

@@ -123,7 +123,7 @@ impl Dq<'_> {
     /// The tile's words are written and visible.
     #[inline(always)]
     pub unsafe fn address<S: Side>(&self, tile: &Tile<S>, head: u32, begin: u32) -> u64 {
-        let sums = DqSums::new(&tile.params.attention);
+        let sums = DqSums::of_dims(&tile.params.attention, self.config.head_dim);
         let start = tile.params.dq_sums.map_or(0, |address| address.get());
         let row_unit = begin / TILE_M as u32 + self.lanes.warp;
         let col_unit = if self.config.shares_dq() {
