@@ -1,7 +1,7 @@
 //! Where dS lies between the kernel that computes it and the one that multiplies it with K.
 //!
 //! A *unit* is a head of k and v of a batch entry, with all query heads of its group. Units follow each other as many at a
-//! time as the workspace holds ([`DsChunk`](crate::abi::DsChunk)); each is a list of tiles, whose inside is a family's own:
+//! time as the workspace holds ([`DsChunk`]); each is a list of tiles, whose inside is a family's own:
 //!
 //! ```text
 //! [unit of the chunk][query head of the group][block of queries][block of keys that it sees]
