@@ -23,13 +23,26 @@ use crate::units::F32_BYTES;
 /// Components of a row that a lane has, at most.
 const LANE_DIMS: usize = 8;
 
-/// Which of the gradients are computed again.
-#[derive(Clone, Copy)]
-pub struct Gradients {
+/// A gradient of the side that is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Which {
     /// dQ or dK.
-    pub first: bool,
-    /// dV, where there is one.
-    pub second: bool,
+    First,
+    /// dV.
+    Second,
+}
+
+impl Which {
+    /// The gradient's tensor, and its dimensions.
+    #[inline(always)]
+    pub fn tensor<S: Side>(self, params: &BackwardParams) -> (&TensorArg, u32) {
+        let attention = &params.attention;
+        match self {
+            Self::Second => (&params.dv, attention.head_dim_v),
+            Self::First if S::HAS_SECOND => (&params.dk, attention.head_dim),
+            Self::First => (&params.dq, attention.head_dim),
+        }
+    }
 }
 
 /// A head of a sequence of the side that is kept.
@@ -108,18 +121,13 @@ impl Row {
 }
 
 impl Head<'_> {
-    /// Computes `gradients` of kept row `row`, which exists.
+    /// Computes gradient `which` of kept row `row`, which exists.
     ///
     /// # Safety
-    /// All addresses are live, and nobody else accesses the row's gradients; the 32 lanes of a warp call it, `lane` of them this
+    /// All addresses are live, and nobody else accesses the row of the gradient; the 32 lanes of a warp call it, `lane` of them this
     /// one.
     #[inline(always)]
-    pub unsafe fn compute<E: Half + Element, S: Side>(
-        &self,
-        row: u32,
-        lane: u32,
-        gradients: Gradients,
-    ) {
+    pub unsafe fn compute<E: Half + Element, S: Side>(&self, row: u32, lane: u32, which: Which) {
         let Self {
             params,
             sequence,
@@ -140,8 +148,7 @@ impl Head<'_> {
         };
         let first = kept(S::first_kept(params), dims);
         let second = kept(S::second_kept(params), dims_v);
-        let mut sum_first = [0.0; LANE_DIMS];
-        let mut sum_second = [0.0; LANE_DIMS];
+        let mut sum = [0.0; LANE_DIMS];
         let (begin, last) = visible_keys(row as i32, extent.band, extent.passing);
         let (mut passing_head, head_end) = S::passing_heads(attention, head);
         while passing_head < head_end {
@@ -167,26 +174,23 @@ impl Head<'_> {
                 let p = exp2(score - term(params.terms.lse_log2));
                 let dp = second.dot::<E>(&b, lane);
                 let ds = p * slope * (dp - term(params.terms.delta));
+                let (weight, of) = match which {
+                    Which::First => (ds, a),
+                    Which::Second => (p, b),
+                };
                 for i in 0..LANE_DIMS {
-                    sum_first[i] = fma(ds, a.load::<E>(lane, i), sum_first[i]);
-                    sum_second[i] = fma(p, b.load::<E>(lane, i), sum_second[i]);
+                    sum[i] = fma(weight, of.load::<E>(lane, i), sum[i]);
                 }
                 passing += 1;
             }
             passing_head += 1;
         }
-        let scale = attention.score.softmax_scale;
-        let gradient = if S::HAS_SECOND {
-            &params.dk
-        } else {
-            &params.dq
+        let scale = match which {
+            Which::First => attention.score.softmax_scale,
+            Which::Second => 1.0,
         };
-        if gradients.first {
-            kept(gradient, dims).store::<E>(lane, &sum_first, scale);
-        }
-        if S::HAS_SECOND && gradients.second {
-            kept(&params.dv, dims_v).store::<E>(lane, &sum_second, 1.0);
-        }
+        let (tensor, dims) = which.tensor::<S>(params);
+        kept(tensor, dims).store::<E>(lane, &sum, scale);
     }
 }
 

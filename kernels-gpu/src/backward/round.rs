@@ -6,7 +6,7 @@ use cuda_std::half::Half;
 use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{any, lane_id, sync_warp};
 
-use super::careful::{Gradients, Head};
+use super::careful::{Head, Which};
 use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::layout::fragment::{ROW_STEP, TILE_M, TILE_N};
@@ -116,11 +116,6 @@ unsafe fn round_rows<E: Half + Element>(
     }
 }
 
-const DQ: Gradients = Gradients {
-    first: true,
-    second: false,
-};
-
 /// Computes 16 rows from `begin` on again: with a K that is not finite, the sums are not finite of queries that do not see it.
 ///
 /// # Safety
@@ -131,7 +126,7 @@ unsafe fn repair<E: Half + Element>(head: &Head, begin: u32, lane: u32) {
     let mut row = begin;
     while row < end {
         // SAFETY: forwarded to the caller.
-        unsafe { head.compute::<E, KeepQueries>(row, lane, DQ) };
+        unsafe { head.compute::<E, KeepQueries>(row, lane, Which::First) };
         row += 1;
     }
 }

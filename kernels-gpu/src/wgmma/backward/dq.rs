@@ -54,6 +54,16 @@ impl Dq<'_> {
         mbarrier::arrive_if(self.lanes.lane == 0, block.full_barrier());
     }
 
+    /// The atom column of dq, and so of K, that this warpgroup multiplies.
+    #[inline(always)]
+    fn atom_column(&self) -> u32 {
+        if self.config.shares_dq() {
+            self.warpgroup
+        } else {
+            0
+        }
+    }
+
     /// The block before, whose dq is due.
     #[inline(always)]
     fn due(&self) -> PipelineState {
@@ -78,11 +88,7 @@ impl Dq<'_> {
         E: GemmSs<MnMajor, MnMajor, S_REGS, { WARPGROUP_ROWS as usize }>,
     {
         let config = self.config;
-        let column = if config.shares_dq() {
-            self.warpgroup
-        } else {
-            0
-        };
+        let column = self.atom_column();
         let block = self.due();
         let ds = smem + config.ds_offset(block.stage);
         let operands = |consumer: u32| {
@@ -126,11 +132,7 @@ impl Dq<'_> {
         let sums = DqSums::of_dims(&tile.params.attention, self.config.head_dim);
         let start = tile.params.dq_sums.map_or(0, |address| address.get());
         let row_unit = begin / TILE_M as u32 + self.lanes.warp;
-        let col_unit = if self.config.shares_dq() {
-            self.warpgroup * ATOM_COLS / TILE_N as u32
-        } else {
-            0
-        };
+        let col_unit = self.atom_column() * ATOM_COLS / TILE_N as u32;
         let in_row = col_unit * UNIT_BYTES + black_box(self.lanes.lane) * F32_BYTES;
         start
             + sums.offset(tile.batch(), head, tile.sequence().q_begin)

@@ -3,7 +3,7 @@
 use super::gradient::Gradient;
 use super::tile::Tile;
 use super::traits::BackwardKernel;
-use crate::backward::careful::Gradients;
+use crate::backward::careful::Which;
 use crate::backward::side::Side;
 use crate::wgmma::forward::lanes::Lanes;
 
@@ -29,34 +29,18 @@ impl<S: Side> Epilogue<'_, S> {
         K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
     {
         let tile = self.tile;
-        let params = tile.params;
-        let attention = &params.attention;
         let row_of = |row: u32| self.kept_begin + row;
         let first = Gradient {
             tile,
-            tensor: if S::HAS_SECOND {
-                &params.dk
-            } else {
-                &params.dq
-            },
-            dims: attention.head_dim,
-            scale: attention.score.softmax_scale,
-            which: Gradients {
-                first: true,
-                second: false,
-            },
+            scale: tile.params.attention.score.softmax_scale,
+            which: Which::First,
         };
         first.store::<K::Element, SUM_REGS>(sum_first, self.lanes, row_of);
         if S::HAS_SECOND {
             let second = Gradient {
-                tensor: &params.dv,
-                dims: attention.head_dim_v,
+                tile,
                 scale: 1.0,
-                which: Gradients {
-                    first: false,
-                    second: true,
-                },
-                ..first
+                which: Which::Second,
             };
             second.store::<K::Element, SUM_REGS>(sum_second, self.lanes, row_of);
         }

@@ -5,8 +5,7 @@ use cuda_std::half::Half;
 use cuda_std::warp::{any, shuffle_xor, sync_warp, uniform};
 
 use super::tile::Tile;
-use crate::abi::TensorArg;
-use crate::backward::careful::{Gradients, Head};
+use crate::backward::careful::{Head, Which};
 use crate::backward::side::Side;
 use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
@@ -23,12 +22,9 @@ pub fn contiguous_rows(row: u32) -> u32 {
 /// A gradient that one warpgroup sums.
 pub struct Gradient<'a, S> {
     pub tile: &'a Tile<'a, S>,
-    pub tensor: &'a TensorArg,
-    pub dims: u32,
     /// The gradient is so many times the sum.
     pub scale: f32,
-    /// Which one it is.
-    pub which: Gradients,
+    pub which: Which,
 }
 
 impl<S: Side> Gradient<'_, S> {
@@ -96,7 +92,8 @@ impl<S: Side> Gradient<'_, S> {
         row: u32,
         lanes: Lanes,
     ) {
-        let (tile, tensor) = (self.tile, self.tensor);
+        let tile = self.tile;
+        let (tensor, dims) = self.which.tensor::<S>(tile.params);
         let start = S::kept_address(&tile.sequence(), tensor, tile.head(), HALF_BYTES);
         let offset = row as i64 * tensor.seq_stride * HALF_BYTES as i64;
         let start = start.wrapping_add_signed(offset);
@@ -113,7 +110,7 @@ impl<S: Side> Gradient<'_, S> {
             };
             let vec16 = transposed([pair(0), pair(1), pair(2), pair(3)], lane);
             let column = (4 * i as u32 + lane) * VEC16_ELEMS;
-            if is_written && column < self.dims {
+            if is_written && column < dims {
                 global::store4_bits(start + (column * HALF_BYTES) as u64, vec16);
             }
         }

@@ -13,7 +13,7 @@ use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
-use crate::backward::careful::Gradients;
+use crate::backward::careful::Which;
 use crate::backward::side::{KeepKeys, Side};
 use crate::layout::ds_tile;
 use crate::layout::fragment::ROW_STEP;
@@ -58,13 +58,8 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     let attention = &tile.params.attention;
     let gradient = Gradient {
         tile,
-        tensor: &tile.params.dk,
-        dims: attention.head_dim,
         scale: attention.score.softmax_scale / P_SCALE,
-        which: Gradients {
-            first: true,
-            second: false,
-        },
+        which: Which::First,
     };
     let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {

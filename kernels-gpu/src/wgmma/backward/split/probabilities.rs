@@ -11,7 +11,7 @@ use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel};
-use crate::backward::careful::Gradients;
+use crate::backward::careful::Which;
 use crate::backward::side::KeepKeys;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
@@ -50,13 +50,8 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     let attention = &tile.params.attention;
     let gradient = Gradient {
         tile,
-        tensor: &tile.params.dv,
-        dims: attention.head_dim_v,
         scale: 1.0,
-        which: Gradients {
-            first: false,
-            second: true,
-        },
+        which: Which::Second,
     };
     let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {

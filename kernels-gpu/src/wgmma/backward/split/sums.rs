@@ -6,6 +6,7 @@ use cuda_std::warp::WARP_SIZE;
 
 use super::super::gradient::{Gradient, contiguous_rows};
 use super::ds_tiles_of_unit;
+use crate::backward::careful::Which;
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma::{WARPGROUP, WARPGROUP_ROWS};
 use crate::tile::element::Element;
@@ -62,7 +63,7 @@ impl Gradient<'_, KeepKeys> {
     #[inline(always)]
     unsafe fn sums<const SUM_REGS: usize>(&self, lanes: Lanes) -> u64 {
         let tile = self.tile.begin() / WARPGROUP_ROWS;
-        let sum = 2 * tile as u64 + self.which.second as u64;
+        let sum = 2 * tile as u64 + (self.which == Which::Second) as u64;
         let thread = lanes.warp * WARP_SIZE + lanes.lane;
         let sums = self.tile.params.ds.sums.map_or(0, |sums| sums.get());
         sums + sum * SUM_REGS as u64 * REGISTER_BYTES + (thread * F32_BYTES) as u64
