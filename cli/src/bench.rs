@@ -380,6 +380,7 @@ impl Bench {
             d_lse: None,
             deterministic: self.deterministic,
             workspace_limit_bytes: None,
+            alibi_gradient: false,
         };
         let d_o = case.d_o.upload(backend.memory())?;
         let mut gradients = backward(backend, &q, &k, &v, output, &d_o, &options)?;
@@ -391,6 +392,7 @@ impl Bench {
             dq: gradients.dq.download(memory)?,
             dk: gradients.dk.download(memory)?,
             dv: gradients.dv.download(memory)?,
+            d_alibi_slopes: None,
         };
         let verdict = case.check(&run, CHECKED_ROWS)?;
         refuse_unless(verdict.passed(), kernel, &verdict)?;

@@ -2,7 +2,7 @@ use crate::spec::TensorSpec;
 use crate::tensor::{allocate, lse_spec};
 use crate::{
     Backend, BackwardOptions, Error, GradientOperands, GradientSpecs, Memory, Operands, Output,
-    Plan, Problem, Tensor,
+    Plan, Problem, Shape, Tensor,
 };
 
 /// Gradients of q, k and v, as [`backward`] computes them: each in q's dtype.
@@ -16,12 +16,42 @@ pub struct Gradients<M: Memory> {
     pub dk: Tensor<M>,
     /// The loss's gradient by v, `[batch, heads_kv, seq_kv, head_dim_v]`, summed as dk.
     pub dv: Tensor<M>,
+    /// The loss's gradient by the slopes of ALiBi, f32 and of their shape: `[1, heads_q, 1, 1]`, or `[batch, heads_q, 1, 1]` where
+    /// each batch entry has slopes of its own ([`Problem::d_alibi_slopes`]). `Some` exactly if
+    /// [`BackwardOptions::alibi_gradient`] asks for it.
+    pub d_alibi_slopes: Option<Tensor<M>>,
 }
 
 impl<M: Memory> Gradients<M> {
     /// Tensors for [`backward_into`] to write to.
     pub fn new(dq: Tensor<M>, dk: Tensor<M>, dv: Tensor<M>) -> Self {
-        Self { dq, dk, dv }
+        Self {
+            dq,
+            dk,
+            dv,
+            d_alibi_slopes: None,
+        }
+    }
+
+    /// Sets [`d_alibi_slopes`](Self::d_alibi_slopes).
+    pub fn d_alibi_slopes(mut self, tensor: impl Into<Option<Tensor<M>>>) -> Self {
+        self.d_alibi_slopes = tensor.into();
+        self
+    }
+
+    /// The tensors, by name.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &Tensor<M>)> {
+        let Self {
+            dq,
+            dk,
+            dv,
+            d_alibi_slopes,
+        } = self;
+        let slopes = d_alibi_slopes.iter();
+        let slopes = slopes.map(|tensor| ("d_alibi_slopes", tensor));
+        [("dq", dq), ("dk", dk), ("dv", dv)]
+            .into_iter()
+            .chain(slopes)
     }
 }
 
@@ -58,7 +88,7 @@ impl<'a, M: Memory> From<&'a Tensor<M>> for OutputGradients<'a, M> {
 /// dv = pᵀ · d_o      dz = p ∘ (d_o · vᵀ − delta)      dq = softmax_scale · dz · k      dk = softmax_scale · dzᵀ · q
 /// ```
 ///
-/// where a softcap multiplies dz by its derivative. Scores are computed again; nothing of the size of the scores is stored
+/// where a softcap multiplies dz by its derivative, and `d_alibi_slopes = −Σ dz · distance` if it is asked for. Scores are computed again; nothing of the size of the scores is stored
 /// beyond [`BackwardOptions::workspace_limit_bytes`].
 ///
 /// # Arguments
@@ -116,15 +146,21 @@ where
     check_rows(output, &d_output)?;
     let given = inputs(backend.memory(), [q, k, v], output, &d_output)?;
     let plan = Plan::for_operands(&problem, &backend.capabilities(), &given)?;
+    let gradients = allocate_gradients(backend.memory(), &problem)?;
+    run(backend, &plan, &given, &gradients)?;
+    Ok(gradients)
+}
+
+/// Tensors for the gradients of `problem`.
+fn allocate_gradients<M: Memory>(memory: &mut M, problem: &Problem) -> Result<Gradients<M>, Error> {
     let GradientSpecs { dq, dk, dv, .. } = *problem.gradients().expect("a backward problem");
-    let memory = backend.memory();
-    let gradients = Gradients {
+    let slopes = problem.d_alibi_slopes();
+    Ok(Gradients {
         dq: allocate(memory, dq)?,
         dk: allocate(memory, dk)?,
         dv: allocate(memory, dv)?,
-    };
-    run(backend, &plan, &given, &gradients)?;
-    Ok(gradients)
+        d_alibi_slopes: slopes.map(|spec| allocate(memory, *spec)).transpose()?,
+    })
 }
 
 /// [`backward`] into tensors made before, which may have any strides that keep their elements apart.
@@ -156,6 +192,7 @@ where
     };
     let problem = Problem::backward(*q.spec(), *k.spec(), *v.spec(), specs, options)?;
     check_rows(output, &d_output)?;
+    check_slopes(&problem, gradients)?;
     check_gradients(backend.memory(), [q, k, v], output, &d_output, gradients)?;
     let given = inputs(backend.memory(), [q, k, v], output, &d_output)?;
     let operands = with_gradients(backend.memory(), &given, gradients);
@@ -208,6 +245,38 @@ fn read<'a, M: Memory>(
     given.into_iter().chain(lse).chain(d_lse)
 }
 
+/// Refuses a gradient by slopes that is missing, not asked for, or not of their shape.
+fn check_slopes<M: Memory>(problem: &Problem, gradients: &Gradients<M>) -> Result<(), Error> {
+    let refused = |wrong, allowed| Err(Error::argument("d_alibi_slopes", wrong, allowed));
+    match (problem.d_alibi_slopes(), &gradients.d_alibi_slopes) {
+        (None, None) => Ok(()),
+        (Some(expected), Some(tensor)) if is_same(tensor.spec(), expected) => Ok(()),
+        (Some(expected), Some(tensor)) => {
+            let Shape { batch, heads, .. } = expected.shape;
+            let allowed = format!("a contiguous f32 tensor of [{batch}, {heads}, 1, 1]");
+            refused(format!("it is {:?}", tensor.spec()), allowed)
+        }
+        (Some(_), None) => {
+            let wrong = "there is none, and the options ask for it (alibi_gradient)";
+            refused(wrong.to_owned(), "a tensor for it".to_owned())
+        }
+        (None, Some(_)) => {
+            let wrong = "the options do not ask for it (alibi_gradient)";
+            refused(
+                wrong.to_owned(),
+                "none, or an option that asks for it".to_owned(),
+            )
+        }
+    }
+}
+
+/// Whether elements are of one dtype, and in the same places: the stride of an axis of size 1 does not matter.
+fn is_same(spec: &TensorSpec, expected: &TensorSpec) -> bool {
+    let axes = spec.axes().into_iter().zip(expected.axes());
+    let mut places = axes.map(|(a, b)| a == b || a.0 == 1 && b.0 == 1);
+    spec.dtype == expected.dtype && places.all(|is_same| is_same)
+}
+
 /// Refuses gradients that share elements with each other or with what is read, or that `memory` does not own.
 fn check_gradients<M: Memory>(
     memory: &M,
@@ -216,9 +285,8 @@ fn check_gradients<M: Memory>(
     d_output: &OutputGradients<'_, M>,
     gradients: &Gradients<M>,
 ) -> Result<(), Error> {
-    let Gradients { dq, dk, dv } = gradients;
     let mut others: Vec<_> = read(inputs, output, d_output).collect();
-    for (argument, tensor) in [("dq", dq), ("dk", dk), ("dv", dv)] {
+    for (argument, tensor) in gradients.named() {
         tensor.check_owned(memory, argument)?;
         if let Some((name, _)) = others
             .iter()
@@ -270,6 +338,8 @@ fn with_gradients<M: Memory>(memory: &M, given: &Operands, gradients: &Gradients
         addresses.dq = gradients.dq.address(memory);
         addresses.dk = gradients.dk.address(memory);
         addresses.dv = gradients.dv.address(memory);
+        let slopes = gradients.d_alibi_slopes.as_ref();
+        addresses.d_alibi_slopes = slopes.map(|slopes| slopes.address(memory));
     }
     operands
 }

@@ -56,10 +56,13 @@ pub struct GradientOperands {
     pub dk: u64,
     /// dv, of v's shape; written.
     pub dv: u64,
+    /// The gradient by ALiBi's slopes, laid out as [`Problem::d_alibi_slopes`] says; written. Needed where it is asked for
+    /// ([`BackwardOptions::alibi_gradient`](crate::BackwardOptions::alibi_gradient)), and ignored otherwise.
+    pub d_alibi_slopes: Option<u64>,
 }
 
 impl GradientOperands {
-    /// The addresses for a loss that does not depend on lse.
+    /// The addresses for a loss that does not depend on lse, without a gradient by slopes.
     pub const fn new(d_o: u64, dq: u64, dk: u64, dv: u64) -> Self {
         Self {
             d_o,
@@ -67,12 +70,19 @@ impl GradientOperands {
             dq,
             dk,
             dv,
+            d_alibi_slopes: None,
         }
     }
 
     /// Sets [`d_lse`](Self::d_lse).
     pub fn d_lse(mut self, address: impl Into<Option<u64>>) -> Self {
         self.d_lse = address.into();
+        self
+    }
+
+    /// Sets [`d_alibi_slopes`](Self::d_alibi_slopes).
+    pub fn d_alibi_slopes(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.d_alibi_slopes = address.into();
         self
     }
 }
@@ -237,6 +247,7 @@ impl Operands {
                 check_address(name, address, spec.dtype.bytes() as u64)?;
             }
         }
+        check_slopes(problem, gradients)?;
         match gradients.d_lse {
             Some(address) if !problem.o().is_empty() => check_address("d_lse", address, WORD_BYTES),
             _ => Ok(()),
@@ -300,6 +311,20 @@ impl Operands {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns an error if the address of the gradient by slopes is missing or impossible, where it is asked for.
+fn check_slopes(problem: &Problem, gradients: &GradientOperands) -> Result<(), Error> {
+    let wanted = problem.d_alibi_slopes().filter(|spec| !spec.is_empty());
+    match (wanted, gradients.d_alibi_slopes) {
+        (None, _) => Ok(()),
+        (Some(_), Some(address)) => check_address("d_alibi_slopes", address, WORD_BYTES),
+        (Some(_), None) => {
+            let wrong = "no address is given, and the problem asks for it (alibi_gradient)";
+            let allowed = "its address among those of the gradients";
+            Err(Error::argument("d_alibi_slopes", wrong, allowed))
+        }
     }
 }
 

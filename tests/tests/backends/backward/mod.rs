@@ -4,6 +4,7 @@ mod bad_input;
 mod differences;
 mod planted;
 mod random;
+mod slopes;
 mod stored_ds;
 mod stored_ds_f32;
 mod used_keys;
