@@ -1,8 +1,10 @@
-use crate::spec::TensorSpec;
-use crate::tensor::{allocate, lse_spec};
+mod check;
+
+use check::{check_gradients, check_rows, check_slopes, inputs};
+
+use crate::tensor::{allocate, check_planned};
 use crate::{
-    Backend, BackwardOptions, Error, GradientOperands, GradientSpecs, Memory, Operands, Output,
-    Plan, Problem, Shape, Tensor,
+    Backend, BackwardOptions, Error, GradientSpecs, Memory, Operands, Output, Plan, Problem, Tensor,
 };
 
 /// Gradients of q, k and v, as [`backward`] computes them: each in q's dtype.
@@ -56,7 +58,7 @@ impl<M: Memory> Gradients<M> {
 }
 
 /// The loss's gradients by what the forward pass computed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct OutputGradients<'a, M: Memory> {
     /// By o: of o's shape and dtype, with any strides.
@@ -73,6 +75,15 @@ impl<'a, M: Memory> OutputGradients<'a, M> {
         Self { d_o, d_lse }
     }
 }
+
+// Derived, they would ask the memory itself to be `Copy`.
+impl<M: Memory> Clone for OutputGradients<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Memory> Copy for OutputGradients<'_, M> {}
 
 impl<'a, M: Memory> From<&'a Tensor<M>> for OutputGradients<'a, M> {
     fn from(d_o: &'a Tensor<M>) -> Self {
@@ -200,134 +211,107 @@ where
     run(backend, &plan, &given, gradients)
 }
 
-/// Refuses an lse or a d_lse that does not fit o, and an output without lse.
-fn check_rows<M: Memory>(
-    output: &Output<M>,
-    d_output: &OutputGradients<'_, M>,
-) -> Result<(), Error> {
-    let expected = lse_spec(&output.o.spec().shape)?;
-    let check = |argument: &'static str, spec: &TensorSpec| {
-        if *spec == expected {
-            return Ok(());
-        }
-        let allowed = "it must be a contiguous f32 tensor of [batch, heads_q, seq_q, 1]";
-        Err(Error::argument(
-            argument,
-            format!("it is {spec:?}"),
-            allowed,
-        ))
-    };
-    let Some(lse) = &output.lse else {
-        let allowed = "the forward pass must have kept it";
-        return Err(Error::argument("lse", "the output has none", allowed));
-    };
-    check("lse", lse.spec())?;
-    d_output
-        .d_lse
-        .map_or(Ok(()), |d_lse| check("d_lse", d_lse.spec()))
-}
-
-/// The tensors that are read, by name.
-fn read<'a, M: Memory>(
-    [q, k, v]: [&'a Tensor<M>; 3],
-    output: &'a Output<M>,
-    d_output: &OutputGradients<'a, M>,
-) -> impl Iterator<Item = (&'static str, &'a Tensor<M>)> {
-    let given = [
-        ("q", q),
-        ("k", k),
-        ("v", v),
-        ("o", &output.o),
-        ("d_o", d_output.d_o),
-    ];
-    let lse = output.lse.as_ref().map(|lse| ("lse", lse));
-    let d_lse = d_output.d_lse.map(|d_lse| ("d_lse", d_lse));
-    given.into_iter().chain(lse).chain(d_lse)
-}
-
-/// Refuses a gradient by slopes that is missing, not asked for, or not of their shape.
-fn check_slopes<M: Memory>(problem: &Problem, gradients: &Gradients<M>) -> Result<(), Error> {
-    let refused = |wrong, allowed| Err(Error::argument("d_alibi_slopes", wrong, allowed));
-    match (problem.d_alibi_slopes(), &gradients.d_alibi_slopes) {
-        (None, None) => Ok(()),
-        (Some(expected), Some(tensor)) if is_same(tensor.spec(), expected) => Ok(()),
-        (Some(expected), Some(tensor)) => {
-            let Shape { batch, heads, .. } = expected.shape;
-            let allowed = format!("a contiguous f32 tensor of [{batch}, {heads}, 1, 1]");
-            refused(format!("it is {:?}", tensor.spec()), allowed)
-        }
-        (Some(_), None) => {
-            let wrong = "there is none, and the options ask for it (alibi_gradient)";
-            refused(wrong.to_owned(), "a tensor for it".to_owned())
-        }
-        (None, Some(_)) => {
-            let wrong = "the options do not ask for it (alibi_gradient)";
-            refused(
-                wrong.to_owned(),
-                "none, or an option that asks for it".to_owned(),
-            )
-        }
-    }
-}
-
-/// Whether elements are of one dtype, and in the same places: the stride of an axis of size 1 does not matter.
-fn is_same(spec: &TensorSpec, expected: &TensorSpec) -> bool {
-    let axes = spec.axes().into_iter().zip(expected.axes());
-    let mut places = axes.map(|(a, b)| a == b || a.0 == 1 && b.0 == 1);
-    spec.dtype == expected.dtype && places.all(|is_same| is_same)
-}
-
-/// Refuses gradients that share elements with each other or with what is read, or that `memory` does not own.
-fn check_gradients<M: Memory>(
-    memory: &M,
-    inputs: [&Tensor<M>; 3],
-    output: &Output<M>,
-    d_output: &OutputGradients<'_, M>,
-    gradients: &Gradients<M>,
-) -> Result<(), Error> {
-    let mut others: Vec<_> = read(inputs, output, d_output).collect();
-    for (argument, tensor) in gradients.named() {
-        tensor.check_owned(memory, argument)?;
-        if let Some((name, _)) = others
-            .iter()
-            .find(|(_, other)| tensor.may_share_elements(other))
-        {
-            return Err(Error::argument(
-                argument,
-                format!("it shares elements with {name}"),
-                "it must lie apart from the other operands, for it is written",
-            ));
-        }
-        others.push((argument, tensor));
-    }
-    Ok(())
-}
-
-/// The addresses of what is read; those of the gradients are 0, a multiple of any alignment.
+/// [`backward`] with a plan made before ([`Backend::plan`]): the problem is not checked again and no kernel is chosen again.
+///
+/// # Arguments
+/// * `plan`: of a problem of [`Problem::backward`] or [`Problem::backward_with_dense_gradients`], for a backend of the same
+///   kind.
+/// * The others are those of [`backward`], of the shapes, strides and dtypes that the plan's problem has. Contents may differ
+///   from call to call.
+///
+/// ```
+/// use ferroflash::{BackwardOptions, Cpu, ForwardOptions, HostTensor, Layout, Problem, Shape};
+/// use ferroflash::{Backend, backward_planned, forward};
+///
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// let mut cpu = Cpu::new();
+/// let shape = Shape { batch: 1, heads: 2, seq: 3, dim: 4 };
+/// let x = HostTensor::from_f32(&[0.5; 24], shape, Layout::Bshd)?.upload(cpu.memory())?;
+/// let output = forward(&mut cpu, &x, &x, &x, &ForwardOptions::new())?;
+/// let spec = *x.spec();
+/// let options = BackwardOptions::default();
+/// let problem = Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, &options)?;
+/// let plan = cpu.plan(&problem)?; // once, for any number of calls
+/// let gradients = backward_planned(&mut cpu, &plan, &x, &x, &x, &output, &x)?;
+/// assert_eq!(gradients.dq.spec(), &spec);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
-/// [`Error::Argument`] on a tensor whose buffer `memory` did not allocate.
-fn inputs<M: Memory>(
-    memory: &M,
-    [q, k, v]: [&Tensor<M>; 3],
-    output: &Output<M>,
-    d_output: &OutputGradients<'_, M>,
+/// [`Error::Argument`] naming an operand that is not of the plan's problem or not at an address it was made for, or the plan if
+/// it is for another kind of backend or not for a backward pass; [`Error::OutOfMemory`] or [`Error::Device`].
+pub fn backward_planned<'a, B: Backend + ?Sized>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+    output: &Output<B::Memory>,
+    d_output: impl Into<OutputGradients<'a, B::Memory>>,
+) -> Result<Gradients<B::Memory>, Error>
+where
+    B::Memory: 'a,
+{
+    let given = planned_inputs(backend, plan, [q, k, v], output, &d_output.into())?;
+    let gradients = allocate_gradients(backend.memory(), plan.problem())?;
+    run(backend, plan, &given, &gradients)?;
+    Ok(gradients)
+}
+
+/// [`backward_into`] with a plan made before, as for [`backward_planned`].
+///
+/// # Errors
+/// Those of [`backward_planned`], and [`Error::Argument`] if a gradient is not of the plan's problem, or shares elements with
+/// another operand.
+#[allow(clippy::too_many_arguments)] // `backward_planned`'s, and where to
+pub fn backward_planned_into<'a, B: Backend + ?Sized>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+    output: &Output<B::Memory>,
+    d_output: impl Into<OutputGradients<'a, B::Memory>>,
+    gradients: &mut Gradients<B::Memory>,
+) -> Result<(), Error>
+where
+    B::Memory: 'a,
+{
+    let d_output = d_output.into();
+    let given = planned_inputs(backend, plan, [q, k, v], output, &d_output)?;
+    let GradientSpecs { dq, dk, dv, .. } = planned_gradients(plan)?;
+    check_planned("dq", &gradients.dq, dq)?;
+    check_planned("dk", &gradients.dk, dk)?;
+    check_planned("dv", &gradients.dv, dv)?;
+    check_slopes(plan.problem(), gradients)?;
+    check_gradients(backend.memory(), [q, k, v], output, &d_output, gradients)?;
+    run(backend, plan, &given, gradients)
+}
+
+/// The addresses of what is read, if it matches the plan's problem and alignment.
+fn planned_inputs<B: Backend + ?Sized>(
+    backend: &mut B,
+    plan: &Plan,
+    [q, k, v]: [&Tensor<B::Memory>; 3],
+    output: &Output<B::Memory>,
+    d_output: &OutputGradients<'_, B::Memory>,
 ) -> Result<Operands, Error> {
-    for (argument, tensor) in read([q, k, v], output, d_output) {
-        tensor.check_owned(memory, argument)?;
-    }
-    Ok(Operands {
-        q: q.address(memory),
-        k: k.address(memory),
-        v: v.address(memory),
-        o: output.o.address(memory),
-        lse: output.lse.as_ref().map(|lse| lse.address(memory)),
-        gradients: Some(GradientOperands {
-            d_o: d_output.d_o.address(memory),
-            d_lse: d_output.d_lse.map(|d_lse| d_lse.address(memory)),
-            ..GradientOperands::default()
-        }),
-        ..Operands::default()
+    let (problem, specs) = (plan.problem(), planned_gradients(plan)?);
+    check_planned("q", q, problem.q())?;
+    check_planned("k", k, problem.k())?;
+    check_planned("v", v, problem.v())?;
+    check_planned("o", &output.o, &specs.o)?;
+    check_planned("d_o", d_output.d_o, &specs.d_o)?;
+    check_rows(output, d_output)?;
+    inputs(backend.memory(), [q, k, v], output, d_output)
+}
+
+/// The tensors of the backward pass that `plan` is for.
+fn planned_gradients(plan: &Plan) -> Result<&GradientSpecs, Error> {
+    plan.problem().gradients().ok_or_else(|| {
+        let wrong = "it is for a forward pass";
+        Error::argument("plan", wrong, "one of a problem made by Problem::backward")
     })
 }
 
