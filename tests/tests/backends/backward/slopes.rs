@@ -1,10 +1,8 @@
 //! The gradient by the slopes of ALiBi: inputs for which it is known, and shapes beside the ends of tiles.
 
-use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::{AlibiSlopes, Backend, Cpu, DType, HostTensor, Mask};
 use ferroflash_testing::cases::{AlibiSpec, BackwardCase, CaseSpec, InputKind, Lengths};
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 
 use super::planted::each_variant;
@@ -171,35 +169,19 @@ fn all<B: Backend>(backend: &mut B) {
     packed(backend);
     uniform(backend);
     of_nothing(backend);
+    repeats(backend, 2);
 }
 
 #[test]
 fn cpu() {
     all(&mut Cpu::new());
-    repeats(&mut Cpu::new(), 5);
 }
 
-#[test]
-fn sim() {
-    let mut sim = Sim::on(SimDevice::with_schedule(SCHEDULES[0]));
-    all(&mut sim);
-    repeats(&mut sim, 2);
-}
+ferroflash_tests::on_simulator_and_gpu!(all, "gradients by slopes");
 
 #[test]
-fn sim_interleaved() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[1])));
-}
-
-#[test]
-fn sim_interleaved_otherwise() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[2])));
-}
-
-#[test]
-fn cuda() {
-    if let Some(mut gpu) = gpu_or_not_run("gradients by slopes") {
-        all(&mut gpu);
+fn cuda_repeats() {
+    if let Some(mut gpu) = gpu_or_not_run("gradients by slopes, time after time") {
         repeats(&mut gpu, 1000);
     }
 }
