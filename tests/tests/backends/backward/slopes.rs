@@ -106,6 +106,28 @@ fn uniform<B: Backend>(backend: &mut B) {
     }
 }
 
+/// Keys that no query sees, though one beyond the last would, in a tile that has some that are seen: they may hold NaN.
+fn keys_beyond_all_queries<B: Backend>(backend: &mut B) {
+    for dtype in DType::ALL {
+        let spec = CaseSpec {
+            mask: Mask::CAUSAL_TOP_LEFT,
+            alibi: alibi(false),
+            ..plain(dtype, Lengths::one(70, 90), 64)
+        };
+        let mut case = build(&spec);
+        for key in 70..90 {
+            for dim in 0..64 {
+                case.forward.k.set(0, 0, key, dim, f32::NAN);
+                case.forward.v.set(0, 0, key, dim, f32::NAN);
+            }
+        }
+        each_variant(backend, case, |_, run| {
+            let slope = run.d_alibi_slopes.as_ref().unwrap().get(0, 0, 0, 0);
+            assert!(slope.is_finite(), "{slope}");
+        });
+    }
+}
+
 /// Where no query sees a key, or there is none, gradients are 0, and written.
 fn of_nothing<B: Backend>(backend: &mut B) {
     let one = |batch, seq_q, seq_kv| Lengths::Dense {
@@ -165,6 +187,7 @@ fn repeats<B: Backend>(backend: &mut B, times: usize) {
 }
 
 fn all<B: Backend>(backend: &mut B) {
+    keys_beyond_all_queries(backend);
     shapes(backend);
     packed(backend);
     uniform(backend);
