@@ -23,7 +23,8 @@ pub struct Args {
     /// tensors cu_seqlens_q and cu_seqlens_kv; with --backward also d_o, of o's shape and dtype
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
-    /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout)
+    /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout), and with
+    /// --alibi-gradient d_alibi_slopes
     #[arg(short, long)]
     output: PathBuf,
     /// Axis order of q, k, v and o, and of their gradients
@@ -42,6 +43,9 @@ pub struct Args {
     /// Sum gradients in one order, so that every run gives the same bits
     #[arg(long, requires = "backward")]
     deterministic: bool,
+    /// Compute the gradient by the slopes too, d_alibi_slopes, f32 and of the shape of alibi_slopes
+    #[arg(long, requires_all = ["alibi", "backward"])]
+    alibi_gradient: bool,
     /// Convert the inputs to this dtype first; o and gradients are converted back [default: the file's]
     #[arg(long, value_enum)]
     dtype: Option<DTypeName>,
@@ -64,7 +68,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     } = file::read(&args.input, layout, asked)?;
     let options = args.forward.options()?.o_layout(layout);
     let options = options.cu_seqlens(cu_seqlens).alibi(slopes);
-    let options = BackwardOptions::of(&options).deterministic(args.deterministic);
+    let options = BackwardOptions::of(&options)
+        .deterministic(args.deterministic)
+        .alibi_gradient(args.alibi_gradient);
     // The inputs are checked as they are, before any conversion hides that they differ.
     let specs = inputs.each_ref().map(|tensor| *tensor.spec());
     let d_o_spec = d_o.as_ref().map(|d_o| *d_o.spec());
@@ -154,10 +160,20 @@ impl Work for Attend {
         results.add_lse(lse.download(backend.memory())?);
         if let Some(d_o) = self.d_o {
             let d_o = upload(d_o, backend)?;
-            let Gradients { dq, dk, dv, .. } =
-                backward(backend, &q, &k, &v, &result, &d_o, &self.options)?;
+            let gradients = backward(backend, &q, &k, &v, &result, &d_o, &self.options)?;
+            let Gradients {
+                dq,
+                dk,
+                dv,
+                d_alibi_slopes,
+                ..
+            } = gradients;
             for (name, gradient) in [("dq", dq), ("dk", dk), ("dv", dv)] {
                 results.add(name, gradient.download(backend.memory())?)?;
+            }
+            if let Some(slopes) = d_alibi_slopes {
+                let is_batched = self.options.forward.alibi.is_some_and(|a| a.is_batched());
+                results.add_slopes(slopes.download(backend.memory())?, is_batched);
             }
         }
         results.write(self.output)?;
@@ -220,6 +236,13 @@ impl Results {
         } = lse.spec().shape;
         let dims = [batch, heads, seq][self.axes()].to_vec();
         self.tensors.push(("lse", lse, dims));
+    }
+
+    /// Adds the gradient by slopes, in f32 and with the axes of the slopes.
+    fn add_slopes(&mut self, slopes: HostTensor, is_batched: bool) {
+        let Shape { batch, heads, .. } = slopes.spec().shape;
+        let dims = [batch, heads][usize::from(!is_batched)..].to_vec();
+        self.tensors.push(("d_alibi_slopes", slopes, dims));
     }
 
     /// The axes that a file has: packed tensors have none of batch.

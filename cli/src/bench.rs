@@ -4,8 +4,8 @@ use std::fmt;
 
 use ferroflash::{
     AlibiSlopes, Backend, BackwardOptions, DType, ForwardOptions, Layout, Memory, Output, Plan,
-    Problem, SEQ_LIMIT, Shape, Tensor, backward, backward_into, forward, forward_into,
-    forward_planned_into,
+    Problem, SEQ_LIMIT, Shape, Tensor, backward, backward_into, backward_planned_into, forward,
+    forward_into, forward_planned_into,
 };
 use ferroflash_testing::cases::{BackwardCase, BackwardRun, Case, InputKind, Lengths, normal};
 use ferroflash_testing::oracle::Rows;
@@ -322,7 +322,7 @@ impl Bench {
         let inputs = Inputs { case, q, k, v };
         let (times, host_us_planned) = match self.pass {
             Pass::Fwd => self.time_forward(backend, &plan, &inputs, output, &spinner)?,
-            Pass::Bwd => self.time_backward(backend, &kernel, inputs, &output, &spinner)?,
+            Pass::Bwd => self.time_backward(backend, &plan, inputs, &output, &spinner)?,
         };
         spinner.finish_and_clear();
         let ran = Ran {
@@ -332,6 +332,7 @@ impl Bench {
             device: backend.device_name(),
             is_queued: backend.memory().is_queued(),
             host_us_planned,
+            workspace_bytes: plan.workspace_bytes(),
         };
         Ok(Report::new(ran, &problem, &times))
     }
@@ -363,11 +364,12 @@ impl Bench {
         Ok((times, host_us_planned))
     }
 
-    /// Checks the gradients of `output`, and times the pass that makes them.
+    /// Checks the gradients of `output`, and times the pass that makes them, with a new plan each call and, on the host, with a
+    /// kept one.
     fn time_backward<B: Backend>(
         &self,
         backend: &mut B,
-        kernel: &str,
+        plan: &Plan,
         Inputs { case, q, k, v }: Inputs<B>,
         output: &Output<B::Memory>,
         spinner: &ProgressBar,
@@ -380,6 +382,7 @@ impl Bench {
             d_lse: None,
             deterministic: self.deterministic,
             workspace_limit_bytes: None,
+            alibi_gradient: false,
         };
         let d_o = case.d_o.upload(backend.memory())?;
         let mut gradients = backward(backend, &q, &k, &v, output, &d_o, &options)?;
@@ -391,15 +394,22 @@ impl Bench {
             dq: gradients.dq.download(memory)?,
             dk: gradients.dk.download(memory)?,
             dv: gradients.dv.download(memory)?,
+            d_alibi_slopes: None,
         };
         let verdict = case.check(&run, CHECKED_ROWS)?;
-        refuse_unless(verdict.passed(), kernel, &verdict)?;
+        refuse_unless(verdict.passed(), &plan.kernel_name(), &verdict)?;
         spinner.set_message("time");
         let mut run = |backend: &mut B| {
             backward_into(backend, &q, &k, &v, output, &d_o, &mut gradients, &options)
                 .map_err(Failure::from)
         };
-        Ok((bench_protocol::times(backend, &mut run)?, None))
+        let times = bench_protocol::times(backend, &mut run)?;
+        let mut run = |backend: &mut B| {
+            backward_planned_into(backend, plan, &q, &k, &v, output, &d_o, &mut gradients)
+                .map_err(Failure::from)
+        };
+        let host_us_planned = bench_protocol::host_us(backend, &times, &mut run)?;
+        Ok((times, host_us_planned))
     }
 }
 

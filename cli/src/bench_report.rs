@@ -22,6 +22,8 @@ pub struct Ran {
     pub is_queued: bool,
     /// Microseconds until a call with a kept plan returns, if the device queues.
     pub host_us_planned: Option<f64>,
+    /// [`Plan::workspace_bytes`](ferroflash::Plan::workspace_bytes).
+    pub workspace_bytes: usize,
 }
 
 /// The output of `--json`. `bench/README.md` says how the times are taken.
@@ -59,12 +61,20 @@ pub struct Report {
     pub tflops: f64,
     /// Sustained rate in 10⁹ bytes a second, counting every operand once.
     pub gbs: f64,
+    /// Bytes of all operands.
+    pub operand_bytes: u64,
+    /// Bytes that the plan asks for beside them, all at the same time. What the CPU backend keeps for rows and threads is not
+    /// counted.
+    pub workspace_bytes: u64,
+    /// Both: the most that the pass needs at a time.
+    pub peak_bytes: u64,
     pub device: String,
 }
 
 impl Report {
     pub fn new(ran: Ran, problem: &Problem, times: &Times) -> Self {
         let seconds = times.ms_sustained / 1e3;
+        let (operand_bytes, workspace_bytes) = (problem.bytes() as u64, ran.workspace_bytes as u64);
         let reading = times.reading;
         let energy = |Reading { watts, .. }| pj_per_flop(watts, seconds, problem.flops());
         Self {
@@ -83,6 +93,9 @@ impl Report {
             bursts: times.bursts,
             tflops: problem.flops() / seconds / 1e12,
             gbs: problem.bytes() / seconds / 1e9,
+            operand_bytes,
+            workspace_bytes,
+            peak_bytes: operand_bytes + workspace_bytes,
             device: ran.device,
         }
     }
@@ -116,6 +129,14 @@ impl Report {
             out,
             "  sustained: {:.3} TFLOP/s, {:.1} GB/s",
             self.tflops, self.gbs
+        )?;
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        writeln!(
+            out,
+            "  memory: {:.1} MB of operands and {:.1} MB of workspace, {:.1} MB at the peak",
+            mb(self.operand_bytes),
+            mb(self.workspace_bytes),
+            mb(self.peak_bytes),
         )?;
         if let (Some(clock_mhz), Some(watts)) = (self.clock_mhz, self.watts) {
             write!(out, "  sustained: {clock_mhz:.0} MHz, {watts:.0} W")?;

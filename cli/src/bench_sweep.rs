@@ -162,6 +162,8 @@ impl Work for Sweep {
                 watts: report.watts,
                 tflops: report.tflops,
                 gbs: report.gbs,
+                workspace_bytes: Some(report.workspace_bytes),
+                peak_bytes: Some(report.peak_bytes),
                 device: report.device,
             });
             // Written after every point, so that a stopped sweep can be resumed.

@@ -50,6 +50,8 @@ pub fn points(
                     // With our count of FLOPs, which differs slightly from the script's.
                     tflops: problem.flops() / seconds / 1e12,
                     gbs: problem.bytes() / seconds / 1e9,
+                    workspace_bytes: None,
+                    peak_bytes: None,
                     device: file.device.clone(),
                 });
             }

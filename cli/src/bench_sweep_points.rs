@@ -31,6 +31,11 @@ pub struct Point {
     pub watts: Option<f64>,
     pub tflops: f64,
     pub gbs: f64,
+    /// These two of ours only.
+    #[serde(default)]
+    pub workspace_bytes: Option<u64>,
+    #[serde(default)]
+    pub peak_bytes: Option<u64>,
     pub device: String,
 }
 
@@ -133,10 +138,11 @@ impl Points {
 
     fn csv(&self) -> String {
         let mut csv =
-            "device,kernel,variant,case,batch,seq,ms_sustained,ms_burst,clock_mhz,watts,tflops,gbs\n"
+            "device,kernel,variant,case,batch,seq,ms_sustained,ms_burst,clock_mhz,watts,tflops,gbs,workspace_bytes,peak_bytes\n"
                 .to_owned();
         for point in &self.points {
             let number = |value: Option<f64>| value.map(|value| value.to_string());
+            let bytes = |value: Option<u64>| value.map(|value| value.to_string());
             let cells = [
                 quoted(&point.device),
                 quoted(&point.kernel),
@@ -150,6 +156,8 @@ impl Points {
                 number(point.watts).unwrap_or_default(),
                 point.tflops.to_string(),
                 point.gbs.to_string(),
+                bytes(point.workspace_bytes).unwrap_or_default(),
+                bytes(point.peak_bytes).unwrap_or_default(),
             ];
             csv += &cells.join(",");
             csv.push('\n');

@@ -83,8 +83,8 @@ impl Work for Verify {
 /// One kernel's result, compared with the oracle.
 struct Checked {
     kernel: String,
-    /// Error over allowed error, for each tensor.
-    ratios: Vec<f64>,
+    /// Error over allowed error, for each tensor that there is.
+    ratios: Vec<Option<f64>>,
     quality: Option<f64>,
     passed: bool,
     /// The verdict in words, with the places of the worst errors.
@@ -96,7 +96,7 @@ impl Pass {
     fn results(self) -> &'static [&'static str] {
         match self {
             Self::Fwd => &["o", "lse"],
-            Self::Bwd => &["dq", "dk", "dv"],
+            Self::Bwd => &["dq", "dk", "dv", "d_alibi_slopes"],
         }
     }
 
@@ -119,7 +119,7 @@ fn check_forward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Che
         let verdict = case.check(&o, &lse, Rows::All)?;
         checked.push(Checked {
             kernel: backends::in_words(&plan.kernel_name(), plan.heads_per_tile()),
-            ratios: vec![verdict.o.ratio, verdict.lse.ratio],
+            ratios: vec![Some(verdict.o.ratio), Some(verdict.lse.ratio)],
             quality: verdict.quality(),
             passed: verdict.passed(),
             detail: verdict.to_string(),
@@ -136,11 +136,15 @@ fn check_backward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Ch
         let kernel = backend.plan(&case.problem()?)?.kernel_name();
         let run = case.run(backend)?;
         let verdict = case.check(&run, Rows::All)?;
+        let slopes = run.d_alibi_slopes.is_some();
         checked.push(Checked {
             kernel,
-            ratios: [verdict.dq, verdict.dk, verdict.dv]
-                .map(|worst| worst.ratio)
-                .into(),
+            ratios: vec![
+                Some(verdict.dq.ratio),
+                Some(verdict.dk.ratio),
+                Some(verdict.dv.ratio),
+                slopes.then_some(verdict.d_alibi_slopes.ratio),
+            ],
             quality: None,
             passed: verdict.passed(),
             detail: verdict.to_string(),
@@ -172,14 +176,12 @@ fn backward_dtypes_of<B: Backend>(backend: &B) -> Result<Vec<DType>, Failure> {
 
 impl Checked {
     fn print(&self, out: &mut impl Write, number: usize, spec: &CaseSpec) -> io::Result<()> {
-        let quality = self
-            .quality
-            .map_or("-".to_owned(), |quality| format!("{quality:.2}"));
+        let quality = in_words(self.quality, 2);
         let outcome = if self.passed { "ok" } else { "WRONG" };
         let ratios: Vec<_> = self
             .ratios
             .iter()
-            .map(|ratio| format!("{ratio:.3}"))
+            .map(|ratio| in_words(*ratio, 3))
             .collect();
         let ratios = ratios.join(" | ");
         let kernel = &self.kernel;
@@ -192,6 +194,11 @@ impl Checked {
         }
         Ok(())
     }
+}
+
+/// A figure, or a dash where there is none.
+fn in_words(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
 }
 
 /// Largest value of a figure, and the case that gave it.
@@ -228,7 +235,7 @@ impl Summary {
                 .collect();
         }
         for ((_, largest), &ratio) in self.ratios.iter_mut().zip(&checked.ratios) {
-            largest.add(case, ratio);
+            largest.add(case, ratio.unwrap_or(0.0));
         }
         if let Some(quality) = checked.quality {
             self.quality.get_or_insert_default().add(case, quality);

@@ -1,5 +1,4 @@
-use crate::spec::TensorSpec;
-use crate::tensor::{allocate, lse_spec};
+use crate::tensor::{allocate, check_planned, lse_spec};
 use crate::{Backend, Error, ForwardOptions, Memory, Operands, Plan, Problem, Tensor};
 
 /// Results of [`forward`].
@@ -116,22 +115,6 @@ fn planned_inputs<B: Backend + ?Sized>(
     check_planned("k", k, problem.k())?;
     check_planned("v", v, problem.v())?;
     inputs(backend.memory(), q, k, v)
-}
-
-fn check_planned<M: Memory>(
-    argument: &'static str,
-    tensor: &Tensor<M>,
-    planned: &TensorSpec,
-) -> Result<(), Error> {
-    if tensor.spec() == planned {
-        return Ok(());
-    }
-    let wrong = format!("it is {:?}", tensor.spec());
-    Err(Error::argument(
-        argument,
-        wrong,
-        format!("{planned:?}, as planned"),
-    ))
 }
 
 /// The addresses of q, k and v.
@@ -275,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::backend::cpu::CpuMemory;
-    use crate::{Cpu, HostTensor, Layout, Shape};
+    use crate::{Cpu, HostTensor, Layout, Shape, TensorSpec};
 
     const SHAPE: Shape = Shape {
         batch: 1,

@@ -101,7 +101,9 @@ pub use backend::cpu::Cpu;
 pub use backend::cuda::{Cuda, CudaDevice};
 #[cfg(feature = "sim")]
 pub use backend::sim::Sim;
-pub use backward::{Gradients, OutputGradients, backward, backward_into};
+pub use backward::{
+    Gradients, OutputGradients, backward, backward_into, backward_planned, backward_planned_into,
+};
 pub use error::Error;
 pub use forward::{Output, forward, forward_into, forward_planned, forward_planned_into};
 pub use host_tensor::HostTensor;

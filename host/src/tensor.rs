@@ -124,6 +124,23 @@ pub(crate) fn lse_spec(o_shape: &Shape) -> Result<TensorSpec, Error> {
     TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
 }
 
+/// Refuses a tensor that is not of the spec that a plan was made for.
+pub(crate) fn check_planned<M: Memory>(
+    argument: &'static str,
+    tensor: &Tensor<M>,
+    planned: &TensorSpec,
+) -> Result<(), Error> {
+    if tensor.spec() == planned {
+        return Ok(());
+    }
+    let wrong = format!("it is {:?}", tensor.spec());
+    Err(Error::argument(
+        argument,
+        wrong,
+        format!("{planned:?}, as planned"),
+    ))
+}
+
 /// A new tensor with arbitrary contents.
 pub(crate) fn allocate<M: Memory>(memory: &mut M, spec: TensorSpec) -> Result<Tensor<M>, Error> {
     let elements = spec.shape.element_count().unwrap_or(0);

@@ -94,3 +94,11 @@ pub fn f32s(tensor: &Tensor) -> Vec<f32> {
     assert_eq!(tensor.dtype, Dtype::F32);
     bytemuck::allocation::pod_collect_to_vec(&tensor.bytes)
 }
+
+/// The names of a file's tensors.
+pub fn names(path: &Path) -> Vec<String> {
+    let bytes = fs::read(path).expect("readable");
+    let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let names = tensors.names().into_iter();
+    names.map(|name| name.to_string()).collect()
+}

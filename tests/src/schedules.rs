@@ -2,3 +2,38 @@
 
 /// Seeds for `SimDevice::with_schedule`: warps in turn with copies as late as can be, and two orders drawn at random.
 pub const SCHEDULES: [u64; 3] = [0, 0x5eed, 0xa5c3];
+
+/// Tests of `$all`, a function of any backend: in the simulator on each of [`SCHEDULES`], of which the second and the third show a
+/// missing barrier or wait, and on a GPU, where `$what` is said not to be run if there is none.
+#[macro_export]
+macro_rules! on_simulator_and_gpu {
+    ($all:path, $what:literal) => {
+        fn simulated(schedule: usize) {
+            use ::ferroflash::backend::sim::{Sim, SimDevice};
+            let seed = $crate::schedules::SCHEDULES[schedule];
+            $all(&mut Sim::on(SimDevice::with_schedule(seed)));
+        }
+
+        #[test]
+        fn sim() {
+            simulated(0);
+        }
+
+        #[test]
+        fn sim_interleaved() {
+            simulated(1);
+        }
+
+        #[test]
+        fn sim_interleaved_otherwise() {
+            simulated(2);
+        }
+
+        #[test]
+        fn cuda() {
+            if let Some(mut gpu) = $crate::gpu::gpu_or_not_run($what) {
+                $all(&mut gpu);
+            }
+        }
+    };
+}

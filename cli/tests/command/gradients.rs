@@ -114,6 +114,42 @@ fn packed_gradients_have_the_shapes_of_their_operands() {
     }
 }
 
+/// Slopes of heads, or of batch entries and heads, that go with [`with_d_o`].
+fn with_slopes(shape: &[usize]) -> Vec<Tensor> {
+    let mut tensors = with_d_o(Dtype::F32);
+    tensors.push(Tensor::new("alibi_slopes", Dtype::F32, shape));
+    tensors
+}
+
+#[test]
+fn slopes_have_a_gradient_of_their_shape() {
+    const ALL: [&str; 3] = ["--alibi", "--backward", "--alibi-gradient"];
+    for shape in [&[4][..], &[2, 4]] {
+        let folder = Folder::with(&with_slopes(shape));
+        let mut results = Vec::new();
+        for backend in ["cpu", "sim"] {
+            let arguments: Vec<_> = ALL.into_iter().chain(["--backend", backend]).collect();
+            folder.attend(&arguments).succeeded();
+            let found = files::read(&folder.output(), "d_alibi_slopes");
+            assert_eq!((found.dtype, found.shape.as_slice()), (Dtype::F32, shape));
+            assert!(f32s(&found).iter().all(|&value| value != 0.0));
+            results.push(f32s(&found));
+        }
+        let off = largest_difference(&results[0], &results[1]);
+        assert!(off <= 1e-5, "{shape:?}: {off}");
+        folder.attend(&["--alibi", "--backward"]).succeeded();
+        assert!(!files::names(&folder.output()).contains(&"d_alibi_slopes".to_owned()));
+    }
+    let folder = Folder::with(&with_slopes(&[4]));
+    for arguments in [
+        &["--alibi", "--alibi-gradient"][..],
+        &["--backward", "--alibi-gradient"],
+    ] {
+        let (argument, rest) = folder.refused(arguments);
+        assert!(ALL.contains(&argument.as_str()), "{argument}: {rest}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let refused = |tensors: &[Tensor], arguments: &[&str]| Folder::with(tensors).refused(arguments);

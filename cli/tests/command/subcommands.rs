@@ -350,6 +350,9 @@ fn bench_prints_one_line_of_json() {
         "bursts",
         "tflops",
         "gbs",
+        "operand_bytes",
+        "workspace_bytes",
+        "peak_bytes",
         "device",
     ];
     expected.sort_unstable();
@@ -364,6 +367,32 @@ fn bench_prints_one_line_of_json() {
     let flops = 4.0 * 2.0 * 64.0 * (65.0 + 128.0) / 2.0 * 64.0;
     let expected = flops / number("ms_sustained") / 1e9;
     assert!((number("tflops") / expected - 1.0).abs() < 1e-9);
+}
+
+/// q, o, their gradients, and k, v and theirs take 32 KiB each here, and lse 1 KiB. The sums of dq of 4 heads, lse, delta and
+/// what is reserved are the workspace.
+#[test]
+fn bench_says_how_much_memory_a_backward_pass_takes() {
+    let shape = "--batch 1 --heads 4 --heads-kv 2 --seq-q 64 --seq-kv 128 --head-dim 64";
+    let bench = |options: &str| {
+        let problem = format!("bench {shape} --dtype bf16 --pass bwd --backend sim {options}");
+        run(&problem).succeeded().to_owned()
+    };
+    let bytes = |options: &str| {
+        let report: Value = serde_json::from_str(&bench(options)).expect("JSON");
+        ["operand_bytes", "workspace_bytes", "peak_bytes"]
+            .map(|key| report[key].as_u64().expect("a number"))
+    };
+    let (operands, rows) = (8 * (32 << 10) + 1024, 32 + 2 * 1024);
+    let sums = 4 * 64 * 64 * 4;
+    let force = "--force mma";
+    let added_up = [operands, rows + sums, operands + rows + sums];
+    assert_eq!(bytes(&format!("--json {force}")), added_up);
+    let repeating = bytes(&format!("--json {force} --deterministic"));
+    assert_eq!(repeating, [operands, rows, operands + rows]);
+    let text = bench(force);
+    let line = "memory: 0.3 MB of operands and 0.1 MB of workspace, 0.3 MB at the peak";
+    assert!(text.contains(line), "{text}");
 }
 
 #[test]

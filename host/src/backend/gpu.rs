@@ -9,6 +9,7 @@ use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
 use crate::plan::backward::{bind_backward, bind_delta, bind_maps};
 use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
+use crate::plan::slopes::bind_slope_sums;
 use crate::plan::{Step, StepParams};
 use crate::sealed::Sealed;
 use crate::{
@@ -225,6 +226,18 @@ impl<D: Device> Gpu<D> {
                 ];
                 // SAFETY: as for the forward kernels; the maps were encoded from the same addresses and strides.
                 unsafe { self.queue(step, &params) }
+            }
+            StepParams::Slopes(params, layout) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
+                let sums = layout.slope_sums(workspace);
+                // SAFETY: these are the kernel's parameters; it reads operands, and writes the workspace.
+                unsafe { self.queue(step, &[bytes_of(&params), bytes_of(&sums)]) }
+            }
+            StepParams::SlopeSums(params, layout) => {
+                let params = bind_slope_sums(params, layout, operands, workspace);
+                // SAFETY: these are the kernel's parameters; it reads the workspace, and writes an f32 for each slope, which
+                // the caller vouches for.
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
             StepParams::TileList(params) => {
                 let params = bind_tile_list(params, arrays, workspace);

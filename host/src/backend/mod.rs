@@ -119,7 +119,8 @@ pub trait Backend: Sealed {
     /// # Safety
     /// Until the queued work is done, every element that the problem's shapes and strides reach from
     /// the addresses in `operands` must lie in live memory of this backend, those of o and lse must
-    /// not be accessed by anyone else, and those of q, k and v must not be written. The same holds of small arrays,
+    /// not be accessed by anyone else, and those of q, k and v must not be written; of a backward pass, those of the gradients that
+    /// are written must not be accessed by anyone else, and all others not be written. The same holds of small arrays,
     /// whose values need not be right where the problem says that they are on the device ([`DeviceLengths`],
     /// [`AlibiSlopes::on_device`]), and must be the problem's own where the host knows them. A workspace is as
     /// [`Operands::workspace`] says.
@@ -150,7 +151,7 @@ pub trait Backend: Sealed {
     #[doc(hidden)]
     unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error>;
 
-    /// Plans `problem` for these operands and launches it.
+    /// Plans `problem`, of either pass, for these operands and launches it.
     ///
     /// # Errors
     /// Those of [`Plan::for_operands`] and [`launch`](Self::launch).

@@ -21,6 +21,7 @@ use super::ds_chunks::{Chunk, DsChunks, queries_operation};
 use super::hopper::words;
 use super::params::{Arrays, attention_params, bind_attention, tensor_arg};
 use super::select::instance_unfit;
+use super::slopes::{self, SlopeLaunches};
 use super::{GpuCapabilities, Operands, WORKSPACE_ALIGN_BYTES};
 use crate::{DType, GradientOperands, Problem};
 
@@ -33,6 +34,8 @@ pub(super) struct BackwardKernels {
     pub queries: &'static Instance,
     /// Tensor maps of Hopper's kernels.
     pub maps: Option<BackwardMaps>,
+    /// Sums of the gradient by ALiBi's slopes, if it is asked for.
+    slopes: Option<&'static Instance>,
     /// The parts in which dS is stored, if it is.
     ds: Option<DsChunks>,
 }
@@ -163,6 +166,7 @@ impl BackwardKernels {
             keys,
             queries,
             maps: maps(keys, problem)?,
+            slopes: slopes::find(problem, gpu)?,
             ds: ds.transpose()?,
         })
     }
@@ -231,6 +235,8 @@ pub(super) struct BackwardLaunches {
     pub params: BackwardParams,
     /// The launches of the other two kernels, in turn.
     pub chunks: Vec<Chunk>,
+    /// Those of the gradient by slopes, behind them.
+    pub slopes: Option<SlopeLaunches>,
     pub layout: WorkspaceLayout,
     pub workspace_bytes: usize,
 }
@@ -269,6 +275,9 @@ impl BackwardLaunches {
             delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
             params: backward_params(problem),
             chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
+            slopes: kernels
+                .slopes
+                .map(|kernel| SlopeLaunches::new(problem, kernel, &attention)),
             workspace_bytes: layout.bytes(),
             layout,
         }
@@ -287,6 +296,7 @@ fn rows(problem: &Problem) -> usize {
 /// 0    what other launches find as they left it ([`TileListWorkspace`])
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
+/// ..   a sum of each tile for the gradient by slopes
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
@@ -299,6 +309,8 @@ pub(crate) struct WorkspaceLayout {
     ds_bytes: u64,
     /// 0 where heads of k and v are computed whole.
     ds_sums_bytes: u64,
+    /// 0 where no gradient by slopes is asked for.
+    slope_sums_bytes: u64,
 }
 
 /// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
@@ -322,6 +334,10 @@ impl WorkspaceLayout {
             },
             ds_bytes,
             ds_sums_bytes,
+            slope_sums_bytes: kernels.slopes.map_or(0, |kernel| {
+                let tiles = slopes::tiles(kernel, &backward_attention(problem));
+                tiles.count * size_of::<f32>() as u64
+            }),
         }
     }
 
@@ -332,7 +348,7 @@ impl WorkspaceLayout {
     }
 
     fn bytes(&self) -> usize {
-        (self.arrays_end() + self.dq_sums_bytes + self.ds_bytes + self.ds_sums_bytes) as usize
+        (self.slope_sums(0) + self.slope_sums_bytes) as usize
     }
 
     /// The arrays of a workspace at `address`.
@@ -362,6 +378,11 @@ impl WorkspaceLayout {
     fn ds_sums(&self, address: u64) -> Option<DeviceAddress> {
         let sums = DeviceAddress::new(address + self.arrays_end() + self.ds_bytes);
         sums.filter(|_| self.ds_sums_bytes > 0)
+    }
+
+    /// Address of the tiles' sums for the gradient by slopes, in a workspace at `address`.
+    pub(crate) fn slope_sums(&self, address: u64) -> u64 {
+        address + self.arrays_end() + self.dq_sums_bytes + self.ds_bytes + self.ds_sums_bytes
     }
 }
 
@@ -402,6 +423,7 @@ pub(crate) fn bind_backward(
         dq,
         dk,
         dv,
+        d_alibi_slopes: _,
     } = gradients(operands);
     let mut params = *params;
     bind_attention(&mut params.attention, operands, arrays);

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
 //! | `backward` | the launches of a backward pass |
+//! | `slopes` | those of the gradient by ALiBi's slopes |
 //! | `ds_chunks` | a backward pass in parts, where dS lies in the workspace |
 //! | `hopper` | launch data of Hopper's kernels: packed GQA, tensor maps, the order of tiles |
 //! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
@@ -20,9 +21,10 @@ mod hopper;
 mod operands;
 pub(crate) mod params;
 mod select;
+pub(crate) mod slopes;
 
-use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams};
-use kernels_gpu::instances::{Family, Instance, TILE_LIST};
+use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams, SlopeSumsParams};
+use kernels_gpu::instances::{Family, Instance, SLOPE_SUMS, TILE_LIST};
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
@@ -89,6 +91,10 @@ pub(crate) enum StepParams {
     Backward(BackwardParams, WorkspaceLayout),
     /// Those, and the tensor maps of Hopper's kernels, of operands at address 0.
     HopperBackward(BackwardParams, Box<BackwardMaps>, WorkspaceLayout),
+    /// The parameters of the kernel that computes tiles' sums of the gradient by slopes, whose address it is given too.
+    Slopes(BackwardParams, WorkspaceLayout),
+    /// The parameters of the kernel that adds them up.
+    SlopeSums(SlopeSumsParams, WorkspaceLayout),
     /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
 }
@@ -181,6 +187,12 @@ impl Plan {
                 };
                 self.add_unless_empty(kernel, grid, params);
             }
+        }
+        if let Some(slopes) = launches.slopes {
+            let params = StepParams::Slopes(launches.params, layout);
+            self.add_unless_empty(slopes.kernel, slopes.grid, params);
+            let sums = StepParams::SlopeSums(slopes.sums, layout);
+            self.add_unless_empty(&SLOPE_SUMS, slopes.sums_grid, sums);
         }
     }
 

@@ -43,6 +43,40 @@ pub struct Operands {
 }
 
 /// Addresses that a backward pass has in addition to those of [`Operands`].
+///
+/// A plan of a backward pass is launched as one of a forward pass is ([`Backend::launch`](crate::Backend::launch)), with the
+/// caller's workspace or the backend's, in the backend's stream.
+///
+/// ```
+/// use ferroflash::{Backend, BackwardOptions, Cpu, GradientOperands, Layout, Operands, Problem};
+/// use ferroflash::{DType, Shape, TensorSpec};
+///
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// // Buffers of another framework: here plain vectors, on a GPU its device pointers.
+/// let shape = Shape { batch: 1, heads: 2, seq: 5, dim: 8 };
+/// let spec = TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)?;
+/// let x = vec![0.5f32; 80];
+/// // Of a forward pass: all keys are alike, so o is v, and lse is score + ln 5 with score = 8 · 0.25 / √8.
+/// let lse = vec![8f32.sqrt() / 4.0 + 5f32.ln(); 10];
+/// let mut gradients = [(); 3].map(|()| vec![0f32; 80]);
+///
+/// let options = BackwardOptions::default();
+/// let problem = Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, &options)?;
+/// let mut backend = Cpu::new();
+/// let plan = backend.plan(&problem)?; // once, for any number of launches
+/// let x_address = x.as_ptr().expose_provenance() as u64;
+/// let [dq, dk, dv] = gradients.each_mut().map(|x| x.as_mut_ptr().expose_provenance() as u64);
+/// let operands = Operands::new(x_address, x_address, x_address, x_address)
+///     .lse(lse.as_ptr().expose_provenance() as u64)
+///     .gradients(GradientOperands::new(x_address, dq, dk, dv));
+/// // SAFETY: the vectors hold as many elements as the problem reaches, and outlive the call, which
+/// // on this backend returns when the work is done.
+/// unsafe { backend.launch(&plan, &operands)? };
+/// // Each query gives a key a fifth of its d_o.
+/// assert!(gradients[2].iter().all(|dv| (dv - 0.5).abs() < 1e-6));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GradientOperands {
@@ -56,10 +90,13 @@ pub struct GradientOperands {
     pub dk: u64,
     /// dv, of v's shape; written.
     pub dv: u64,
+    /// The gradient by ALiBi's slopes, laid out as [`Problem::d_alibi_slopes`] says; written. Needed where it is asked for
+    /// ([`BackwardOptions::alibi_gradient`](crate::BackwardOptions::alibi_gradient)), and ignored otherwise.
+    pub d_alibi_slopes: Option<u64>,
 }
 
 impl GradientOperands {
-    /// The addresses for a loss that does not depend on lse.
+    /// The addresses for a loss that does not depend on lse, without a gradient by slopes.
     pub const fn new(d_o: u64, dq: u64, dk: u64, dv: u64) -> Self {
         Self {
             d_o,
@@ -67,12 +104,19 @@ impl GradientOperands {
             dq,
             dk,
             dv,
+            d_alibi_slopes: None,
         }
     }
 
     /// Sets [`d_lse`](Self::d_lse).
     pub fn d_lse(mut self, address: impl Into<Option<u64>>) -> Self {
         self.d_lse = address.into();
+        self
+    }
+
+    /// Sets [`d_alibi_slopes`](Self::d_alibi_slopes).
+    pub fn d_alibi_slopes(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.d_alibi_slopes = address.into();
         self
     }
 }
@@ -237,6 +281,7 @@ impl Operands {
                 check_address(name, address, spec.dtype.bytes() as u64)?;
             }
         }
+        check_slopes(problem, gradients)?;
         match gradients.d_lse {
             Some(address) if !problem.o().is_empty() => check_address("d_lse", address, WORD_BYTES),
             _ => Ok(()),
@@ -300,6 +345,20 @@ impl Operands {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns an error if the address of the gradient by slopes is missing or impossible, where it is asked for.
+fn check_slopes(problem: &Problem, gradients: &GradientOperands) -> Result<(), Error> {
+    let wanted = problem.d_alibi_slopes().filter(|spec| !spec.is_empty());
+    match (wanted, gradients.d_alibi_slopes) {
+        (None, _) => Ok(()),
+        (Some(_), Some(address)) => check_address("d_alibi_slopes", address, WORD_BYTES),
+        (Some(_), None) => {
+            let wrong = "no address is given, and the problem asks for it (alibi_gradient)";
+            let allowed = "its address among those of the gradients";
+            Err(Error::argument("d_alibi_slopes", wrong, allowed))
+        }
     }
 }
 

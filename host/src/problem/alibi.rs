@@ -115,6 +115,11 @@ impl AlibiSlopes {
         self.heads * if self.is_batched { batch } else { 1 }
     }
 
+    /// Whether each batch entry has slopes of its own.
+    pub fn is_batched(&self) -> bool {
+        self.is_batched
+    }
+
     /// Slopes between those of two batch entries: 0 if all share one row.
     pub(crate) fn batch_stride(&self) -> usize {
         if self.is_batched { self.heads } else { 0 }

@@ -2,8 +2,8 @@
 
 use super::check::{check_equal, check_outer_shape};
 use super::{ForwardOptions, Operation, Problem};
-use crate::Error;
 use crate::spec::{Shape, TensorSpec};
+use crate::{DType, Error, Layout};
 
 /// Default of [`BackwardOptions::workspace_limit_bytes`]: what the scores' gradients of a query head of 16,384 queries and keys
 /// take.
@@ -29,6 +29,10 @@ pub struct BackwardOptions {
     /// and v at a time as fit. Without them scores are computed twice. For a head_dim beyond 128 in bf16 it is the scores'
     /// gradients too, in parts of a head if need be; dk and dv of one head may then lie beside them in f32.
     pub workspace_limit_bytes: usize,
+    /// Whether the gradient by the slopes of ALiBi is computed too, in f32 and of their shape: `−Σ dz · |i + seq_kv − seq_q − j|`
+    /// over the visible pairs of a head, and over batch entries where these share slopes. Two runs give the same bits. It costs
+    /// two more matrix products beside the five of the other gradients.
+    pub alibi_gradient: bool,
 }
 
 impl Default for BackwardOptions {
@@ -37,6 +41,7 @@ impl Default for BackwardOptions {
             forward: ForwardOptions::new(),
             deterministic: false,
             workspace_limit_bytes: DEFAULT_WORKSPACE_LIMIT_BYTES,
+            alibi_gradient: false,
         }
     }
 }
@@ -59,6 +64,12 @@ impl BackwardOptions {
     /// Sets [`workspace_limit_bytes`](Self::workspace_limit_bytes).
     pub fn workspace_limit_bytes(mut self, bytes: usize) -> Self {
         self.workspace_limit_bytes = bytes;
+        self
+    }
+
+    /// Sets [`alibi_gradient`](Self::alibi_gradient).
+    pub fn alibi_gradient(mut self, is_wanted: bool) -> Self {
+        self.alibi_gradient = is_wanted;
         self
     }
 }
@@ -90,6 +101,7 @@ pub(crate) struct Backward {
     pub specs: GradientSpecs,
     pub deterministic: bool,
     pub workspace_limit_bytes: usize,
+    pub d_alibi_slopes: Option<TensorSpec>,
 }
 
 impl Problem {
@@ -106,10 +118,15 @@ impl Problem {
     ) -> Result<Self, Error> {
         let mut problem = Self::new(q, k, v, input_like(&q, &v, &specs.o)?, &options.forward)?;
         check_gradients(&q, &k, &v, &specs)?;
+        let d_alibi_slopes = match options.alibi_gradient {
+            true => Some(problem.d_slopes_spec()?),
+            false => None,
+        };
         problem.operation = Operation::Backward(Box::new(Backward {
             specs,
             deterministic: options.deterministic,
             workspace_limit_bytes: options.workspace_limit_bytes,
+            d_alibi_slopes,
         }));
         Ok(problem)
     }
@@ -145,6 +162,31 @@ impl Problem {
         self.as_backward().map(|backward| &backward.specs)
     }
 
+    /// The gradient by ALiBi's slopes, if it is asked for: f32 `[1, heads_q, 1, 1]`, or `[batch, heads_q, 1, 1]` where each batch
+    /// entry, or packed sequence, has slopes of its own; contiguous.
+    pub fn d_alibi_slopes(&self) -> Option<&TensorSpec> {
+        self.as_backward()?.d_alibi_slopes.as_ref()
+    }
+
+    /// That gradient's spec.
+    fn d_slopes_spec(&self) -> Result<TensorSpec, Error> {
+        let Some(slopes) = self.alibi() else {
+            let allowed = "slopes in the options of the forward pass, or no gradient by them";
+            return Err(Error::argument(
+                "alibi_gradient",
+                "there are no slopes",
+                allowed,
+            ));
+        };
+        let shape = Shape {
+            batch: if slopes.is_batched() { self.batch() } else { 1 },
+            heads: self.q().shape.heads,
+            seq: 1,
+            dim: 1,
+        };
+        TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
+    }
+
     pub(crate) fn as_backward(&self) -> Option<&Backward> {
         match &self.operation {
             Operation::Forward { .. } => None,
@@ -158,7 +200,7 @@ impl Problem {
 fn input_like(q: &TensorSpec, v: &TensorSpec, o: &TensorSpec) -> Result<TensorSpec, Error> {
     check_outer_shape("o", o, q)?;
     check_equal("o", "head_dim_v", o.shape.dim, v.shape.dim, "v")?;
-    TensorSpec::contiguous(o.dtype, o.shape, crate::Layout::Bhsd)
+    TensorSpec::contiguous(o.dtype, o.shape, Layout::Bhsd)
 }
 
 fn check_gradients(

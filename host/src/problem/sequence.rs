@@ -168,7 +168,9 @@ impl Problem {
             None => self.seq_q(),
             Some(_) => self.seq_q().max(self.seq_kv()),
         };
-        self.batch() == 0 || self.q().shape.heads == 0 || rows == 0
+        // And slopes that no pair depends on.
+        let slopes = self.d_alibi_slopes().is_some_and(|spec| !spec.is_empty());
+        !slopes && (self.batch() == 0 || self.q().shape.heads == 0 || rows == 0)
     }
 }
 

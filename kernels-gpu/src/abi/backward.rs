@@ -81,3 +81,21 @@ pub struct DsChunk {
     pub first_q_block: u32,
     pub end_q_block: u32,
 }
+
+/// Parameters of the kernel that adds up the gradients by ALiBi's slopes: `d_alibi_slopes = −Σ dz · distance`, of which each
+/// tile of queries left its part.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct SlopeSumsParams {
+    /// Device address of the tiles' sums of `dz · distance`, f32 `[batch, heads, tiles]`.
+    pub sums: u64,
+    /// Device address of the output, f32 `[heads]`, or `[batch, heads]` if each batch entry has slopes of its own.
+    pub d_alibi_slopes: u64,
+    pub batch: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Tiles of a head of a batch entry.
+    pub tiles: u32,
+    /// 1 if each batch entry has slopes of its own, else 0.
+    pub is_batched: u32,
+}

@@ -14,7 +14,7 @@ mod score;
 mod tensor;
 
 pub use attention::AttentionParams;
-pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms};
+pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms, SlopeSumsParams};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
@@ -55,6 +55,9 @@ mod tests {
         assert_eq!(offset_of!(DsChunk, first_unit), 16);
         assert_eq!(offset_of!(DsChunk, end_q_block), 36);
         assert_eq!(size_of::<BackwardParams>(), 448);
+        assert_eq!(offset_of!(SlopeSumsParams, batch), 16);
+        assert_eq!(offset_of!(SlopeSumsParams, is_batched), 28);
+        assert_eq!(size_of::<SlopeSumsParams>(), 32);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

@@ -5,3 +5,4 @@ pub mod delta;
 pub mod exponent;
 pub mod round;
 pub mod side;
+pub mod slope_sums;

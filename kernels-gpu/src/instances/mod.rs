@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`; `merge`; `tile_list`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`; `merge`; `tile_list`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -26,6 +26,7 @@ mod merge;
 mod mma;
 mod simt;
 mod simt_split;
+mod slopes;
 mod tile_list;
 mod wgmma;
 mod wgmma_backward;
@@ -33,6 +34,7 @@ mod wgmma_backward_split;
 
 pub use backward::BACKWARD;
 pub use merge::MERGE;
+pub use slopes::{SLOPE_SUMS, SLOPES};
 pub use tile_list::TILE_LIST;
 
 use crate::config::limits::SM86_SHARED_BYTES;
@@ -160,6 +162,10 @@ pub enum Operation {
     BackwardFused,
     /// dq, of those sums.
     BackwardRound,
+    /// What the gradients by ALiBi's slopes are sums of.
+    BackwardSlopes,
+    /// Those gradients.
+    BackwardSlopeSums,
     /// o and lse from those for parts of the keys.
     Merge,
     /// The list of a varlen launch's tiles.
@@ -180,6 +186,8 @@ impl Operation {
             Self::BackwardSplitQueries => "bwd_split_dq",
             Self::BackwardFused => "bwd_fused",
             Self::BackwardRound => "bwd_round",
+            Self::BackwardSlopes => "bwd_slopes",
+            Self::BackwardSlopeSums => "bwd_slope_sums",
             Self::Merge => "merge",
             Self::TileList => "tile_list",
             Self::Insight => "insight",
@@ -259,10 +267,11 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`BACKWARD`], [`MERGE`] and [`TILE_LIST`].
+/// Every exported kernel of this crate: [`INSTANCES`], [`BACKWARD`], [`SLOPES`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
-    const OTHERS: &[Instance] = &[TILE_LIST];
-    INSTANCES.iter().chain(BACKWARD).chain(MERGE).chain(OTHERS)
+    const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST];
+    let backward = BACKWARD.iter().chain(SLOPES);
+    INSTANCES.iter().chain(backward).chain(MERGE).chain(OTHERS)
 }
 
 /// The exported kernel of that name.

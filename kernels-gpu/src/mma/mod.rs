@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `forward.rs` | forward: the FlashAttention-2 loop, and the attempts at a tile |
-//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, and both at once |
+//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, and both at once; the gradient by ALiBi's slopes |
 //! | `context.rs`, `tile_info.rs` | the tile of queries that a block works on, kept in shared memory |
 //! | `kv_loader.rs` | the pipeline that K and V arrive through |
 //! | `gemm.rs` | the two matrix products of a block of keys |
@@ -31,7 +31,7 @@ mod tile_info;
 
 use crate::config::mma::MmaConfig;
 
-pub use backward::{MmaBackwardKernel, backward};
+pub use backward::{MmaBackwardKernel, backward, slopes};
 pub use element::Element;
 pub use forward::forward;
 

@@ -30,7 +30,7 @@ use crate::config::simt::SimtConfig;
 use crate::tile::black_box;
 use crate::tile::row_state::RowState;
 
-pub use backward::{backward, split};
+pub use backward::{backward, slopes, split};
 pub use forward::forward;
 
 const LANES: usize = SimtConfig::LANES_PER_ROW;

@@ -2,6 +2,8 @@
 //! tile of queries sees, which tile a block works on, and the running softmax.
 
 pub mod block_range;
+#[cfg(target_arch = "nvptx64")]
+pub mod block_sum;
 pub mod dq_sums;
 pub mod ds_tiles;
 #[cfg(target_arch = "nvptx64")]

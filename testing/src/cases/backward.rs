@@ -27,6 +27,8 @@ pub struct BackwardCase {
     pub deterministic: bool,
     /// [`BackwardOptions::workspace_limit_bytes`], if it is not the default.
     pub workspace_limit_bytes: Option<usize>,
+    /// Whether the gradient by slopes is asked for.
+    pub alibi_gradient: bool,
 }
 
 /// Results of both passes.
@@ -42,10 +44,13 @@ pub struct BackwardRun {
     pub dk: HostTensor,
     /// The loss's gradient by v.
     pub dv: HostTensor,
+    /// The loss's gradient by the slopes of ALiBi, if it is asked for.
+    pub d_alibi_slopes: Option<HostTensor>,
 }
 
 impl CaseSpec {
-    /// Makes the inputs of both passes. d_o lies in memory as v does; every other seed has a d_lse.
+    /// Makes the inputs of both passes. d_o lies in memory as v does; every other seed has a d_lse, and of those with slopes two
+    /// of three ask for their gradient.
     ///
     /// # Errors
     /// [`Error::Argument`] if a buffer would be too large.
@@ -71,6 +76,7 @@ impl CaseSpec {
             d_lse: d_lse.transpose()?,
             deterministic: false,
             workspace_limit_bytes: None,
+            alibi_gradient: self.alibi.is_some() && !self.seed.is_multiple_of(3),
         })
     }
 }
@@ -78,7 +84,9 @@ impl CaseSpec {
 impl BackwardCase {
     /// The options of the backward pass.
     pub fn options(&self) -> BackwardOptions {
-        let options = BackwardOptions::of(&self.forward.options).deterministic(self.deterministic);
+        let options = BackwardOptions::of(&self.forward.options)
+            .deterministic(self.deterministic)
+            .alibi_gradient(self.alibi_gradient);
         match self.workspace_limit_bytes {
             None => options,
             Some(bytes) => options.workspace_limit_bytes(bytes),
@@ -120,6 +128,10 @@ impl BackwardCase {
             dq: computed.dq.download(memory)?,
             dk: computed.dk.download(memory)?,
             dv: computed.dv.download(memory)?,
+            d_alibi_slopes: computed
+                .d_alibi_slopes
+                .map(|slopes| slopes.download(memory))
+                .transpose()?,
         })
     }
 
@@ -128,7 +140,14 @@ impl BackwardCase {
     /// # Errors
     /// Those of [`problem`](Self::problem).
     pub fn check(&self, run: &BackwardRun, rows: Rows) -> Result<BackwardVerdict, Error> {
-        let BackwardRun { o, lse, dq, dk, dv } = run;
+        let BackwardRun {
+            o,
+            lse,
+            dq,
+            dk,
+            dv,
+            d_alibi_slopes,
+        } = run;
         let given = BackwardInputs {
             inputs: Inputs {
                 q: &self.forward.q,
@@ -140,7 +159,12 @@ impl BackwardCase {
             d_o: &self.d_o,
             d_lse: self.d_lse.as_ref(),
         };
-        let computed = GradientTensors { dq, dk, dv };
+        let computed = GradientTensors {
+            dq,
+            dk,
+            dv,
+            d_alibi_slopes: d_alibi_slopes.as_ref(),
+        };
         Ok(check_backward(&self.problem()?, given, computed, rows))
     }
 }

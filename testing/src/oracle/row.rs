@@ -96,6 +96,11 @@ impl<'a> Rules<'a> {
         self.seq_kv
     }
 
+    /// How many keys before query `i` key `j` is.
+    pub fn distance(&self, i: usize, j: usize) -> i64 {
+        self.center(i) - j as i64
+    }
+
     /// Bias added to the score of query `i` and key `j`.
     pub fn bias(&self, i: usize, j: usize) -> f64 {
         self.score.bias(self.center(i) - j as i64)

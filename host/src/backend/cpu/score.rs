@@ -34,6 +34,11 @@ impl Bias {
             from_tile: vec![0.0; columns],
         }
     }
+
+    /// Of each query of the tile that scores were last computed of, how many keys its diagonal is from the first key.
+    pub fn diagonals(&self) -> &[f32] {
+        &self.from_tile
+    }
 }
 
 impl<'a> ScoreTransform<'a> {

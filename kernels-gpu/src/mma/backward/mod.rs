@@ -43,6 +43,7 @@ mod gemm;
 mod non_finite;
 mod pairs;
 mod passing;
+mod slopes;
 mod sums;
 mod tile;
 
@@ -54,6 +55,7 @@ use cuda_std::warp::{any, lane_id, warp_id};
 use self::block::Block;
 use self::epilogue::{stage, write};
 use self::passing::Passing;
+pub use self::slopes::slopes;
 use self::sums::{Attempt, Sums};
 use self::tile::{Smem, Tile};
 use super::element::Element;

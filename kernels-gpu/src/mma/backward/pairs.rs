@@ -109,13 +109,13 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
 
     /// Row `i` of the lane, of all that are kept.
     #[inline(always)]
-    fn row(&self, i: usize) -> u32 {
+    pub fn row(&self, i: usize) -> u32 {
         self.tile.begin + self.origin().0 + self.lane / 4 + i as u32 * ROW_STEP
     }
 
     /// The lane's first column, of all that pass.
     #[inline(always)]
-    fn first_column(&self) -> u32 {
+    pub fn first_column(&self) -> u32 {
         self.step.begin + self.origin().1 + row_column(self.lane, 0)
     }
 
@@ -167,7 +167,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
 
 /// Column `j` of a lane, from its first one.
 #[inline(always)]
-fn column(j: usize) -> i32 {
+pub fn column(j: usize) -> i32 {
     row_column(0, j as u32) as i32
 }
 

@@ -28,6 +28,7 @@
 mod epilogue;
 mod pairs;
 mod passing;
+mod slopes;
 pub mod split;
 mod tile;
 
@@ -37,6 +38,7 @@ use cuda_std::warp::sync_warp;
 
 use self::pairs::{Pairs, store_difference};
 use self::passing::{Operand, Passing, Step};
+pub use self::slopes::slopes;
 use self::tile::Tile;
 use super::gemm::{pv, pv_masked, qk, store_p};
 use super::{SCORE_COLS, Scores, SimtKernel, ThreadLayout};

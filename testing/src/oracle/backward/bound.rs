@@ -13,6 +13,15 @@
 //! |dz| and not p·(|dp| + |delta|): who rounds dp to 16 bits, or has a delta off by one percent, is found.
 //! `R = terms/16·2⁻²⁴`: tensor cores truncate each partial sum.
 //!
+//! The gradient by a slope of ALiBi is a sum in f32 of dz, which nobody rounds, times distances, a pair's `t`:
+//!
+//! ```text
+//! |d_slope − d_slope64| ≤ Σᵢⱼ E·t + R'·Σᵢⱼ |dz|·t + 1e-6·max|d_o|        R' = (128 + rows/64)·2⁻²⁴
+//! ```
+//!
+//! with the rows of q, and of k and v, that take part. Sums are formed of blocks of pairs and then of such sums: no value passes
+//! through more additions than that.
+//!
 //! In f16 a probability and a dS fall among subnormal numbers: half their distance is allowed for each, in dS scaled by
 //! the exponent of the largest |d_o|, which a kernel takes out of dS before it rounds.
 
@@ -63,6 +72,9 @@ impl Precision {
 /// Contribution of one query and one key to the gradients.
 pub(super) struct Pair {
     pub p: f64,
+    /// The loss's gradient by the score, and how far it may be off.
+    pub dz: f64,
+    pub dz_error: f64,
     /// The loss's gradient by the scaled product of q and k.
     pub dx: f64,
     /// How far p may be off before it is rounded.
@@ -92,6 +104,8 @@ impl Pair {
         let dz_error = e * dz.abs() + p * rounding * sizes;
         Self {
             p,
+            dz,
+            dz_error,
             dx: dz * score.slope,
             p_error: e * p + precision.p_floor,
             dx_error: dz_error * score.slope + dz.abs() * slope_error(score) + precision.dx_floor,
@@ -125,4 +139,11 @@ pub(super) fn of_gradient(
         + truncation * sizes
         + precision.result_floor
         + FLOOR * largest_d_o
+}
+
+/// Largest error allowed of the gradient by a slope, in which `rows` rows of q and of k and v take part: of a sum of terms whose
+/// sizes add up to `sizes`, and whose errors add up to `error`.
+pub(super) fn of_slope(sizes: f64, error: f64, rows: usize, largest_d_o: f64) -> f64 {
+    let additions = 128.0 + rows as f64 / 64.0;
+    error + additions / (1u64 << 24) as f64 * sizes + FLOOR * largest_d_o
 }

@@ -5,8 +5,8 @@ use rayon::prelude::*;
 use super::super::bound::ratio;
 use super::super::sample::{RowTask, Rows, row_tasks};
 use super::super::worst::{At, Worst};
-use super::exact::{BackwardInputs, Bounded, QueryHead, of_key};
-use ferroflash::{DType, HostTensor, Problem};
+use super::exact::{BackwardInputs, Bounded, QueryHead, SlopeSum, of_key};
+use ferroflash::{DType, HostTensor, Problem, Shape};
 
 /// The results of a backward pass.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct GradientTensors<'a> {
     pub dk: &'a HostTensor,
     /// `[batch, heads_kv, seq_kv, head_dim_v]`.
     pub dv: &'a HostTensor,
+    /// f32 `[1, heads_q, 1, 1]` or `[batch, heads_q, 1, 1]`, if it was asked for.
+    pub d_alibi_slopes: Option<&'a HostTensor>,
 }
 
 /// How gradients compare with the exact ones.
@@ -30,12 +32,15 @@ pub struct BackwardVerdict {
     pub dk: Worst,
     /// Worst element of dv; its head and row are a key's.
     pub dv: Worst,
+    /// Worst gradient by a slope, if all rows were compared and there is one; its row and component are 0, and so is its batch
+    /// entry where batch entries share slopes.
+    pub d_alibi_slopes: Worst,
 }
 
 impl BackwardVerdict {
     /// Whether every compared element lies within its bound.
     pub fn passed(&self) -> bool {
-        [self.dq, self.dk, self.dv]
+        [self.dq, self.dk, self.dv, self.d_alibi_slopes]
             .iter()
             .all(|worst| worst.ratio <= 1.0)
     }
@@ -46,17 +51,23 @@ impl BackwardVerdict {
             dq: self.dq.larger(other.dq),
             dk: self.dk.larger(other.dk),
             dv: self.dv.larger(other.dv),
+            d_alibi_slopes: self.d_alibi_slopes.larger(other.d_alibi_slopes),
         }
     }
 }
 
 impl fmt::Display for BackwardVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "dq: {}; dk: {}; dv: {}", self.dq, self.dk, self.dv)
+        write!(f, "dq: {}; dk: {}; dv: {}", self.dq, self.dk, self.dv)?;
+        match self.d_alibi_slopes {
+            worst if worst == Worst::default() => Ok(()),
+            worst => write!(f, "; d_alibi_slopes: {worst}"),
+        }
     }
 }
 
-/// Compares gradients with the exact ones, on all cores.
+/// Compares gradients with the exact ones, on all cores. Every pair counts in the gradient by a slope: it is compared where all
+/// rows are.
 ///
 /// # Panics
 /// If a tensor's shape is not the problem's.
@@ -87,9 +98,49 @@ pub fn check_backward(
     let keys = of_keys
         .par_iter()
         .map(|task| check_keys(problem, given, computed, task));
-    queries
+    let verdict = queries
         .chain(keys)
-        .reduce(BackwardVerdict::default, BackwardVerdict::merge)
+        .reduce(BackwardVerdict::default, BackwardVerdict::merge);
+    match (problem.d_alibi_slopes(), rows) {
+        (Some(_), Rows::All) => verdict.merge(BackwardVerdict {
+            d_alibi_slopes: check_slopes(problem, given, computed.d_alibi_slopes),
+            ..BackwardVerdict::default()
+        }),
+        _ => verdict,
+    }
+}
+
+/// The worst gradient by a slope.
+///
+/// # Panics
+/// If there is no tensor of them, or it is of another shape.
+fn check_slopes(
+    problem: &Problem,
+    given: BackwardInputs<'_>,
+    computed: Option<&HostTensor>,
+) -> Worst {
+    let computed = computed.expect("a gradient by slopes is asked for");
+    let Shape { batch, heads, .. } = computed.spec().shape;
+    assert_eq!(Some(computed.spec()), problem.d_alibi_slopes());
+    let is_batched = problem.alibi().is_some_and(|slopes| slopes.is_batched());
+    let of_slope = |index: usize| {
+        let (row, head) = (index / heads, index % heads);
+        let entries = if is_batched {
+            row..row + 1
+        } else {
+            0..problem.batch()
+        };
+        let sums = entries.map(|entry| QueryHead::new(problem, given, entry, head).slope_sum());
+        let gradient = sums.fold(SlopeSum::none(), SlopeSum::merge).finish();
+        let task = RowTask {
+            batch: row,
+            head,
+            rows: vec![0],
+        };
+        worst_of(computed, (row, head, 0), &gradient, &task, 0)
+    };
+    let slopes = (0..batch * heads).into_par_iter().map(of_slope);
+    slopes.reduce(Worst::default, Worst::larger)
 }
 
 fn check_queries(

@@ -2,7 +2,7 @@
 
 use super::super::row::{Head, Inputs, Rules};
 use super::bound::{self, Pair, Precision};
-use ferroflash::{HostTensor, Problem};
+use ferroflash::{DType, HostTensor, Problem};
 
 /// The inputs of the backward pass; packed tensors have batch 1.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +143,25 @@ impl<'a> QueryHead<'a> {
         sum.finish(scale, self.rules.seq_kv(), self.largest_d_o, &precision)
     }
 
+    /// What the pairs of this head add to the gradient by its slope.
+    pub fn slope_sum(&self) -> SlopeSum {
+        // Nothing is rounded to the inputs' dtype.
+        let precision = Precision::of(DType::F32, self.largest_d_o);
+        let mut sum = SlopeSum {
+            sum: Sum::new(1),
+            rows: self.rules.seq_q() + self.rules.seq_kv(),
+            largest_d_o: self.largest_d_o,
+        };
+        for i in 0..self.rules.seq_q() {
+            for j in self.rules.keys(i) {
+                let pair = self.pair(i, j, &precision);
+                let distance = self.rules.distance(i, j).unsigned_abs() as f64;
+                sum.sum.add(pair.p, -pair.dz, pair.dz_error, &[distance]);
+            }
+        }
+        sum
+    }
+
     /// Adds what the queries of this head make of key `j` to its dk and dv.
     fn add_key(&self, j: usize, precision: &Precision, dk: &mut Sum, dv: &mut Sum) {
         for i in (0..self.rules.seq_q()).filter(|&i| self.rules.sees(i, j)) {
@@ -169,6 +188,46 @@ pub(super) fn of_key(heads: &[QueryHead<'_>], j: usize) -> [Bounded; 2] {
     let scale = f64::from(problem.softmax_scale());
     let terms = heads.len() * rules.seq_q();
     [(dk, scale), (dv, 1.0)].map(|(sum, scale)| sum.finish(scale, terms, largest_d_o, &precision))
+}
+
+/// What some heads add to the gradient by a slope that they share.
+pub(super) struct SlopeSum {
+    sum: Sum,
+    /// Of q, and of k and v.
+    rows: usize,
+    largest_d_o: f64,
+}
+
+impl SlopeSum {
+    /// That of no heads.
+    pub fn none() -> Self {
+        Self {
+            sum: Sum::new(1),
+            rows: 0,
+            largest_d_o: 0.0,
+        }
+    }
+
+    pub fn merge(mut self, other: Self) -> Self {
+        let (sum, of) = (&mut self.sum, &other.sum);
+        sum.exact[0] += of.exact[0];
+        sum.size[0] += of.size[0];
+        sum.error[0] += of.error[0];
+        sum.may_not_be_finite[0] |= of.may_not_be_finite[0];
+        self.rows += other.rows;
+        self.largest_d_o = self.largest_d_o.max(other.largest_d_o);
+        self
+    }
+
+    /// The gradient.
+    pub fn finish(self) -> Bounded {
+        let (size, error) = (self.sum.size[0], self.sum.error[0]);
+        Bounded {
+            allowed: vec![bound::of_slope(size, error, self.rows, self.largest_d_o)],
+            exact: self.sum.exact,
+            may_not_be_finite: self.sum.may_not_be_finite,
+        }
+    }
 }
 
 /// `Σ weight · value` of each component, and what its bound needs.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ferroflash::{
-    Backend, BackwardOptions, Cpu, DType, Error, ForwardOptions, GradientOperands, GradientSpecs,
-    Gradients, HostTensor, Layout, Memory, Operands, Output, OutputGradients, Problem, Shape, Sim,
-    Tensor, TensorSpec, Variant, backward, backward_into, forward,
+    AlibiSlopes, Backend, BackwardOptions, Cpu, DType, Error, ForwardOptions, GradientOperands,
+    GradientSpecs, Gradients, HostTensor, Layout, Memory, Operands, Output, OutputGradients,
+    Problem, Shape, Sim, Tensor, TensorSpec, Variant, backward, backward_into, forward,
 };
 
 const SHAPE: Shape = Shape {
@@ -217,6 +217,72 @@ fn addresses_of_a_plan_are_checked() {
     assert_eq!(launch(Some(4), Some(gradients(4, 6))), "dk");
     let with_d_lse = gradients(4, 4).d_lse(2);
     assert_eq!(launch(Some(4), Some(with_d_lse)), "d_lse");
+    let slopes = ForwardOptions::new().alibi(AlibiSlopes::geometric(2).unwrap());
+    let options = BackwardOptions::of(&slopes).alibi_gradient(true);
+    let problem = Problem::backward(spec, spec, spec, specs, &options).unwrap();
+    let plan = cpu.plan(&problem).unwrap();
+    for address in [None, Some(0), Some(6)] {
+        let gradients = gradients(4, 4).d_alibi_slopes(address);
+        let operands = Operands::new(4, 4, 4, 4).lse(4).gradients(gradients);
+        // SAFETY: as before.
+        let (argument, _) = refused(unsafe { cpu.launch(&plan, &operands) });
+        assert_eq!(argument, "d_alibi_slopes");
+    }
+}
+
+/// A gradient by slopes without slopes; a tensor for it that is missing, not asked for, or of another shape or dtype; one of
+/// another memory, or that shares elements.
+#[test]
+fn gradients_by_slopes_are_checked() {
+    let Scene {
+        mut cpu, x, output, ..
+    } = scene();
+    let slopes = AlibiSlopes::per_head(&[0.5, 0.25]).unwrap();
+    let without = BackwardOptions::default().alibi_gradient(true);
+    let refusal = refused(backward(&mut cpu, &x, &x, &x, &output, &x, &without));
+    let expected = (
+        "alibi_gradient".to_owned(),
+        "there are no slopes".to_owned(),
+    );
+    assert_eq!(refusal, expected);
+
+    let not_asked = BackwardOptions::of(&ForwardOptions::new().alibi(slopes));
+    let asked = not_asked.clone().alibi_gradient(true);
+    let of_shape = |cpu: &mut Cpu, batch, heads| {
+        let shape = Shape {
+            batch,
+            heads,
+            seq: 1,
+            dim: 1,
+        };
+        tensor(cpu, shape)
+    };
+    let right = of_shape(&mut cpu, 1, 2);
+    let f16 = right.download(cpu.memory()).unwrap();
+    let f16 = f16.convert(DType::F16, Layout::Bshd).unwrap();
+    let f16 = f16.upload(cpu.memory()).unwrap();
+    let shares = x.view(cpu.memory(), 0, *right.spec()).unwrap();
+    let elsewhere = of_shape(&mut Cpu::new(), 1, 2);
+    let longer = of_shape(&mut cpu, 2, 2);
+    let fewer = of_shape(&mut cpu, 1, 1);
+    let mut into = |slopes: Option<&Tensor<CpuMemory>>, options: &BackwardOptions| {
+        let [dq, dk, dv] = [(); 3].map(|()| tensor(&mut cpu, SHAPE));
+        let mut gradients = Gradients::new(dq, dk, dv).d_alibi_slopes(slopes.cloned());
+        backward_into(&mut cpu, &x, &x, &x, &output, &x, &mut gradients, options)
+    };
+    for (tensor, options) in [
+        (None, &asked),
+        (Some(&right), &not_asked),
+        (Some(&f16), &asked),
+        (Some(&longer), &asked),
+        (Some(&fewer), &asked),
+        (Some(&shares), &asked),
+        (Some(&elsewhere), &asked),
+    ] {
+        assert_eq!(refused(into(tensor, options)).0, "d_alibi_slopes");
+    }
+    into(Some(&right), &asked).unwrap();
+    into(None, &not_asked).unwrap();
 }
 
 #[test]

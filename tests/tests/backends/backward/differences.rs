@@ -39,7 +39,19 @@ fn rows(tensor: &HostTensor, head: usize) -> Vec<Vec<f64>> {
 struct Inputs([Vec<Vec<f64>>; 3]);
 
 /// `Σ d_o·o + Σ d_lse·lse` of query head `head`.
-fn loss(case: &BackwardCase, head: usize, Inputs([q, k, v]): &Inputs) -> f64 {
+fn loss(case: &BackwardCase, head: usize, inputs: &Inputs) -> f64 {
+    let slopes = case.forward.options.alibi.as_ref();
+    let slope = slopes.map_or(0.0, |slopes| slopes.get(0, head));
+    loss_with_slope(case, head, inputs, f64::from(slope))
+}
+
+/// The same with `slope` in place of the head's.
+fn loss_with_slope(
+    case: &BackwardCase,
+    head: usize,
+    Inputs([q, k, v]): &Inputs,
+    slope: f64,
+) -> f64 {
     let options = &case.forward.options;
     let scale = f64::from(options.softmax_scale.unwrap());
     let corner = k.len() as i64 - q.len() as i64;
@@ -54,11 +66,7 @@ fn loss(case: &BackwardCase, head: usize, Inputs([q, k, v]): &Inputs) -> f64 {
             let score = options
                 .softcap
                 .map_or(scale * dot, |c| cap(scale * dot, f64::from(c)));
-            let slope = options
-                .alibi
-                .as_ref()
-                .map_or(0.0, |slopes| slopes.get(0, head));
-            score - f64::from(slope) * (diagonal - j as i64).abs() as f64
+            score - slope * (diagonal - j as i64).abs() as f64
         };
         let scores: Vec<f64> = keys.iter().map(score).collect();
         let sum: f64 = scores.iter().map(|score| score.exp()).sum();
@@ -102,6 +110,7 @@ fn gradients_are_differences_of_the_loss() {
         (Mask::None, None, None),
         (Mask::Causal, Some(1.5), None),
         (Mask::Causal, None, alibi),
+        (Mask::None, Some(1.5), alibi),
     ] {
         let case = spec(mask, softcap, alibi).build_backward().unwrap();
         let mut run = case.run(&mut Cpu::new()).unwrap();
@@ -124,6 +133,16 @@ fn gradients_are_differences_of_the_loss() {
                         "dq {head} {i} {dim}: {got} {exact}"
                     );
                 }
+            }
+            if let Some(found) = &run.d_alibi_slopes {
+                let slope = case.forward.options.alibi.as_ref().unwrap().get(0, head);
+                let at = |step| loss_with_slope(&case, head, &inputs, f64::from(slope) + step);
+                let exact = (at(STEP) - at(-STEP)) / (2.0 * STEP);
+                let got = f64::from(found.get(0, head, 0, 0));
+                assert!(
+                    (got - exact).abs() < TOLERANCE,
+                    "slope {head}: {got} {exact}"
+                );
             }
             for (which, sum) in shared.iter_mut().enumerate() {
                 let of_head = derivatives(&case, head, &inputs, which + 1);
@@ -148,6 +167,14 @@ fn gradients_are_differences_of_the_loss() {
             let tensor = of.into_iter().nth(tensor).unwrap();
             let value = tensor.get(0, 0, 4, 1);
             tensor.set(0, 0, 4, 1, value + value.abs().max(0.5) / 512.0);
+            assert!(!case.check(&wrong, Rows::All).unwrap().passed());
+        }
+        assert_eq!(run.d_alibi_slopes.is_some(), alibi.is_some());
+        if alibi.is_some() {
+            let mut wrong = run.clone();
+            let slopes = wrong.d_alibi_slopes.as_mut().unwrap();
+            let value = slopes.get(0, 1, 0, 0);
+            slopes.set(0, 1, 0, 0, value + value.abs().max(0.5) / 512.0);
             assert!(!case.check(&wrong, Rows::All).unwrap().passed());
         }
         run.dq.set(0, 1, 4, 2, f32::NAN);

@@ -1,9 +1,11 @@
 //! Gradients of every backend against the f64 oracle, and what must hold of gradients whatever computes them.
 
 mod bad_input;
+mod by_plan;
 mod differences;
 mod planted;
 mod random;
+mod slopes;
 mod stored_ds;
 mod stored_ds_f32;
 mod used_keys;

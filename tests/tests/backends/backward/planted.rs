@@ -22,7 +22,7 @@ fn spec(dtype: DType, seq_q: usize, seq_kv: usize, mask: Mask) -> CaseSpec {
 
 /// Runs the case by every variant that can, in both ways that it has (results that repeat bit for bit, or not), holds it to
 /// the oracle, and gives each result to `also`.
-fn each_variant<B: Backend>(
+pub(super) fn each_variant<B: Backend>(
     backend: &mut B,
     mut case: BackwardCase,
     mut also: impl FnMut(&BackwardCase, &BackwardRun),

@@ -1,11 +1,8 @@
 //! Hopper's kernels for a head_dim beyond 128: dS passes from one to the other through the workspace, in chunks.
 
-use ferroflash::backend::sim::{Sim, SimDevice};
-use ferroflash::{Backend, DType, Mask, Variant};
+use ferroflash::{Backend, DType, Mask, Sim, Variant};
 use ferroflash_testing::cases::{Arrangement, BackwardRun, CaseSpec, InputKind, Lengths};
 use ferroflash_testing::oracle::Rows;
-use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 
 /// dS of 64 queries and 64 keys.
@@ -154,27 +151,7 @@ fn all<B: Backend>(backend: &mut B) {
     parts(backend);
 }
 
-#[test]
-fn sim() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[0])));
-}
-
-#[test]
-fn sim_interleaved() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[1])));
-}
-
-#[test]
-fn sim_interleaved_otherwise() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[2])));
-}
-
-#[test]
-fn cuda() {
-    if let Some(mut gpu) = gpu_or_not_run("gradients of wide heads") {
-        all(&mut gpu);
-    }
-}
+ferroflash_tests::on_simulator_and_gpu!(all, "gradients of wide heads");
 
 /// Where dS of a tile of dq does not fit, kernels that compute scores twice run; deterministic or not makes no difference.
 #[test]

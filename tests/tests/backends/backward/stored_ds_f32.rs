@@ -1,11 +1,8 @@
 //! fp32 where dS passes from one kernel to the other through the workspace, in chunks; and where it does not fit.
 
-use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::{Backend, DType, Mask, Variant};
 use ferroflash_testing::cases::{BackwardRun, CaseSpec, InputKind, Lengths};
 use ferroflash_testing::oracle::Rows;
-use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 
 const WINDOW: Mask = Mask::Window {
@@ -138,24 +135,4 @@ fn all<B: Backend>(backend: &mut B) {
     chunks(backend);
 }
 
-#[test]
-fn sim() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[0])));
-}
-
-#[test]
-fn sim_interleaved() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[1])));
-}
-
-#[test]
-fn sim_interleaved_otherwise() {
-    all(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[2])));
-}
-
-#[test]
-fn cuda() {
-    if let Some(mut gpu) = gpu_or_not_run("gradients in fp32 through a stored dS") {
-        all(&mut gpu);
-    }
-}
+ferroflash_tests::on_simulator_and_gpu!(all, "gradients in fp32 through a stored dS");

@@ -143,6 +143,7 @@ fn of_dtype<B: Backend>(
         dq: &dq,
         dk: &dk,
         dv: &dv,
+        d_alibi_slopes: None,
     };
     let verdict = check_backward(&known, given, computed, Rows::All);
     assert!(verdict.passed(), "{verdict}");

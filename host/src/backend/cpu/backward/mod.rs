@@ -11,17 +11,20 @@
 //! | `pairs` | P and dS of a tile of keys and queries, which both passes need |
 //! | `keys` | dk and dv of a block of keys |
 //! | `queries` | dq of a block of queries |
+//! | `slopes` | the gradient by ALiBi's slopes, where it is asked for |
 
 mod keys;
 mod pairs;
 mod queries;
 mod rows;
+mod slopes;
 
 use rayon::prelude::*;
 
 use self::keys::KeyBlock;
 use self::queries::QueryBlock;
 use self::rows::Rows;
+use self::slopes::SlopeRows;
 use super::pack::Matrix;
 use crate::{GradientOperands, GradientSpecs, Operands, Problem, Sequence};
 
@@ -32,6 +35,8 @@ pub(super) struct Pass<'a> {
     pub operands: &'a Operands,
     pub gradients: &'a GradientOperands,
     pub rows: Rows,
+    /// Sums of the gradient by slopes, if it is asked for.
+    pub slope_rows: Option<SlopeRows>,
 }
 
 /// One head of k and v of one sequence, and the query heads that share it.
@@ -62,11 +67,15 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
         gradients,
         // SAFETY: the caller vouches for the operands, and `sequences` are the problem's.
         rows: unsafe { Rows::new(problem, &sequences, operands, gradients) },
+        slope_rows: SlopeRows::new(problem),
     };
     // SAFETY: the caller vouches for the operands; each task writes only its own rows of dk and dv, or of dq.
     unsafe {
         pass.run_tasks::<KeyBlock>(&sequences);
         pass.run_tasks::<QueryBlock>(&sequences);
+        if let (Some(rows), Some(address)) = (&pass.slope_rows, gradients.d_alibi_slopes) {
+            rows.write(problem, &sequences, address);
+        }
     }
 }
 

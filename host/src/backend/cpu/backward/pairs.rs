@@ -45,8 +45,17 @@ pub(super) struct Pairs {
     first_key: Vec<u32>,
     end_key: Vec<u32>,
     bias: Bias,
+    distances: Option<Distances>,
     /// One row of an operand.
     row: Vec<f32>,
+}
+
+/// `Σ dz · |diagonal − key|` of each query, for the gradient by ALiBi's slopes.
+struct Distances {
+    /// Of the keys of one tile.
+    of_tile: Vec<f32>,
+    /// Of all so far.
+    sums: Vec<f64>,
 }
 
 impl Pairs {
@@ -76,8 +85,26 @@ impl Pairs {
             first_key: vec![0; BLOCK_M],
             end_key: vec![0; BLOCK_M],
             bias: Bias::new(BLOCK_M),
+            distances: None,
             row: vec![0.0; head_dim.max(head_dim_v)],
         }
+    }
+
+    /// Tiles that also add up what the gradient by ALiBi's slopes needs, if `problem` asks for it.
+    pub fn with_distances(problem: &Problem) -> Self {
+        let distances = problem.d_alibi_slopes().map(|_| Distances {
+            of_tile: vec![0.0; BLOCK_M],
+            sums: vec![0.0; BLOCK_M],
+        });
+        Self {
+            distances,
+            ..Self::new(problem)
+        }
+    }
+
+    /// `Σ dz · distance` of query `column` over the tiles since [`set_queries`](Self::set_queries), if it is added up.
+    pub fn distance_sum(&self, column: usize) -> Option<f64> {
+        self.distances.as_ref().map(|found| found.sums[column])
     }
 
     /// Records which keys each of `queries` queries of `head` from `first` on sees, and loads its lse and delta.
@@ -89,6 +116,9 @@ impl Pairs {
     pub unsafe fn set_queries(&mut self, head: &Head<'_>, first: usize, queries: usize) {
         self.queries = queries;
         self.columns = queries.next_multiple_of(COLUMN_STEP);
+        if let Some(distances) = &mut self.distances {
+            distances.sums.fill(0.0);
+        }
         let sequence = head.sequence;
         let seq_kv = sequence.seq_kv() as i64;
         let corner = seq_kv - sequence.seq_q() as i64;
@@ -223,12 +253,14 @@ impl Pairs {
         let s = &mut self.p[cells];
         transform.apply_with_slope(simd, s, slope, &mut self.bias, keys.start, columns);
         self.differentiate(simd, keys.len());
+        self.add_distances(simd, keys.clone());
+        self.multiply_by_slope(simd, keys.len());
         if is_masked {
             self.clear_unseen(simd, keys);
         }
     }
 
-    /// `p = exp(s − lse)` and `dx = p · (dp − delta) · slope`.
+    /// `p = exp(s − lse)` and `dx = p · (dp − delta)`.
     #[inline(always)]
     fn differentiate<S: Simd>(&mut self, simd: S, keys: usize) {
         let columns = self.columns;
@@ -246,12 +278,51 @@ impl Pairs {
                 *dx = simd.mul_f32s(*p, simd.sub_f32s(*dx, delta));
             }
         }
-        if !self.slope.is_empty() {
-            let (slope, _) = S::as_simd_f32s(&self.slope[cells]);
-            let (dx, _) = S::as_mut_simd_f32s(&mut self.dx[cells]);
-            for (dx, &slope) in dx.iter_mut().zip(slope) {
-                *dx = simd.mul_f32s(*dx, slope);
+    }
+
+    /// Multiplies dx by the derivative of a softcap, where there is one.
+    #[inline(always)]
+    fn multiply_by_slope<S: Simd>(&mut self, simd: S, keys: usize) {
+        if self.slope.is_empty() {
+            return;
+        }
+        let cells = ..keys * self.columns;
+        let (slope, _) = S::as_simd_f32s(&self.slope[cells]);
+        let (dx, _) = S::as_mut_simd_f32s(&mut self.dx[cells]);
+        for (dx, &slope) in dx.iter_mut().zip(slope) {
+            *dx = simd.mul_f32s(*dx, slope);
+        }
+    }
+
+    /// Adds `dx · distance` of the pairs that see each other, where that is wanted; a softcap comes after.
+    #[inline(always)]
+    fn add_distances<S: Simd>(&mut self, simd: S, keys: Range<usize>) {
+        let Some(Distances { of_tile, sums }) = &mut self.distances else {
+            return;
+        };
+        let columns = self.columns;
+        of_tile.fill(0.0);
+        let (of_tile_simd, _) = S::as_mut_simd_f32s(&mut of_tile[..columns]);
+        let (diagonal, _) = S::as_simd_f32s(&self.bias.diagonals()[..columns]);
+        let (first_key, _) = S::as_simd_u32s(&self.first_key[..columns]);
+        let (end_key, _) = S::as_simd_u32s(&self.end_key[..columns]);
+        let zero = simd.splat_f32s(0.0);
+        let rows = self.dx.chunks_exact(columns).zip(keys).enumerate();
+        for (key, (row, j)) in rows {
+            let (row, _) = S::as_simd_f32s(row);
+            let (key, j) = (simd.splat_f32s(key as f32), simd.splat_u32s(j as u32));
+            let seen = first_key.iter().zip(end_key);
+            let columns = of_tile_simd.iter_mut().zip(row).zip(diagonal).zip(seen);
+            for (((sum, &dz), &diagonal), (&first, &end)) in columns {
+                let distance = simd.abs_f32s(simd.sub_f32s(diagonal, key));
+                let started = simd.less_than_or_equal_u32s(first, j);
+                let seen = simd.and_m32s(started, simd.less_than_u32s(j, end));
+                let term = simd.select_f32s(seen, simd.mul_f32s(dz, distance), zero);
+                *sum = simd.add_f32s(*sum, term);
             }
+        }
+        for (sum, &of_tile) in sums.iter_mut().zip(&*of_tile) {
+            *sum += f64::from(of_tile);
         }
     }
 

@@ -26,7 +26,7 @@ impl Block for QueryBlock {
     }
 
     fn new(problem: &Problem) -> Self {
-        let pairs = Pairs::new(problem);
+        let pairs = Pairs::with_distances(problem);
         Self {
             acc_dq: vec![0.0; pairs.padded_dim * BLOCK_M],
             row: vec![0.0; problem.q().shape.dim],
@@ -139,6 +139,10 @@ impl QueryBlock {
             let dq = head.query_rows(&pass.specs.dq, pass.gradients.dq, query_head);
             // SAFETY: row i of this sequence and head lies inside dq, and is this task's own.
             unsafe { dq.write_row(i, &self.row) };
+            if let (Some(rows), Some(sum)) = (&pass.slope_rows, self.pairs.distance_sum(column)) {
+                let row = head.sequence.q_rows.start + i;
+                rows.set(head.sequence.batch, query_head, row, sum);
+            }
         }
     }
 }

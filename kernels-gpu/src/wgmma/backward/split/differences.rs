@@ -11,10 +11,11 @@ use cuda_std::{global, mbarrier};
 use super::super::gradient::Gradient;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
-use super::shared::{Shared, Step, p_vec16};
+use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
 use crate::backward::careful::Which;
 use crate::backward::side::{KeepKeys, Side};
+use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::layout::ds_tile;
 use crate::layout::fragment::ROW_STEP;
 use crate::score::plain_scale_log2;
@@ -25,7 +26,7 @@ use crate::wgmma::forward::traits::QkOperand;
 use crate::wgmma::pipeline::PipelineState;
 
 /// One thread of the warpgroup.
-struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> {
+struct Differences<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> {
     tile: &'a Tile<'a, KeepKeys>,
     shared: &'a Shared,
     smem: u32,
@@ -63,7 +64,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     };
     let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {
-        let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
+        let mut consumer = Differences::<K, S_REGS, P_REGS, SUM_REGS> {
             tile,
             shared,
             smem,
@@ -99,53 +100,27 @@ unsafe fn ds_of_keys(tile: &Tile<KeepKeys>, unit: u64) -> u64 {
         .wrapping_sub(tiles.row_offset(first_head as u64, q_block))
 }
 
-impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
-    Consumer<'_, K, S_REGS, P_REGS, SUM_REGS>
+impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> Consumer
+    for Differences<'_, K, S_REGS, P_REGS, SUM_REGS>
 where
     K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
     [f32; S_REGS]: InFlight,
     [f32; SUM_REGS]: InFlight,
 {
-    /// # Safety
-    /// As [`consume`]; a block passes.
+    const CONFIG: SplitKeysConfig = K::SPLIT;
+
     #[inline(always)]
-    unsafe fn all_steps(&mut self) {
+    fn tile(&self) -> &Tile<'_, KeepKeys> {
+        self.tile
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self) {
         mbarrier::wait(self.shared.blocks.kept_full, 0);
         self.issue_dp(black_box(self.smem));
         self.acc_dp.wait::<0>();
-        let mut step = Step::first(self.tile);
-        loop {
-            let is_last = step.is_last(self.tile);
-            match (step.needs_mask(self.tile, &K::SPLIT), is_last) {
-                (false, false) => self.block::<false, false>(step),
-                (true, false) => self.block::<true, false>(step),
-                (false, true) => self.block::<false, true>(step),
-                (true, true) => self.block::<true, true>(step),
-            }
-            if is_last {
-                break;
-            }
-            step = step.next(self.tile);
-        }
     }
 
-    /// Starts dP = V dOᵀ of the present stage, when dO is there.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn issue_dp(&mut self, smem: u32) {
-        let config = &K::SPLIT.blocks;
-        self.shared.d_o(self.q).consumer_wait();
-        let d_o = smem + config.stages_offset(1) + self.q.stage * config.stage_bytes();
-        let v = K::Kept::load(smem + config.kept_offset(1, 0), self.lanes);
-        v.issue_qk(&mut self.acc_dp, Descriptor::k_major(d_o));
-    }
-
-    /// Takes one block, whose dP is there, and starts dP of the next one.
-    ///
-    /// # Safety
-    /// As [`consume`].
     #[inline(always)]
     unsafe fn block<const MASKED: bool, const LAST: bool>(&mut self, step: Step) {
         let config = &K::SPLIT.blocks;
@@ -174,6 +149,27 @@ where
             q.consumer_release(self.lanes.lane, 1);
             self.acc_dp.wait::<0>();
         }
+    }
+}
+
+impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+    Differences<'_, K, S_REGS, P_REGS, SUM_REGS>
+where
+    K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    /// Starts dP = V dOᵀ of the present stage, when dO is there.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn issue_dp(&mut self, smem: u32) {
+        let config = &K::SPLIT.blocks;
+        self.shared.d_o(self.q).consumer_wait();
+        let d_o = smem + config.stages_offset(1) + self.q.stage * config.stage_bytes();
+        let v = K::Kept::load(smem + config.kept_offset(1, 0), self.lanes);
+        v.issue_qk(&mut self.acc_dp, Descriptor::k_major(d_o));
     }
 
     /// The block's P, as pairs of f16.

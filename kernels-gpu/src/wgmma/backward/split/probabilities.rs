@@ -9,10 +9,11 @@ use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 use super::super::gradient::Gradient;
 use super::super::pairs::{Pairs, Terms};
 use super::super::tile::Tile;
-use super::shared::{Shared, Step, p_vec16};
+use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel};
 use crate::backward::careful::Which;
 use crate::backward::side::KeepKeys;
+use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
 use crate::wgmma::forward::lanes::Lanes;
@@ -20,7 +21,7 @@ use crate::wgmma::forward::traits::QkOperand;
 use crate::wgmma::pipeline::PipelineState;
 
 /// One thread of the warpgroup.
-struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> {
+struct Probabilities<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> {
     tile: &'a Tile<'a, KeepKeys>,
     shared: &'a Shared,
     smem: u32,
@@ -55,7 +56,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     };
     let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {
-        let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
+        let mut consumer = Probabilities::<K, S_REGS, P_REGS, SUM_REGS> {
             tile,
             shared,
             smem,
@@ -71,53 +72,27 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     gradient.end::<K::Element, SUM_REGS>(&sum, lanes);
 }
 
-impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
-    Consumer<'_, K, S_REGS, P_REGS, SUM_REGS>
+impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize> Consumer
+    for Probabilities<'_, K, S_REGS, P_REGS, SUM_REGS>
 where
     K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
     [f32; S_REGS]: InFlight,
     [f32; SUM_REGS]: InFlight,
 {
-    /// # Safety
-    /// As [`consume`]; a block passes.
+    const CONFIG: SplitKeysConfig = K::SPLIT;
+
     #[inline(always)]
-    unsafe fn all_steps(&mut self) {
+    fn tile(&self) -> &Tile<'_, KeepKeys> {
+        self.tile
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self) {
         mbarrier::wait(self.shared.blocks.kept_full, 0);
         self.issue_s(black_box(self.smem));
         self.acc_s.wait::<0>();
-        let mut step = Step::first(self.tile);
-        loop {
-            let is_last = step.is_last(self.tile);
-            match (step.needs_mask(self.tile, &K::SPLIT), is_last) {
-                (false, false) => self.block::<false, false>(step),
-                (true, false) => self.block::<true, false>(step),
-                (false, true) => self.block::<false, true>(step),
-                (true, true) => self.block::<true, true>(step),
-            }
-            if is_last {
-                break;
-            }
-            step = step.next(self.tile);
-        }
     }
 
-    /// Starts S = K Qᵀ of the present stage, when Q is there.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn issue_s(&mut self, smem: u32) {
-        let config = &K::SPLIT.blocks;
-        self.q.consumer_wait();
-        let q = smem + config.stages_offset(0) + self.q.stage * config.stage_bytes();
-        let k = K::Kept::load(smem + config.kept_offset(0, 0), self.lanes);
-        k.issue_qk(&mut self.acc_s, Descriptor::k_major(q));
-    }
-
-    /// Takes one block, whose S is there, and starts S of the next one.
-    ///
-    /// # Safety
-    /// As [`consume`].
     #[inline(always)]
     unsafe fn block<const MASKED: bool, const LAST: bool>(&mut self, step: Step) {
         let config = &K::SPLIT.blocks;
@@ -157,6 +132,27 @@ where
             d_o.consumer_release(self.lanes.lane, 1);
             self.acc_s.wait::<0>();
         }
+    }
+}
+
+impl<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+    Probabilities<'_, K, S_REGS, P_REGS, SUM_REGS>
+where
+    K: SplitKeysKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    /// Starts S = K Qᵀ of the present stage, when Q is there.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn issue_s(&mut self, smem: u32) {
+        let config = &K::SPLIT.blocks;
+        self.q.consumer_wait();
+        let q = smem + config.stages_offset(0) + self.q.stage * config.stage_bytes();
+        let k = K::Kept::load(smem + config.kept_offset(0, 0), self.lanes);
+        k.issue_qk(&mut self.acc_s, Descriptor::k_major(q));
     }
 
     /// Gives P to the other warpgroup.

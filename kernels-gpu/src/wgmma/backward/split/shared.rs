@@ -140,3 +140,45 @@ impl Step {
         is_cut || seen.needs_mask(self.block * block_n, block_n)
     }
 }
+
+/// A thread of a warpgroup that takes every block that passes, one after the other.
+pub trait Consumer {
+    const CONFIG: SplitKeysConfig;
+
+    fn tile(&self) -> &Tile<'_, KeepKeys>;
+
+    /// Computes the first block's product, when its operands are there.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup call it, once.
+    unsafe fn begin(&mut self);
+
+    /// Takes one block, whose product is there, and starts that of the next one, unless it is the `LAST`.
+    ///
+    /// # Safety
+    /// As [`Consumer::begin`], for each block in turn.
+    unsafe fn block<const MASKED: bool, const LAST: bool>(&mut self, step: Step);
+
+    /// Takes all blocks.
+    ///
+    /// # Safety
+    /// As [`Consumer::begin`]; a block passes.
+    #[inline(always)]
+    unsafe fn all_steps(&mut self) {
+        self.begin();
+        let mut step = Step::first(self.tile());
+        loop {
+            let is_last = step.is_last(self.tile());
+            match (step.needs_mask(self.tile(), &Self::CONFIG), is_last) {
+                (false, false) => self.block::<false, false>(step),
+                (true, false) => self.block::<true, false>(step),
+                (false, true) => self.block::<false, true>(step),
+                (true, true) => self.block::<true, true>(step),
+            }
+            if is_last {
+                break;
+            }
+            step = step.next(self.tile());
+        }
+    }
+}

@@ -1,8 +1,10 @@
-use crate::spec::TensorSpec;
-use crate::tensor::{allocate, lse_spec};
+mod check;
+
+use check::{check_gradients, check_rows, check_slopes, inputs};
+
+use crate::tensor::{allocate, check_planned};
 use crate::{
-    Backend, BackwardOptions, Error, GradientOperands, GradientSpecs, Memory, Operands, Output,
-    Plan, Problem, Tensor,
+    Backend, BackwardOptions, Error, GradientSpecs, Memory, Operands, Output, Plan, Problem, Tensor,
 };
 
 /// Gradients of q, k and v, as [`backward`] computes them: each in q's dtype.
@@ -16,17 +18,47 @@ pub struct Gradients<M: Memory> {
     pub dk: Tensor<M>,
     /// The loss's gradient by v, `[batch, heads_kv, seq_kv, head_dim_v]`, summed as dk.
     pub dv: Tensor<M>,
+    /// The loss's gradient by the slopes of ALiBi, f32 and of their shape: `[1, heads_q, 1, 1]`, or `[batch, heads_q, 1, 1]` where
+    /// each batch entry has slopes of its own ([`Problem::d_alibi_slopes`]). `Some` exactly if
+    /// [`BackwardOptions::alibi_gradient`] asks for it.
+    pub d_alibi_slopes: Option<Tensor<M>>,
 }
 
 impl<M: Memory> Gradients<M> {
     /// Tensors for [`backward_into`] to write to.
     pub fn new(dq: Tensor<M>, dk: Tensor<M>, dv: Tensor<M>) -> Self {
-        Self { dq, dk, dv }
+        Self {
+            dq,
+            dk,
+            dv,
+            d_alibi_slopes: None,
+        }
+    }
+
+    /// Sets [`d_alibi_slopes`](Self::d_alibi_slopes).
+    pub fn d_alibi_slopes(mut self, tensor: impl Into<Option<Tensor<M>>>) -> Self {
+        self.d_alibi_slopes = tensor.into();
+        self
+    }
+
+    /// The tensors, by name.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &Tensor<M>)> {
+        let Self {
+            dq,
+            dk,
+            dv,
+            d_alibi_slopes,
+        } = self;
+        let slopes = d_alibi_slopes.iter();
+        let slopes = slopes.map(|tensor| ("d_alibi_slopes", tensor));
+        [("dq", dq), ("dk", dk), ("dv", dv)]
+            .into_iter()
+            .chain(slopes)
     }
 }
 
 /// The loss's gradients by what the forward pass computed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct OutputGradients<'a, M: Memory> {
     /// By o: of o's shape and dtype, with any strides.
@@ -44,6 +76,15 @@ impl<'a, M: Memory> OutputGradients<'a, M> {
     }
 }
 
+// Derived, they would ask the memory itself to be `Copy`.
+impl<M: Memory> Clone for OutputGradients<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Memory> Copy for OutputGradients<'_, M> {}
+
 impl<'a, M: Memory> From<&'a Tensor<M>> for OutputGradients<'a, M> {
     fn from(d_o: &'a Tensor<M>) -> Self {
         Self::new(d_o, None)
@@ -58,7 +99,7 @@ impl<'a, M: Memory> From<&'a Tensor<M>> for OutputGradients<'a, M> {
 /// dv = pᵀ · d_o      dz = p ∘ (d_o · vᵀ − delta)      dq = softmax_scale · dz · k      dk = softmax_scale · dzᵀ · q
 /// ```
 ///
-/// where a softcap multiplies dz by its derivative. Scores are computed again; nothing of the size of the scores is stored
+/// where a softcap multiplies dz by its derivative, and `d_alibi_slopes = −Σ dz · distance` if it is asked for. Scores are computed again; nothing of the size of the scores is stored
 /// beyond [`BackwardOptions::workspace_limit_bytes`].
 ///
 /// # Arguments
@@ -116,15 +157,21 @@ where
     check_rows(output, &d_output)?;
     let given = inputs(backend.memory(), [q, k, v], output, &d_output)?;
     let plan = Plan::for_operands(&problem, &backend.capabilities(), &given)?;
+    let gradients = allocate_gradients(backend.memory(), &problem)?;
+    run(backend, &plan, &given, &gradients)?;
+    Ok(gradients)
+}
+
+/// Tensors for the gradients of `problem`.
+fn allocate_gradients<M: Memory>(memory: &mut M, problem: &Problem) -> Result<Gradients<M>, Error> {
     let GradientSpecs { dq, dk, dv, .. } = *problem.gradients().expect("a backward problem");
-    let memory = backend.memory();
-    let gradients = Gradients {
+    let slopes = problem.d_alibi_slopes();
+    Ok(Gradients {
         dq: allocate(memory, dq)?,
         dk: allocate(memory, dk)?,
         dv: allocate(memory, dv)?,
-    };
-    run(backend, &plan, &given, &gradients)?;
-    Ok(gradients)
+        d_alibi_slopes: slopes.map(|spec| allocate(memory, *spec)).transpose()?,
+    })
 }
 
 /// [`backward`] into tensors made before, which may have any strides that keep their elements apart.
@@ -156,6 +203,7 @@ where
     };
     let problem = Problem::backward(*q.spec(), *k.spec(), *v.spec(), specs, options)?;
     check_rows(output, &d_output)?;
+    check_slopes(&problem, gradients)?;
     check_gradients(backend.memory(), [q, k, v], output, &d_output, gradients)?;
     let given = inputs(backend.memory(), [q, k, v], output, &d_output)?;
     let operands = with_gradients(backend.memory(), &given, gradients);
@@ -163,103 +211,107 @@ where
     run(backend, &plan, &given, gradients)
 }
 
-/// Refuses an lse or a d_lse that does not fit o, and an output without lse.
-fn check_rows<M: Memory>(
-    output: &Output<M>,
-    d_output: &OutputGradients<'_, M>,
-) -> Result<(), Error> {
-    let expected = lse_spec(&output.o.spec().shape)?;
-    let check = |argument: &'static str, spec: &TensorSpec| {
-        if *spec == expected {
-            return Ok(());
-        }
-        let allowed = "it must be a contiguous f32 tensor of [batch, heads_q, seq_q, 1]";
-        Err(Error::argument(
-            argument,
-            format!("it is {spec:?}"),
-            allowed,
-        ))
-    };
-    let Some(lse) = &output.lse else {
-        let allowed = "the forward pass must have kept it";
-        return Err(Error::argument("lse", "the output has none", allowed));
-    };
-    check("lse", lse.spec())?;
-    d_output
-        .d_lse
-        .map_or(Ok(()), |d_lse| check("d_lse", d_lse.spec()))
-}
-
-/// The tensors that are read, by name.
-fn read<'a, M: Memory>(
-    [q, k, v]: [&'a Tensor<M>; 3],
-    output: &'a Output<M>,
-    d_output: &OutputGradients<'a, M>,
-) -> impl Iterator<Item = (&'static str, &'a Tensor<M>)> {
-    let given = [
-        ("q", q),
-        ("k", k),
-        ("v", v),
-        ("o", &output.o),
-        ("d_o", d_output.d_o),
-    ];
-    let lse = output.lse.as_ref().map(|lse| ("lse", lse));
-    let d_lse = d_output.d_lse.map(|d_lse| ("d_lse", d_lse));
-    given.into_iter().chain(lse).chain(d_lse)
-}
-
-/// Refuses gradients that share elements with each other or with what is read, or that `memory` does not own.
-fn check_gradients<M: Memory>(
-    memory: &M,
-    inputs: [&Tensor<M>; 3],
-    output: &Output<M>,
-    d_output: &OutputGradients<'_, M>,
-    gradients: &Gradients<M>,
-) -> Result<(), Error> {
-    let Gradients { dq, dk, dv } = gradients;
-    let mut others: Vec<_> = read(inputs, output, d_output).collect();
-    for (argument, tensor) in [("dq", dq), ("dk", dk), ("dv", dv)] {
-        tensor.check_owned(memory, argument)?;
-        if let Some((name, _)) = others
-            .iter()
-            .find(|(_, other)| tensor.may_share_elements(other))
-        {
-            return Err(Error::argument(
-                argument,
-                format!("it shares elements with {name}"),
-                "it must lie apart from the other operands, for it is written",
-            ));
-        }
-        others.push((argument, tensor));
-    }
-    Ok(())
-}
-
-/// The addresses of what is read; those of the gradients are 0, a multiple of any alignment.
+/// [`backward`] with a plan made before ([`Backend::plan`]): the problem is not checked again and no kernel is chosen again.
+///
+/// # Arguments
+/// * `plan`: of a problem of [`Problem::backward`] or [`Problem::backward_with_dense_gradients`], for a backend of the same
+///   kind.
+/// * The others are those of [`backward`], of the shapes, strides and dtypes that the plan's problem has. Contents may differ
+///   from call to call.
+///
+/// ```
+/// use ferroflash::{BackwardOptions, Cpu, ForwardOptions, HostTensor, Layout, Problem, Shape};
+/// use ferroflash::{Backend, backward_planned, forward};
+///
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// let mut cpu = Cpu::new();
+/// let shape = Shape { batch: 1, heads: 2, seq: 3, dim: 4 };
+/// let x = HostTensor::from_f32(&[0.5; 24], shape, Layout::Bshd)?.upload(cpu.memory())?;
+/// let output = forward(&mut cpu, &x, &x, &x, &ForwardOptions::new())?;
+/// let spec = *x.spec();
+/// let options = BackwardOptions::default();
+/// let problem = Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, &options)?;
+/// let plan = cpu.plan(&problem)?; // once, for any number of calls
+/// let gradients = backward_planned(&mut cpu, &plan, &x, &x, &x, &output, &x)?;
+/// assert_eq!(gradients.dq.spec(), &spec);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
-/// [`Error::Argument`] on a tensor whose buffer `memory` did not allocate.
-fn inputs<M: Memory>(
-    memory: &M,
-    [q, k, v]: [&Tensor<M>; 3],
-    output: &Output<M>,
-    d_output: &OutputGradients<'_, M>,
+/// [`Error::Argument`] naming an operand that is not of the plan's problem or not at an address it was made for, or the plan if
+/// it is for another kind of backend or not for a backward pass; [`Error::OutOfMemory`] or [`Error::Device`].
+pub fn backward_planned<'a, B: Backend + ?Sized>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+    output: &Output<B::Memory>,
+    d_output: impl Into<OutputGradients<'a, B::Memory>>,
+) -> Result<Gradients<B::Memory>, Error>
+where
+    B::Memory: 'a,
+{
+    let given = planned_inputs(backend, plan, [q, k, v], output, &d_output.into())?;
+    let gradients = allocate_gradients(backend.memory(), plan.problem())?;
+    run(backend, plan, &given, &gradients)?;
+    Ok(gradients)
+}
+
+/// [`backward_into`] with a plan made before, as for [`backward_planned`].
+///
+/// # Errors
+/// Those of [`backward_planned`], and [`Error::Argument`] if a gradient is not of the plan's problem, or shares elements with
+/// another operand.
+#[allow(clippy::too_many_arguments)] // `backward_planned`'s, and where to
+pub fn backward_planned_into<'a, B: Backend + ?Sized>(
+    backend: &mut B,
+    plan: &Plan,
+    q: &Tensor<B::Memory>,
+    k: &Tensor<B::Memory>,
+    v: &Tensor<B::Memory>,
+    output: &Output<B::Memory>,
+    d_output: impl Into<OutputGradients<'a, B::Memory>>,
+    gradients: &mut Gradients<B::Memory>,
+) -> Result<(), Error>
+where
+    B::Memory: 'a,
+{
+    let d_output = d_output.into();
+    let given = planned_inputs(backend, plan, [q, k, v], output, &d_output)?;
+    let GradientSpecs { dq, dk, dv, .. } = planned_gradients(plan)?;
+    check_planned("dq", &gradients.dq, dq)?;
+    check_planned("dk", &gradients.dk, dk)?;
+    check_planned("dv", &gradients.dv, dv)?;
+    check_slopes(plan.problem(), gradients)?;
+    check_gradients(backend.memory(), [q, k, v], output, &d_output, gradients)?;
+    run(backend, plan, &given, gradients)
+}
+
+/// The addresses of what is read, if it matches the plan's problem and alignment.
+fn planned_inputs<B: Backend + ?Sized>(
+    backend: &mut B,
+    plan: &Plan,
+    [q, k, v]: [&Tensor<B::Memory>; 3],
+    output: &Output<B::Memory>,
+    d_output: &OutputGradients<'_, B::Memory>,
 ) -> Result<Operands, Error> {
-    for (argument, tensor) in read([q, k, v], output, d_output) {
-        tensor.check_owned(memory, argument)?;
-    }
-    Ok(Operands {
-        q: q.address(memory),
-        k: k.address(memory),
-        v: v.address(memory),
-        o: output.o.address(memory),
-        lse: output.lse.as_ref().map(|lse| lse.address(memory)),
-        gradients: Some(GradientOperands {
-            d_o: d_output.d_o.address(memory),
-            d_lse: d_output.d_lse.map(|d_lse| d_lse.address(memory)),
-            ..GradientOperands::default()
-        }),
-        ..Operands::default()
+    let (problem, specs) = (plan.problem(), planned_gradients(plan)?);
+    check_planned("q", q, problem.q())?;
+    check_planned("k", k, problem.k())?;
+    check_planned("v", v, problem.v())?;
+    check_planned("o", &output.o, &specs.o)?;
+    check_planned("d_o", d_output.d_o, &specs.d_o)?;
+    check_rows(output, d_output)?;
+    inputs(backend.memory(), [q, k, v], output, d_output)
+}
+
+/// The tensors of the backward pass that `plan` is for.
+fn planned_gradients(plan: &Plan) -> Result<&GradientSpecs, Error> {
+    plan.problem().gradients().ok_or_else(|| {
+        let wrong = "it is for a forward pass";
+        Error::argument("plan", wrong, "one of a problem made by Problem::backward")
     })
 }
 
@@ -270,6 +322,8 @@ fn with_gradients<M: Memory>(memory: &M, given: &Operands, gradients: &Gradients
         addresses.dq = gradients.dq.address(memory);
         addresses.dk = gradients.dk.address(memory);
         addresses.dv = gradients.dv.address(memory);
+        let slopes = gradients.d_alibi_slopes.as_ref();
+        addresses.d_alibi_slopes = slopes.map(|slopes| slopes.address(memory));
     }
     operands
 }

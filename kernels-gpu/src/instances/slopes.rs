@@ -1,0 +1,154 @@
+//! The kernels of the gradient by ALiBi's slopes. One a head_dim, which fits every GPU: the tiles are those that the other
+//! backward kernels have where shared memory is short.
+
+use super::{Arch, Family, Instance, KernelConfig, Operation};
+use crate::config::mma_backward::{self, MmaBackwardConfig};
+use crate::config::simt::{self, SimtConfig};
+use crate::dtype::DType;
+
+/// The row of an fp32 kernel.
+const fn simt(name: &'static str, config: &'static SimtConfig) -> Instance {
+    Instance {
+        name,
+        family: Family::Simt,
+        arch: Arch::Sm80,
+        dtype: DType::F32,
+        head_dim: config.head_dim as u32,
+        block_m: config.block_m() as u32,
+        block_n: SimtConfig::BLOCK_N as u32,
+        threads: config.threads,
+        cluster: 1,
+        shared_bytes: config.backward_shared_bytes(),
+        operation: Operation::BackwardSlopes,
+        config: KernelConfig::Simt(config),
+    }
+}
+
+macro_rules! simt_instances {
+    ($($name:ident = $config:path;)*) => {
+        $(
+            /// `Σ dz · distance` of every tile of queries, in fp32.
+            ///
+            /// # Safety
+            /// `params` describes live allocations that hold every element it can address, and `sums` is that of an f32 a
+            /// tile.
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+            #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
+            #[cuda_std::kernel]
+            pub unsafe fn $name(params: crate::abi::BackwardParams, sums: u64) {
+                struct Kernel;
+                impl crate::simt::SimtKernel for Kernel {
+                    const CONFIG: SimtConfig = $config;
+                }
+                // SAFETY: forwarded to the launch.
+                unsafe { crate::simt::slopes::<Kernel, { $config.thread_rows }>(&params, sums) }
+            }
+        )*
+
+        const SIMT: &[Instance] = &[$(simt(stringify!($name), &$config)),*];
+    };
+}
+
+simt_instances! {
+    fa_bwd_slopes_simt_sm80_f32_hd64 = simt::BACKWARD_HD64_SMEM99K;
+    fa_bwd_slopes_simt_sm80_f32_hd128 = simt::BACKWARD_HD128_SMEM99K;
+    fa_bwd_slopes_simt_sm80_f32_hd256 = simt::BACKWARD_HD256_SMEM99K;
+}
+
+/// The row of a 16-bit kernel.
+const fn mma(name: &'static str, dtype: DType, config: &'static MmaBackwardConfig) -> Instance {
+    Instance {
+        name,
+        family: Family::Mma,
+        arch: Arch::Sm80,
+        dtype,
+        head_dim: config.head_dim as u32,
+        block_m: config.block_m as u32,
+        block_n: config.block_n as u32,
+        threads: config.threads(),
+        cluster: 1,
+        shared_bytes: config.shared_bytes(),
+        operation: Operation::BackwardSlopes,
+        config: KernelConfig::MmaBackward(config),
+    }
+}
+
+macro_rules! mma_instances {
+    ($($name:ident = $dtype:ident $config:path;)*) => {
+        $(
+            /// `Σ dz · distance` of every tile of queries.
+            ///
+            /// # Safety
+            /// `params` describes live allocations that hold every element it can address, and `sums` is that of an f32 a
+            /// tile.
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+            #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
+            #[cuda_std::kernel]
+            pub unsafe fn $name(params: crate::abi::BackwardParams, sums: u64) {
+                const CONFIG: MmaBackwardConfig = $config;
+                struct Kernel;
+                impl crate::mma::MmaBackwardKernel for Kernel {
+                    const CONFIG: MmaBackwardConfig = CONFIG;
+                    const ADDS_DQ: bool = false;
+                    const SCALES_DS: bool = false;
+                    type Element = cuda_std::half::$dtype;
+                    type Side = crate::backward::side::KeepQueries;
+                }
+                // SAFETY: forwarded to the launch.
+                unsafe {
+                    crate::mma::slopes::<
+                        Kernel,
+                        { CONFIG.scores().lane_rows() },
+                        { CONFIG.scores().lane_cols() },
+                    >(&params, sums)
+                }
+            }
+        )*
+
+        const MMA: &[Instance] = &[$(mma(stringify!($name), DType::$dtype, &$config)),*];
+    };
+}
+
+mma_instances! {
+    fa_bwd_slopes_mma_sm80_bf16_hd64 = Bf16 mma_backward::HD64;
+    fa_bwd_slopes_mma_sm80_bf16_hd128 = Bf16 mma_backward::HD128_SMEM99K;
+    fa_bwd_slopes_mma_sm80_bf16_hd256 = Bf16 mma_backward::HD256_SMEM99K;
+    fa_bwd_slopes_mma_sm80_f16_hd64 = F16 mma_backward::HD64;
+    fa_bwd_slopes_mma_sm80_f16_hd128 = F16 mma_backward::HD128_SMEM99K;
+    fa_bwd_slopes_mma_sm80_f16_hd256 = F16 mma_backward::HD256_SMEM99K;
+}
+
+/// The gradients of slopes, from what the tiles left.
+///
+/// # Safety
+/// `params` describes live allocations that hold every element it can address.
+#[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+#[cuda_std::launch_bounds(crate::config::warp_per_row::THREADS)]
+#[cuda_std::kernel]
+pub unsafe fn fa_bwd_slope_sums_simt_sm80_f32(params: crate::abi::SlopeSumsParams) {
+    // SAFETY: forwarded to the launch.
+    unsafe { crate::backward::slope_sums::slope_sums(&params) }
+}
+
+/// Every kernel that computes sums of tiles: one a dtype and head_dim. They take
+/// [`BackwardParams`](crate::abi::BackwardParams) and the address of the sums.
+pub const SLOPES: &[Instance] = &{
+    let mut all = [SLOPE_SUMS; SIMT.len() + MMA.len()];
+    let mut row = 0;
+    while row < all.len() {
+        all[row] = if row < SIMT.len() {
+            SIMT[row]
+        } else {
+            MMA[row - SIMT.len()]
+        };
+        row += 1;
+    }
+    all
+};
+
+/// The kernel that adds them up. It takes [`SlopeSumsParams`](crate::abi::SlopeSumsParams).
+pub const SLOPE_SUMS: Instance = Instance::warp_per_row(
+    "fa_bwd_slope_sums_simt_sm80_f32",
+    DType::F32,
+    Operation::BackwardSlopeSums,
+);
