@@ -9,7 +9,7 @@ use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BackwardParams, DeltaParams, DeviceAddress, DsChunk, LengthsParams, RowTerms,
 };
-use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
+use kernels_gpu::config::warp_per_row::{self, DELTA_CHUNK_ROWS};
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::DqSums;
@@ -272,7 +272,7 @@ impl BackwardLaunches {
         };
         Self {
             delta,
-            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
+            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_CHUNK_ROWS)),
             params: backward_params(problem),
             chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
             slopes: kernels
@@ -294,14 +294,15 @@ fn rows(problem: &Problem) -> usize {
 ///
 /// ```text
 /// 0    what other launches find as they left it ([`TileListWorkspace`])
-/// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row
+/// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row; the last also of every chunk of rows
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ..   a sum of each tile for the gradient by slopes
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
-    /// Bytes of an array of rows.
+    /// Bytes of an array of rows, and of one of chunks of rows.
     array_bytes: u64,
+    chunks_bytes: u64,
     has_largest_d_o: bool,
     /// 0 without sums.
     dq_sums_bytes: u64,
@@ -327,6 +328,9 @@ impl WorkspaceLayout {
         let (ds_bytes, ds_sums_bytes) = kernels.ds.map_or((0, 0), |ds| ds.bytes());
         Self {
             array_bytes: bytes.next_multiple_of(WORKSPACE_ALIGN_BYTES),
+            chunks_bytes: bytes
+                .div_ceil(DELTA_CHUNK_ROWS)
+                .next_multiple_of(WORKSPACE_ALIGN_BYTES),
             has_largest_d_o: problem.q().dtype == DType::F16,
             dq_sums_bytes: match kernels.adds_dq() {
                 true => dq_sums_bytes(problem),
@@ -343,8 +347,11 @@ impl WorkspaceLayout {
 
     /// Where the arrays end, and sums of dq or dS begin.
     fn arrays_end(&self) -> u64 {
-        let arrays = if self.has_largest_d_o { 3 } else { 2 };
-        RESERVED_BYTES + arrays * self.array_bytes
+        let largest_bytes = match self.has_largest_d_o {
+            true => self.array_bytes + self.chunks_bytes,
+            false => 0,
+        };
+        RESERVED_BYTES + 2 * self.array_bytes + largest_bytes
     }
 
     fn bytes(&self) -> usize {
@@ -359,6 +366,7 @@ impl WorkspaceLayout {
             lse_log2: array(0),
             delta: array(1),
             largest_d_o,
+            largest_of_chunk: array(3),
         }
     }
 

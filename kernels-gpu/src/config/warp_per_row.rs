@@ -10,6 +10,9 @@ pub const ROWS: u32 = THREADS / 32;
 pub const DELTA_LANES: u32 = 8;
 pub const DELTA_WARP_ROWS: u64 = (32 / DELTA_LANES) as u64;
 
+/// Rows that a warp takes there in turn, of which the largest |d_o| is kept together.
+pub const DELTA_CHUNK_ROWS: u64 = 4 * DELTA_WARP_ROWS;
+
 /// Blocks of a launch, at most: each takes further rows.
 const MAX_GRID: u64 = 1 << 20;
 

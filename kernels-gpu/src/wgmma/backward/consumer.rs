@@ -34,7 +34,7 @@ where
     kept_begin: u32,
     kept_first: K::Kept,
     kept_second: K::Kept,
-    /// lse in bits and delta of the thread's rows, where queries are kept.
+    /// lse in bits, and delta times 2^−κ, of the thread's rows, where queries are kept.
     kept_lse: [f32; 2],
     kept_delta: [f32; 2],
     barriers: &'a Barriers,
@@ -105,6 +105,8 @@ where
     mbarrier::wait(barriers.kept_full, 0);
     let kept = |operand| K::Kept::load(smem + config.kept_offset(operand, warpgroup), lanes);
     let terms = tile.params.terms;
+    let exponent = kept_exponent::<K, S_REGS, P_REGS, SUM_REGS>(tile);
+    let delta = kept_terms(tile, terms.delta, 0.0, kept_begin, lanes);
     let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
         tile,
         smem,
@@ -113,7 +115,7 @@ where
         kept_first: kept(0),
         kept_second: kept(1),
         kept_lse: kept_terms(tile, terms.lse_log2, f32::INFINITY, kept_begin, lanes),
-        kept_delta: kept_terms(tile, terms.delta, 0.0, kept_begin, lanes),
+        kept_delta: delta.map(|delta| delta * pow2(-exponent)),
         barriers,
         step: 0,
         dq_address: 0,
@@ -121,7 +123,7 @@ where
         acc_dp: [0.0; S_REGS],
         p_frag: [0; P_REGS],
         ds_frag: [0; P_REGS],
-        exponent: kept_exponent::<K, S_REGS, P_REGS, SUM_REGS>(tile),
+        exponent,
         dq_exponent: 0,
         sum_first: [0.0; SUM_REGS],
         sum_second: [0.0; SUM_REGS],
@@ -411,7 +413,7 @@ where
         self.barriers.consumer(operand).at(self.step)
     }
 
-    /// lse in bits and delta of the present block's queries.
+    /// lse in bits, and delta times 2^−κ, of the present block's queries.
     #[inline(always)]
     fn terms(&self, smem: u32) -> (Terms, Terms) {
         let config = &K::CONFIG;

@@ -110,7 +110,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
         p_frag
     }
 
-    /// dS times a power of two as an operand, from P and `dp` = dO · V.
+    /// dS times `factor`, a power of two, as an operand, from P, `dp` = dO · V, and delta, which is times `factor` already.
     ///
     /// # Safety
     /// As [`Terms::group`].
@@ -133,7 +133,7 @@ impl<const MASKED: bool> Pairs<MASKED> {
                     let delta = self.pair_terms(delta, &of_group, group, i, h);
                     let mut ds = [0.0; PAIR];
                     for c in 0..PAIR {
-                        ds[c] = p[at + c] * (dp[at + c] - delta[c]) * factor;
+                        ds[c] = p[at + c] * fma(dp[at + c], factor, -delta[c]);
                         // Not by P's 0: a hidden pair's dP need not be finite.
                         ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
                     }

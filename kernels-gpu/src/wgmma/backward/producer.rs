@@ -12,7 +12,7 @@ use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::layout::terms;
-use crate::units::F32_BYTES;
+use crate::units::{F32_BYTES, pow2};
 use crate::wgmma::forward::traits::TensorMapParams;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::tensor_map::parameter;
@@ -182,6 +182,8 @@ unsafe fn load_terms<S: Side>(
             };
             let at = stage + terms::index(index) * F32_BYTES;
             shared::store(at, lse);
+            // As dP will be.
+            let delta = delta * pow2(-exponent.of_head);
             shared::store(at + config.block_n * F32_BYTES, delta);
             index += WARP_SIZE;
         }
