@@ -35,7 +35,7 @@ pub use backward::BACKWARD;
 pub use merge::MERGE;
 pub use tile_list::TILE_LIST;
 
-use crate::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
+use crate::config::limits::SM86_SHARED_BYTES;
 use crate::config::mma::MmaConfig;
 use crate::config::mma_backward::MmaBackwardConfig;
 use crate::config::simt::SimtConfig;
@@ -276,6 +276,7 @@ mod tests {
     use std::string::String;
 
     use super::*;
+    use crate::config::limits::SM80_SHARED_BYTES;
 
     /// The name of a row, as the module's documentation has it.
     fn name(instance: &Instance) -> String {

@@ -18,8 +18,9 @@ use crate::mma::gemm::LaneAddress;
 use crate::tile::black_box;
 use crate::units::pow2;
 
-/// Numbers of barriers; 0 is the whole block's. Groups have none where halves take turns.
+/// Numbers of barriers; 0 is the whole block's, at one place of the program. Groups have none where halves take turns.
 pub const TURNS_BARRIER: u32 = 1;
+const BLOCK_BARRIER: u32 = 2;
 const FIRST_GROUP_BARRIER: u32 = 1;
 
 /// One block of the passing side, and how it is taken in.
@@ -171,11 +172,11 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
     #[inline(always)]
     unsafe fn sanitize(&self, smem: u32) {
         if self.attempt.is_careful() {
-            sync_threads();
+            sync_block::<K>();
             self.attempt
                 .marks::<K>()
                 .sanitize(self.tile, self.now, smem);
-            sync_threads();
+            sync_block::<K>();
         }
     }
 
@@ -288,6 +289,19 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
                 *sum *= factor;
             }
         }
+    }
+}
+
+/// Waits for the whole block, whose halves may be at different places of the program where they take turns.
+///
+/// # Safety
+/// All threads reach this call, or another.
+#[inline(always)]
+pub unsafe fn sync_block<K: MmaBackwardKernel>() {
+    if K::CONFIG.takes_turns {
+        named_barrier::sync(BLOCK_BARRIER, K::CONFIG.threads());
+    } else {
+        sync_threads();
     }
 }
 

@@ -10,6 +10,7 @@ use cuda_std::warp::any;
 
 use super::super::copy::{RowShape, Source};
 use super::MmaBackwardKernel;
+use super::block::sync_block;
 use super::tile::{Smem, Step, Tile, renewed_strides, terms_rows};
 use crate::abi::TensorArg;
 use crate::backward::side::Side;
@@ -61,7 +62,7 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     #[inline(always)]
     pub unsafe fn wait_all(&self) {
         wait_group::<0>();
-        sync_threads();
+        sync_block::<K>();
     }
 
     /// Waits until nobody reads the block before `now` any more, and all of its dS is visible; with two stages also for `now`. With
