@@ -1,6 +1,6 @@
 //! Tile shapes of the `mma.sync` backward kernels.
 
-use super::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
+use super::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use super::mma::MmaConfig;
 use crate::layout::fragment::{TILE_M, TILE_N};
 use crate::layout::swizzle::row_bytes;
@@ -26,6 +26,12 @@ pub struct MmaBackwardConfig {
     /// In how many parts, one after the other, a warp takes its columns of that, so that they find registers beside its
     /// sums.
     pub dq_parts: usize,
+    /// Whether one half of the warps computes scores while the other multiplies with them, of a kernel that adds dq up with two
+    /// stages; all warps are in step otherwise.
+    pub takes_turns: bool,
+    /// Places for dS. Two where a block's is read, for dq, while the next one's is written: with two stages, unless halves of the
+    /// warps that take turns wait for each other there.
+    pub ds_places: u32,
     /// Blocks of the passing side in shared memory: one being computed on and one being filled, or one whose two operands
     /// are filled in turn.
     pub stages: u32,
@@ -38,6 +44,10 @@ pub struct MmaBackwardConfig {
 pub struct WarpTile {
     /// Rows of the grid of warps.
     pub warps_m: usize,
+    /// Groups of consecutive warps that have rows of their own.
+    pub groups: usize,
+    /// Warps of a group.
+    pub group_warps: u32,
     /// Rows and columns of the warp's part.
     pub rows: usize,
     pub cols: usize,
@@ -46,9 +56,11 @@ pub struct WarpTile {
 }
 
 impl WarpTile {
-    const fn new(warps: u32, warps_m: usize, rows: usize, cols: usize) -> Self {
+    const fn new(warps: u32, groups: usize, warps_m: usize, rows: usize, cols: usize) -> Self {
         Self {
             warps_m,
+            groups,
+            group_warps: warps / groups as u32,
             rows: rows / warps_m,
             cols: cols / (warps as usize / warps_m),
             parts: 1,
@@ -68,10 +80,11 @@ impl WarpTile {
     /// First row and column of warp `warp`.
     #[inline(always)]
     pub const fn origin(&self, warp: u32) -> (u32, u32) {
-        let warps_m = self.warps_m as u32;
+        let group_rows = (self.warps_m / self.groups) as u32;
+        let (group, member) = (warp / self.group_warps, warp % self.group_warps);
         (
-            warp % warps_m * self.rows as u32,
-            warp / warps_m * (self.cols * self.parts) as u32,
+            (group * group_rows + member % group_rows) * self.rows as u32,
+            member / group_rows * (self.cols * self.parts) as u32,
         )
     }
 }
@@ -82,19 +95,43 @@ impl MmaBackwardConfig {
         self.warps * 32
     }
 
+    /// Groups of warps that have the same rows of the scores and of the gradients of what is kept: P and dS pass between
+    /// the warps of a group alone.
+    pub const fn groups(&self) -> usize {
+        if self.score_warps < self.output_warps {
+            self.score_warps
+        } else {
+            self.output_warps
+        }
+    }
+
+    /// Threads of a group of warps.
+    pub const fn group_threads(&self) -> u32 {
+        self.threads() / self.groups() as u32
+    }
+
+    /// Whether a warp has all of its rows' P and dS, which are operands as they lie in its registers.
+    pub const fn multiplies_registers(&self) -> bool {
+        self.groups() == self.warps as usize
+    }
+
     /// A warp's part of the scores.
     pub const fn scores(&self) -> WarpTile {
-        WarpTile::new(self.warps, self.score_warps, self.block_m, self.block_n)
+        self.warp_tile(self.score_warps, self.block_n)
     }
 
     /// A warp's part of the gradient of a kept operand.
     pub const fn output(&self) -> WarpTile {
-        WarpTile::new(self.warps, self.output_warps, self.block_m, self.head_dim)
+        self.warp_tile(self.output_warps, self.head_dim)
+    }
+
+    const fn warp_tile(&self, warps_m: usize, cols: usize) -> WarpTile {
+        WarpTile::new(self.warps, self.groups(), warps_m, self.block_m, cols)
     }
 
     /// A warp's part of a block's contribution to dq, at a time; the columns of its parts follow one another.
     pub const fn dq(&self) -> WarpTile {
-        let whole = WarpTile::new(self.warps, self.dq_warps, self.block_n, self.head_dim);
+        let whole = WarpTile::new(self.warps, 1, self.dq_warps, self.block_n, self.head_dim);
         WarpTile {
             cols: whole.cols / self.dq_parts,
             parts: self.dq_parts,
@@ -129,7 +166,7 @@ impl MmaBackwardConfig {
 
     /// Where lse and delta of queries are: those of a block that passes, a stage after the other, or of all that are kept.
     pub const fn terms_offset(&self) -> u32 {
-        self.p_offset() + 2 * self.p_bytes()
+        self.p_offset() + (1 + self.ds_places) * self.p_bytes()
     }
 
     /// Bytes of the numbers of the tile's sequence, twice four words.
@@ -158,8 +195,7 @@ impl MmaBackwardConfig {
     }
 }
 
-/// Three blocks an SM of [`SM90_SHARED_BYTES`](super::limits::SM90_SHARED_BYTES) hide each other's barriers, two of sm_80.
-/// It fits [`SM86_SHARED_BYTES`].
+/// Three blocks an SM of [`SM90_SHARED_BYTES`] hide each other's barriers, two of sm_80. It fits [`SM86_SHARED_BYTES`].
 pub const HD64: MmaBackwardConfig = MmaBackwardConfig {
     head_dim: 64,
     warps: 4,
@@ -169,8 +205,20 @@ pub const HD64: MmaBackwardConfig = MmaBackwardConfig {
     output_warps: 2,
     dq_warps: 2,
     dq_parts: 1,
+    takes_turns: false,
+    ds_places: 1,
     stages: 2,
     min_blocks: 2,
+};
+/// A warp has 32 keys to itself, whose P and dS are operands as they lie in its registers: of [`HD64`]'s bytes through shared
+/// memory a sixth is gone, and one of two barriers.
+pub const FUSED_HD64: MmaBackwardConfig = MmaBackwardConfig {
+    block_m: 128,
+    block_n: 32,
+    score_warps: 4,
+    output_warps: 4,
+    ds_places: 2,
+    ..HD64
 };
 /// One block fills an SM of sm_80.
 pub const HD128: MmaBackwardConfig = MmaBackwardConfig {
@@ -181,9 +229,17 @@ pub const HD128: MmaBackwardConfig = MmaBackwardConfig {
     score_warps: 4,
     output_warps: 4,
     dq_warps: 2,
-    dq_parts: 2,
+    dq_parts: 1,
+    takes_turns: false,
+    ds_places: 1,
     stages: 2,
     min_blocks: 1,
+};
+/// Two warps of a scheduler that wait for the same barriers multiply at the same time and compute P at the same time: in turns they
+/// do one beside the other.
+pub const FUSED_HD128: MmaBackwardConfig = MmaBackwardConfig {
+    takes_turns: true,
+    ..HD128
 };
 /// [`HD128`] for [`SM86_SHARED_BYTES`]: half the rows, and one stage.
 pub const HD128_SMEM99K: MmaBackwardConfig = MmaBackwardConfig {
@@ -202,8 +258,16 @@ pub const HD256: MmaBackwardConfig = MmaBackwardConfig {
     output_warps: 2,
     dq_warps: 2,
     dq_parts: 2,
+    takes_turns: false,
+    ds_places: 1,
     stages: 1,
     min_blocks: 1,
+};
+/// [`HD256`] for [`SM90_SHARED_BYTES`], which have room for the second stage that turns need.
+pub const FUSED_HD256: MmaBackwardConfig = MmaBackwardConfig {
+    takes_turns: true,
+    stages: 2,
+    ..HD256
 };
 /// [`HD256`] for [`SM86_SHARED_BYTES`].
 pub const HD256_SMEM99K: MmaBackwardConfig = MmaBackwardConfig {
@@ -215,7 +279,16 @@ pub const HD256_SMEM99K: MmaBackwardConfig = MmaBackwardConfig {
 };
 
 /// Every tile shape.
-pub const CONFIGS: [MmaBackwardConfig; 5] = [HD64, HD128, HD128_SMEM99K, HD256, HD256_SMEM99K];
+pub const CONFIGS: [MmaBackwardConfig; 8] = [
+    HD64,
+    FUSED_HD64,
+    HD128,
+    FUSED_HD128,
+    HD128_SMEM99K,
+    HD256,
+    FUSED_HD256,
+    HD256_SMEM99K,
+];
 
 /// Whether warps' parts are whole tiles of `mma`, and loads of 16 columns stay inside a warp's part by an xor.
 const fn is_sound(tile: WarpTile) -> bool {
@@ -228,11 +301,23 @@ const _: () = {
     let mut i = 0;
     while i < CONFIGS.len() {
         let config = CONFIGS[i];
-        assert!(config.shared_bytes() <= SM80_SHARED_BYTES);
+        assert!(config.shared_bytes() <= SM90_SHARED_BYTES);
         assert!(config.marks_bytes() <= config.p_bytes());
         assert!(is_sound(config.scores()) && is_sound(config.output()) && is_sound(config.dq()));
+        assert!(
+            config.score_warps.is_multiple_of(config.groups())
+                && config.output_warps.is_multiple_of(config.groups()),
+            "a group has the same rows of both"
+        );
+        assert!(
+            !config.takes_turns || config.stages > 1 && config.groups().is_multiple_of(2),
+            "halves are of whole groups, a block apart"
+        );
         assert!(config.threads() as usize >= config.block_m);
         assert!(config.threads() as usize >= config.block_n);
+        // Half of the warps copy where they take turns.
+        let copying = config.threads() / if config.takes_turns { 2 } else { 1 };
+        assert!(copying as usize >= config.block_n);
         let rows_per_step = (config.threads() / MmaConfig::copy_lanes(config.head_dim)) as usize;
         assert!(
             config.block_n.is_multiple_of(rows_per_step)
@@ -241,7 +326,11 @@ const _: () = {
         );
         i += 1;
     }
+    assert!(HD128.shared_bytes() <= SM80_SHARED_BYTES);
+    assert!(FUSED_HD128.shared_bytes() <= SM80_SHARED_BYTES);
+    assert!(HD256.shared_bytes() <= SM80_SHARED_BYTES);
     assert!(HD64.shared_bytes() <= SM86_SHARED_BYTES);
+    assert!(FUSED_HD64.shared_bytes() <= SM86_SHARED_BYTES);
     assert!(HD128_SMEM99K.shared_bytes() <= SM86_SHARED_BYTES);
     assert!(HD256_SMEM99K.shared_bytes() <= SM86_SHARED_BYTES);
 };

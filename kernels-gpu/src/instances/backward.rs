@@ -168,17 +168,19 @@ round_instances! {
 }
 
 macro_rules! mma_instances {
-    ($($keys:ident, $queries:ident, $fused:ident = $dtype:ident $config:path;)*) => {
+    ($($keys:ident, $queries:ident = $dtype:ident $config:path, $($fused:ident = $fused_config:path),+;)*) => {
         $(
             mma_kernel!($keys, $dtype, KeepKeys, false, $config, "dk and dv.");
             mma_kernel!($queries, $dtype, KeepQueries, false, $config, "dq.");
-            mma_kernel!($fused, $dtype, KeepKeys, true, $config, "dk and dv, and dq added up in f32.");
+            $(
+                mma_kernel!($fused, $dtype, KeepKeys, true, $fused_config, "dk and dv, and dq added up in f32.");
+            )+
         )*
 
         const MMA: &[Instance] = &[$(
             mma(stringify!($keys), DType::$dtype, Operation::BackwardKeys, &$config),
             mma(stringify!($queries), DType::$dtype, Operation::BackwardQueries, &$config),
-            mma(stringify!($fused), DType::$dtype, Operation::BackwardFused, &$config),
+            $(mma(stringify!($fused), DType::$dtype, Operation::BackwardFused, &$fused_config),)+
         )*];
     };
 }
@@ -218,16 +220,26 @@ macro_rules! mma_kernel {
 }
 
 mma_instances! {
-    fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64, fa_bwd_fused_mma_sm80_bf16_hd64 = Bf16 mma_backward::HD64;
-    fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128, fa_bwd_fused_mma_sm80_bf16_hd128 = Bf16 mma_backward::HD128;
-    fa_bwd_dkdv_mma_sm80_bf16_hd128_smem99k, fa_bwd_dq_mma_sm80_bf16_hd128_smem99k, fa_bwd_fused_mma_sm80_bf16_hd128_smem99k = Bf16 mma_backward::HD128_SMEM99K;
-    fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256, fa_bwd_fused_mma_sm80_bf16_hd256 = Bf16 mma_backward::HD256;
-    fa_bwd_dkdv_mma_sm80_bf16_hd256_smem99k, fa_bwd_dq_mma_sm80_bf16_hd256_smem99k, fa_bwd_fused_mma_sm80_bf16_hd256_smem99k = Bf16 mma_backward::HD256_SMEM99K;
-    fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64, fa_bwd_fused_mma_sm80_f16_hd64 = F16 mma_backward::HD64;
-    fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128, fa_bwd_fused_mma_sm80_f16_hd128 = F16 mma_backward::HD128;
-    fa_bwd_dkdv_mma_sm80_f16_hd128_smem99k, fa_bwd_dq_mma_sm80_f16_hd128_smem99k, fa_bwd_fused_mma_sm80_f16_hd128_smem99k = F16 mma_backward::HD128_SMEM99K;
-    fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256, fa_bwd_fused_mma_sm80_f16_hd256 = F16 mma_backward::HD256;
-    fa_bwd_dkdv_mma_sm80_f16_hd256_smem99k, fa_bwd_dq_mma_sm80_f16_hd256_smem99k, fa_bwd_fused_mma_sm80_f16_hd256_smem99k = F16 mma_backward::HD256_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64 = Bf16 mma_backward::HD64,
+        fa_bwd_fused_mma_sm80_bf16_hd64 = mma_backward::FUSED_HD64;
+    fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128 = Bf16 mma_backward::HD128,
+        fa_bwd_fused_mma_sm80_bf16_hd128 = mma_backward::FUSED_HD128;
+    fa_bwd_dkdv_mma_sm80_bf16_hd128_smem99k, fa_bwd_dq_mma_sm80_bf16_hd128_smem99k = Bf16 mma_backward::HD128_SMEM99K,
+        fa_bwd_fused_mma_sm80_bf16_hd128_smem99k = mma_backward::HD128_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256 = Bf16 mma_backward::HD256,
+        fa_bwd_fused_mma_sm80_bf16_hd256 = mma_backward::FUSED_HD256, fa_bwd_fused_mma_sm80_bf16_hd256_smem163k = mma_backward::HD256;
+    fa_bwd_dkdv_mma_sm80_bf16_hd256_smem99k, fa_bwd_dq_mma_sm80_bf16_hd256_smem99k = Bf16 mma_backward::HD256_SMEM99K,
+        fa_bwd_fused_mma_sm80_bf16_hd256_smem99k = mma_backward::HD256_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64 = F16 mma_backward::HD64,
+        fa_bwd_fused_mma_sm80_f16_hd64 = mma_backward::FUSED_HD64;
+    fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128 = F16 mma_backward::HD128,
+        fa_bwd_fused_mma_sm80_f16_hd128 = mma_backward::FUSED_HD128;
+    fa_bwd_dkdv_mma_sm80_f16_hd128_smem99k, fa_bwd_dq_mma_sm80_f16_hd128_smem99k = F16 mma_backward::HD128_SMEM99K,
+        fa_bwd_fused_mma_sm80_f16_hd128_smem99k = mma_backward::HD128_SMEM99K;
+    fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256 = F16 mma_backward::HD256,
+        fa_bwd_fused_mma_sm80_f16_hd256 = mma_backward::FUSED_HD256, fa_bwd_fused_mma_sm80_f16_hd256_smem163k = mma_backward::HD256;
+    fa_bwd_dkdv_mma_sm80_f16_hd256_smem99k, fa_bwd_dq_mma_sm80_f16_hd256_smem99k = F16 mma_backward::HD256_SMEM99K,
+        fa_bwd_fused_mma_sm80_f16_hd256_smem99k = mma_backward::HD256_SMEM99K;
 }
 
 /// Every kernel of the backward pass.

@@ -6,7 +6,7 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem99k][_varlen]]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen]]]
 //! ```
 //!
 //! | part | values |
@@ -16,7 +16,7 @@
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
-//! | `smem99k` | it fits 99 KiB of shared memory, unlike the kernel without it |
+//! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
 //! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
@@ -285,6 +285,7 @@ mod tests {
     use std::string::String;
 
     use super::*;
+    use crate::config::limits::SM80_SHARED_BYTES;
 
     /// The name of a row, as the module's documentation has it.
     fn name(instance: &Instance) -> String {
@@ -319,9 +320,14 @@ mod tests {
                 }
             }
             _ => {
-                let is_small = instance.shared_bytes <= SM86_SHARED_BYTES;
-                if is_small && others.any(|other| other.shared_bytes > SM86_SHARED_BYTES) {
-                    name += "_smem99k";
+                let largest = others.map(|other| other.shared_bytes).max();
+                let limits = [
+                    (SM86_SHARED_BYTES, "_smem99k"),
+                    (SM80_SHARED_BYTES, "_smem163k"),
+                ];
+                let fits = |limit| instance.shared_bytes <= limit && largest > Some(limit);
+                if let Some((_, suffix)) = limits.into_iter().find(|(limit, _)| fits(*limit)) {
+                    name += suffix;
                 }
             }
         }

@@ -148,8 +148,8 @@ const MUTANTS: &[Mutant] = &[
         name: "backward: nobody waits for P and dS",
         tests: BACKWARD,
         file: "kernels-gpu/src/mma/backward/block.rs",
-        original: "        sync_threads();\n        if attempt.is_careful {",
-        broken: "        if attempt.is_careful {",
+        original: "            sync_group::<K>(warp);\n        }\n        let operand",
+        broken: "        }\n        let operand",
     },
     Mutant {
         name: "backward: dq sees keys that do not exist",

@@ -1,12 +1,12 @@
 //! One block of the passing side: scores, P and dS, and what they add to the sums.
 
-use cuda_std::cp_async::{commit_group, wait_group};
+use cuda_std::named_barrier;
 use cuda_std::thread::{sync_threads, thread_idx_x};
-use cuda_std::warp::WARP_SIZE;
+use cuda_std::warp::{WARP_SIZE, sync_warp};
 
 use super::MmaBackwardKernel;
 use super::dq::HeadSums;
-use super::gemm::{add_product, product_of_columns, product_of_rows, store_tile};
+use super::gemm::{add_accumulators, add_product, product_of_columns, product_of_rows, store_tile};
 use super::pairs::Pairs;
 use super::passing::Passing;
 use super::sums::{Attempt, Sums};
@@ -18,18 +18,26 @@ use crate::mma::gemm::LaneAddress;
 use crate::tile::black_box;
 use crate::units::pow2;
 
+/// Numbers of barriers; 0 is the whole block's, at one place of the program. Groups have none where halves take turns.
+pub const TURNS_BARRIER: u32 = 1;
+const BLOCK_BARRIER: u32 = 2;
+const FIRST_GROUP_BARRIER: u32 = 1;
+
 /// One block of the passing side, and how it is taken in.
 pub struct Block<'a, K> {
     pub tile: &'a Tile<'a, K>,
     pub now: Step,
     pub attempt: Attempt,
+    /// Whether the warp belongs to the half that comes later, where halves take turns.
+    pub is_late: bool,
 }
 
 impl<K: MmaBackwardKernel> Block<'_, K> {
-    /// Takes the block, and starts loading the next.
+    /// Takes the block, but for its part of dq, which only a warp that is late adds here. The next block is asked for.
     ///
     /// # Safety
-    /// As [`backward_tile`](super::backward_tile); the block is asked for.
+    /// As [`backward_tile`](super::backward_tile); the block has arrived and is visible, and with one stage its first operand
+    /// if dq is not added up.
     #[inline(always)]
     pub unsafe fn take<
         const S_ROWS: usize,
@@ -47,7 +55,8 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         let (lane, warp) = (thread % WARP_SIZE, thread / WARP_SIZE);
         let kept = Smem::kept::<K>();
         let stage = Smem::passing::<K>(passing.stage);
-        let [ds_smem, p_smem] = Smem::ds_and_p::<K>();
+        let attempt = self.attempt;
+        let [ds_smem, p_smem] = Smem::ds_and_p::<K>(passing.stage);
         if K::SCALES_DS {
             self.take_exponent(sums);
         }
@@ -66,10 +75,9 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             let origin = K::CONFIG.scores().origin(warp);
             let value = |i: usize, j: usize| values[i][j];
             let cols = K::CONFIG.block_n;
-            // SAFETY: nobody reads the tile between the barriers before and after.
+            // SAFETY: nobody reads the warp's part of the tile between the barriers before and after.
             unsafe { store_tile::<K::Element, S_ROWS, S_COLS>(value, tile, cols, origin, lane) };
         };
-        let attempt = self.attempt;
         let pairs = Pairs {
             tile: self.tile,
             step: self.now,
@@ -79,56 +87,133 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         };
 
         // P = 2^(S − lse)
-        passing.wait_first(self.now);
         let mut p = scores(kept[0], stage[0]);
-        let mut slope = [[1.0; S_COLS]; S_ROWS];
-        pairs.probabilities(&mut p, &mut slope);
-        if attempt.takes_second {
-            store(p_smem, &p);
+        if !K::CONFIG.takes_turns {
+            // Not before: other warps' products hide what it takes to find the next block.
+            passing.load_next(self.now);
         }
+        let keeps_p = K::CONFIG.multiplies_registers();
+        let takes_second = attempt.takes_second::<K>();
         if pairs.has_slope() {
+            let mut slope = [[1.0; S_COLS]; S_ROWS];
+            pairs.probabilities(&mut p, Some(&mut slope));
+            if !keeps_p && takes_second {
+                store(p_smem, &p);
+            }
+            if keeps_p {
+                self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
+            }
             for i in 0..S_ROWS {
                 for j in 0..S_COLS {
                     p[i][j] *= slope[i][j];
                 }
             }
+        } else {
+            pairs.probabilities(&mut p, None);
+            if !keeps_p && takes_second {
+                store(p_smem, &p);
+            }
+        }
+        // Not in the branch: ptxas then needs more registers.
+        if keeps_p && !pairs.has_slope() {
+            self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
         }
 
         // dS = P ∘ (dP − delta)
         passing.wait_second();
         let mut ds = scores(kept[1], stage[1]);
         pairs.differentiate(&mut ds, &p, pow2(-sums.exponent));
-        if attempt.takes_first {
+        if K::CONFIG.takes_turns && !attempt.is_careful() && !self.is_late {
+            // Nobody reads dS of the block before.
+            named_barrier::sync(TURNS_BARRIER, K::CONFIG.threads());
+        }
+        if attempt.takes_first() && (K::ADDS_DQ || !keeps_p) {
             store(ds_smem, &ds);
         }
-        sync_threads();
-        if attempt.is_careful {
-            let operand = if attempt.takes_first {
-                stage[0]
-            } else {
-                stage[1]
-            };
-            attempt.marks::<K>().sanitize(self.tile, self.now, operand);
-            sync_threads();
+
+        if keeps_p {
+            self.add_registers(0, &mut sums.first, &ds, stage[0], warp, lane);
+            passing.advance();
+            return;
+        }
+        if K::CONFIG.takes_turns {
+            passing.take_turns(self.now, warp);
+        } else {
+            sync_group::<K>(warp);
+        }
+        let operand = if attempt.takes_first() { 0 } else { 1 };
+        self.sanitize(stage[operand]);
+        if self.is_late {
+            self.add_dq::<Q_ROWS, Q_COLS>(ds_smem, pow2(sums.exponent));
+            if self.tile.next(self.now).is_some() {
+                named_barrier::arrive(TURNS_BARRIER, K::CONFIG.threads());
+            }
         }
 
         // dA += dS a
-        if attempt.takes_first {
+        if attempt.takes_first() {
             self.add(&mut sums.first, ds_smem, stage[0], warp, lane);
         }
         passing.release_first(self.now);
 
         // dB += P b
-        if attempt.takes_second {
+        if attempt.takes_second::<K>() {
             self.add(&mut sums.second, p_smem, stage[1], warp, lane);
         }
         passing.release_second(self.now);
-
-        // dq += dSᵀ A, which the first attempt does
-        if K::ADDS_DQ && !attempt.is_careful {
-            self.add_dq::<Q_ROWS, Q_COLS>(ds_smem, pow2(sums.exponent), warp, lane);
-        }
         passing.advance();
+    }
+
+    /// Takes what is not finite out of the operand at `smem` before a careful attempt multiplies with it, once the whole block's
+    /// P or dS is known.
+    ///
+    /// # Safety
+    /// As [`Block::take`].
+    #[inline(always)]
+    unsafe fn sanitize(&self, smem: u32) {
+        if self.attempt.is_careful() {
+            sync_block::<K>();
+            self.attempt
+                .marks::<K>()
+                .sanitize(self.tile, self.now, smem);
+            sync_block::<K>();
+        }
+    }
+
+    /// `sum += values · operand`, the warp's part: dA += dS a, number 0, or dB += P b, number 1, if the attempt takes it.
+    ///
+    /// # Safety
+    /// As [`Block::add`].
+    #[inline(always)]
+    unsafe fn add_registers<
+        const S_ROWS: usize,
+        const S_COLS: usize,
+        const ROWS: usize,
+        const COLS: usize,
+    >(
+        &self,
+        number: usize,
+        sum: &mut [[f32; COLS]; ROWS],
+        values: &[[f32; S_COLS]; S_ROWS],
+        operand: u32,
+        warp: u32,
+        lane: u32,
+    ) {
+        let takes = if number == 0 {
+            self.attempt.takes_first()
+        } else {
+            self.attempt.takes_second::<K>()
+        };
+        if !takes {
+            return;
+        }
+        self.sanitize(operand);
+        let (_, col) = K::CONFIG.output().origin(warp);
+        let b = v_row_vec16(lane);
+        let vec16 = col / TILE_N as u32 + b.1;
+        let b = LaneAddress::new(operand, K::CONFIG.head_dim, (b.0, vec16));
+        let value = |i: usize, j: usize| values[i][j];
+        add_accumulators::<K::Element, ROWS, COLS>(sum, value, b, K::CONFIG.block_n / TILE_K);
     }
 
     /// `sum += tile · operand`, the warp's part.
@@ -154,18 +239,14 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         add_product::<K::Element, ROWS, COLS>(sum, a, b, block_n / TILE_K);
     }
 
-    /// Adds the block's part of dq to what is in global memory.
+    /// Adds the block's part of dq, dSᵀ A, to what is in global memory, where dS is at `ds_smem`.
     ///
     /// # Safety
-    /// As [`Block::take`]; dS is in shared memory and visible.
+    /// As [`Block::take`]; dS is visible.
     #[inline(always)]
-    unsafe fn add_dq<const ROWS: usize, const COLS: usize>(
-        &self,
-        ds_smem: u32,
-        factor: f32,
-        warp: u32,
-        lane: u32,
-    ) {
+    pub unsafe fn add_dq<const ROWS: usize, const COLS: usize>(&self, ds_smem: u32, factor: f32) {
+        let thread = black_box(thread_idx_x());
+        let (lane, warp) = (thread % WARP_SIZE, thread / WARP_SIZE);
         let MmaBackwardConfig {
             head_dim,
             block_m,
@@ -208,5 +289,32 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
                 *sum *= factor;
             }
         }
+    }
+}
+
+/// Waits for the whole block, whose halves may be at different places of the program where they take turns.
+///
+/// # Safety
+/// All threads reach this call, or another.
+#[inline(always)]
+pub unsafe fn sync_block<K: MmaBackwardKernel>() {
+    if K::CONFIG.takes_turns {
+        named_barrier::sync(BLOCK_BARRIER, K::CONFIG.threads());
+    } else {
+        sync_threads();
+    }
+}
+
+/// Waits for the warps of `warp`'s group.
+///
+/// # Safety
+/// All of their threads must reach the same call.
+#[inline(always)]
+unsafe fn sync_group<K: MmaBackwardKernel>(warp: u32) {
+    let threads = K::CONFIG.group_threads();
+    if threads == WARP_SIZE {
+        sync_warp();
+    } else {
+        named_barrier::sync(FIRST_GROUP_BARRIER + warp / (threads / WARP_SIZE), threads);
     }
 }

@@ -79,6 +79,28 @@ pub unsafe fn add_product<E: Element, const ROWS: usize, const COLS: usize>(
     }
 }
 
+/// `acc += A B`, where `value` gives A's elements as the lane has them of an accumulator, rounded here: its layout is the one
+/// that operand A needs.
+///
+/// # Safety
+/// B is in shared memory and visible to the warp; all 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn add_accumulators<E: Element, const ROWS: usize, const COLS: usize>(
+    acc: &mut [[f32; COLS]; ROWS],
+    value: impl Fn(usize, usize) -> f32,
+    b: LaneAddress,
+    steps: usize,
+) {
+    for step in 0..steps {
+        let mut a_frag = [[0; 2]; ROWS];
+        for i in 0..ROWS {
+            let pair = |j: usize| E::cvt_pair(value(i, j), value(i, j + 1));
+            a_frag[i] = [pair(step * LOAD_COLS), pair(step * LOAD_COLS + 2)];
+        }
+        multiply_rows::<E, ROWS, COLS>(acc, &a_frag, b, step);
+    }
+}
+
 /// `Aᵀ B` over `steps · 16` rows of both.
 ///
 /// # Safety

@@ -21,12 +21,26 @@
 //! | who | does |
 //! |---|---|
 //! | warp | a part of each product: the warps form a grid over each result, by which `A`'s and `B`'s fragments are reused |
+//! | group of warps | has rows of its own: P and dS pass between its warps alone, and stay in a warp's registers where it is a group |
 //! | every thread | copies its share of the next block with `cp.async` while computing on the current one |
+//!
+//! dq needs dS of all groups, and is computed where a barrier stands anyway: with the next block. Where the configuration
+//! `takes_turns`, one half of the warps is half a block behind, and a scheduler has a warp of either half: one multiplies while
+//! the other computes P and dS.
+//!
+//! ```text
+//! barrier 0     |               |               |               |
+//! first half    | S dP, P dS of 1 | dV dK of 1   | dq of 1, S dP, P dS of 2 | dV dK of 2 ...
+//! second half   |               | S dP, P dS of 1 | dq of 1, dV dK of 1      | S dP, P dS of 2 ...
+//! ```
+//!
+//! The first half stores dS of block 2 once the second has read that of block 1 for dq (`TURNS_BARRIER`), and asks for block 2 once
+//! the second reads block 0 no more.
 //!
 //! ```text
 //! shared memory   A, B               [block_m][head_dim]; the gradients, in the end
 //!                 stage 0 (stage 1)  a, b [block_n][head_dim]
-//!                 P, dS              [block_m][block_n]
+//!                 P, dS (dS again)   [block_m][block_n]
 //!                 terms              lse and delta of the queries, f32
 //! ```
 //!
@@ -47,17 +61,17 @@ mod slopes;
 mod sums;
 mod tile;
 
-use cuda_std::cp_async::wait_group;
 use cuda_std::half::Half;
+use cuda_std::named_barrier;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
 use cuda_std::warp::{any, lane_id, warp_id};
 
-use self::block::Block;
+use self::block::{Block, TURNS_BARRIER};
 use self::epilogue::{stage, write};
 use self::passing::Passing;
 pub use self::slopes::slopes;
 use self::sums::{Attempt, Sums};
-use self::tile::{Smem, Tile};
+use self::tile::{Smem, Step, Tile};
 use super::element::Element;
 use crate::abi::{AttentionParams, BackwardParams};
 use crate::backward::side::Side;
@@ -133,19 +147,19 @@ unsafe fn backward_tile<
     if any(tile.begin >= tile.rows_written()) {
         return;
     }
-    let mut attempt = Attempt::fast::<K>();
+    let mut attempt = Attempt::fast();
     let mut sums = Sums::<O_ROWS, O_COLS>::new();
     loop {
-        sums.clear(attempt);
-        if attempt.is_careful {
+        sums.clear::<K>(attempt);
+        if attempt.is_careful() {
             attempt.marks::<K>().clear::<K>();
         }
         try_tile::<K, S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(tile, attempt, &mut sums);
         // The barrier also frees shared memory.
         let overflowed = any(sync_threads_or(sums.has_overflowed::<K>()));
-        if attempt.is_careful {
+        if attempt.is_careful() {
             let marks = attempt.marks::<K>();
-            if attempt.takes_first {
+            if attempt.takes_first() {
                 marks.apply::<K, O_ROWS, O_COLS>(&mut sums.first);
                 break;
             }
@@ -178,11 +192,42 @@ unsafe fn try_tile<
 ) {
     let mut passing = Passing::new(tile);
     let mut step = tile.first();
-    if let Some(first) = step {
-        passing.load_first(first);
+    let Some(first) = step else { return };
+    passing.load_first(first);
+    let takes_turns = K::CONFIG.takes_turns && !attempt.is_careful();
+    let is_late = takes_turns && any(warp_id() >= K::CONFIG.warps / 2);
+    if is_late {
+        // Half a block behind: the others compute their first scores. There is no dS yet that they would have to leave.
+        named_barrier::arrive(TURNS_BARRIER, K::CONFIG.threads());
+        passing.wait_all();
     }
-    while let Some(now) = step {
-        let block = Block { tile, now, attempt };
+    let mut before: Option<Step> = None;
+    while step.is_some() || K::ADDS_DQ && before.is_some() && !is_late {
+        passing.pass(step, before.is_none());
+        if K::ADDS_DQ
+            && !attempt.is_careful()
+            && !is_late
+            && let Some(now) = before
+        {
+            // dq += dSᵀ A, of the block before: until the barrier, not all of its dS was there.
+            let block = Block {
+                tile,
+                now,
+                attempt,
+                is_late,
+            };
+            let [ds_smem, _] = Smem::ds_and_p::<K>(passing.stage ^ 1);
+            block.add_dq::<Q_ROWS, Q_COLS>(ds_smem, pow2(sums.exponent));
+        }
+        before = step;
+        let Some(now) = step else { break };
+        passing.wait_first();
+        let block = Block {
+            tile,
+            now,
+            attempt,
+            is_late,
+        };
         block.take::<S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(&mut passing, sums);
         step = tile.next(now);
     }

@@ -9,6 +9,7 @@ use crate::abi::Band;
 use crate::backward::side::{Extent, Side};
 use crate::layout::fragment::{ROW_STEP, row_column};
 use crate::math::{exp2, fma};
+use crate::score::{is_plain, plain_scale_log2};
 use crate::tile::mask;
 use crate::units::F32_BYTES;
 
@@ -29,7 +30,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         K::CONFIG.scores().origin(self.warp)
     }
 
-    /// Turns `q · k` into P, 0 of pairs that are masked out. `slope` becomes the derivative of scores, where there is a softcap.
+    /// Turns `q · k` into P, 0 of pairs that are masked out. `slope` becomes the derivative of scores; without a softcap there
+    /// is none.
     ///
     /// # Safety
     /// As [`Tile::new`]; lse has arrived and is visible; all 32 lanes must reach the same call.
@@ -37,20 +39,27 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
     pub unsafe fn probabilities<const ROWS: usize, const COLS: usize>(
         &self,
         s: &mut [[f32; COLS]; ROWS],
-        slope: &mut [[f32; COLS]; ROWS],
+        slope: Option<&mut [[f32; COLS]; ROWS]>,
     ) {
-        let extent = self.tile.extent();
-        let transform = self.tile.transform(self.step);
-        if !transform.is_plain {
-            let diagonal = extent.diagonal - self.first_column() as i32;
+        let score = &self.tile.params.attention.score;
+        let mut scale_log2 = plain_scale_log2(score);
+        if !is_plain(score) {
+            let transform = self.tile.transform(self.step);
+            scale_log2 = transform.scale_log2;
+            let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
             let distance = |i: usize| self.row(i) as i32 + diagonal;
-            transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
+            match slope {
+                Some(slope) => {
+                    transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
+                }
+                None => transform.apply(s, distance, column),
+            }
         }
         let [lse_smem, _] = Smem::terms::<K>(self.stage);
         self.each_term::<ROWS, COLS>(lse_smem, |i, j, lse| {
-            s[i][j] = exp2(fma(s[i][j], transform.scale_log2, -lse));
+            s[i][j] = exp2(fma(s[i][j], scale_log2, -lse));
         });
-        self.clear_hidden(s, &extent);
+        self.clear_hidden(s);
     }
 
     /// Turns `d_o · v` into dS times a power of two, 0 of pairs that are masked out. `weights` are P times the derivatives of
@@ -72,7 +81,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
                 dp[i][j] *= factor;
             }
         });
-        self.clear_hidden(dp, &self.tile.extent());
+        self.clear_hidden(dp);
     }
 
     /// Whether scores have a derivative that is not 1.
@@ -89,8 +98,11 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
     unsafe fn clear_hidden<const ROWS: usize, const COLS: usize>(
         &self,
         tile: &mut [[f32; COLS]; ROWS],
-        extent: &Extent,
     ) {
+        if self.tile.shows_all(self.step) {
+            return;
+        }
+        let extent = &self.tile.extent();
         if !self.needs_mask(extent) {
             return;
         }

@@ -1,13 +1,16 @@
 //! The pipeline through which the passing side arrives.
 //!
-//! With two stages, both operands of the next block are on their way while one is computed on. With one, each operand is
-//! asked for as soon as nobody reads its predecessor, the first before the second, and waited for in that order.
+//! With two stages, both operands of the next block are on their way while one is computed on. With one, where dq is added up,
+//! both are asked for while the warps multiply dS of the block before with what is kept; else each is asked for as soon as nobody
+//! reads its predecessor, the first before the second, and waited for in that order.
 
 use cuda_std::cp_async::{commit_group, copy4, wait_group};
 use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::any;
 
 use super::super::copy::{RowShape, Source};
 use super::MmaBackwardKernel;
+use super::block::sync_block;
 use super::tile::{Smem, Step, Tile, renewed_strides, terms_rows};
 use crate::abi::TensorArg;
 use crate::backward::side::Side;
@@ -23,7 +26,8 @@ pub struct Passing<'a, K> {
 
 impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     const HAS_STAGES: bool = K::CONFIG.stages > 1;
-
+    /// Whether the operands of the next block are asked for one after the other, while this one's are read.
+    const REFILLS: bool = !Self::HAS_STAGES && !K::ADDS_DQ;
     /// A loader that nothing is asked of yet.
     #[inline(always)]
     pub fn new(tile: &'a Tile<'a, K>) -> Self {
@@ -42,32 +46,54 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
             let extent = self.tile.extent();
             self.load_terms(self.tile.head, self.tile.begin, extent.kept);
         }
-        self.load(0, first, [true, false]);
-        if !Self::HAS_STAGES {
+        let threads = K::CONFIG.threads();
+        self.load(0, first, [true, false], threads);
+        if Self::REFILLS {
             commit_group();
         }
-        self.load(0, first, [false, true]);
+        self.load(0, first, [false, true], threads);
         commit_group();
     }
 
-    /// Waits for the block's first operand. With two stages the second has arrived too, and the block after `now` is asked
-    /// for.
+    /// Waits for all that was asked for, with the whole block.
+    ///
+    /// # Safety
+    /// The whole block reaches the same call, or one after which it has passed as many barriers.
+    #[inline(always)]
+    pub unsafe fn wait_all(&self) {
+        wait_group::<0>();
+        sync_block::<K>();
+    }
+
+    /// Waits until nobody reads the block before `now` any more, and all of its dS is visible; with two stages also for `now`. With
+    /// one, `now` is asked for, unless it is the first.
+    ///
+    /// # Safety
+    /// As [`Passing::wait_all`].
+    #[inline(always)]
+    pub unsafe fn pass(&self, now: Option<Step>, is_first: bool) {
+        if Self::HAS_STAGES {
+            self.wait_all();
+        } else if !Self::REFILLS && !is_first {
+            sync_threads();
+            if let Some(now) = now {
+                self.load(0, now, [true, true], K::CONFIG.threads());
+                commit_group();
+            }
+        }
+    }
+
+    /// Waits for the block, or its first operand alone.
     ///
     /// # Safety
     /// The whole block reaches the same call.
     #[inline(always)]
-    pub unsafe fn wait_first(&self, now: Step) {
-        if !Self::HAS_STAGES {
+    pub unsafe fn wait_first(&self) {
+        if Self::REFILLS {
             wait_group::<1>();
             sync_threads();
-            return;
-        }
-        wait_group::<0>();
-        // The barrier publishes this stage and frees the other.
-        sync_threads();
-        if let Some(next) = self.tile.next(now) {
-            self.load(self.stage ^ 1, next, [true, true]);
-            commit_group();
+        } else if !Self::HAS_STAGES {
+            self.wait_all();
         }
     }
 
@@ -77,9 +103,8 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     /// The whole block reaches the same call.
     #[inline(always)]
     pub unsafe fn wait_second(&self) {
-        if !Self::HAS_STAGES {
-            wait_group::<0>();
-            sync_threads();
+        if Self::REFILLS {
+            self.wait_all();
         }
     }
 
@@ -89,13 +114,9 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     /// The whole block reaches the same call.
     #[inline(always)]
     pub unsafe fn release_first(&self, now: Step) {
-        if Self::HAS_STAGES {
-            return;
-        }
-        sync_threads();
-        if let Some(next) = self.tile.next(now) {
-            self.load(0, next, [true, false]);
-            commit_group();
+        if Self::REFILLS {
+            sync_threads();
+            self.refill(now, [true, false]);
         }
     }
 
@@ -105,16 +126,57 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     /// The whole block reaches the same call.
     #[inline(always)]
     pub unsafe fn release_second(&self, now: Step) {
-        if Self::HAS_STAGES {
-            return;
+        if Self::REFILLS {
+            if K::Side::HAS_SECOND {
+                sync_threads();
+            }
+            self.refill(now, [false, true]);
         }
-        if K::Side::HAS_SECOND {
-            sync_threads();
-        }
+    }
+
+    /// Asks for an operand of the block after `now`.
+    ///
+    /// # Safety
+    /// As [`Passing::load`].
+    #[inline(always)]
+    unsafe fn refill(&self, now: Step, operands: [bool; 2]) {
         if let Some(next) = self.tile.next(now) {
-            self.load(0, next, [false, true]);
+            self.load(0, next, operands, K::CONFIG.threads());
             commit_group();
         }
+    }
+
+    /// Where halves of the warps take turns: waits for the other half. The block after `now` is asked for, by the half that comes
+    /// first, as the other still reads the block before in its turn.
+    ///
+    /// # Safety
+    /// As [`Passing::wait_all`].
+    #[inline(always)]
+    pub unsafe fn take_turns(&self, now: Step, warp: u32) {
+        self.wait_all();
+        if any(warp < K::CONFIG.warps / 2)
+            && let Some(next) = self.tile.next(now)
+        {
+            let threads = K::CONFIG.threads() / 2;
+            self.load(self.stage ^ 1, next, [true, true], threads);
+            commit_group();
+        }
+    }
+
+    /// Asks for the block after `now`, if there is a stage for it.
+    ///
+    /// # Safety
+    /// The whole block reaches the same call.
+    #[inline(always)]
+    pub unsafe fn load_next(&self, now: Step) {
+        if !Self::HAS_STAGES {
+            return;
+        }
+        let Some(next) = self.tile.next(now) else {
+            return;
+        };
+        self.load(self.stage ^ 1, next, [true, true], K::CONFIG.threads());
+        commit_group();
     }
 
     /// Goes on to the next block.
@@ -125,26 +187,23 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
         }
     }
 
-    /// Starts loading operands of a block, the first, the second or both, to a stage.
+    /// Starts loading operands of a block, the first, the second or both, to a stage; the block's first `threads` threads do.
     ///
     /// # Safety
-    /// The whole block reaches the same call, and nobody accesses the operands' places in the stage.
+    /// They all reach the same call, and nobody accesses the operands' places in the stage.
     #[inline(always)]
-    unsafe fn load(&self, stage: u32, step: Step, [first, second]: [bool; 2]) {
+    unsafe fn load(&self, stage: u32, step: Step, [first, second]: [bool; 2], threads: u32) {
         let smem = Smem::passing::<K>(stage);
         let params = self.tile.params;
         let sequence = self.tile.sequence();
         let rows = K::Side::extent(&sequence).passing;
         let (begin, block_n) = (step.begin, K::CONFIG.block_n as u32);
+        let shape = row_shape::<K>(threads);
         let load = |smem: u32, tensor: &TensorArg, dims: u32| {
             let tensor = &renewed_strides::<K>(tensor, begin);
             let address = K::Side::passing_address(&sequence, tensor, step.head, HALF_BYTES);
-            load_rows::<K>(
-                &Source::new(tensor, address, rows, dims),
-                smem,
-                begin,
-                block_n,
-            );
+            let source = Source::new(tensor, address, rows, dims);
+            load_rows(&source, shape, smem, begin, block_n);
         };
         if first {
             let dims = params.attention.head_dim;
@@ -188,7 +247,14 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
         let tensor = &renewed_strides::<K>(tensor, self.tile.begin);
         let address = K::Side::kept_address(&sequence, tensor, self.tile.head, HALF_BYTES);
         let source = Source::new(tensor, address, rows, dims);
-        load_rows::<K>(&source, smem, self.tile.begin, K::CONFIG.block_m as u32);
+        let shape = row_shape::<K>(K::CONFIG.threads());
+        load_rows(
+            &source,
+            shape,
+            smem,
+            self.tile.begin,
+            K::CONFIG.block_m as u32,
+        );
     }
 
     /// # Safety
@@ -223,15 +289,20 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     }
 }
 
+/// The rows of a tile that `threads` threads copy.
+#[inline(always)]
+fn row_shape<K: MmaBackwardKernel>(threads: u32) -> RowShape {
+    RowShape {
+        head_dim: K::CONFIG.head_dim,
+        threads,
+    }
+}
+
 /// Starts copying `rows` rows of a source to a tile.
 ///
 /// # Safety
 /// As [`Source::copy`].
 #[inline(always)]
-unsafe fn load_rows<K: MmaBackwardKernel>(source: &Source, smem: u32, begin: u32, rows: u32) {
-    let shape = RowShape {
-        head_dim: K::CONFIG.head_dim,
-        threads: K::CONFIG.threads(),
-    };
+unsafe fn load_rows(source: &Source, shape: RowShape, smem: u32, begin: u32, rows: u32) {
     source.copy(shape, smem, begin, rows, source.has_plain_rows(shape));
 }

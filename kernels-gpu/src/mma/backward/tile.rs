@@ -93,6 +93,9 @@ pub struct Tile<'a, K> {
     /// First passing row that some kept row sees, from the first of its block on, and one past the last block's.
     passing_begin: u32,
     passing_end: u32,
+    /// First row of the blocks of which every kept row sees every row, and one past the last of them.
+    shown_begin: u32,
+    shown_end: u32,
     kernel: PhantomData<K>,
 }
 
@@ -115,6 +118,8 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
             begin,
             passing_begin: 0,
             passing_end: 0,
+            shown_begin: 0,
+            shown_end: 0,
             kernel: PhantomData,
         };
         let extent = K::Side::extent(&sequence);
@@ -123,10 +128,17 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
             let block_n = K::CONFIG.block_n as u32;
             tile.passing_begin = range.begin * block_n;
             tile.passing_end = range.end * block_n;
+            if tile.begin + block_m <= extent.kept {
+                let (begin, end) = range.unmasked(block_n);
+                tile.shown_begin = begin * block_n;
+                tile.shown_end = end * block_n;
+            }
         }
         // Branches on numbers that are known to be the same in all lanes do not diverge.
         tile.passing_begin = uniform(tile.passing_begin);
         tile.passing_end = uniform(tile.passing_end);
+        tile.shown_begin = uniform(tile.shown_begin);
+        tile.shown_end = uniform(tile.shown_end);
         tile
     }
 
@@ -246,6 +258,12 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         })
     }
 
+    /// Whether every kept row exists and sees every row of the block that passes.
+    #[inline(always)]
+    pub fn shows_all(&self, step: Step) -> bool {
+        self.shown_begin <= step.begin && step.begin < self.shown_end
+    }
+
     /// Whether `step` is the first of a head.
     #[inline(always)]
     pub fn begins_head(&self, step: Step) -> bool {
@@ -310,11 +328,12 @@ impl Smem {
         [first, first + bytes]
     }
 
-    /// Of dS and P.
+    /// Of dS and P of a block that arrives in stage `stage`.
     #[inline(always)]
-    pub fn ds_and_p<K: MmaBackwardKernel>() -> [u32; 2] {
+    pub fn ds_and_p<K: MmaBackwardKernel>(stage: u32) -> [u32; 2] {
         let p = shared::dynamic_base() + K::CONFIG.p_offset();
-        [p + K::CONFIG.p_bytes(), p]
+        let ds = if K::CONFIG.ds_places > 1 { stage } else { 0 };
+        [p + (1 + ds) * K::CONFIG.p_bytes(), p]
     }
 
     /// Of the numbers of the tile's sequence.
