@@ -9,7 +9,7 @@ use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BackwardParams, DeltaParams, DeviceAddress, DsChunk, LengthsParams, RowTerms,
 };
-use kernels_gpu::config::warp_per_row::{self, DELTA_CHUNK_ROWS};
+use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::DqSums;
@@ -272,7 +272,7 @@ impl BackwardLaunches {
         };
         Self {
             delta,
-            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_CHUNK_ROWS)),
+            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
             params: backward_params(problem),
             chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
             slopes: kernels
@@ -329,7 +329,7 @@ impl WorkspaceLayout {
         Self {
             array_bytes: bytes.next_multiple_of(WORKSPACE_ALIGN_BYTES),
             chunks_bytes: bytes
-                .div_ceil(DELTA_CHUNK_ROWS)
+                .div_ceil(DELTA_WARP_ROWS)
                 .next_multiple_of(WORKSPACE_ALIGN_BYTES),
             has_largest_d_o: problem.q().dtype == DType::F16,
             dq_sums_bytes: match kernels.adds_dq() {

@@ -17,8 +17,8 @@ pub struct RowTerms {
     /// Device address of the largest |d_o| of the row that is finite, from which kernels that round dS to f16 take its
     /// exponent. `None` for other dtypes.
     pub largest_d_o: Option<DeviceAddress>,
-    /// Device address of the largest of those of every 16 rows ([`DELTA_CHUNK_ROWS`](crate::config::warp_per_row::DELTA_CHUNK_ROWS)),
-    /// counted from the first of all, if there are any.
+    /// Device address of the largest of those of every chunk of [`DELTA_WARP_ROWS`](crate::config::warp_per_row::DELTA_WARP_ROWS)
+    /// rows, counted from the first of all, if there are any.
     pub largest_of_chunk: u64,
 }
 

@@ -10,7 +10,7 @@ use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_sum};
 
 use crate::abi::{DeltaParams, DeviceAddress, TensorArg};
-use crate::config::warp_per_row::{DELTA_CHUNK_ROWS, DELTA_LANES, DELTA_WARP_ROWS};
+use crate::config::warp_per_row::{DELTA_LANES, DELTA_WARP_ROWS};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::math::{fma, max};
 use crate::tile::element::Element;
@@ -26,7 +26,7 @@ use crate::units::F32_BYTES;
 pub unsafe fn delta<E: Element>(params: &DeltaParams) {
     let rows = params.batch as u64 * params.heads as u64 * params.seq as u64;
     // SAFETY: the warp's rows are its own.
-    each_row_by_warp(rows.div_ceil(DELTA_CHUNK_ROWS), |chunk| unsafe {
+    each_row_by_warp(rows.div_ceil(DELTA_WARP_ROWS), |chunk| unsafe {
         of_chunk::<E>(params, chunk, rows)
     });
     if let Some(sums) = params.dq_sums {
@@ -71,36 +71,10 @@ impl Seen {
 }
 
 /// # Safety
-/// As [`delta`]; the whole warp calls it with the number of its chunk of `rows` rows in the order of lse.
+/// As [`delta`]; the whole warp calls it with the number of its chunk, of `rows` rows in the order of lse.
 #[inline(always)]
 unsafe fn of_chunk<E: Element>(params: &DeltaParams, chunk: u64, rows: u64) {
-    let first = chunk * DELTA_CHUNK_ROWS;
-    let mut largest = 0.0;
-    let mut begin = 0;
-    while begin < DELTA_CHUNK_ROWS {
-        // SAFETY: forwarded to the caller.
-        largest = max(largest, unsafe {
-            of_rows::<E>(params, first + begin, rows)
-        });
-        begin += DELTA_WARP_ROWS;
-    }
-    // SAFETY: the whole warp is here; there is an element for every chunk, where there is one for every row.
-    unsafe {
-        let largest = reduce_max::<WARP_SIZE>(largest);
-        if params.terms.largest_d_o.is_some() && lane_id() == 0 {
-            let array = params.terms.largest_of_chunk;
-            global::store(array + chunk * F32_BYTES as u64, largest);
-        }
-    }
-}
-
-/// The terms of as many rows as a warp takes at once; the largest |d_o| of them that this lane knows.
-///
-/// # Safety
-/// As [`delta`]; the whole warp calls it with the first of its rows, of `rows` in the order of lse.
-#[inline(always)]
-unsafe fn of_rows<E: Element>(params: &DeltaParams, first: u64, rows: u64) -> f32 {
-    let row = first + (lane_id() / DELTA_LANES) as u64;
+    let row = chunk * DELTA_WARP_ROWS + (lane_id() / DELTA_LANES) as u64;
     let lane = lane_id() % DELTA_LANES;
     // The last warp's lanes without a row repeat its last, and write nothing.
     let coord = RowCoord::new(row.min(rows - 1), params.heads, params.seq);
@@ -113,7 +87,13 @@ unsafe fn of_rows<E: Element>(params: &DeltaParams, first: u64, rows: u64) -> f3
         if lane == 0 && row < rows {
             write(params, row, sum, largest);
         }
-        largest
+        if params.terms.largest_d_o.is_some() {
+            let largest = reduce_max::<WARP_SIZE>(largest);
+            if lane_id() == 0 {
+                let array = params.terms.largest_of_chunk;
+                global::store(array + chunk * F32_BYTES as u64, largest);
+            }
+        }
     }
 }
 

@@ -6,12 +6,10 @@ pub const THREADS: u32 = 128;
 /// Rows that a block takes at a time.
 pub const ROWS: u32 = THREADS / 32;
 
-/// Lanes that share a row of o in the kernel that computes delta, and rows of a warp there.
+/// Lanes that share a row of o in the kernel that computes delta, and rows of a warp there: a chunk, of which the largest |d_o|
+/// is kept.
 pub const DELTA_LANES: u32 = 8;
 pub const DELTA_WARP_ROWS: u64 = (32 / DELTA_LANES) as u64;
-
-/// Rows that a warp takes there in turn, of which the largest |d_o| is kept together.
-pub const DELTA_CHUNK_ROWS: u64 = 4 * DELTA_WARP_ROWS;
 
 /// Blocks of a launch, at most: each takes further rows.
 const MAX_GRID: u64 = 1 << 20;

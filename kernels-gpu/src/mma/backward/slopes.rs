@@ -63,8 +63,10 @@ unsafe fn of_tile<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     if let Some(first) = step {
         passing.load_first(first);
     }
-    let mut sum = 0.0;
+    let (mut sum, mut is_first) = (0.0, true);
     while let Some(now) = step {
+        passing.pass(step, is_first);
+        is_first = false;
         sum += of_block::<K, ROWS, COLS>(tile, &mut passing, now);
         step = tile.next(now);
     }
@@ -103,11 +105,11 @@ unsafe fn of_block<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     };
 
     // P = 2^(S − lse)
-    passing.wait_first(now);
+    passing.wait_first();
     let mut p = products(kept[0], stage[0]);
-    // A softcap's derivative, which dz is without.
-    let mut unused = [[1.0; COLS]; ROWS];
-    pairs.probabilities(&mut p, &mut unused);
+    passing.load_next(now);
+    // dz is without a softcap's derivative.
+    pairs.probabilities(&mut p, None);
 
     // dz = P ∘ (dP − delta)
     passing.wait_second();
