@@ -99,8 +99,8 @@ impl<'a, M: Memory> From<&'a Tensor<M>> for OutputGradients<'a, M> {
 /// dv = pᵀ · d_o      dz = p ∘ (d_o · vᵀ − delta)      dq = softmax_scale · dz · k      dk = softmax_scale · dzᵀ · q
 /// ```
 ///
-/// where a softcap multiplies dz by its derivative, and `d_alibi_slopes = −Σ dz · distance` if it is asked for. Scores are computed again; nothing of the size of the scores is stored
-/// beyond [`BackwardOptions::workspace_limit_bytes`].
+/// where a softcap multiplies dz by its derivative, and `d_alibi_slopes = −Σ dz · distance` if it is asked for. Scores are computed
+/// again; nothing of the size of the scores is stored beyond [`BackwardOptions::workspace_limit_bytes`].
 ///
 /// # Arguments
 /// * `q` `[batch, heads_q, seq_q, head_dim]`, `k` `[batch, heads_kv, seq_kv, head_dim]` and `v` `[batch, heads_kv, seq_kv,

@@ -15,7 +15,11 @@ const fn delta(name: &'static str, dtype: DType) -> Instance {
 }
 
 /// The row of an fp32 kernel.
-const fn simt(name: &'static str, operation: Operation, config: &'static SimtConfig) -> Instance {
+pub(super) const fn simt(
+    name: &'static str,
+    operation: Operation,
+    config: &'static SimtConfig,
+) -> Instance {
     Instance {
         name,
         family: Family::Simt,
@@ -109,7 +113,7 @@ simt_instances! {
 }
 
 /// The row of a 16-bit kernel.
-const fn mma(
+pub(super) const fn mma(
     name: &'static str,
     dtype: DType,
     operation: Operation,

@@ -1,28 +1,11 @@
 //! The kernels of the gradient by ALiBi's slopes. One a head_dim, which fits every GPU: the tiles are those that the other
 //! backward kernels have where shared memory is short.
 
-use super::{Arch, Family, Instance, KernelConfig, Operation};
-use crate::config::mma_backward::{self, MmaBackwardConfig};
-use crate::config::simt::{self, SimtConfig};
+use super::backward::{mma, simt};
+use super::{Instance, Operation};
+use crate::config::mma_backward;
+use crate::config::simt as config;
 use crate::dtype::DType;
-
-/// The row of an fp32 kernel.
-const fn simt(name: &'static str, config: &'static SimtConfig) -> Instance {
-    Instance {
-        name,
-        family: Family::Simt,
-        arch: Arch::Sm80,
-        dtype: DType::F32,
-        head_dim: config.head_dim as u32,
-        block_m: config.block_m() as u32,
-        block_n: SimtConfig::BLOCK_N as u32,
-        threads: config.threads,
-        cluster: 1,
-        shared_bytes: config.backward_shared_bytes(),
-        operation: Operation::BackwardSlopes,
-        config: KernelConfig::Simt(config),
-    }
-}
 
 macro_rules! simt_instances {
     ($($name:ident = $config:path;)*) => {
@@ -38,39 +21,23 @@ macro_rules! simt_instances {
             pub unsafe fn $name(params: crate::abi::BackwardParams, sums: u64) {
                 struct Kernel;
                 impl crate::simt::SimtKernel for Kernel {
-                    const CONFIG: SimtConfig = $config;
+                    const CONFIG: crate::config::simt::SimtConfig = $config;
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe { crate::simt::slopes::<Kernel, { $config.thread_rows }>(&params, sums) }
             }
         )*
 
-        const SIMT: &[Instance] = &[$(simt(stringify!($name), &$config)),*];
+        const SIMT: &[Instance] = &[$(
+            simt(stringify!($name), Operation::BackwardSlopes, &$config)
+        ),*];
     };
 }
 
 simt_instances! {
-    fa_bwd_slopes_simt_sm80_f32_hd64 = simt::BACKWARD_HD64_SMEM99K;
-    fa_bwd_slopes_simt_sm80_f32_hd128 = simt::BACKWARD_HD128_SMEM99K;
-    fa_bwd_slopes_simt_sm80_f32_hd256 = simt::BACKWARD_HD256_SMEM99K;
-}
-
-/// The row of a 16-bit kernel.
-const fn mma(name: &'static str, dtype: DType, config: &'static MmaBackwardConfig) -> Instance {
-    Instance {
-        name,
-        family: Family::Mma,
-        arch: Arch::Sm80,
-        dtype,
-        head_dim: config.head_dim as u32,
-        block_m: config.block_m as u32,
-        block_n: config.block_n as u32,
-        threads: config.threads(),
-        cluster: 1,
-        shared_bytes: config.shared_bytes(),
-        operation: Operation::BackwardSlopes,
-        config: KernelConfig::MmaBackward(config),
-    }
+    fa_bwd_slopes_simt_sm80_f32_hd64 = config::BACKWARD_HD64_SMEM99K;
+    fa_bwd_slopes_simt_sm80_f32_hd128 = config::BACKWARD_HD128_SMEM99K;
+    fa_bwd_slopes_simt_sm80_f32_hd256 = config::BACKWARD_HD256_SMEM99K;
 }
 
 macro_rules! mma_instances {
@@ -85,10 +52,10 @@ macro_rules! mma_instances {
             #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
             #[cuda_std::kernel]
             pub unsafe fn $name(params: crate::abi::BackwardParams, sums: u64) {
-                const CONFIG: MmaBackwardConfig = $config;
+                const CONFIG: crate::config::mma_backward::MmaBackwardConfig = $config;
                 struct Kernel;
                 impl crate::mma::MmaBackwardKernel for Kernel {
-                    const CONFIG: MmaBackwardConfig = CONFIG;
+                    const CONFIG: crate::config::mma_backward::MmaBackwardConfig = CONFIG;
                     const ADDS_DQ: bool = false;
                     const SCALES_DS: bool = false;
                     type Element = cuda_std::half::$dtype;
@@ -105,7 +72,9 @@ macro_rules! mma_instances {
             }
         )*
 
-        const MMA: &[Instance] = &[$(mma(stringify!($name), DType::$dtype, &$config)),*];
+        const MMA: &[Instance] = &[$(
+            mma(stringify!($name), DType::$dtype, Operation::BackwardSlopes, &$config)
+        ),*];
     };
 }
 

@@ -80,12 +80,7 @@ impl<S: Side> Pairs<'_, S> {
                 unsafe { place.store(i, j, place.load(i, j) * slope) };
             },
         );
-        let lse = self.terms::<ROWS>(self.tile.params.terms.lse_log2, layout);
-        for i in 0..ROWS {
-            for j in 0..SCORE_COLS {
-                acc[i][j] = exp2(fma(acc[i][j], transform.scale_log2, -lse.get::<S>(i, j)));
-            }
-        }
+        self.exponentiate(acc, layout, transform.scale_log2);
         let blocks = self.tile.blocks(&extent, layout.row_groups * ROWS as u32);
         let needs_mask = blocks.needs_mask(self.step.begin, BLOCK_N as u32);
         if needs_mask {
@@ -111,6 +106,25 @@ impl<S: Side> Pairs<'_, S> {
             }
         }
         needs_mask
+    }
+
+    /// Turns scores, of which one is `scale_log2` bits, into P.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    pub unsafe fn exponentiate<const ROWS: usize>(
+        &self,
+        acc: &mut Scores<ROWS>,
+        layout: ThreadLayout,
+        scale_log2: f32,
+    ) {
+        let lse = self.terms::<ROWS>(self.tile.params.terms.lse_log2, layout);
+        for i in 0..ROWS {
+            for j in 0..SCORE_COLS {
+                acc[i][j] = exp2(fma(acc[i][j], scale_log2, -lse.get::<S>(i, j)));
+            }
+        }
     }
 
     /// How the scores of the step's query head are transformed.

@@ -12,7 +12,7 @@ use super::tile::Tile;
 use super::{Smem, by_dims};
 use crate::abi::BackwardParams;
 use crate::backward::side::{KeepQueries, Side};
-use crate::math::{exp2, fma};
+use crate::math::fma;
 use crate::simt::{LANES, MASKED_OUT, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::tile::block_sum::store_block_sum;
 use crate::tile::{black_box, mask};
@@ -139,13 +139,7 @@ impl Pairs<'_, KeepQueries> {
         let column = |j: usize| (j * LANES) as i32;
         let diagonal = extent.diagonal - first as i32;
         transform.apply(acc, |i| row(i) as i32 + diagonal, column);
-        let lse = self.terms::<ROWS>(self.tile.params.terms.lse_log2, layout);
-        for i in 0..ROWS {
-            for j in 0..SCORE_COLS {
-                let lse = lse.get::<KeepQueries>(i, j);
-                acc[i][j] = exp2(fma(acc[i][j], transform.scale_log2, -lse));
-            }
-        }
+        self.exponentiate(acc, layout, transform.scale_log2);
         let (band, passing) = (extent.band, extent.passing);
         mask::mark_masked_out(acc, row, first, column, band, passing, MASKED_OUT);
         let mut sum = 0.0;
