@@ -63,6 +63,19 @@ pub fn lengths(text: &str) -> Result<(usize, usize), Refusal> {
     }
 }
 
+/// Queries and keys of a block: one number for both, or two.
+pub fn block(text: &str) -> Result<(u32, u32), Refusal> {
+    let allowed = "N or Q:K, whole numbers, 1 or more";
+    let (queries, keys) = text.split_once(':').unwrap_or((text, text));
+    match (queries.parse(), keys.parse()) {
+        (Ok(queries), Ok(keys)) if queries > 0 && keys > 0 => Ok((queries, keys)),
+        _ => Err(Refusal {
+            wrong: format!("`{text}` is not valid"),
+            allowed: allowed.to_owned(),
+        }),
+    }
+}
+
 fn window_side(text: &str) -> Result<u32, Refusal> {
     number(text, "a whole number of keys, 0 or more")
 }

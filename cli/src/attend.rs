@@ -13,6 +13,7 @@ use safetensors::tensor::TensorView;
 use crate::arguments::{BackendName, DTypeName, ForwardArgs, LayoutName};
 use crate::backends::{self, Work};
 use crate::failure::Failure;
+use crate::modifiers::{BlockArgs, ModifierArgs};
 use crate::output::Output;
 use crate::say::say;
 use crate::{file, progress};
@@ -20,11 +21,14 @@ use crate::{file, progress};
 #[derive(clap::Args)]
 pub struct Args {
     /// safetensors file with tensors q, k and v of rank 4 in f32, f16 or bf16; or of rank 3, packed, with i32
-    /// tensors cu_seqlens_q and cu_seqlens_kv; with --backward also d_o, of o's shape and dtype
+    /// tensors cu_seqlens_q and cu_seqlens_kv; with --backward also d_o, of o's shape and dtype. Used where they are there:
+    /// mask (u8 or bool) and bias (f32, f16 or bf16), [batch or 1, heads_q or 1, seq_q or 1, seq_kv]; sinks (f32,
+    /// [heads_q]); doc_q and doc_kv (i32, [seq] or [batch, seq]); block_counts and block_indices (i32, [batch or 1,
+    /// heads_q or 1, q_blocks] and the same with [.., kv_blocks])
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
     /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout), and with
-    /// --alibi-gradient d_alibi_slopes
+    /// --alibi-gradient d_alibi_slopes, and with sinks d_sinks (f32, [heads_q])
     #[arg(short, long)]
     output: PathBuf,
     /// Axis order of q, k, v and o, and of their gradients
@@ -32,6 +36,10 @@ pub struct Args {
     layout: LayoutName,
     #[command(flatten)]
     forward: ForwardArgs,
+    #[command(flatten)]
+    modifiers: ModifierArgs,
+    #[command(flatten)]
+    blocks: BlockArgs,
     /// Add linear biases, by the f32 tensor alibi_slopes of the file, [heads_q] or [batch, heads_q]; a file with such a
     /// tensor needs this
     #[arg(long)]
@@ -60,17 +68,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         slopes: args.alibi,
         d_o: args.backward,
     };
+    let options = args.modifiers.apply(args.forward.options()?)?;
     let file::Inputs {
         tensors: inputs,
         cu_seqlens,
         slopes,
         d_o,
-    } = file::read(&args.input, layout, asked)?;
-    let options = args.forward.options()?.o_layout(layout);
-    let options = options.cu_seqlens(cu_seqlens).alibi(slopes);
+        options,
+    } = file::read(&args.input, layout, asked, &args.blocks, options)?;
+    let options = options
+        .o_layout(layout)
+        .cu_seqlens(cu_seqlens)
+        .alibi(slopes);
+    let has_sinks = options.modifiers.sinks.is_some();
     let options = BackwardOptions::of(&options)
         .deterministic(args.deterministic)
-        .alibi_gradient(args.alibi_gradient);
+        .alibi_gradient(args.alibi_gradient)
+        .sink_gradient(has_sinks);
     // The inputs are checked as they are, before any conversion hides that they differ.
     let specs = inputs.each_ref().map(|tensor| *tensor.spec());
     let d_o_spec = d_o.as_ref().map(|d_o| *d_o.spec());
@@ -166,6 +180,7 @@ impl Work for Attend {
                 dk,
                 dv,
                 d_alibi_slopes,
+                d_sinks,
                 ..
             } = gradients;
             for (name, gradient) in [("dq", dq), ("dk", dk), ("dv", dv)] {
@@ -173,7 +188,11 @@ impl Work for Attend {
             }
             if let Some(slopes) = d_alibi_slopes {
                 let is_batched = self.options.forward.alibi.is_some_and(|a| a.is_batched());
-                results.add_slopes(slopes.download(backend.memory())?, is_batched);
+                let slopes = slopes.download(backend.memory())?;
+                results.add_of_heads("d_alibi_slopes", slopes, is_batched);
+            }
+            if let Some(sinks) = d_sinks {
+                results.add_of_heads("d_sinks", sinks.download(backend.memory())?, false);
             }
         }
         results.write(self.output)?;
@@ -238,11 +257,11 @@ impl Results {
         self.tensors.push(("lse", lse, dims));
     }
 
-    /// Adds the gradient by slopes, in f32 and with the axes of the slopes.
-    fn add_slopes(&mut self, slopes: HostTensor, is_batched: bool) {
-        let Shape { batch, heads, .. } = slopes.spec().shape;
+    /// Adds the gradient by a parameter of each head, in f32 and with the axes of the parameters.
+    fn add_of_heads(&mut self, name: &'static str, tensor: HostTensor, is_batched: bool) {
+        let Shape { batch, heads, .. } = tensor.spec().shape;
         let dims = [batch, heads][usize::from(!is_batched)..].to_vec();
-        self.tensors.push(("d_alibi_slopes", slopes, dims));
+        self.tensors.push((name, tensor, dims));
     }
 
     /// The axes that a file has: packed tensors have none of batch.

@@ -18,6 +18,7 @@ use crate::bench_protocol::{self, Times};
 use crate::bench_report::{Ran, Report};
 use crate::bench_sweep;
 use crate::failure::Failure;
+use crate::modifiers::ModifierArgs;
 use crate::progress;
 
 #[derive(clap::Args)]
@@ -57,6 +58,8 @@ pub struct Args {
     layout: LayoutName,
     #[command(flatten)]
     forward: ForwardArgs,
+    #[command(flatten)]
+    modifiers: ModifierArgs,
     /// Add linear biases with the slopes of the paper, 2^(-8/H) and its powers
     #[arg(long)]
     alibi: bool,
@@ -178,7 +181,8 @@ fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
     let slopes = args.alibi.then(|| AlibiSlopes::geometric(args.heads));
     let slopes = slopes.transpose()?;
-    let options = args.forward.options()?.o_layout(layout);
+    let options = args.modifiers.apply(args.forward.options()?)?;
+    let options = options.o_layout(layout);
     let options = options.alibi(slopes).cu_seqlens(lengths.cu_seqlens()?);
     if args.deterministic && args.pass == Pass::Fwd {
         let wrong = "a forward pass always repeats bit for bit";

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use bytemuck::allocation::pod_collect_to_vec;
-use ferroflash::{AlibiSlopes, CuSeqlens, DType, HostTensor, Layout, TensorSpec};
+use ferroflash::{AlibiSlopes, CuSeqlens, DType, ForwardOptions, HostTensor, Layout, TensorSpec};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
 use crate::failure::Failure;
+use crate::modifiers::{self, BlockArgs};
 use crate::tensor_file::{TensorFile, Unusable};
 use crate::words::shortened;
 
@@ -19,6 +20,8 @@ pub struct Inputs {
     pub slopes: Option<AlibiSlopes>,
     /// The loss's gradient by o.
     pub d_o: Option<HostTensor>,
+    /// The options, with the modifiers that the file has.
+    pub options: ForwardOptions,
 }
 
 /// Tensors that a file has if and only if they are asked for.
@@ -39,7 +42,13 @@ const MOST_NAMES: usize = 20;
 
 /// Reads q, k and v of a file, its cu_seqlens if it has any, and of the other tensors those that are asked for, which must be
 /// there exactly then.
-pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure> {
+pub fn read(
+    path: &Path,
+    layout: Layout,
+    asked: Asked,
+    blocks: &BlockArgs,
+    options: ForwardOptions,
+) -> Result<Inputs, Failure> {
     let mut file = File::open(path)?;
     if !asked.slopes && file.tensors.info(SLOPES).is_some() {
         let wrong = "the file has slopes, and --alibi is not given";
@@ -57,6 +66,7 @@ pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure
     // Small tensors first, so that errors in them are found before q, k and v are read.
     let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
     let slopes = asked.slopes.then(|| slopes(&mut file)).transpose()?;
+    let options = modifiers::read(&mut file, blocks, options)?;
     let inputs = "the tensors q, k and v are needed";
     let [q, k, v] = ["q", "k", "v"].map(|name| operand(&file, name, inputs, layout, is_packed));
     let d_o = || {
@@ -76,11 +86,12 @@ pub fn read(path: &Path, layout: Layout, asked: Asked) -> Result<Inputs, Failure
         cu_seqlens,
         slopes,
         d_o: d_o.map(read).transpose()?,
+        options,
     })
 }
 
 /// An input file, with the path that the user gave.
-struct File {
+pub struct File {
     path: PathBuf,
     tensors: TensorFile,
 }
@@ -101,7 +112,13 @@ impl File {
         Ok(Self { path, tensors })
     }
 
-    fn find(&self, name: &'static str, needed: &str) -> Result<TensorInfo, Failure> {
+    /// Dtype and shape of a tensor, if there is one of this name.
+    pub fn info(&self, name: &str) -> Option<TensorInfo> {
+        self.tensors.info(name).cloned()
+    }
+
+    /// The same of a tensor that is `needed`.
+    pub fn find(&self, name: &'static str, needed: &str) -> Result<TensorInfo, Failure> {
         let info = self.tensors.info(name).cloned();
         info.ok_or_else(|| {
             let wrong = format!("the file has no such tensor, only: {}", self.names());
@@ -120,7 +137,8 @@ impl File {
         }
     }
 
-    fn read(&mut self, info: &TensorInfo) -> Result<Vec<u8>, Failure> {
+    /// The bytes of a tensor.
+    pub fn read(&mut self, info: &TensorInfo) -> Result<Vec<u8>, Failure> {
         self.tensors.read(info).map_err(|error| {
             let wrong = format!("INPUT: {}: {error}", self.path.display());
             Failure::Failed(format!("{wrong}; it has to stay as it is while it is read"))
@@ -164,7 +182,8 @@ fn operand(
     Ok((info, spec))
 }
 
-fn wrong_dtype(name: &'static str, dtype: Dtype, allowed: &str) -> Failure {
+/// The refusal of a tensor whose dtype is not one of those `allowed`.
+pub fn wrong_dtype(name: &'static str, dtype: Dtype, allowed: &str) -> Failure {
     Failure::refused(name, format!("its dtype is {dtype:?}"), allowed)
 }
 

@@ -20,6 +20,7 @@ mod ladder;
 mod ladder_gpu;
 mod layout;
 mod memory;
+mod modifiers;
 mod output;
 mod picture;
 mod progress;

@@ -113,16 +113,17 @@ pub use merge::merge;
 #[doc(hidden)]
 pub use merge::{Merge, MergePart, MergeTensor};
 pub use plan::{
-    Capabilities, GpuCapabilities, GradientOperands, Operands, Plan, WORKSPACE_ALIGN_BYTES,
-    Workspace,
+    Capabilities, GpuCapabilities, GradientOperands, ModifierOperands, Operands, Plan,
+    WORKSPACE_ALIGN_BYTES, Workspace,
 };
 // For the oracle, which takes it apart; an option is a new field.
 #[doc(hidden)]
 pub use problem::Score;
 pub use problem::{
-    AlibiSlopes, BackwardOptions, CuSeqlens, DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths,
-    ForwardOptions, GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, Problem, SEQ_LIMIT,
-    Sequence, Variant,
+    AlibiSlopes, BackwardOptions, BiasTensor, BlockMask, CuSeqlens, DEFAULT_WORKSPACE_LIMIT_BYTES,
+    DeviceLengths, Documents, Dropout, ForwardOptions, GradientSpecs, KnownArrays, Lengths,
+    MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, PrefixLengths, Problem, SEQ_LIMIT, Sequence, Sinks,
+    Variant,
 };
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;

@@ -5,7 +5,9 @@ use ferroflash::{
     AlibiSlopes, Backend, DType, DeviceLengths, Error, ForwardOptions, HostTensor, KnownArrays,
     Layout, Mask, Memory, Operands, Plan, Problem, Variant, Workspace,
 };
-use ferroflash_testing::cases::{Arrangement, CaseSpec, InputKind, Lengths as CaseLengths};
+use ferroflash_testing::cases::{
+    Arrangement, CaseSpec, InputKind, Lengths as CaseLengths, ModifierSpec,
+};
 use ferroflash_testing::oracle::{self, Inputs, Rows};
 
 use crate::packed_kernels;
@@ -111,6 +113,7 @@ pub fn scene(shape: Shape, number: usize, sequences: &[(usize, usize)]) -> Scene
         scale_factor: None,
         softcap: [None, Some(20.0)][number / 2 % 2],
         alibi: None,
+        modifiers: ModifierSpec::default(),
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,

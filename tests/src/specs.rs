@@ -1,7 +1,7 @@
 //! Cases that tests begin from.
 
 use ferroflash::{DType, Layout, Mask};
-use ferroflash_testing::cases::{Arrangement, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::cases::{Arrangement, CaseSpec, InputKind, Lengths, ModifierSpec};
 
 /// One head of random inputs, contiguous, with no option set.
 pub fn plain(dtype: DType, lengths: Lengths, head_dim: usize) -> CaseSpec {
@@ -16,6 +16,7 @@ pub fn plain(dtype: DType, lengths: Lengths, head_dim: usize) -> CaseSpec {
         scale_factor: None,
         softcap: None,
         alibi: None,
+        modifiers: ModifierSpec::default(),
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,

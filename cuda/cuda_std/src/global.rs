@@ -123,6 +123,33 @@ pub unsafe fn store_u16(address: u64, value: u16) {
     }
 }
 
+/// Stores a byte (`st.global.u8`).
+///
+/// # Safety
+/// `address` is inside an allocation, and no other thread writes it.
+#[inline(always)]
+pub unsafe fn store_u8(address: u64, value: u8) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.u8 [{}], {};", in(reg64) address, in(reg16) value as u16, options(nostack));
+    }
+}
+
+/// Loads a byte of memory that nobody writes during the launch (`ld.global.nc.u8`).
+///
+/// # Safety
+/// `address` is inside an allocation that is only read.
+#[inline(always)]
+pub unsafe fn load_u8(address: u64) -> u8 {
+    let value: u16;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.nc.u8 {}, [{}];", out(reg16) value, in(reg64) address,
+            options(pure, readonly, nostack));
+    }
+    value as u8
+}
+
 /// Loads 16 bits of memory that nobody writes during the launch (`ld.global.nc.b16`).
 ///
 /// # Safety

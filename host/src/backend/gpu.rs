@@ -7,10 +7,12 @@ use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
-use crate::plan::backward::{bind_backward, bind_delta, bind_maps};
-use crate::plan::params::{Arrays, bind_forward, bind_tile_list};
+use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
+use crate::plan::modifiers::bind_modifiers;
+use crate::plan::params::{Arrays, bind_block_states, bind_forward, bind_tile_list};
 use crate::plan::slopes::bind_slope_sums;
 use crate::plan::{Step, StepParams};
+use crate::problem::Array;
 use crate::sealed::Sealed;
 use crate::{
     Backend, Capabilities, Error, GpuCapabilities, Lengths, Merge, Operands, Plan, Problem, Shape,
@@ -30,6 +32,7 @@ pub struct Gpu<D: Device> {
     tensor_maps: TensorMaps,
     slopes: Uploads<f32, D::Buffer>,
     cu_seqlens: Uploads<i32, D::Buffer>,
+    modifiers: Uploads<u8, D::Buffer>,
 }
 
 impl<D: Device> Gpu<D> {
@@ -43,6 +46,7 @@ impl<D: Device> Gpu<D> {
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
             cu_seqlens: Uploads::default(),
+            modifiers: Uploads::default(),
         }
     }
 
@@ -69,6 +73,7 @@ impl<D: Device> Gpu<D> {
             device,
             slopes,
             cu_seqlens,
+            modifiers,
             ..
         } = self;
         let mut arrays = Arrays::given(problem, operands);
@@ -83,6 +88,12 @@ impl<D: Device> Gpu<D> {
             let q = device.address(copy);
             arrays.cu_seqlens = Some([q, q + size_of_val(packed.q()) as u64]);
         }
+        let copy = |array: &Array| {
+            let values = array.values().expect("the host has it, as checked");
+            let copy = modifiers.get(device, values)?;
+            Ok(device.address(copy))
+        };
+        arrays.modifiers = operands.modifiers.resolve(problem.modifiers(), copy)?;
         Ok(arrays)
     }
 
@@ -237,6 +248,32 @@ impl<D: Device> Gpu<D> {
                 let params = bind_slope_sums(params, layout, operands, workspace);
                 // SAFETY: these are the kernel's parameters; it reads the workspace, and writes an f32 for each slope, which
                 // the caller vouches for.
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
+            }
+            StepParams::ModifiedForward(params, modifiers, states) => {
+                let params = bind_forward(params, operands, lse, arrays);
+                let states = states.map(|offset| workspace + offset);
+                let modifiers = bind_modifiers(modifiers, &arrays.modifiers, states);
+                // SAFETY: as for the other forward kernels; the arrays of modifiers have an element for every pair.
+                unsafe { self.queue(step, &[bytes_of(&params), bytes_of(&modifiers)]) }
+            }
+            StepParams::ModifiedBackward(params, modifiers, layout, states) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
+                let states = states.map(|offset| workspace + offset);
+                let modifiers = bind_modifiers(modifiers, &arrays.modifiers, states);
+                // SAFETY: as for the forward kernels.
+                unsafe { self.queue(step, &[bytes_of(&params), bytes_of(&modifiers)]) }
+            }
+            StepParams::BlockStates(params, offset) => {
+                let states = Some(workspace + offset);
+                let params = bind_block_states(params, arrays, states);
+                // SAFETY: these are the kernel's parameters; it reads the arrays, and writes the workspace.
+                unsafe { self.queue(step, &[bytes_of(&params)]) }
+            }
+            StepParams::SinkGradient(params, layout) => {
+                let params = bind_sink_gradient(params, layout, operands, arrays, workspace);
+                // SAFETY: these are the kernel's parameters; it reads the workspace and sinks, and writes an f32 for each
+                // sink, which the caller vouches for.
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
             StepParams::TileList(params) => {

@@ -50,30 +50,40 @@ fn read<'a, M: Memory>(
     given.into_iter().chain(lse).chain(d_lse)
 }
 
-/// Refuses a gradient by slopes that is missing, not asked for, or not of their shape.
-pub(super) fn check_slopes<M: Memory>(
+/// Refuses a gradient by slopes or sinks that is missing, not asked for, or not of their shape.
+pub(super) fn check_parameters<M: Memory>(
     problem: &Problem,
     gradients: &Gradients<M>,
 ) -> Result<(), Error> {
-    let refused = |wrong, allowed| Err(Error::argument("d_alibi_slopes", wrong, allowed));
-    match (problem.d_alibi_slopes(), &gradients.d_alibi_slopes) {
+    let (slopes, sinks) = (&gradients.d_alibi_slopes, &gradients.d_sinks);
+    let of_slopes = ("d_alibi_slopes", "alibi_gradient");
+    check_parameter(of_slopes, problem.d_alibi_slopes(), slopes.as_ref())?;
+    let of_sinks = ("d_sinks", "sink_gradient");
+    check_parameter(of_sinks, problem.d_sinks(), sinks.as_ref())
+}
+
+/// Refuses the gradient called `argument`, which `option` asks for, unless it is as `expected`.
+fn check_parameter<M: Memory>(
+    (argument, option): (&'static str, &str),
+    expected: Option<&TensorSpec>,
+    given: Option<&Tensor<M>>,
+) -> Result<(), Error> {
+    let refused = |wrong: String, allowed: &str| Err(Error::argument(argument, wrong, allowed));
+    match (expected, given) {
         (None, None) => Ok(()),
         (Some(expected), Some(tensor)) if is_same(tensor.spec(), expected) => Ok(()),
         (Some(expected), Some(tensor)) => {
             let Shape { batch, heads, .. } = expected.shape;
             let allowed = format!("a contiguous f32 tensor of [{batch}, {heads}, 1, 1]");
-            refused(format!("it is {:?}", tensor.spec()), allowed)
+            refused(format!("it is {:?}", tensor.spec()), &allowed)
         }
         (Some(_), None) => {
-            let wrong = "there is none, and the options ask for it (alibi_gradient)";
-            refused(wrong.to_owned(), "a tensor for it".to_owned())
+            let wrong = format!("there is none, and the options ask for it ({option})");
+            refused(wrong, "a tensor for it")
         }
         (None, Some(_)) => {
-            let wrong = "the options do not ask for it (alibi_gradient)";
-            refused(
-                wrong.to_owned(),
-                "none, or an option that asks for it".to_owned(),
-            )
+            let wrong = format!("the options do not ask for it ({option})");
+            refused(wrong, "none, or an option that asks for it")
         }
     }
 }

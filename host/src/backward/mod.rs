@@ -1,10 +1,11 @@
 mod check;
 
-use check::{check_gradients, check_rows, check_slopes, inputs};
+use check::{check_gradients, check_parameters, check_rows, inputs};
 
 use crate::tensor::{allocate, check_planned};
 use crate::{
-    Backend, BackwardOptions, Error, GradientSpecs, Memory, Operands, Output, Plan, Problem, Tensor,
+    Backend, BackwardOptions, Error, GradientSpecs, Memory, Operands, Output, Plan, Problem,
+    Tensor, TensorSpec,
 };
 
 /// Gradients of q, k and v, as [`backward`] computes them: each in q's dtype.
@@ -22,6 +23,8 @@ pub struct Gradients<M: Memory> {
     /// each batch entry has slopes of its own ([`Problem::d_alibi_slopes`]). `Some` exactly if
     /// [`BackwardOptions::alibi_gradient`] asks for it.
     pub d_alibi_slopes: Option<Tensor<M>>,
+    /// The loss's gradient by sinks, f32 `[1, heads_q, 1, 1]`. `Some` exactly if [`BackwardOptions::sink_gradient`] asks for it.
+    pub d_sinks: Option<Tensor<M>>,
 }
 
 impl<M: Memory> Gradients<M> {
@@ -32,12 +35,19 @@ impl<M: Memory> Gradients<M> {
             dk,
             dv,
             d_alibi_slopes: None,
+            d_sinks: None,
         }
     }
 
     /// Sets [`d_alibi_slopes`](Self::d_alibi_slopes).
     pub fn d_alibi_slopes(mut self, tensor: impl Into<Option<Tensor<M>>>) -> Self {
         self.d_alibi_slopes = tensor.into();
+        self
+    }
+
+    /// Sets [`d_sinks`](Self::d_sinks).
+    pub fn d_sinks(mut self, tensor: impl Into<Option<Tensor<M>>>) -> Self {
+        self.d_sinks = tensor.into();
         self
     }
 
@@ -48,12 +58,15 @@ impl<M: Memory> Gradients<M> {
             dk,
             dv,
             d_alibi_slopes,
+            d_sinks,
         } = self;
         let slopes = d_alibi_slopes.iter();
         let slopes = slopes.map(|tensor| ("d_alibi_slopes", tensor));
+        let sinks = d_sinks.iter().map(|tensor| ("d_sinks", tensor));
         [("dq", dq), ("dk", dk), ("dv", dv)]
             .into_iter()
             .chain(slopes)
+            .chain(sinks)
     }
 }
 
@@ -165,12 +178,16 @@ where
 /// Tensors for the gradients of `problem`.
 fn allocate_gradients<M: Memory>(memory: &mut M, problem: &Problem) -> Result<Gradients<M>, Error> {
     let GradientSpecs { dq, dk, dv, .. } = *problem.gradients().expect("a backward problem");
-    let slopes = problem.d_alibi_slopes();
+    let mut of_parameter =
+        |spec: Option<&TensorSpec>| spec.map(|spec| allocate(memory, *spec)).transpose();
+    let d_alibi_slopes = of_parameter(problem.d_alibi_slopes())?;
+    let d_sinks = of_parameter(problem.d_sinks())?;
     Ok(Gradients {
         dq: allocate(memory, dq)?,
         dk: allocate(memory, dk)?,
         dv: allocate(memory, dv)?,
-        d_alibi_slopes: slopes.map(|spec| allocate(memory, *spec)).transpose()?,
+        d_alibi_slopes,
+        d_sinks,
     })
 }
 
@@ -203,7 +220,7 @@ where
     };
     let problem = Problem::backward(*q.spec(), *k.spec(), *v.spec(), specs, options)?;
     check_rows(output, &d_output)?;
-    check_slopes(&problem, gradients)?;
+    check_parameters(&problem, gradients)?;
     check_gradients(backend.memory(), [q, k, v], output, &d_output, gradients)?;
     let given = inputs(backend.memory(), [q, k, v], output, &d_output)?;
     let operands = with_gradients(backend.memory(), &given, gradients);
@@ -284,7 +301,7 @@ where
     check_planned("dq", &gradients.dq, dq)?;
     check_planned("dk", &gradients.dk, dk)?;
     check_planned("dv", &gradients.dv, dv)?;
-    check_slopes(plan.problem(), gradients)?;
+    check_parameters(plan.problem(), gradients)?;
     check_gradients(backend.memory(), [q, k, v], output, &d_output, gradients)?;
     run(backend, plan, &given, gradients)
 }
@@ -324,6 +341,8 @@ fn with_gradients<M: Memory>(memory: &M, given: &Operands, gradients: &Gradients
         addresses.dv = gradients.dv.address(memory);
         let slopes = gradients.d_alibi_slopes.as_ref();
         addresses.d_alibi_slopes = slopes.map(|slopes| slopes.address(memory));
+        let sinks = gradients.d_sinks.as_ref();
+        addresses.d_sinks = sinks.map(|sinks| sinks.address(memory));
     }
     operands
 }

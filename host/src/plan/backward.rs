@@ -8,9 +8,10 @@
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BackwardParams, DeltaParams, DeviceAddress, DsChunk, LengthsParams, RowTerms,
+    SinkGradientParams,
 };
 use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
-use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
+use kernels_gpu::instances::{BACKWARD, Family, Instance, MODIFIED, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::DqSums;
 use kernels_gpu::tile::grid::TileGrid;
@@ -19,8 +20,9 @@ use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 use super::ds_chunks::{Chunk, DsChunks, queries_operation};
 use super::hopper::words;
+use super::modifiers::{StatesLaunch, sink_gradient_params};
 use super::params::{Arrays, attention_params, bind_attention, tensor_arg};
-use super::select::instance_unfit;
+use super::select::{instance_unfit, with_modifiers};
 use super::slopes::{self, SlopeLaunches};
 use super::{GpuCapabilities, Operands, WORKSPACE_ALIGN_BYTES};
 use crate::{DType, GradientOperands, Problem};
@@ -63,6 +65,9 @@ fn workspace_limit_bytes(problem: &Problem) -> u64 {
 /// and twice by the third.
 fn keys_operations(problem: &Problem) -> &'static [Operation] {
     use Operation::{BackwardFused, BackwardKeys, BackwardSplitKeys};
+    if !problem.modifiers().is_none() {
+        return &[BackwardKeys];
+    }
     match may_fuse(problem) {
         true => &[BackwardFused, BackwardSplitKeys, BackwardKeys],
         false => &[BackwardSplitKeys, BackwardKeys],
@@ -109,10 +114,11 @@ impl BackwardKernels {
         let operations = keys_operations(problem);
         let order = |row: &Instance| operations.iter().position(|is| *is == row.operation);
         let of_family = |row: &&Instance| (row.family, row.dtype) == (family, dtype);
-        let mut candidates: Vec<_> = BACKWARD.iter().filter(of_family).collect();
+        let mut candidates: Vec<_> = table(problem).iter().filter(of_family).collect();
         candidates.retain(|row| order(row).is_some());
         if candidates.is_empty() {
-            return Err(format!("it has no {} backward kernel", dtype.name()));
+            let what = with_modifiers(problem);
+            return Err(format!("it has no {} backward kernel{what}", dtype.name()));
         }
         candidates.retain(|row| row.head_dim as usize >= head_dim);
         candidates.sort_by_key(|row| (row.head_dim, order(row)));
@@ -142,7 +148,11 @@ impl BackwardKernels {
             return Err("it adds dq wider than its sums are".to_owned());
         }
         let of_operation = |operation| {
-            let of_dtype = BACKWARD.iter().filter(|row| row.dtype == keys.dtype);
+            let table = match operation {
+                Operation::BackwardDelta => BACKWARD,
+                _ => table(problem),
+            };
+            let of_dtype = table.iter().filter(|row| row.dtype == keys.dtype);
             of_dtype.filter(move |row| row.operation == operation)
         };
         // The one that rounds dq is of no head_dim.
@@ -169,6 +179,14 @@ impl BackwardKernels {
             slopes: slopes::find(problem, gpu)?,
             ds: ds.transpose()?,
         })
+    }
+}
+
+/// The kernels that may compute dq, dk and dv of `problem`.
+fn table(problem: &Problem) -> &'static [Instance] {
+    match problem.modifiers().is_none() {
+        true => BACKWARD,
+        false => MODIFIED,
     }
 }
 
@@ -237,6 +255,10 @@ pub(super) struct BackwardLaunches {
     pub chunks: Vec<Chunk>,
     /// Those of the gradient by slopes, behind them.
     pub slopes: Option<SlopeLaunches>,
+    /// Of kernels with modifiers, what the tiles and blocks of each look like.
+    pub modified: Option<[Option<StatesLaunch>; 2]>,
+    /// The launch of the gradient by sinks, without addresses.
+    pub sinks: Option<SinkGradientParams>,
     pub layout: WorkspaceLayout,
     pub workspace_bytes: usize,
 }
@@ -248,7 +270,19 @@ impl BackwardLaunches {
         let attention = backward_attention(problem);
         let o = problem.o().shape;
         let terms = RowTerms::zeroed();
-        let layout = WorkspaceLayout::new(problem, kernels);
+        let modified = (!problem.modifiers().is_none()).then(|| {
+            let Instance {
+                block_m: keys,
+                block_n: queries,
+                ..
+            } = *kernels.keys;
+            let Instance {
+                block_m, block_n, ..
+            } = *kernels.queries;
+            [[queries, keys], [block_m, block_n]]
+                .map(|tile| StatesLaunch::new(problem, &attention, tile))
+        });
+        let layout = WorkspaceLayout::new(problem, kernels, modified.as_ref());
         let delta = DeltaParams {
             o: tensor_arg(problem.o()),
             d_o: tensor_arg(&specs.d_o),
@@ -278,6 +312,10 @@ impl BackwardLaunches {
             slopes: kernels
                 .slopes
                 .map(|kernel| SlopeLaunches::new(problem, kernel, &attention)),
+            modified,
+            sinks: problem
+                .d_sinks()
+                .map(|_| sink_gradient_params(&attention, o.seq)),
             workspace_bytes: layout.bytes(),
             layout,
         }
@@ -297,6 +335,7 @@ fn rows(problem: &Problem) -> usize {
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row; the last also of every chunk of rows
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ..   a sum of each tile for the gradient by slopes
+/// ..   states of the blocks of the kernel of dk and dv, and of that of dq
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
@@ -312,10 +351,12 @@ pub(crate) struct WorkspaceLayout {
     ds_sums_bytes: u64,
     /// 0 where no gradient by slopes is asked for.
     slope_sums_bytes: u64,
+    /// States of the tiles and blocks of kernels with modifiers.
+    states_bytes: [u64; 2],
 }
 
 /// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
-const RESERVED_BYTES: u64 = 32;
+pub(super) const RESERVED_BYTES: u64 = 32;
 const _: () = {
     let semaphore = TileListWorkspace::TILE_COUNT_SEMAPHORE;
     assert!(semaphore + TileListWorkspace::TILE_COUNT_SEMAPHORE_BYTES <= RESERVED_BYTES);
@@ -323,7 +364,11 @@ const _: () = {
 };
 
 impl WorkspaceLayout {
-    fn new(problem: &Problem, kernels: &BackwardKernels) -> Self {
+    fn new(
+        problem: &Problem,
+        kernels: &BackwardKernels,
+        modified: Option<&[Option<StatesLaunch>; 2]>,
+    ) -> Self {
         let bytes = rows(problem) as u64 * size_of::<f32>() as u64;
         let (ds_bytes, ds_sums_bytes) = kernels.ds.map_or((0, 0), |ds| ds.bytes());
         Self {
@@ -342,6 +387,11 @@ impl WorkspaceLayout {
                 let tiles = slopes::tiles(kernel, &backward_attention(problem));
                 tiles.count * size_of::<f32>() as u64
             }),
+            states_bytes: modified.map_or([0; 2], |states| {
+                let bytes =
+                    |states: &Option<StatesLaunch>| states.as_ref().map_or(0, |at| at.bytes);
+                [bytes(&states[0]), bytes(&states[1])]
+            }),
         }
     }
 
@@ -355,7 +405,14 @@ impl WorkspaceLayout {
     }
 
     fn bytes(&self) -> usize {
-        (self.slope_sums(0) + self.slope_sums_bytes) as usize
+        let [_, queries] = self.states();
+        (queries + self.states_bytes[1]) as usize
+    }
+
+    /// Where the states of the blocks of both kernels are, from the workspace's beginning.
+    pub(super) fn states(&self) -> [u64; 2] {
+        let keys = self.slope_sums(0) + self.slope_sums_bytes;
+        [keys, keys + self.states_bytes[0]]
     }
 
     /// The arrays of a workspace at `address`.
@@ -418,6 +475,24 @@ pub(crate) fn bind_delta(
 }
 
 /// `params` with addresses.
+pub(crate) fn bind_sink_gradient(
+    params: &SinkGradientParams,
+    layout: &WorkspaceLayout,
+    operands: &Operands,
+    arrays: &Arrays,
+    workspace: u64,
+) -> SinkGradientParams {
+    let terms = layout.terms(workspace);
+    SinkGradientParams {
+        lse_log2: terms.lse_log2,
+        delta: terms.delta,
+        sinks: arrays.modifiers.sinks.unwrap_or_default(),
+        d_sinks: gradients(operands).d_sinks.unwrap_or_default(),
+        ..*params
+    }
+}
+
+/// `params` with addresses.
 pub(crate) fn bind_backward(
     params: &BackwardParams,
     layout: &WorkspaceLayout,
@@ -432,6 +507,7 @@ pub(crate) fn bind_backward(
         dk,
         dv,
         d_alibi_slopes: _,
+        d_sinks: _,
     } = gradients(operands);
     let mut params = *params;
     bind_attention(&mut params.attention, operands, arrays);

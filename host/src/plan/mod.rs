@@ -10,6 +10,7 @@
 //! | `slopes` | those of the gradient by ALiBi's slopes |
 //! | `ds_chunks` | a backward pass in parts, where dS lies in the workspace |
 //! | `hopper` | launch data of Hopper's kernels: packed GQA, tensor maps, the order of tiles |
+//! | `modifiers` | masks, biases, sinks and dropout: their parameters, and what tiles and blocks look like |
 //! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
 //! | `operands` | the addresses, and checks of them |
 //! | `capabilities` | the properties of a backend from which kernels are chosen |
@@ -18,24 +19,33 @@ pub(crate) mod backward;
 mod capabilities;
 mod ds_chunks;
 mod hopper;
+pub(crate) mod modifiers;
 mod operands;
 pub(crate) mod params;
 mod select;
 pub(crate) mod slopes;
 
-use kernels_gpu::abi::{BackwardParams, DeltaParams, ForwardParams, SlopeSumsParams};
-use kernels_gpu::instances::{Family, Instance, SLOPE_SUMS, TILE_LIST};
+use kernels_gpu::abi::{
+    BackwardParams, BlockStatesParams, DeltaParams, ForwardParams, ModifierParams,
+    SinkGradientParams, SlopeSumsParams,
+};
+use kernels_gpu::config::warp_per_row;
+use kernels_gpu::instances::{
+    BLOCK_STATES, Family, Instance, SINK_GRADIENT, SLOPE_SUMS, TILE_LIST,
+};
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 pub use capabilities::{Capabilities, GpuCapabilities};
 pub(crate) use hopper::HopperForward;
+pub use modifiers::ModifierOperands;
 pub use operands::{GradientOperands, Operands, WORKSPACE_ALIGN_BYTES, Workspace};
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
 use crate::{Error, Problem, Variant};
 use backward::{BackwardKernels, BackwardLaunches, WorkspaceLayout};
+use modifiers::{StatesLaunch, modifier_params};
 use select::{How, Kernel, Question, choose};
 
 /// How one problem is run on one kind of device: the kernels, in order, with everything but addresses.
@@ -69,6 +79,9 @@ pub struct Plan {
     workspace_bytes: usize,
 }
 
+/// Where the states of a forward kernel's blocks are in the workspace: behind what other launches find as they left it.
+const STATES_OFFSET: u64 = backward::RESERVED_BYTES;
+
 /// One launch of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
@@ -95,6 +108,19 @@ pub(crate) enum StepParams {
     Slopes(BackwardParams, WorkspaceLayout),
     /// The parameters of the kernel that adds them up.
     SlopeSums(SlopeSumsParams, WorkspaceLayout),
+    /// The parameters of a forward kernel with modifiers, and where the states of its blocks are in the workspace.
+    ModifiedForward(ForwardParams, Box<ModifierParams>, Option<u64>),
+    /// The same of a backward kernel.
+    ModifiedBackward(
+        BackwardParams,
+        Box<ModifierParams>,
+        WorkspaceLayout,
+        Option<u64>,
+    ),
+    /// The parameters of the kernel that finds states, and where it leaves them in the workspace.
+    BlockStates(Box<BlockStatesParams>, u64),
+    /// The parameters of the kernel that computes the gradient by sinks.
+    SinkGradient(SinkGradientParams, WorkspaceLayout),
     /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
 }
@@ -144,6 +170,7 @@ impl Plan {
         match how {
             How::NotAtAll => {}
             How::Backward(kernels) => self.add_backward(&kernels),
+            How::Modified => self.add_modified(instance, params),
             How::Plain => {
                 let attention = &params.attention;
                 let (batch, heads) = (attention.batch, attention.heads_q);
@@ -165,6 +192,34 @@ impl Plan {
         }
     }
 
+    /// Adds the launches of a forward kernel with modifiers.
+    fn add_modified(&mut self, instance: &'static Instance, params: &ForwardParams) {
+        let attention = &params.attention;
+        let tile = [instance.block_m, instance.block_n];
+        let states = StatesLaunch::new(&self.problem, attention, tile);
+        let (modifiers, place) = self.add_states(states.as_ref(), STATES_OFFSET);
+        let end = states.map_or(0, |states| STATES_OFFSET + states.bytes);
+        self.workspace_bytes = self.workspace_bytes.max(end as usize);
+        let (batch, heads) = (attention.batch, attention.heads_q);
+        let tiles = TileGrid::new(batch, heads, attention.seq_q, instance.block_m);
+        let params = StepParams::ModifiedForward(*params, Box::new(modifiers), place);
+        self.add(instance, tiles.grid(), params);
+    }
+
+    /// Adds the launch that finds states, at `offset` of the workspace; returns what the kernel is given that reads them.
+    fn add_states(
+        &mut self,
+        states: Option<&StatesLaunch>,
+        offset: u64,
+    ) -> (ModifierParams, Option<u64>) {
+        let Some(states) = states else {
+            return (modifier_params(&self.problem), None);
+        };
+        let params = StepParams::BlockStates(Box::new(states.params), offset);
+        self.add(&BLOCK_STATES, states.grid, params);
+        (states.params.modifiers, Some(offset))
+    }
+
     /// Adds the launches of a backward pass, except those without rows, whose grids are empty.
     fn add_backward(&mut self, kernels: &BackwardKernels) {
         let launches = BackwardLaunches::new(&self.problem, kernels);
@@ -172,6 +227,10 @@ impl Plan {
         let layout = launches.layout;
         let delta = StepParams::Delta(launches.delta, layout);
         self.add_unless_empty(kernels.delta, launches.delta_grid, delta);
+        if let Some(states) = &launches.modified {
+            self.add_modified_backward(kernels, &launches, states);
+            return;
+        }
         for chunk in &launches.chunks {
             let mut params = launches.params;
             params.ds = chunk.ds;
@@ -193,6 +252,41 @@ impl Plan {
             self.add_unless_empty(slopes.kernel, slopes.grid, params);
             let sums = StepParams::SlopeSums(slopes.sums, layout);
             self.add_unless_empty(&SLOPE_SUMS, slopes.sums_grid, sums);
+        }
+    }
+
+    /// Adds the launches of backward kernels with modifiers.
+    fn add_modified_backward(
+        &mut self,
+        kernels: &BackwardKernels,
+        launches: &BackwardLaunches,
+        states: &[Option<StatesLaunch>; 2],
+    ) {
+        let layout = launches.layout;
+        let chunk = &launches.chunks[0];
+        let offsets = layout.states();
+        for (index, (kernel, grid)) in [
+            (kernels.keys, chunk.keys_grid),
+            (kernels.queries, chunk.queries_grid),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if grid == 0 {
+                continue;
+            }
+            let (modifiers, place) = self.add_states(states[index].as_ref(), offsets[index]);
+            let modifiers = Box::new(modifiers);
+            let params = StepParams::ModifiedBackward(launches.params, modifiers, layout, place);
+            self.add(kernel, grid, params);
+        }
+        if let Some(sinks) = launches.sinks {
+            let grid = warp_per_row::grid(sinks.heads.into());
+            self.add(
+                &SINK_GRADIENT,
+                grid,
+                StepParams::SinkGradient(sinks, layout),
+            );
         }
     }
 
@@ -238,6 +332,11 @@ impl Plan {
                 format!("fa_{pass}_cpu_{dtype}_{}", self.variant)
             }
         }
+    }
+
+    /// Names of all kernels that it launches, in order; none on the CPU.
+    pub fn kernel_names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.steps.iter().map(|step| step.kernel.name)
     }
 
     /// Query heads of a group whose rows share a tile of that kernel (packed GQA), as the next power of two; 1 if each

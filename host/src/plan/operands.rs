@@ -1,6 +1,6 @@
 //! Addresses of a problem's operands, and checks of them.
 
-use super::Plan;
+use super::{ModifierOperands, Plan};
 use crate::{Error, Lengths, Problem};
 
 /// Addresses of a problem's operands, in the memory of the backend that runs it.
@@ -40,6 +40,8 @@ pub struct Operands {
     pub workspace: Option<Workspace>,
     /// Addresses of a backward pass, which reads o and lse.
     pub gradients: Option<GradientOperands>,
+    /// Addresses of the arrays of the problem's [`Modifiers`](crate::Modifiers).
+    pub modifiers: ModifierOperands,
 }
 
 /// Addresses that a backward pass has in addition to those of [`Operands`].
@@ -93,6 +95,9 @@ pub struct GradientOperands {
     /// The gradient by ALiBi's slopes, laid out as [`Problem::d_alibi_slopes`] says; written. Needed where it is asked for
     /// ([`BackwardOptions::alibi_gradient`](crate::BackwardOptions::alibi_gradient)), and ignored otherwise.
     pub d_alibi_slopes: Option<u64>,
+    /// The gradient by sinks, f32 `[heads_q]`; written. Needed where it is asked for
+    /// ([`BackwardOptions::sink_gradient`](crate::BackwardOptions::sink_gradient)), and ignored otherwise.
+    pub d_sinks: Option<u64>,
 }
 
 impl GradientOperands {
@@ -105,6 +110,7 @@ impl GradientOperands {
             dk,
             dv,
             d_alibi_slopes: None,
+            d_sinks: None,
         }
     }
 
@@ -117,6 +123,12 @@ impl GradientOperands {
     /// Sets [`d_alibi_slopes`](Self::d_alibi_slopes).
     pub fn d_alibi_slopes(mut self, address: impl Into<Option<u64>>) -> Self {
         self.d_alibi_slopes = address.into();
+        self
+    }
+
+    /// Sets [`d_sinks`](Self::d_sinks).
+    pub fn d_sinks(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.d_sinks = address.into();
         self
     }
 }
@@ -176,6 +188,7 @@ impl Operands {
             seqused_kv: None,
             workspace: None,
             gradients: None,
+            modifiers: ModifierOperands::NONE,
         }
     }
 
@@ -215,6 +228,12 @@ impl Operands {
         self
     }
 
+    /// Sets [`modifiers`](Self::modifiers).
+    pub fn modifiers(mut self, modifiers: ModifierOperands) -> Self {
+        self.modifiers = modifiers;
+        self
+    }
+
     /// The first operand whose address TMA cannot take, if there is one.
     pub(crate) fn misaligned_for_tma(&self) -> Option<Misaligned> {
         let GradientOperands {
@@ -247,6 +266,7 @@ impl Operands {
         }
         self.check_gradients(problem)?;
         self.check_workspace(plan.workspace_bytes())?;
+        self.modifiers.check(problem.modifiers(), check_address)?;
         self.check_arrays(problem)
     }
 
@@ -281,7 +301,7 @@ impl Operands {
                 check_address(name, address, spec.dtype.bytes() as u64)?;
             }
         }
-        check_slopes(problem, gradients)?;
+        check_parameters(problem, gradients)?;
         match gradients.d_lse {
             Some(address) if !problem.o().is_empty() => check_address("d_lse", address, WORD_BYTES),
             _ => Ok(()),
@@ -348,18 +368,27 @@ impl Operands {
     }
 }
 
-/// Returns an error if the address of the gradient by slopes is missing or impossible, where it is asked for.
-fn check_slopes(problem: &Problem, gradients: &GradientOperands) -> Result<(), Error> {
-    let wanted = problem.d_alibi_slopes().filter(|spec| !spec.is_empty());
-    match (wanted, gradients.d_alibi_slopes) {
-        (None, _) => Ok(()),
-        (Some(_), Some(address)) => check_address("d_alibi_slopes", address, WORD_BYTES),
-        (Some(_), None) => {
-            let wrong = "no address is given, and the problem asks for it (alibi_gradient)";
-            let allowed = "its address among those of the gradients";
-            Err(Error::argument("d_alibi_slopes", wrong, allowed))
+/// Returns an error if the address of the gradient by slopes or sinks is missing or impossible, where it is asked for.
+fn check_parameters(problem: &Problem, gradients: &GradientOperands) -> Result<(), Error> {
+    for (name, spec, address) in [
+        (
+            "d_alibi_slopes",
+            problem.d_alibi_slopes(),
+            gradients.d_alibi_slopes,
+        ),
+        ("d_sinks", problem.d_sinks(), gradients.d_sinks),
+    ] {
+        match (spec.filter(|spec| !spec.is_empty()), address) {
+            (None, _) => {}
+            (Some(_), Some(address)) => check_address(name, address, WORD_BYTES)?,
+            (Some(_), None) => {
+                let wrong = "no address is given, and the problem asks for it";
+                let allowed = "its address among those of the gradients";
+                return Err(Error::argument(name, wrong, allowed));
+            }
         }
     }
+    Ok(())
 }
 
 fn check_address(argument: &'static str, address: u64, align: u64) -> Result<(), Error> {

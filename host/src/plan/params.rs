@@ -2,12 +2,14 @@
 
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
-    AttentionParams, DeviceAddress, ForwardParams, LengthsParams, Positive, ScoreParams, TensorArg,
+    AttentionParams, BlockStatesParams, DeviceAddress, ForwardParams, LengthsParams, Positive,
+    ScoreParams, TensorArg,
 };
 
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 
-use super::Operands;
+use super::modifiers::bind_modifiers;
+use super::{ModifierOperands, Operands};
 use crate::problem::Score;
 use crate::spec::TensorSpec;
 use crate::{AlibiSlopes, Lengths, Problem};
@@ -99,6 +101,8 @@ pub(crate) struct Arrays {
     pub cu_seqlens: Option<[u64; 2]>,
     pub seqused_kv: Option<u64>,
     pub alibi_slopes: Option<u64>,
+    /// Of the problem's modifiers, all that it has.
+    pub modifiers: ModifierOperands,
 }
 
 impl Arrays {
@@ -108,6 +112,7 @@ impl Arrays {
             cu_seqlens: operands.cu_seqlens.filter(|_| problem.is_packed()),
             seqused_kv: operands.seqused_kv.filter(|_| problem.has_seqused_kv()),
             alibi_slopes: operands.alibi_slopes.filter(|_| problem.alibi().is_some()),
+            modifiers: ModifierOperands::default(),
         }
     }
 
@@ -160,6 +165,18 @@ pub(crate) fn bind_tile_list(
     params
 }
 
+/// `params` with the addresses of the arrays it reads and of the states it writes: the kernel reads no operands.
+pub(crate) fn bind_block_states(
+    params: &BlockStatesParams,
+    arrays: &Arrays,
+    states: Option<u64>,
+) -> BlockStatesParams {
+    let mut params = *params;
+    arrays.bind_lengths(&mut params.attention.lengths);
+    params.modifiers = bind_modifiers(&params.modifiers, &arrays.modifiers, states);
+    params
+}
+
 fn address(of: Option<u64>) -> Option<DeviceAddress> {
     of.and_then(DeviceAddress::new)
 }
@@ -182,6 +199,7 @@ mod tests {
         seqused_kv: None,
         workspace: None,
         gradients: None,
+        modifiers: ModifierOperands::NONE,
     };
 
     fn bound(problem: &Problem, arrays: &Arrays) -> ForwardParams {
@@ -281,6 +299,7 @@ mod tests {
                 alibi_slopes: Some(6),
                 cu_seqlens: Some([7, 8]),
                 seqused_kv: Some(9),
+                ..Arrays::default()
             };
             let AttentionParams {
                 batch,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaConfig;
-use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, Operation};
+use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, MODIFIED, Operation};
 
 use super::backward::BackwardKernels;
 use super::hopper::{HopperForward, pack_gqa};
@@ -106,6 +106,8 @@ pub(super) enum How {
     Plain,
     /// With those and the launch data of a Hopper kernel.
     Hopper(Box<HopperForward>),
+    /// With those and the parameters of modifiers.
+    Modified,
     /// A backward pass, with several kernels.
     Backward(Box<BackwardKernels>),
     /// There is nothing to compute.
@@ -127,13 +129,17 @@ fn find_kernel(
     // Kernels that take tensor maps are compiled either for equal lengths or for varlen; the others take both.
     let may_differ = !matches!(problem.lengths(), Lengths::Dense);
     let takes_lengths = |config: &WgmmaConfig| config.varlen == may_differ;
-    let of_dtype = INSTANCES
+    let of_dtype = table(problem)
         .iter()
         .filter(|instance| instance.operation == Operation::Forward)
         .filter(|instance| instance.family == family && instance.dtype == dtype)
         .filter(|instance| instance.wgmma().is_none_or(takes_lengths));
     if of_dtype.clone().next().is_none() {
-        return Err(format!("it has no {} kernel", dtype.name()));
+        return Err(format!(
+            "it has no {} kernel{}",
+            dtype.name(),
+            with_modifiers(problem)
+        ));
     }
     let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
     let mut candidates: Vec<_> = wide_enough
@@ -151,6 +157,22 @@ fn find_kernel(
         }
     }
     Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
+}
+
+/// The kernels that may run a forward pass of `problem`.
+fn table(problem: &Problem) -> &'static [Instance] {
+    match problem.modifiers().is_none() {
+        true => INSTANCES,
+        false => MODIFIED,
+    }
+}
+
+/// What a refusal adds where `problem` has modifiers.
+pub(super) fn with_modifiers(problem: &Problem) -> &'static str {
+    match problem.modifiers().is_none() {
+        true => "",
+        false => " with modifiers (masks, biases, sinks, dropout)",
+    }
 }
 
 /// The kernels of `family` for a backward pass.
@@ -179,7 +201,10 @@ fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
         return Ok(How::NotAtAll);
     }
     let Some(config) = instance.wgmma() else {
-        return Ok(How::Plain);
+        return Ok(match asked.problem.modifiers().is_none() {
+            true => How::Plain,
+            false => How::Modified,
+        });
     };
     asked.check_aligned()?;
     let hopper = HopperForward::new(asked.problem, &asked.params, config)?;

@@ -22,6 +22,9 @@ pub(super) fn find(
     if problem.d_alibi_slopes().is_none() {
         return Ok(None);
     }
+    if !problem.modifiers().is_none() {
+        return Err("it computes no gradient by ALiBi's slopes beside modifiers".to_owned());
+    }
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
     let fits =
         |row: &&Instance| row.dtype == problem.q().dtype && row.head_dim as usize >= head_dim;

@@ -33,6 +33,9 @@ pub struct BackwardOptions {
     /// over the visible pairs of a head, and over batch entries where these share slopes. Two runs give the same bits. It costs
     /// two more matrix products beside the five of the other gradients.
     pub alibi_gradient: bool,
+    /// Whether the gradient by sinks is computed too, in f32 `[heads_q]`: `−Σ exp(sink − lse) · delta` over the rows of a head.
+    /// Two runs give the same bits.
+    pub sink_gradient: bool,
 }
 
 impl Default for BackwardOptions {
@@ -42,6 +45,7 @@ impl Default for BackwardOptions {
             deterministic: false,
             workspace_limit_bytes: DEFAULT_WORKSPACE_LIMIT_BYTES,
             alibi_gradient: false,
+            sink_gradient: false,
         }
     }
 }
@@ -70,6 +74,12 @@ impl BackwardOptions {
     /// Sets [`alibi_gradient`](Self::alibi_gradient).
     pub fn alibi_gradient(mut self, is_wanted: bool) -> Self {
         self.alibi_gradient = is_wanted;
+        self
+    }
+
+    /// Sets [`sink_gradient`](Self::sink_gradient).
+    pub fn sink_gradient(mut self, is_wanted: bool) -> Self {
+        self.sink_gradient = is_wanted;
         self
     }
 }
@@ -102,6 +112,7 @@ pub(crate) struct Backward {
     pub deterministic: bool,
     pub workspace_limit_bytes: usize,
     pub d_alibi_slopes: Option<TensorSpec>,
+    pub d_sinks: Option<TensorSpec>,
 }
 
 impl Problem {
@@ -122,11 +133,16 @@ impl Problem {
             true => Some(problem.d_slopes_spec()?),
             false => None,
         };
+        let d_sinks = match options.sink_gradient {
+            true => Some(problem.d_sinks_spec()?),
+            false => None,
+        };
         problem.operation = Operation::Backward(Box::new(Backward {
             specs,
             deterministic: options.deterministic,
             workspace_limit_bytes: options.workspace_limit_bytes,
             d_alibi_slopes,
+            d_sinks,
         }));
         Ok(problem)
     }
@@ -168,7 +184,31 @@ impl Problem {
         self.as_backward()?.d_alibi_slopes.as_ref()
     }
 
+    /// The gradient by sinks, if it is asked for: f32 `[1, heads_q, 1, 1]`, contiguous.
+    pub fn d_sinks(&self) -> Option<&TensorSpec> {
+        self.as_backward()?.d_sinks.as_ref()
+    }
+
     /// That gradient's spec.
+    fn d_sinks_spec(&self) -> Result<TensorSpec, Error> {
+        if self.modifiers().sinks.is_none() {
+            let allowed = "sinks in the options of the forward pass, or no gradient by them";
+            return Err(Error::argument(
+                "sink_gradient",
+                "there are no sinks",
+                allowed,
+            ));
+        }
+        let shape = Shape {
+            batch: 1,
+            heads: self.q().shape.heads,
+            seq: 1,
+            dim: 1,
+        };
+        TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
+    }
+
+    /// The spec of the gradient by slopes.
     fn d_slopes_spec(&self) -> Result<TensorSpec, Error> {
         let Some(slopes) = self.alibi() else {
             let allowed = "slopes in the options of the forward pass, or no gradient by them";

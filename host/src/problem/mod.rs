@@ -8,6 +8,7 @@ mod check;
 mod cu_seqlens;
 mod lengths;
 mod mask;
+mod modifiers;
 mod options;
 mod score;
 mod sequence;
@@ -19,6 +20,10 @@ pub use backward::{BackwardOptions, DEFAULT_WORKSPACE_LIMIT_BYTES, GradientSpecs
 pub use cu_seqlens::CuSeqlens;
 pub use lengths::{DeviceLengths, KnownArrays, Lengths};
 pub use mask::Mask;
+pub(crate) use modifiers::{Array, PairArray};
+pub use modifiers::{
+    BiasTensor, BlockMask, Documents, Dropout, MaskTensor, Modifiers, PrefixLengths, Sinks,
+};
 pub use options::ForwardOptions;
 pub use score::Score;
 pub use sequence::Sequence;
@@ -58,6 +63,7 @@ struct Attention {
     v: TensorSpec,
     score: Score,
     mask: Mask,
+    modifiers: Modifiers,
     lengths: Lengths,
 }
 
@@ -116,6 +122,7 @@ impl Problem {
                     alibi: options.alibi.clone(),
                 },
                 mask: options.mask,
+                modifiers: options.modifiers.clone(),
                 lengths: options.lengths.clone(),
             },
             operation: Operation::Forward {
@@ -127,6 +134,7 @@ impl Problem {
         if let Some(slopes) = problem.alibi() {
             slopes.check_shape(q.shape.heads, problem.batch())?;
         }
+        problem.modifiers().check(&problem)?;
         Ok(problem)
     }
 
@@ -182,6 +190,11 @@ impl Problem {
     /// Which keys each query sees.
     pub fn mask(&self) -> Mask {
         self.attention.mask
+    }
+
+    /// Options that concern single pairs of a query and a key.
+    pub fn modifiers(&self) -> &Modifiers {
+        &self.attention.modifiers
     }
 
     /// How `q · k` becomes a score.

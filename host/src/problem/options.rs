@@ -1,4 +1,7 @@
-use super::{AlibiSlopes, CuSeqlens, Lengths, Mask, Variant};
+use super::{
+    AlibiSlopes, BiasTensor, BlockMask, CuSeqlens, Documents, Dropout, Lengths, Mask, MaskTensor,
+    Modifiers, PrefixLengths, Sinks, Variant,
+};
 use crate::Layout;
 
 /// Options of attention: everything but the tensors.
@@ -26,6 +29,8 @@ pub struct ForwardOptions {
     pub softcap: Option<f32>,
     /// Biases that grow with distance, added to scores after softmax_scale and softcap.
     pub alibi: Option<AlibiSlopes>,
+    /// What changes, hides or drops single pairs of a query and a key: masks, a bias, sinks, dropout.
+    pub modifiers: Modifiers,
     /// Lengths of the sequences, and whether they are packed.
     pub lengths: Lengths,
     /// Axis order of the output tensor in memory.
@@ -43,6 +48,7 @@ impl Default for ForwardOptions {
             mask: Mask::None,
             softcap: None,
             alibi: None,
+            modifiers: Modifiers::default(),
             lengths: Lengths::Dense,
             o_layout: Layout::default(),
             lse: true,
@@ -78,6 +84,60 @@ impl ForwardOptions {
     /// Sets [`alibi`](Self::alibi).
     pub fn alibi(mut self, slopes: impl Into<Option<AlibiSlopes>>) -> Self {
         self.alibi = slopes.into();
+        self
+    }
+
+    /// Sets [`Modifiers::mask`].
+    pub fn mask_tensor(mut self, mask: impl Into<Option<MaskTensor>>) -> Self {
+        self.modifiers.mask = mask.into();
+        self
+    }
+
+    /// Sets [`Modifiers::blocks`].
+    pub fn block_mask(mut self, blocks: impl Into<Option<BlockMask>>) -> Self {
+        self.modifiers.blocks = blocks.into();
+        self
+    }
+
+    /// Sets [`Modifiers::documents`].
+    pub fn documents(mut self, documents: impl Into<Option<Documents>>) -> Self {
+        self.modifiers.documents = documents.into();
+        self
+    }
+
+    /// Sets [`Modifiers::prefix`].
+    pub fn prefix(mut self, prefix: impl Into<Option<PrefixLengths>>) -> Self {
+        self.modifiers.prefix = prefix.into();
+        self
+    }
+
+    /// Sets [`Modifiers::chunk`].
+    pub fn chunk(mut self, positions: impl Into<Option<u32>>) -> Self {
+        self.modifiers.chunk = positions.into();
+        self
+    }
+
+    /// Sets [`Modifiers::dilation`].
+    pub fn dilation(mut self, step: impl Into<Option<u32>>) -> Self {
+        self.modifiers.dilation = step.into();
+        self
+    }
+
+    /// Sets [`Modifiers::bias`].
+    pub fn bias(mut self, bias: impl Into<Option<BiasTensor>>) -> Self {
+        self.modifiers.bias = bias.into();
+        self
+    }
+
+    /// Sets [`Modifiers::sinks`].
+    pub fn sinks(mut self, sinks: impl Into<Option<Sinks>>) -> Self {
+        self.modifiers.sinks = sinks.into();
+        self
+    }
+
+    /// Sets [`Modifiers::dropout`].
+    pub fn dropout(mut self, dropout: impl Into<Option<Dropout>>) -> Self {
+        self.modifiers.dropout = dropout.into();
         self
     }
 

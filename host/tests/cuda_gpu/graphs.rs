@@ -8,7 +8,9 @@ use ferroflash::{
     Backend, DType, DeviceLengths, HostTensor, Layout, Mask, Memory, Operands, Plan, Problem,
     Tensor, TensorSpec, Variant, Workspace,
 };
-use ferroflash_testing::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths as CaseLengths};
+use ferroflash_testing::cases::{
+    Arrangement, Case, CaseSpec, InputKind, Lengths as CaseLengths, ModifierSpec,
+};
 use ferroflash_testing::oracle::Rows;
 
 use crate::device;
@@ -97,6 +99,7 @@ fn case(dtype: DType, number: usize) -> Case {
         scale_factor: None,
         softcap: None,
         alibi: None,
+        modifiers: ModifierSpec::default(),
         kind: InputKind::Planted,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,

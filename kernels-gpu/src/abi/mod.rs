@@ -10,6 +10,7 @@ mod forward;
 mod lengths;
 mod mask;
 mod merge;
+mod modifiers;
 mod score;
 mod tensor;
 
@@ -19,6 +20,10 @@ pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
 pub use merge::{MergeParams, MergePart};
+pub use modifiers::{
+    BiasType, BlockState, BlockStatesArg, BlockStatesParams, Divisor, DocumentsArg, DropoutParams,
+    ModifierParams, PairsArg, SinkGradientParams,
+};
 pub use score::{Positive, ScoreParams};
 pub use tensor::{DeviceAddress, TensorArg};
 
@@ -58,6 +63,19 @@ mod tests {
         assert_eq!(offset_of!(SlopeSumsParams, batch), 16);
         assert_eq!(offset_of!(SlopeSumsParams, is_batched), 28);
         assert_eq!(size_of::<SlopeSumsParams>(), 32);
+        assert_eq!(size_of::<PairsArg>(), 40);
+        assert_eq!(offset_of!(ModifierParams, documents), 120);
+        assert_eq!(offset_of!(ModifierParams, prefix), 152);
+        assert_eq!(offset_of!(ModifierParams, states), 168);
+        assert_eq!(offset_of!(ModifierParams, dropout), 200);
+        assert_eq!(offset_of!(DropoutParams, threshold), 24);
+        assert_eq!(offset_of!(ModifierParams, bias_type), 232);
+        assert_eq!(offset_of!(ModifierParams, block_kv), 272);
+        assert_eq!(size_of::<ModifierParams>(), 288);
+        assert_eq!(offset_of!(BlockStatesParams, modifiers), 216);
+        assert_eq!(offset_of!(BlockStatesParams, batch), 504);
+        assert_eq!(size_of::<BlockStatesParams>(), 528);
+        assert_eq!(size_of::<SinkGradientParams>(), 48);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

@@ -5,4 +5,5 @@ pub mod delta;
 pub mod exponent;
 pub mod round;
 pub mod side;
+pub mod sinks;
 pub mod slope_sums;

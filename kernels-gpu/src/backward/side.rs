@@ -35,6 +35,9 @@ pub trait Side {
     fn first_passing(params: &BackwardParams) -> &TensorArg;
     fn second_passing(params: &BackwardParams) -> &TensorArg;
 
+    /// The query and the key, of a kept row and a passing one; of their numbers or those of their blocks.
+    fn query_and_key(kept: u32, passing: u32) -> (u32, u32);
+
     /// The heads that pass while `head` is kept.
     fn passing_heads(params: &AttentionParams, head: u32) -> (u32, u32);
 
@@ -122,6 +125,11 @@ impl Side for KeepKeys {
     }
 
     #[inline(always)]
+    fn query_and_key(kept: u32, passing: u32) -> (u32, u32) {
+        (passing, kept)
+    }
+
+    #[inline(always)]
     fn passing_heads(params: &AttentionParams, head: u32) -> (u32, u32) {
         // SAFETY: heads_kv divides heads_q, so it is not zero where there is a tile.
         unsafe { core::hint::assert_unchecked(params.heads_kv != 0) };
@@ -198,6 +206,11 @@ impl Side for KeepQueries {
     #[inline(always)]
     fn second_passing(params: &BackwardParams) -> &TensorArg {
         &params.attention.v
+    }
+
+    #[inline(always)]
+    fn query_and_key(kept: u32, passing: u32) -> (u32, u32) {
+        (kept, passing)
     }
 
     #[inline(always)]

@@ -168,6 +168,22 @@ pub const HD256: MmaConfig = MmaConfig {
     min_blocks: 2,
 };
 
+/// With modifiers, which take registers: half the keys of [`HD64`].
+pub const MODIFIED_HD64: MmaConfig = MmaConfig {
+    block_n: 32,
+    ..HD64
+};
+/// As [`MODIFIED_HD64`].
+pub const MODIFIED_HD128: MmaConfig = MmaConfig {
+    block_n: 32,
+    ..HD128
+};
+/// With modifiers: Q stays in shared memory.
+pub const MODIFIED_HD256: MmaConfig = MmaConfig {
+    q_in_registers: false,
+    ..HD256
+};
+
 /// Every tile shape.
 pub const CONFIGS: [MmaConfig; 6] = [HD32, HD64, HD96, HD128, HD192, HD256];
 

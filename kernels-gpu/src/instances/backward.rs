@@ -77,7 +77,7 @@ macro_rules! simt_instances {
 }
 
 macro_rules! simt_kernel {
-    ($name:ident, $side:ident, $config:path, $doc:literal) => {
+    ($name:ident, $side:ident, $config:expr, $doc:literal $(, $modifiers:ident)?) => {
         #[doc = $doc]
         ///
         /// # Safety
@@ -85,10 +85,14 @@ macro_rules! simt_kernel {
         #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
         #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
         #[cuda_std::kernel]
-        pub unsafe fn $name(params: crate::abi::BackwardParams) {
+        pub unsafe fn $name(
+            params: crate::abi::BackwardParams,
+            $($modifiers: crate::abi::ModifierParams,)?
+        ) {
             struct Kernel;
             impl crate::simt::SimtKernel for Kernel {
-                const CONFIG: SimtConfig = $config;
+                const CONFIG: crate::config::simt::SimtConfig = $config;
+                type Modifiers = modifiers!(type $($modifiers)?);
             }
             // SAFETY: forwarded to the launch.
             unsafe {
@@ -97,11 +101,12 @@ macro_rules! simt_kernel {
                     crate::backward::side::$side,
                     { $config.thread_rows },
                     { $config.output_cols() },
-                >(&params)
+                >(&params, &modifiers!(value $($modifiers)?))
             }
         }
     };
 }
+pub(super) use simt_kernel;
 
 simt_instances! {
     fa_bwd_dkdv_simt_sm80_f32_hd64, fa_bwd_dq_simt_sm80_f32_hd64 = simt::BACKWARD_HD64;
@@ -190,7 +195,7 @@ macro_rules! mma_instances {
 }
 
 macro_rules! mma_kernel {
-    ($name:ident, $dtype:ident, $side:ident, $adds_dq:literal, $config:path, $doc:literal) => {
+    ($name:ident, $dtype:ident, $side:ident, $adds_dq:literal, $config:expr, $doc:literal $(, $modifiers:ident)?) => {
         #[doc = $doc]
         ///
         /// # Safety
@@ -198,14 +203,18 @@ macro_rules! mma_kernel {
         #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
         #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
         #[cuda_std::kernel]
-        pub unsafe fn $name(params: crate::abi::BackwardParams) {
-            const CONFIG: MmaBackwardConfig = $config;
+        pub unsafe fn $name(
+            params: crate::abi::BackwardParams,
+            $($modifiers: crate::abi::ModifierParams,)?
+        ) {
+            const CONFIG: crate::config::mma_backward::MmaBackwardConfig = $config;
             struct Kernel;
             impl crate::mma::MmaBackwardKernel for Kernel {
-                const CONFIG: MmaBackwardConfig = CONFIG;
+                const CONFIG: crate::config::mma_backward::MmaBackwardConfig = CONFIG;
                 const ADDS_DQ: bool = $adds_dq;
                 type Element = cuda_std::half::$dtype;
                 type Side = crate::backward::side::$side;
+                type Modifiers = modifiers!(type $($modifiers)?);
             }
             // SAFETY: forwarded to the launch.
             unsafe {
@@ -217,11 +226,12 @@ macro_rules! mma_kernel {
                     { CONFIG.output().lane_cols() },
                     { CONFIG.dq().lane_rows() },
                     { CONFIG.dq().lane_cols() },
-                >(&params)
+                >(&params, &modifiers!(value $($modifiers)?))
             }
         }
     };
 }
+pub(super) use mma_kernel;
 
 mma_instances! {
     fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64 = Bf16 mma_backward::HD64,

@@ -5,7 +5,11 @@ use crate::config::mma::{self, MmaConfig};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-const fn instance(name: &'static str, dtype: DType, config: &'static MmaConfig) -> Instance {
+pub(super) const fn instance(
+    name: &'static str,
+    dtype: DType,
+    config: &'static MmaConfig,
+) -> Instance {
     Instance {
         name,
         family: Family::Mma,
@@ -22,35 +26,44 @@ const fn instance(name: &'static str, dtype: DType, config: &'static MmaConfig) 
     }
 }
 
+macro_rules! kernel {
+    ($name:ident, $element:ident, $config:expr $(, $modifiers:ident)?) => {
+        /// Forward pass on 16-bit elements by `mma.sync`.
+        ///
+        /// # Safety
+        /// `params` describes live allocations that hold every element it can address.
+        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+        #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
+        #[cuda_std::kernel]
+        pub unsafe fn $name(
+            params: crate::abi::ForwardParams,
+            $($modifiers: crate::abi::ModifierParams,)?
+        ) {
+            const CONFIG: crate::config::mma::MmaConfig = $config;
+            struct Kernel;
+            impl crate::mma::MmaKernel for Kernel {
+                const CONFIG: crate::config::mma::MmaConfig = CONFIG;
+                type Element = cuda_std::half::$element;
+                type Modifiers = modifiers!(type $($modifiers)?);
+            }
+            // SAFETY: forwarded to the launch.
+            unsafe {
+                crate::mma::forward::<
+                    Kernel,
+                    { CONFIG.lane_rows() },
+                    { CONFIG.score_cols() },
+                    { CONFIG.output_cols() },
+                    { CONFIG.k_steps() },
+                >(&params, &modifiers!(value $($modifiers)?))
+            }
+        }
+    };
+}
+pub(super) use kernel;
+
 macro_rules! instances {
     ($($name:ident = $element:ident, $config:path;)*) => {
-        $(
-            /// Forward pass on 16-bit elements by `mma.sync`.
-            ///
-            /// # Safety
-            /// `params` describes live allocations that hold every element it can address.
-            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-            #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
-            #[cuda_std::kernel]
-            pub unsafe fn $name(params: crate::abi::ForwardParams) {
-                const CONFIG: MmaConfig = $config;
-                struct Kernel;
-                impl crate::mma::MmaKernel for Kernel {
-                    const CONFIG: MmaConfig = CONFIG;
-                    type Element = cuda_std::half::$element;
-                }
-                // SAFETY: forwarded to the launch.
-                unsafe {
-                    crate::mma::forward::<
-                        Kernel,
-                        { CONFIG.lane_rows() },
-                        { CONFIG.score_cols() },
-                        { CONFIG.output_cols() },
-                        { CONFIG.k_steps() },
-                    >(&params)
-                }
-            }
-        )*
+        $(kernel!($name, $element, $config);)*
 
         pub const INSTANCES: &[Instance] =
             &[$(instance(stringify!($name), DType::$element, &$config)),*];

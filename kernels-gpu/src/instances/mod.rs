@@ -6,24 +6,43 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen]]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_modified]]]
 //! ```
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`; `merge`; `tile_list`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`; `merge`; `tile_list` and `block_states`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
 //! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
+//! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::score::modifiers`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
 //! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
 
+/// What a kernel is compiled with that takes modifiers as parameter `$modifiers`, or none.
+#[cfg(all(feature = "entries", target_arch = "nvptx64"))]
+macro_rules! modifiers {
+    (type) => {
+        crate::score::modifiers::NoModifiers
+    };
+    (type $modifiers:ident) => {
+        crate::abi::ModifierParams
+    };
+    (value) => {
+        crate::score::modifiers::NoModifiers
+    };
+    (value $modifiers:ident) => {
+        $modifiers
+    };
+}
+
 mod backward;
 mod merge;
 mod mma;
+mod modified;
 mod simt;
 mod simt_split;
 mod slopes;
@@ -34,6 +53,7 @@ mod wgmma_backward_split;
 
 pub use backward::BACKWARD;
 pub use merge::MERGE;
+pub use modified::{BLOCK_STATES, MODIFIED, SINK_GRADIENT};
 pub use slopes::{SLOPE_SUMS, SLOPES};
 pub use tile_list::TILE_LIST;
 
@@ -166,6 +186,10 @@ pub enum Operation {
     BackwardSlopes,
     /// Those gradients.
     BackwardSlopeSums,
+    /// The gradients by sinks.
+    BackwardSinks,
+    /// What the pairs of each tile of queries and block of keys look like, for the kernels that take modifiers.
+    BlockStates,
     /// o and lse from those for parts of the keys.
     Merge,
     /// The list of a varlen launch's tiles.
@@ -188,6 +212,8 @@ impl Operation {
             Self::BackwardRound => "bwd_round",
             Self::BackwardSlopes => "bwd_slopes",
             Self::BackwardSlopeSums => "bwd_slope_sums",
+            Self::BackwardSinks => "bwd_sinks",
+            Self::BlockStates => "block_states",
             Self::Merge => "merge",
             Self::TileList => "tile_list",
             Self::Insight => "insight",
@@ -267,11 +293,12 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`BACKWARD`], [`SLOPES`], [`MERGE`], and those that there is one of.
+/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
-    const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST];
+    const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST, BLOCK_STATES, SINK_GRADIENT];
     let backward = BACKWARD.iter().chain(SLOPES);
-    INSTANCES.iter().chain(backward).chain(MERGE).chain(OTHERS)
+    let of_problems = INSTANCES.iter().chain(MODIFIED).chain(backward);
+    of_problems.chain(MERGE).chain(OTHERS)
 }
 
 /// The exported kernel of that name.
@@ -292,7 +319,10 @@ mod tests {
         let (operation, family) = (instance.operation.name(), instance.family.name());
         let arch = instance.arch.name().replace('_', "");
         let kernel = format!("fa_{operation}_{family}_{arch}");
-        if instance.operation == Operation::TileList {
+        if matches!(
+            instance.operation,
+            Operation::TileList | Operation::BlockStates
+        ) {
             return kernel;
         }
         let (dtype, head_dim) = (instance.dtype.name(), instance.head_dim);
@@ -300,6 +330,9 @@ mod tests {
             return format!("{kernel}_{dtype}");
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
+        if MODIFIED.iter().any(|other| other.name == instance.name) {
+            return name + "_modified";
+        }
         let like = |other: &&Instance| {
             other.operation == instance.operation
                 && other.family == instance.family

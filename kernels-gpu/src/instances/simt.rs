@@ -5,7 +5,7 @@ use crate::config::simt::{self, SimtConfig};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-const fn instance(name: &'static str, config: &'static SimtConfig) -> Instance {
+pub(super) const fn instance(name: &'static str, config: &'static SimtConfig) -> Instance {
     Instance {
         name,
         family: Family::Simt,
@@ -22,29 +22,39 @@ const fn instance(name: &'static str, config: &'static SimtConfig) -> Instance {
     }
 }
 
+macro_rules! kernel {
+    ($name:ident, $config:expr $(, $modifiers:ident)?) => {
+        /// Forward pass in fp32.
+        ///
+        /// # Safety
+        /// `params` describes live allocations that hold every element it can address.
+        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+        #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
+        #[cuda_std::kernel]
+        pub unsafe fn $name(
+            params: crate::abi::ForwardParams,
+            $($modifiers: crate::abi::ModifierParams,)?
+        ) {
+            struct Kernel;
+            impl crate::simt::SimtKernel for Kernel {
+                const CONFIG: crate::config::simt::SimtConfig = $config;
+                type Modifiers = modifiers!(type $($modifiers)?);
+            }
+            // SAFETY: forwarded to the launch.
+            unsafe {
+                crate::simt::forward::<Kernel, { $config.thread_rows }, { $config.output_cols() }>(
+                    &params,
+                    &modifiers!(value $($modifiers)?),
+                )
+            }
+        }
+    };
+}
+pub(super) use kernel;
+
 macro_rules! instances {
     ($($name:ident = $config:path;)*) => {
-        $(
-            /// Forward pass in fp32.
-            ///
-            /// # Safety
-            /// `params` describes live allocations that hold every element it can address.
-            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-            #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
-            #[cuda_std::kernel]
-            pub unsafe fn $name(params: crate::abi::ForwardParams) {
-                struct Kernel;
-                impl crate::simt::SimtKernel for Kernel {
-                    const CONFIG: SimtConfig = $config;
-                }
-                // SAFETY: forwarded to the launch.
-                unsafe {
-                    crate::simt::forward::<Kernel, { $config.thread_rows }, { $config.output_cols() }>(
-                        &params,
-                    )
-                }
-            }
-        )*
+        $(kernel!($name, $config);)*
 
         pub const INSTANCES: &[Instance] = &[$(instance(stringify!($name), &$config)),*];
     };

@@ -12,11 +12,13 @@ use super::copy::Source;
 use super::element::Element;
 use super::gemm::LaneAddress;
 use super::tile_info::{HeadKv, SmemTileInfo, TileInfo};
+use crate::abi::BlockState;
 use crate::abi::{ForwardParams, TensorArg};
 use crate::config::mma::MmaConfig;
 use crate::layout::fragment::{ROW_STEP, TILE_M, row_column};
 use crate::layout::swizzle::row_bytes;
 use crate::score::ScoreTransform;
+use crate::score::modifiers::{Modifiers, Pair, Place};
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::BlockCoord;
 use crate::tile::mask;
@@ -37,8 +39,10 @@ pub fn reload(params: &ForwardParams) -> ForwardParams {
 
 /// A tile that a block works on.
 #[derive(Clone, Copy)]
-pub struct TileContext<'a> {
+pub struct TileContext<'a, M> {
     params: &'a ForwardParams,
+    /// What else the launch does to single pairs.
+    pub modifiers: &'a M,
     config: MmaConfig,
     /// Shared memory: the stages of K and V, which it starts with.
     pub stages: u32,
@@ -47,7 +51,8 @@ pub struct TileContext<'a> {
     smem_info: SmemTileInfo,
     /// Index of this warp.
     warp: u32,
-    /// The blocks of keys that the tile's rows see: the first, and one past the last.
+    /// The blocks of keys that the tile's rows see: the first, and one past the last. With hidden pairs, blocks in between may
+    /// be hidden.
     pub begin: u32,
     pub end: u32,
 }
@@ -61,20 +66,30 @@ pub struct WarpView {
     pub masked_out: bool,
 }
 
-impl<'a> TileContext<'a> {
+impl<'a, M: Modifiers> TileContext<'a, M> {
     /// The tile; its numbers are in shared memory and visible.
     ///
     /// # Safety
     /// `params` describes live allocations. The whole block calls it with the same tile, and nobody accesses shared
     /// memory.
     #[inline(always)]
-    pub unsafe fn new(params: &'a ForwardParams, config: MmaConfig, coord: BlockCoord) -> Self {
+    pub unsafe fn new(
+        params: &'a ForwardParams,
+        modifiers: &'a M,
+        config: MmaConfig,
+        coord: BlockCoord,
+    ) -> Self {
         let (block_m, block_n) = (config.block_m() as u32, config.block_n as u32);
         let launch = reload(params).attention;
         let sequence = Sequence::new(&launch, coord.batch);
         let m_begin = coord.m_block * block_m;
         let m_end = (m_begin + block_m).min(sequence.seq_q);
-        let blocks = BlockRange::new(m_begin, m_end, sequence.band, sequence.seq_kv, block_n);
+        let blocks = if modifiers.hides() {
+            // Any block may be shown: the states tell.
+            BlockRange::all(sequence.seq_kv, block_n)
+        } else {
+            BlockRange::new(m_begin, m_end, sequence.band, sequence.seq_kv, block_n)
+        };
         let stages = shared::dynamic_base();
         let smem_info = SmemTileInfo {
             address: stages + config.tile_info_offset(),
@@ -98,8 +113,9 @@ impl<'a> TileContext<'a> {
                 v: head(&launch.v, launch.head_dim_v),
             });
             sync_threads();
-            Self {
+            let mut tile = Self {
                 params,
+                modifiers,
                 config,
                 stages,
                 q_smem: stages + config.q_offset(),
@@ -107,8 +123,57 @@ impl<'a> TileContext<'a> {
                 warp: uniform(thread_idx_x() / WARP_SIZE),
                 begin: uniform(blocks.begin),
                 end: uniform(blocks.end),
+            };
+            if modifiers.hides() && tile.begin < tile.end && !tile.is_empty() {
+                tile.begin = tile.first_shown(0);
             }
+            tile
         }
+    }
+
+    /// The first block from `n_block` on that is not hidden; `end` if there is none.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call, of a tile that is not empty.
+    #[inline(always)]
+    unsafe fn first_shown(&self, mut n_block: u32) -> u32 {
+        while n_block < self.end && self.state(n_block) == BlockState::Hidden as u32 {
+            n_block += 1;
+        }
+        n_block
+    }
+
+    /// The block after `n_block`.
+    ///
+    /// # Safety
+    /// As [`first_shown`](Self::first_shown).
+    #[inline(always)]
+    pub unsafe fn next(&self, n_block: u32) -> u32 {
+        if self.modifiers.hides() {
+            self.first_shown(n_block + 1)
+        } else {
+            n_block + 1
+        }
+    }
+
+    /// The [`BlockState`] of a block of keys.
+    ///
+    /// # Safety
+    /// As [`first_shown`](Self::first_shown).
+    #[inline(always)]
+    unsafe fn state(&self, n_block: u32) -> u32 {
+        let m_block = self.info().coord.m_block;
+        uniform(self.modifiers.state(&self.place(), m_block, n_block))
+    }
+
+    /// The head of the sequence that the tile belongs to.
+    #[inline(always)]
+    pub fn place(&self) -> Place {
+        let TileInfo {
+            coord, sequence, ..
+        } = self.info();
+        let heads = self.params().attention.heads_q;
+        Place::new(&sequence, coord.batch, coord.head, heads)
     }
 
     /// Whether the tile lies behind its sequence's last row.
@@ -243,7 +308,12 @@ impl<'a> TileContext<'a> {
         // SAFETY: forwarded to the caller, and to the one of `new`.
         unsafe {
             let (batch, head) = (uniform(batch), uniform(head));
-            ScoreTransform::new(&self.params().attention.score, batch, head, E::SHIFT)
+            let score = &self.params().attention.score;
+            if self.modifiers.changes_scores() {
+                ScoreTransform::in_nats(score, batch, head, E::SHIFT)
+            } else {
+                ScoreTransform::new(score, batch, head, E::SHIFT)
+            }
         }
     }
 
@@ -253,6 +323,12 @@ impl<'a> TileContext<'a> {
     /// All 32 lanes must reach the same call.
     #[inline(always)]
     pub unsafe fn warp_view(&self, n_block: u32) -> WarpView {
+        if self.modifiers.hides() {
+            return WarpView {
+                needs_mask: self.state(n_block) != BlockState::Full as u32,
+                masked_out: false,
+            };
+        }
         let block_n = self.config.block_n as u32;
         let key_begin = self.key_begin(n_block);
         let TileInfo {
@@ -280,8 +356,11 @@ impl<'a> TileContext<'a> {
     }
 
     /// Transforms the scores of a block and masks them.
+    ///
+    /// # Safety
+    /// As [`TileContext::new`].
     #[inline(always)]
-    pub fn finish_scores<const ROWS: usize, const COLS: usize>(
+    pub unsafe fn finish_scores<const ROWS: usize, const COLS: usize>(
         &self,
         acc_s: &mut [[f32; COLS]; ROWS],
         transform: &ScoreTransform,
@@ -301,8 +380,39 @@ impl<'a> TileContext<'a> {
         let first_key = self.key_begin(n_block) + row_column(lane, 0);
         let corner = seq_kv as i32 - seq_q as i32 - first_key as i32;
         transform.apply(acc_s, |i| query(i) as i32 + corner, column);
+        let pair = |i: usize, j: usize| Pair {
+            query: query(i),
+            key: first_key + column(j) as u32,
+        };
+        if self.modifiers.changes_scores() {
+            self.modifiers.change(|| self.place(), acc_s, pair);
+        }
         if needs_mask {
-            mask::apply_mask(acc_s, query, first_key, column, band, seq_kv);
+            if self.modifiers.hides() {
+                let hidden = f32::NEG_INFINITY;
+                self.modifiers.hide(|| self.place(), acc_s, pair, hidden);
+            } else {
+                mask::apply_mask(acc_s, query, first_key, column, band, seq_kv);
+            }
+        }
+    }
+
+    /// The probabilities of a block that are kept, bit `j` of word `i` for element `[i][j]`; all of them without dropout.
+    ///
+    /// # Safety
+    /// As [`TileContext::new`].
+    #[inline(always)]
+    pub unsafe fn kept<const ROWS: usize, const COLS: usize>(
+        &self,
+        n_block: u32,
+        lane: u32,
+    ) -> [u32; ROWS] {
+        match self.modifiers.dropout(&self.place()) {
+            None => [!0; ROWS],
+            Some(dropout) => dropout.fragment::<COLS, ROWS, false>(Pair {
+                query: self.m_begin() + self.warp_row() + lane / 4,
+                key: self.key_begin(n_block) + row_column(lane, 0),
+            }),
         }
     }
 }

@@ -11,14 +11,16 @@ use crate::abi::ForwardParams;
 use crate::config::mma::MmaConfig;
 use crate::layout::fragment::{ROW_STEP, TILE_N, row_column};
 use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset};
+use crate::score::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::row_state::Finalized;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
 /// Where a warp's output rows go.
-pub struct Destination<'a> {
+pub struct Destination<'a, M> {
     pub params: &'a ForwardParams,
+    pub modifiers: &'a M,
     pub sequence: Sequence,
     pub head: u32,
     /// First row of the warp.
@@ -31,7 +33,7 @@ pub struct Destination<'a> {
     pub tile_row: u32,
 }
 
-impl Destination<'_> {
+impl<M: Modifiers> Destination<'_, M> {
     /// Normalises the warp's rows and writes them and their lse.
     ///
     /// The rows pass through shared memory, as a lane holds 4 bytes here and there of each, and leave in 16-byte
@@ -51,7 +53,7 @@ impl Destination<'_> {
         for i in 0..ROWS {
             let row = lane / 4 + i as u32 * ROW_STEP;
             // SAFETY: all lanes run the same loop.
-            let Finalized { norm, lse } = unsafe { rows[i].finalize() };
+            let Finalized { norm, lse } = unsafe { rows[i].finalize(self.modifiers, self.head) };
             for col in (0..O_COLS).step_by(2) {
                 let pair = K::Element::cvt_pair(acc_o[i][col] * norm, acc_o[i][col + 1] * norm);
                 let column = row_column(lane, col as u32);

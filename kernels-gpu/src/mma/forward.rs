@@ -37,6 +37,7 @@ use super::{Element, MmaKernel};
 use crate::abi::{AttentionParams, ForwardParams};
 use crate::layout::swizzle::row_bytes;
 use crate::score::ScoreTransform;
+use crate::score::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::grid::{BlockCoord, TileGrid};
 use crate::tile::softmax::largest;
@@ -55,6 +56,7 @@ pub unsafe fn forward<
     const K_STEPS: usize,
 >(
     params: &ForwardParams,
+    modifiers: &K::Modifiers,
 ) {
     let mut round = 0;
     loop {
@@ -71,7 +73,8 @@ pub unsafe fn forward<
         }
         // SAFETY: the loop bound is the same for the whole block.
         unsafe {
-            forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, tiles.get(index));
+            let coord = tiles.get(index);
+            forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, modifiers, coord);
             // The next tile overwrites shared memory that others may still read.
             sync_threads();
         }
@@ -125,9 +128,10 @@ unsafe fn forward_tile<
     const K_STEPS: usize,
 >(
     params: &ForwardParams,
+    modifiers: &K::Modifiers,
     coord: BlockCoord,
 ) {
-    let tile = TileContext::new(params, K::CONFIG, coord);
+    let tile = TileContext::new(params, modifiers, K::CONFIG, coord);
     if tile.is_empty() {
         return;
     }
@@ -154,7 +158,7 @@ unsafe fn try_tile<
     const O_COLS: usize,
     const K_STEPS: usize,
 >(
-    tile: &TileContext,
+    tile: &TileContext<K::Modifiers>,
     scale: &ScoreTransform,
     attempt: Attempt,
     acc: &mut Accumulator<ROWS, O_COLS>,
@@ -167,7 +171,8 @@ unsafe fn try_tile<
     let mut may_skip_max = false;
     let mut n_block = tile.begin;
     while n_block < tile.end {
-        kv.wait(n_block);
+        let next_block = tile.next(n_block);
+        kv.wait(n_block, next_block);
         let lane = black_box(lane_id());
         let view = tile.warp_view(n_block);
         if !view.masked_out {
@@ -190,15 +195,19 @@ unsafe fn try_tile<
                 block.softmax::<K, ROWS, S_COLS, O_COLS>(tile, acc, &mut acc_s, may_skip_max);
 
             // O += P V
+            let kept = tile.kept::<ROWS, S_COLS>(n_block, lane);
             let Accumulator { rows, acc_o } = acc;
-            pv::<K::Element, ROWS, S_COLS, O_COLS>(acc_o, &mut acc_s, v, |score, i| {
+            pv::<K::Element, ROWS, S_COLS, O_COLS>(acc_o, &mut acc_s, v, |score, i, j| {
                 rows[i].accumulate(score, scale.scale_log2);
+                if !K::Modifiers::IS_NONE && kept[i] >> j & 1 == 0 {
+                    *score = 0.0;
+                }
             });
             let limit = K::Element::STALE_SUM_LIMIT;
             may_skip_max = !any(!may_skip_max || Row::any_sum_reaches(&acc.rows, limit));
         }
         kv.advance();
-        n_block += 1;
+        n_block = next_block;
     }
     // The barrier also frees the stages. The vote's result is known to be the same in all lanes, without which everything
     // in the loop over attempts would count as divergent.
@@ -212,7 +221,10 @@ unsafe fn try_tile<
 
 /// The mask of the tile's non-finite elements of V, if the attempt takes them out.
 #[inline(always)]
-fn non_finite_mask<K: MmaKernel>(tile: &TileContext, attempt: Attempt) -> Option<NonFiniteMask> {
+fn non_finite_mask<K: MmaKernel>(
+    tile: &TileContext<K::Modifiers>,
+    attempt: Attempt,
+) -> Option<NonFiniteMask> {
     let mask = NonFiniteMask::new(tile.stages, K::CONFIG);
     attempt.is_exact.then_some(mask)
 }
@@ -236,7 +248,7 @@ impl ScoreBlock<'_> {
     #[inline(always)]
     unsafe fn softmax<K: MmaKernel, const ROWS: usize, const S_COLS: usize, const O_COLS: usize>(
         &self,
-        tile: &TileContext,
+        tile: &TileContext<K::Modifiers>,
         acc: &mut Accumulator<ROWS, O_COLS>,
         acc_s: &mut [[f32; S_COLS]; ROWS],
         may_skip_max: bool,
@@ -277,7 +289,7 @@ impl ScoreBlock<'_> {
 /// As [`forward_tile`].
 #[inline(always)]
 unsafe fn store<K: MmaKernel, const ROWS: usize, const O_COLS: usize>(
-    tile: &TileContext,
+    tile: &TileContext<K::Modifiers>,
     attempt: Attempt,
     acc: &Accumulator<ROWS, O_COLS>,
 ) {
@@ -287,6 +299,7 @@ unsafe fn store<K: MmaKernel, const ROWS: usize, const O_COLS: usize>(
     } = tile.info();
     let destination = Destination {
         params: &tile.params(),
+        modifiers: tile.modifiers,
         sequence,
         head: coord.head,
         row_begin: tile.m_begin() + tile_row,

@@ -199,7 +199,7 @@ pub fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
 
 /// O += P V, where P is finished while it is being multiplied.
 ///
-/// `finish` gets every element of P once, with the number of its row: those of the first 16 keys at the start, those of
+/// `finish` gets every element of P once, with the numbers of its row and column: those of the first 16 keys at the start, those of
 /// the next 16 between the instructions that multiply the first, and so on, so that its work hides under the tensor
 /// core's.
 ///
@@ -210,13 +210,13 @@ pub unsafe fn pv<E: Element, const ROWS: usize, const S_COLS: usize, const O_COL
     acc_o: &mut [[f32; O_COLS]; ROWS],
     p: &mut [[f32; S_COLS]; ROWS],
     v: LaneAddress,
-    mut finish: impl FnMut(&mut f32, usize),
+    mut finish: impl FnMut(&mut f32, usize, usize),
 ) {
     let steps = S_COLS / LOAD_COLS;
     let parts = O_COLS / LOAD_COLS;
     for i in 0..ROWS {
         for j in 0..LOAD_COLS {
-            finish(&mut p[i][j], i);
+            finish(&mut p[i][j], i, j);
         }
     }
     for step in 0..steps {
@@ -230,7 +230,8 @@ pub unsafe fn pv<E: Element, const ROWS: usize, const S_COLS: usize, const O_COL
                 let elements = ROWS * LOAD_COLS;
                 for index in part * elements / parts..(part + 1) * elements / parts {
                     let (i, j) = (index % ROWS, index / ROWS);
-                    finish(&mut p[i][(step + 1) * LOAD_COLS + j], i);
+                    let j = (step + 1) * LOAD_COLS + j;
+                    finish(&mut p[i][j], i, j);
                 }
             }
         }

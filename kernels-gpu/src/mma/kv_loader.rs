@@ -10,14 +10,13 @@ use super::MmaKernel;
 use super::context::TileContext;
 use super::gemm::QFragments;
 use super::non_finite::NonFiniteMask;
-use crate::tile::sequence::Sequence;
 
 /// The stage that all blocks of keys pass through where V is sanitised; the mask lies in the other.
 const SANITIZED_STAGE: u32 = 1;
 
 /// Loads blocks of K and V.
-pub struct KvLoader<'a, K> {
-    tile: &'a TileContext<'a>,
+pub struct KvLoader<'a, K: MmaKernel> {
+    tile: &'a TileContext<'a, K::Modifiers>,
     /// Where V's non-finite elements go, if they are taken out of it.
     non_finite: Option<NonFiniteMask>,
     /// The stage that is computed on.
@@ -28,7 +27,7 @@ pub struct KvLoader<'a, K> {
 impl<'a, K: MmaKernel> KvLoader<'a, K> {
     /// A loader that nothing is asked of yet.
     #[inline(always)]
-    pub fn new(tile: &'a TileContext<'a>, non_finite: Option<NonFiniteMask>) -> Self {
+    pub fn new(tile: &'a TileContext<'a, K::Modifiers>, non_finite: Option<NonFiniteMask>) -> Self {
         Self {
             tile,
             non_finite,
@@ -62,17 +61,17 @@ impl<'a, K: MmaKernel> KvLoader<'a, K> {
         }
     }
 
-    /// Waits for block `n_block` and starts loading the next.
+    /// Waits for block `n_block` and starts loading `next_block`, the one after it.
     ///
     /// # Safety
     /// The whole block reaches the same call.
     #[inline(always)]
-    pub unsafe fn wait(&mut self, n_block: u32) {
+    pub unsafe fn wait(&mut self, n_block: u32, next_block: u32) {
         let (next_block, next_stage) = if self.non_finite.is_some() {
             self.stage = SANITIZED_STAGE;
             (n_block, SANITIZED_STAGE)
         } else {
-            (n_block + 1, self.stage ^ 1)
+            (next_block, self.stage ^ 1)
         };
         wait_group::<0>();
         // The barrier publishes this stage and frees the other.
@@ -101,15 +100,8 @@ impl<'a, K: MmaKernel> KvLoader<'a, K> {
         // SAFETY: the stage has arrived after the first barrier, and is clean after the second.
         unsafe {
             sync_threads();
-            let Sequence { seq_kv, band, .. } = self.tile.info().sequence;
-            mask.sanitize_v::<K::Element>(
-                K::CONFIG,
-                self.tile.k_smem(SANITIZED_STAGE) + K::CONFIG.operand_bytes(),
-                self.tile.key_begin(n_block),
-                self.tile.m_begin(),
-                band,
-                seq_kv,
-            );
+            let v_smem = self.tile.k_smem(SANITIZED_STAGE) + K::CONFIG.operand_bytes();
+            mask.sanitize_v::<K>(self.tile, v_smem, self.tile.key_begin(n_block));
             sync_threads();
         }
     }

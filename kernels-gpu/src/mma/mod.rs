@@ -30,6 +30,7 @@ mod non_finite;
 mod tile_info;
 
 use crate::config::mma::MmaConfig;
+use crate::score::modifiers::Modifiers;
 
 pub use backward::{MmaBackwardKernel, backward, slopes};
 pub use element::Element;
@@ -42,4 +43,5 @@ pub use forward::forward;
 pub trait MmaKernel {
     const CONFIG: MmaConfig;
     type Element: Element;
+    type Modifiers: Modifiers;
 }

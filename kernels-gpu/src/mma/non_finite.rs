@@ -7,13 +7,17 @@ use cuda_std::half::SIGN;
 use cuda_std::shared;
 use cuda_std::thread::thread_idx_x;
 
+use super::MmaKernel;
+use super::context::TileContext;
 use super::element::Element;
 use crate::abi::Band;
 use crate::config::mma::MmaConfig;
 use crate::layout::swizzle::{VEC16_ELEMS, offset, row_vec16s};
+use crate::score::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
 use crate::tile::non_finite::{ELEMENT_MASK, is_nan, is_non_finite, shift};
+use crate::tile::sequence::Sequence;
 
 /// The column's row sees a +∞, −∞ or NaN.
 const PLUS: u32 = 1;
@@ -67,24 +71,29 @@ impl NonFiniteMask {
     /// # Safety
     /// The whole block calls it, V has arrived, and nobody else accesses it or the records until a barrier is passed.
     #[inline(always)]
-    pub unsafe fn sanitize_v<E: Element>(
+    pub unsafe fn sanitize_v<K: MmaKernel>(
         &self,
-        config: MmaConfig,
+        tile: &TileContext<K::Modifiers>,
         v_smem: u32,
         key_begin: u32,
-        m_begin: u32,
-        band: Band,
-        seq_kv: u32,
     ) {
+        let config = K::CONFIG;
+        let m_begin = tile.m_begin();
+        let Sequence { seq_kv, band, .. } = tile.info().sequence;
         let mut index = thread_idx_x();
         while index < black_box(config.block_n as u32 * self.row_vec16s) {
             let (key, vec16) = (index / self.row_vec16s, index % self.row_vec16s);
             let address = v_smem + offset(config.head_dim, key, vec16);
             let words = shared::load4_bits(address);
-            let (words, kinds) = split::<E>(words);
+            let (words, kinds) = split::<K::Element>(words);
             if kinds != 0 {
                 shared::store4_bits(address, words);
-                self.record(key_begin + key, vec16, kinds, m_begin, band, seq_kv);
+                let key = key_begin + key;
+                if tile.modifiers.hides() {
+                    self.record_of_pairs(tile, key, vec16, kinds);
+                } else {
+                    self.record(key, vec16, kinds, m_begin, band, seq_kv);
+                }
             }
             index += self.threads;
         }
@@ -117,6 +126,30 @@ impl NonFiniteMask {
         let mut row = 0;
         while row < black_box(self.rows) {
             if sees(row) {
+                shared::atomic_or(self.address(row, vec16), kinds);
+            }
+            row += 1;
+        }
+    }
+
+    /// As [`NonFiniteMask::record`], where more than the band hides pairs.
+    ///
+    /// # Safety
+    /// As [`NonFiniteMask::sanitize_v`].
+    #[inline(always)]
+    unsafe fn record_of_pairs<M: Modifiers>(
+        &self,
+        tile: &TileContext<M>,
+        key: u32,
+        vec16: u32,
+        kinds: u32,
+    ) {
+        let (at, m_begin) = (tile.place(), tile.m_begin());
+        let mut row = 0;
+        while row < black_box(self.rows) {
+            let query = m_begin + row;
+            let exists = query < at.seq_q && key < at.seq_kv;
+            if exists && tile.modifiers.sees(&at, Pair { query, key }) {
                 shared::atomic_or(self.address(row, vec16), kinds);
             }
             row += 1;

@@ -38,6 +38,24 @@ impl ScoreTransform {
         Self::of_head(params, slope, shift)
     }
 
+    /// As [`new`](Self::new), to scores in nats, whatever the options.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new).
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    pub unsafe fn in_nats(params: &ScoreParams, batch: u32, head: u32, shift: f32) -> Self {
+        // SAFETY: forwarded to the caller.
+        let slope = unsafe { alibi::slope(params, batch, head) };
+        let mut transform = Self::of_head(params, slope, shift);
+        if transform.softcap == 0.0 {
+            transform.factor = params.softmax_scale;
+        }
+        transform.scale_log2 = LOG2_E;
+        transform.is_plain = false;
+        transform
+    }
+
     /// The transform for a query head whose slope is `slope`.
     #[inline(always)]
     pub fn of_head(params: &ScoreParams, slope: f32, shift: f32) -> Self {

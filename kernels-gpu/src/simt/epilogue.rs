@@ -2,10 +2,12 @@
 
 use cuda_std::global;
 
+use super::context::TileContext;
 use super::{LANES, Row, ThreadLayout};
-use crate::abi::{ForwardParams, TensorArg};
+use crate::abi::TensorArg;
+use crate::score::modifiers::Modifiers;
+use crate::tile::grid::BlockCoord;
 use crate::tile::row_state::Finalized;
-use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
 
 /// Consecutive output columns of a thread.
@@ -16,22 +18,26 @@ const RUN: usize = 4;
 /// # Safety
 /// `params` describes live allocations; all lanes of a warp must reach the same call.
 #[inline(always)]
-pub unsafe fn store<const ROWS: usize, const O_COLS: usize>(
+pub unsafe fn store<M: Modifiers, const ROWS: usize, const O_COLS: usize>(
     acc_o: &[[f32; O_COLS]; ROWS],
     rows: &[Row; ROWS],
     layout: ThreadLayout,
-    params: &ForwardParams,
-    sequence: Sequence,
-    head: u32,
-    m_begin: u32,
+    tile: &TileContext<M>,
 ) {
+    let TileContext {
+        params,
+        modifiers,
+        coord: BlockCoord { head, .. },
+        m_begin,
+    } = *tile;
+    let sequence = tile.sequence();
     let o = &params.o;
     let head_address = sequence.q_address(o, head, F32_BYTES);
     let lse_address = sequence.lse_address(params, head);
     let row_bytes = o.seq_stride * F32_BYTES as i64;
     for i in 0..ROWS {
         // SAFETY: all lanes run the same loop.
-        let Finalized { norm, lse } = unsafe { rows[i].finalize() };
+        let Finalized { norm, lse } = unsafe { rows[i].finalize(modifiers, head) };
         let row = m_begin + layout.row(i);
         if row >= sequence.seq_q {
             continue;

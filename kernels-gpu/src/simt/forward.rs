@@ -25,7 +25,8 @@ use super::kv_loader::KvLoader;
 use super::{
     BLOCK_N, LANES, MASKED_OUT, Row, SCORE_COLS, Scores, SimtKernel, ThreadLayout, epilogue,
 };
-use crate::abi::ForwardParams;
+use crate::abi::{BlockState, ForwardParams};
+use crate::score::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::{BlockCoord, TileGrid};
@@ -41,6 +42,7 @@ use crate::units::F32_BYTES;
 #[inline(always)]
 pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     params: &ForwardParams,
+    modifiers: &K::Modifiers,
 ) {
     let attention = &params.attention;
     let block_m = K::CONFIG.block_m() as u32;
@@ -53,7 +55,7 @@ pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         }
         // SAFETY: the loop bound is the same for the whole block.
         unsafe {
-            forward_tile::<K, ROWS, O_COLS>(params, tiles.get(index));
+            forward_tile::<K, ROWS, O_COLS>(params, modifiers, tiles.get(index));
             // The next tile overwrites shared memory that others may still read.
             sync_threads();
         }
@@ -68,6 +70,7 @@ pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
 #[inline(always)]
 unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     params: &ForwardParams,
+    modifiers: &K::Modifiers,
     coord: BlockCoord,
 ) {
     let attention = &params.attention;
@@ -76,6 +79,7 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     let m_begin = coord.m_block * block_m;
     let tile = TileContext {
         params,
+        modifiers,
         coord,
         m_begin,
     };
@@ -89,7 +93,12 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         return;
     }
     let m_end = (m_begin + block_m).min(seq_q);
-    let blocks = BlockRange::new(m_begin, m_end, band, seq_kv, BLOCK_N as u32);
+    let mut blocks = BlockRange::new(m_begin, m_end, band, seq_kv, BLOCK_N as u32);
+    if modifiers.hides() {
+        // Any block may be shown: the states tell.
+        blocks = BlockRange::all(seq_kv, BLOCK_N as u32);
+        blocks.begin = tile.first_shown(0, blocks.end);
+    }
 
     let q_smem = shared::dynamic_base();
     let p_smem = q_smem + K::CONFIG.p_offset();
@@ -105,6 +114,7 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     while n_block < blocks.end {
         let key_begin = n_block * BLOCK_N as u32;
         let keys = (seq_kv - key_begin).min(BLOCK_N as u32);
+        let next_block = tile.first_shown(n_block + 1, blocks.end);
 
         // S = Q Kᵀ
         let mut acc_s: Scores<ROWS> = [[0.0; SCORE_COLS]; ROWS];
@@ -125,22 +135,14 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
             begin: key_begin,
             keys,
             needs_mask,
-            is_last: n_block + 1 == blocks.end,
+            next_begin: (next_block < blocks.end).then_some(next_block * BLOCK_N as u32),
         };
         pv_block(&mut kv, &mut acc_o, p_smem, block, layout);
-        n_block += 1;
+        n_block = next_block;
     }
 
     let layout = ThreadLayout::new::<K>(black_box(thread_idx_x()));
-    epilogue::store(
-        &acc_o,
-        &rows,
-        layout,
-        params,
-        tile.sequence(),
-        coord.head,
-        m_begin,
-    );
+    epilogue::store(&acc_o, &rows, layout, &tile);
 }
 
 /// S = Q Kᵀ, chunk by chunk of head dimensions. Starts loading the first chunk of V.
@@ -182,8 +184,8 @@ struct KeyBlock {
     keys: u32,
     /// Whether P holds [`MASKED_OUT`].
     needs_mask: bool,
-    /// Whether the tile's rows see no block after it.
-    is_last: bool,
+    /// First key of the block after it, if the tile's rows see one.
+    next_begin: Option<u32>,
 }
 
 /// O += P V, chunk by chunk of rows of V. Starts loading the first chunk of the next block of K.
@@ -205,8 +207,8 @@ unsafe fn pv_block<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         let free = kv.stages.wait();
         if chunk + 1 < v_chunks {
             kv.load_v(free, block.begin, chunk + 1);
-        } else if !block.is_last {
-            kv.load_k(free, block.begin + BLOCK_N as u32, 0);
+        } else if let Some(next_begin) = block.next_begin {
+            kv.load_k(free, next_begin, 0);
         }
         let chunk_begin = chunk * v_chunk;
         let p_chunk = p_smem + chunk_begin * F32_BYTES;
@@ -228,8 +230,8 @@ unsafe fn pv_block<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
 /// # Safety
 /// As [`forward_tile`].
 #[inline(always)]
-unsafe fn softmax_block<const ROWS: usize, const O_COLS: usize>(
-    tile: &TileContext,
+unsafe fn softmax_block<M: Modifiers, const ROWS: usize, const O_COLS: usize>(
+    tile: &TileContext<M>,
     layout: ThreadLayout,
     blocks: &BlockRange,
     key_begin: u32,
@@ -250,8 +252,24 @@ unsafe fn softmax_block<const ROWS: usize, const O_COLS: usize>(
     let causal_offset = seq_kv as i32 - seq_q as i32;
     let first_distance = causal_offset - first_key as i32;
     transform.apply(acc_s, |i| query(i) as i32 + first_distance, column);
-    let needs_mask = blocks.needs_mask(key_begin, BLOCK_N as u32);
-    if needs_mask {
+    let modifiers = tile.modifiers;
+    let at = tile.place();
+    let pair = |i: usize, j: usize| Pair {
+        query: query(i),
+        key: first_key + column(j) as u32,
+    };
+    if modifiers.changes_scores() {
+        modifiers.change(|| at, acc_s, pair);
+    }
+    let needs_mask = if modifiers.hides() {
+        tile.state(key_begin / BLOCK_N as u32) != BlockState::Full as u32
+    } else {
+        blocks.needs_mask(key_begin, BLOCK_N as u32)
+    };
+    let hides = modifiers.hides();
+    if needs_mask && hides {
+        modifiers.hide(|| at, acc_s, pair, f32::NEG_INFINITY);
+    } else if needs_mask {
         mask::apply_mask(acc_s, query, first_key, column, band, seq_kv);
     }
     for i in 0..ROWS {
@@ -260,8 +278,36 @@ unsafe fn softmax_block<const ROWS: usize, const O_COLS: usize>(
             *o *= rescale;
         }
     }
-    if needs_mask {
+    if !M::IS_NONE
+        && let Some(dropout) = modifiers.dropout(&at)
+    {
+        drop_pairs(acc_s, |i, j| dropout.keeps(pair(i, j)));
+    }
+    if needs_mask && hides {
+        modifiers.hide(|| at, acc_s, pair, MASKED_OUT);
+    } else if needs_mask {
         mask::mark_masked_out(acc_s, query, first_key, column, band, seq_kv, MASKED_OUT);
     }
     needs_mask
+}
+
+/// Sets what is not kept to 0, unless it is [`MASKED_OUT`].
+#[inline(always)]
+pub(super) fn drop_pairs<const ROWS: usize>(
+    p: &mut Scores<ROWS>,
+    keeps: impl Fn(usize, usize) -> bool,
+) {
+    for i in 0..ROWS {
+        // A loop that stays one: unrolled, the calls in it would be most of a kernel's instructions.
+        let (mut kept, mut j) = (0, 0);
+        while j < black_box(SCORE_COLS as u32) {
+            kept |= u32::from(keeps(i, j as usize)) << j;
+            j += 1;
+        }
+        for j in 0..SCORE_COLS {
+            if kept >> j & 1 == 0 && p[i][j].to_bits() != MASKED_OUT.to_bits() {
+                p[i][j] = 0.0;
+            }
+        }
+    }
 }

@@ -12,8 +12,8 @@ use crate::units::F32_BYTES;
 
 /// Loads chunks of K, which are `k_chunk` head dimensions of a block of keys, and of V, `v_chunk` of its rows: of equal
 /// size, so that they share the stages.
-pub struct KvLoader<'a, K> {
-    tile: &'a TileContext<'a>,
+pub struct KvLoader<'a, K: SimtKernel> {
+    tile: &'a TileContext<'a, K::Modifiers>,
     head_kv: u32,
     pub stages: Stages<K>,
 }
@@ -33,7 +33,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
 
     /// A loader without pending copies, with its stages at shared address `smem`.
     #[inline(always)]
-    pub fn new(tile: &'a TileContext<'a>, smem: u32) -> Self {
+    pub fn new(tile: &'a TileContext<'a, K::Modifiers>, smem: u32) -> Self {
         Self {
             tile,
             head_kv: head_kv(&tile.params.attention, tile.coord.head),
@@ -51,6 +51,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             params,
             coord,
             m_begin,
+            ..
         } = *self.tile;
         let q = &params.attention.q;
         let address = self.tile.sequence().q_address(q, coord.head, F32_BYTES);

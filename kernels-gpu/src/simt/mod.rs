@@ -27,6 +27,7 @@ mod stages;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 
 use crate::config::simt::SimtConfig;
+use crate::score::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::row_state::RowState;
 
@@ -40,6 +41,7 @@ const SCORE_COLS: usize = SimtConfig::SCORE_COLS;
 /// One instance of a kernel, or the part of it that a group of the block's threads runs.
 pub trait SimtKernel {
     const CONFIG: SimtConfig;
+    type Modifiers: Modifiers;
 
     /// This thread's number among those that share the work, `CONFIG.threads` of them.
     #[inline(always)]

@@ -49,6 +49,15 @@ impl BlockRange {
         }
     }
 
+    /// All blocks of `seq_kv` keys, each of which may need a mask.
+    #[inline(always)]
+    pub fn all(seq_kv: u32, block_n: u32) -> Self {
+        Self {
+            end: seq_kv.div_ceil(block_n),
+            ..Self::EMPTY
+        }
+    }
+
     /// The blocks that queries `begin..end` need; block `masked_out` alone if there are none or they see no key.
     ///
     /// Selected at the end: a value that is undefined on one path keeps a register through a kernel's loop.

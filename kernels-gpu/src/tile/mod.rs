@@ -3,6 +3,8 @@
 
 pub mod block_range;
 #[cfg(target_arch = "nvptx64")]
+pub mod block_states;
+#[cfg(target_arch = "nvptx64")]
 pub mod block_sum;
 pub mod dq_sums;
 pub mod ds_tiles;

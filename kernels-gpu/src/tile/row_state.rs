@@ -221,6 +221,20 @@ impl<const LANES: u32> RowState<LANES> {
             }
         }
     }
+
+    /// Closes a row whose parts of the sum add up to `sum`, and which also sees a key without a value (a sink) whose score is
+    /// `sink`, in nats: it takes its share of the probabilities, and counts in lse.
+    #[inline(always)]
+    pub fn finalize_with_sink(&self, sum: f32, sink: f32) -> Finalized {
+        let bits = sink * LOG2_E;
+        let row_max = max(self.row_max, bits);
+        let factor = exp2(self.row_max - row_max);
+        let all = fma(sum, factor, exp2(bits - row_max));
+        Finalized {
+            norm: factor / all,
+            lse: (row_max + log2(all)) * LN_2,
+        }
+    }
 }
 
 impl<const LANES: u32> Default for RowState<LANES> {
@@ -312,6 +326,28 @@ mod tests {
         s[5] = -3.0;
         let (row, o) = online(&s, &[2.0; 8]);
         assert_eq!((row.row_max, row.row_sum, o), (-3.0, 1.0, 2.0));
+    }
+
+    /// A sink is a key whose value is 0.
+    #[test]
+    fn a_sink_takes_its_share() {
+        for (seed, spread) in [(1, 0.1), (2, 10.0), (3, 400.0)] {
+            let (s, v) = (scores(16, spread, seed), scores(16, 2.0, seed + 100));
+            let (row, o) = online(&s, &v);
+            for sink in [-300.0, -2.5, 0.0, 1.5, 300.0] {
+                let (mut all_s, mut all_v) = (s.clone(), v.clone());
+                all_s.push(sink * LOG2_E);
+                all_v.push(0.0);
+                let (lse, exact_o) = exact(&all_s, &all_v);
+                let closed = row.finalize_with_sink(row.row_sum, sink);
+                let off = (f64::from(closed.lse) - lse).abs() / (1.0 + lse.abs());
+                assert!(off < 1e-6, "{sink}: lse {} for {lse}", closed.lse);
+                let o = f64::from(o * closed.norm);
+                assert!((o - exact_o).abs() < 1e-5, "{sink}: o {o} for {exact_o}");
+            }
+        }
+        let alone = Row::new().finalize_with_sink(0.0, -1.5);
+        assert_eq!((alone.norm, alone.lse), (0.0, -1.5));
     }
 
     /// Wherever a row is split, merging its parts gives the whole row.

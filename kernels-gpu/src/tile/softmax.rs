@@ -5,6 +5,7 @@ use cuda_std::warp::{reduce_max, reduce_sum};
 use super::row_state::{Finalized, RowState};
 use crate::math::{fma, max};
 use crate::score::ScoreTransform;
+use crate::score::modifiers::Modifiers;
 
 impl<const LANES: u32> RowState<LANES> {
     /// Updates the state with a block of scores, turns them into probabilities under the new maximum, and returns the
@@ -40,15 +41,17 @@ impl<const LANES: u32> RowState<LANES> {
         fma(block_max, transform.scale_log2, transform.shift)
     }
 
-    /// Closes the row: the factor that normalises its output, and its log-sum-exp in nats.
+    /// Closes the row, of query head `head`: the factor that normalises its output, and its log-sum-exp in nats.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.
     #[inline(always)]
-    pub unsafe fn finalize(&self) -> Finalized {
-        // SAFETY: the caller vouches that all lanes are here.
-        let sum = unsafe { reduce_sum::<LANES>(self.row_sum) };
-        self.finalize_sum(sum)
+    pub unsafe fn finalize<M: Modifiers>(&self, modifiers: &M, head: u32) -> Finalized {
+        // SAFETY: the caller vouches that all lanes are here, and for the modifiers.
+        unsafe {
+            let sum = reduce_sum::<LANES>(self.row_sum);
+            modifiers.finalize(self, sum, head)
+        }
     }
 }
 

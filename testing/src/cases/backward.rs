@@ -5,6 +5,7 @@ use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::fill::mix;
+use super::modifiers::ModifierSpec;
 use super::spec::{Case, CaseSpec};
 use crate::oracle::{
     BackwardInputs, BackwardVerdict, GradientTensors, Inputs, Rows, check_backward,
@@ -76,7 +77,10 @@ impl CaseSpec {
             d_lse: d_lse.transpose()?,
             deterministic: false,
             workspace_limit_bytes: None,
-            alibi_gradient: self.alibi.is_some() && !self.seed.is_multiple_of(3),
+            // No kernel computes it beside modifiers.
+            alibi_gradient: self.alibi.is_some()
+                && !self.seed.is_multiple_of(3)
+                && self.modifiers == ModifierSpec::default(),
         })
     }
 }

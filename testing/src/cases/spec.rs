@@ -8,6 +8,7 @@ use super::arrangement::Arrangement;
 use super::fill::mix;
 use super::kind::InputKind;
 use super::lengths::Lengths;
+use super::modifiers::ModifierSpec;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use ferroflash::{
     AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem,
@@ -59,6 +60,8 @@ pub struct CaseSpec {
     pub softcap: Option<f32>,
     /// Biases that grow with distance.
     pub alibi: Option<AlibiSpec>,
+    /// What changes, hides or drops single pairs.
+    pub modifiers: ModifierSpec,
     /// Contents of the inputs.
     pub kind: InputKind,
     /// Arrangement of q, k and v in memory.
@@ -130,6 +133,7 @@ impl CaseSpec {
             v: tensor(2, v)?,
             options,
         };
+        case.options.modifiers = self.modifiers.build(&case.problem()?, self.seed)?;
         self.kind.apply(&mut case, self.seed);
         Ok(case)
     }
@@ -205,6 +209,7 @@ impl fmt::Display for CaseSpec {
             };
             write!(f, " alibi {} a {of}", alibi.steepest)?;
         }
+        write!(f, "{}", self.modifiers)?;
         match self.kind {
             InputKind::Random => Ok(()),
             kind => write!(f, " {kind}"),

@@ -12,6 +12,7 @@ use super::fill::mix;
 use super::kind::InputKind;
 use super::lengths::Lengths;
 use super::limits::{Limits, tile_sizes};
+use super::modifiers;
 use super::spec::{AlibiSpec, CaseSpec};
 
 /// Cases of one of `dtypes` within `limits`, without end and the same for the same `seed`.
@@ -54,6 +55,7 @@ fn case(dtypes: &[DType], seq_limit: usize) -> impl Strategy<Value = CaseSpec> +
         scale_factor(),
         softcap(),
         alibi(seq_limit),
+        modifiers::strategy(seq_limit),
     );
     let place = ([arrangement(), arrangement(), arrangement()], layout());
     let inputs = (
@@ -73,6 +75,7 @@ fn case(dtypes: &[DType], seq_limit: usize) -> impl Strategy<Value = CaseSpec> +
             scale_factor: score.1,
             softcap: score.2,
             alibi: score.3,
+            modifiers: score.4,
             kind: inputs.1,
             arrangements: place.0,
             o_layout: place.1,
@@ -224,6 +227,15 @@ mod tests {
         });
         share("capped", |case| case.softcap.is_some());
         share("slopes", |case| case.alibi.is_some());
+        share("masks", |case| case.modifiers.mask.is_some());
+        share("biases", |case| case.modifiers.bias.is_some());
+        share("blocks", |case| case.modifiers.blocks.is_some());
+        share("documents", |case| case.modifiers.documents.is_some());
+        share("prefixes", |case| case.modifiers.prefix.is_some());
+        share("chunks", |case| case.modifiers.chunk.is_some());
+        share("dilations", |case| case.modifiers.dilation.is_some());
+        share("sinks", |case| case.modifiers.sinks);
+        share("dropout", |case| case.modifiers.dropout.is_some());
         share("backwards", |case| {
             case.arrangements[0].reversed != [false; 4]
         });

@@ -69,6 +69,7 @@ fn raise(case: &mut Case, nats: impl Fn(usize, usize) -> Option<f32>) {
 #[cfg(test)]
 mod tests {
     use super::super::{Arrangement, Case, CaseSpec, InputKind, Lengths};
+    use crate::cases::ModifierSpec;
     use crate::oracle::{self, Inputs};
     use ferroflash::{DType, Layout, Mask};
 
@@ -88,6 +89,7 @@ mod tests {
             scale_factor: None,
             softcap: None,
             alibi: None,
+            modifiers: ModifierSpec::default(),
             kind,
             arrangements: [Arrangement::BSHD; 3],
             o_layout: Layout::Bshd,

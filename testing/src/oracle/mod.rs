@@ -7,6 +7,7 @@ mod backward;
 mod bound;
 mod check;
 mod naive;
+mod pairs;
 mod row;
 mod sample;
 mod score;

@@ -25,17 +25,24 @@ pub(super) fn naive(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> 
             None => scaled,
         };
         match alibi {
-            Some(_) => round(dtype, capped + round(dtype, rules.bias(i, j) as f32)),
+            Some(_) => round(dtype, capped + round(dtype, rules.biases(i, j)[0] as f32)),
             None => capped,
         }
     };
+    let score = |j: usize| match &problem.modifiers().bias {
+        Some(_) => round(dtype, score(j) + round(dtype, rules.biases(i, j)[1] as f32)),
+        None => score(j),
+    };
     let keys = rules.keys(i);
     let scores: Vec<f32> = keys.iter().map(|&j| score(j)).collect();
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();
+    let sink = rules.sink().map(|sink| sink as f32);
+    let all = || scores.iter().copied().chain(sink);
+    let max = all().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = all().map(|score| (score - max).exp()).sum();
     let mut o = vec![0.0f32; head_dim_v];
     for (&j, &score) in keys.iter().zip(&scores) {
-        let p = round(dtype, (score - max).exp() / sum);
+        let p = (score - max).exp() / sum * rules.dropout(i, j) as f32;
+        let p = round(dtype, p);
         let v_row = &head.v[j * head_dim_v..][..head_dim_v];
         for (o, &v) in o.iter_mut().zip(v_row) {
             *o += p * v as f32;

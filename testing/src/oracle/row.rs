@@ -1,3 +1,4 @@
+use super::pairs::PairRules;
 use super::score::{ExactScore, ScoreRule, ScoreWithSlope};
 use ferroflash::{HostTensor, Mask, Problem, Sequence};
 
@@ -42,6 +43,7 @@ pub(super) struct Rules<'a> {
     seq_q: usize,
     seq_kv: usize,
     score: ScoreRule,
+    pairs: PairRules<'a>,
 }
 
 impl<'a> Rules<'a> {
@@ -53,6 +55,7 @@ impl<'a> Rules<'a> {
             seq_q: sequence.seq_q(),
             seq_kv: sequence.seq_kv(),
             score: ScoreRule::new(problem.score(), index, head),
+            pairs: PairRules::new(problem, index, head),
         }
     }
 
@@ -61,8 +64,14 @@ impl<'a> Rules<'a> {
         i as i64 + self.seq_kv as i64 - self.seq_q as i64
     }
 
-    /// Whether key `j` is visible to query `i`, by the definition of [`Mask`].
+    /// Whether key `j` is visible to query `i`, by the definitions of [`Mask`] and of the modifiers.
     pub fn sees(&self, i: usize, j: usize) -> bool {
+        let center = self.center(i);
+        self.pairs.sees(i, j, center, self.in_band(i, j))
+    }
+
+    /// Whether the mask, with nothing else, shows key `j` to query `i`.
+    fn in_band(&self, i: usize, j: usize) -> bool {
         let distance = j as i64 - i as i64;
         let (j, center) = (j as i64, self.center(i));
         match self.problem.mask() {
@@ -101,16 +110,29 @@ impl<'a> Rules<'a> {
         self.center(i) - j as i64
     }
 
-    /// Bias added to the score of query `i` and key `j`.
-    pub fn bias(&self, i: usize, j: usize) -> f64 {
-        self.score.bias(self.center(i) - j as i64)
+    /// Biases added to the score of query `i` and key `j`: ALiBi's, and the problem's own.
+    pub fn biases(&self, i: usize, j: usize) -> [f64; 2] {
+        let of_alibi = self.score.bias(self.center(i) - j as i64);
+        [of_alibi, self.pairs.bias(i, j)]
+    }
+
+    /// What dropout multiplies the probability of query `i` and key `j` with; 1 without.
+    pub fn dropout(&self, i: usize, j: usize) -> f64 {
+        self.pairs.dropout(i, j)
+    }
+
+    /// The sink of the head, if it has one.
+    pub fn sink(&self) -> Option<f64> {
+        self.pairs.sink()
     }
 
     /// The score of query `i`, whose q is `q_row`, and key `j` of `head`.
     fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> ExactScore {
         let head_dim = q_row.len();
         let k_row = &head.k[j * head_dim..][..head_dim];
-        self.score.score(q_row, k_row, self.center(i) - j as i64)
+        let bias = self.pairs.bias(i, j);
+        self.score
+            .score(q_row, k_row, self.center(i) - j as i64, bias)
     }
 }
 
@@ -124,8 +146,12 @@ impl Rules<'_> {
         j: usize,
     ) -> ScoreWithSlope {
         let k_row = &head.k[j * q_row.len()..][..q_row.len()];
-        self.score
-            .with_slope(q_row, k_row, self.center(i) - j as i64)
+        self.score.with_slope(
+            q_row,
+            k_row,
+            self.center(i) - j as i64,
+            self.pairs.bias(i, j),
+        )
     }
 }
 
@@ -175,18 +201,21 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
     let nothing_weighs = exact().all(|score| score == f64::NEG_INFINITY);
     let shift = if max.is_finite() { max } else { 0.0 };
     let weights: Vec<f64> = exact().map(|score| (score - shift).exp()).collect();
-    let sum: f64 = weights.iter().sum();
+    let of_keys: f64 = weights.iter().sum();
+    let of_sink = rules.sink().map_or(0.0, |sink| (sink - shift).exp());
+    let sum = of_keys + of_sink;
     row.lse = shift + sum.ln();
     let v_row = |j: usize| &head.v[j * head_dim_v..][..head_dim_v];
     for (&j, &weight) in keys.iter().zip(&weights) {
+        let kept = rules.dropout(i, j);
         for (dim, &v) in v_row(j).iter().enumerate() {
-            if (nothing_weighs || weight < VANISHING) && !v.is_finite() {
+            if (nothing_weighs || weight < VANISHING || kept == 0.0) && !v.is_finite() {
                 row.may_not_be_finite[dim] = true;
             } else if !nothing_weighs {
-                let p = weight / sum;
+                let p = weight / sum * kept;
                 row.o[dim] += p * v;
                 row.abs_pv[dim] += p * v.abs();
-                row.abs_v_over_sum[dim] += v.abs() / sum;
+                row.abs_v_over_sum[dim] += kept * v.abs() / sum;
             }
         }
     }
@@ -197,9 +226,10 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
         }
         let error = weight / sum * score.error;
         row.score_errors += error;
+        let kept = rules.dropout(i, j);
         for (dim, &v) in v_row(j).iter().enumerate() {
             if v.is_finite() {
-                row.score_errors_v[dim] += error * (v - row.o[dim]).abs();
+                row.score_errors_v[dim] += error * (kept * v - row.o[dim]).abs();
             }
         }
     }

@@ -17,7 +17,8 @@ pub(super) struct ScoreWithSlope {
     pub slope: f64,
     /// `|softmax_scale| · Σ |q · k|`.
     pub sizes: f64,
-    pub bias: f64,
+    /// Of all biases.
+    pub bias_size: f64,
     pub softcap: Option<f64>,
 }
 
@@ -51,17 +52,23 @@ impl ScoreRule {
         -self.slope * distance.abs() as f64
     }
 
-    /// The score of a query and a key `distance` keys before it.
-    pub fn score(&self, q_row: &[f64], k_row: &[f64], distance: i64) -> ExactScore {
-        let score = self.with_slope(q_row, k_row, distance);
+    /// The score of a query and a key `distance` keys before it, with `bias` beside ALiBi's.
+    pub fn score(&self, q_row: &[f64], k_row: &[f64], distance: i64, bias: f64) -> ExactScore {
+        let score = self.with_slope(q_row, k_row, distance, bias);
         ExactScore {
             exact: score.exact,
-            error: bound::of_score(score.slope * score.sizes, score.bias.abs()),
+            error: bound::of_score(score.slope * score.sizes, score.bias_size),
         }
     }
 
     /// As [`score`](Self::score), with its derivative by the scaled product.
-    pub fn with_slope(&self, q_row: &[f64], k_row: &[f64], distance: i64) -> ScoreWithSlope {
+    pub fn with_slope(
+        &self,
+        q_row: &[f64],
+        k_row: &[f64],
+        distance: i64,
+        bias: f64,
+    ) -> ScoreWithSlope {
         let products = q_row.iter().zip(k_row).map(|(q, k)| q * k);
         let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {
             (dot + product, sizes + f64::abs(product))
@@ -74,12 +81,12 @@ impl ScoreRule {
             }
             None => (scaled, 1.0),
         };
-        let bias = self.bias(distance);
+        let of_alibi = self.bias(distance);
         ScoreWithSlope {
-            exact: capped + bias,
+            exact: capped + of_alibi + bias,
             slope,
             sizes: self.scale.abs() * sizes,
-            bias,
+            bias_size: of_alibi.abs() + bias.abs(),
             softcap: self.softcap,
         }
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::{Backend, Layout, Mask, Variant};
-use ferroflash_testing::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::cases::{
+    AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, ModifierSpec,
+};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::schedules::SCHEDULES;
 use kernels_gpu::instances::{Family, INSTANCES, Instance};
@@ -44,6 +46,7 @@ fn case_for(instance: &Instance, number: usize) -> CaseSpec {
         scale_factor: None,
         softcap: [None, Some(20.0)][number / masks.len() % 2],
         alibi: [None, Some(SLOPES)][number / 2 % 2],
+        modifiers: ModifierSpec::default(),
         kind: InputKind::ANY_DTYPE[number % InputKind::ANY_DTYPE.len()],
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bhsd,

@@ -8,6 +8,7 @@ mod extremes;
 mod gqa;
 mod growing_scores;
 mod merge;
+mod modifiers;
 mod non_finite;
 mod oracle;
 mod packed;

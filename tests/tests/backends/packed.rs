@@ -3,7 +3,9 @@
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, Layout, Variant};
-use ferroflash_testing::cases::{AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::cases::{
+    AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, ModifierSpec,
+};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::packed_kernels::{self, MASKS, head_dim_v, mixed};
@@ -29,6 +31,7 @@ fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) ->
             steepest,
             is_batched: true,
         }),
+        modifiers: ModifierSpec::default(),
         kind: InputKind::ANY_DTYPE[number % InputKind::ANY_DTYPE.len()],
         arrangements: [Arrangement::BSHD; 3],
         o_layout: [Layout::Bshd, Layout::Bhsd][number % 2],

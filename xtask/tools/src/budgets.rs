@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use cuda_builder::compiler::RUSTC_VAR;
 use cuda_builder::{Build, Kernel};
+use kernels_gpu::instances::MODIFIED;
 use serde::{Deserialize, Serialize};
 
 use crate::kernels::CRATES;
@@ -19,7 +20,18 @@ use xtask::paths;
 pub struct Budget {
     /// Registers per thread.
     pub registers: u32,
+    /// Bytes that a thread spills, in kernels with modifiers: what each option does to the blocks that it concerns takes more
+    /// registers than there are. No other kernel spills.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub spilled_bytes: u32,
 }
+
+fn is_none(bytes: &u32) -> bool {
+    *bytes == 0
+}
+
+/// The most that is pinned: beyond, a kernel's tile is too large.
+const MOST_SPILLED_BYTES: u32 = 96;
 
 /// Budgets by kernel.
 pub type Budgets = BTreeMap<String, Budget>;
@@ -69,16 +81,21 @@ fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
     for (entry, budget) in &mut measured {
         if let Some(first) = first.get(entry) {
             budget.registers = budget.registers.max(first.registers);
+            budget.spilled_bytes = budget.spilled_bytes.max(first.spilled_bytes);
         }
     }
     measured
 }
 
-/// The most registers that a kernel takes on any architecture.
+/// The most registers that a kernel takes on any architecture, and the most that it spills where it may.
 fn worst(kernel: &Kernel) -> Budget {
     let registers = kernel.resources.iter().map(|on| on.registers).max();
+    let has_modifiers = MODIFIED.iter().any(|row| row.name == kernel.entry);
+    let spilled = kernel.resources.iter().map(|on| on.spilled_bytes()).max();
+    let spilled = spilled.filter(|&bytes| has_modifiers && bytes <= MOST_SPILLED_BYTES);
     Budget {
         registers: registers.unwrap_or_default(),
+        spilled_bytes: spilled.unwrap_or_default(),
     }
 }
 
@@ -90,7 +107,10 @@ mod tests {
     fn a_second_compiler_raises_and_does_not_lower() {
         let budgets = |registers: [u32; 2]| {
             let names = ["a", "b"].map(str::to_owned);
-            let budgets = registers.map(|registers| Budget { registers });
+            let budgets = registers.map(|registers| Budget {
+                registers,
+                spilled_bytes: 0,
+            });
             Budgets::from_iter(names.into_iter().zip(budgets))
         };
         assert_eq!(
@@ -100,7 +120,7 @@ mod tests {
         // Budgets of removed kernels are dropped, new kernels are pinned as measured.
         assert_eq!(
             raised(
-                Budgets::from([("gone".to_owned(), Budget { registers: 1 })]),
+                Budgets::from([("gone".to_owned(), Budget::default())]),
                 budgets([1, 2])
             ),
             budgets([1, 2])

@@ -90,13 +90,23 @@ pub fn check_resources(build: &Build, budgets: &Budgets, report: &mut Report) {
             .collect();
         report.add(if faults.is_empty() {
             Outcome::Passed(format!(
-                "{}: no spills, registers {}",
+                "{}: {}, registers {}",
                 kernel.entry,
+                spills(kernel),
                 registers.join(", ")
             ))
         } else {
             Outcome::Failed(format!("{}: {}", kernel.entry, faults.join("; ")))
         });
+    }
+}
+
+/// What a kernel spills, in words.
+fn spills(kernel: &Kernel) -> String {
+    let most = kernel.resources.iter().map(|on| on.spilled_bytes()).max();
+    match most.unwrap_or_default() {
+        0 => "no spills".to_owned(),
+        bytes => format!("{bytes} bytes spilled"),
     }
 }
 
@@ -117,15 +127,18 @@ fn resource_faults(kernel: &Kernel, resources: &Resources, budgets: &Budgets) ->
             budget.registers
         ));
     }
-    if spilled > 0 {
-        faults.push(format!("{arch}: spills {spilled} bytes"));
+    if spilled > budget.spilled_bytes {
+        faults.push(format!(
+            "{arch}: spills {spilled} bytes, pinned at {}",
+            budget.spilled_bytes
+        ));
     }
     if let Some(loops) = &resources.main_loops {
         let (instruction, accesses) = (&loops.instruction, loops.local_accesses);
         if loops.count == 0 {
             faults.push(format!("{arch}: no loop with {instruction}"));
         }
-        if accesses > 0 {
+        if accesses > 0 && budget.spilled_bytes == 0 {
             faults.push(format!(
                 "{arch}: {accesses} LDL or STL in a loop with {instruction}"
             ));
@@ -197,7 +210,10 @@ mod tests {
             notes: Vec::new(),
             main_loops: None,
         };
-        let budget = Budget { registers: 100 };
+        let budget = Budget {
+            registers: 100,
+            spilled_bytes: 0,
+        };
         let budgets = Budgets::from([("k".to_owned(), budget)]);
         let faults = |resources: Resources| resource_faults(&kernel, &resources, &budgets).len();
         assert_eq!(faults(clean.clone()), 0);

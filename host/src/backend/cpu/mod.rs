@@ -11,6 +11,7 @@
 //! | `math` | exp and tanh |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |
 //! | `backward` | the backward pass, of the same parts |
+//! | `modifiers` | masks, biases, sinks and dropout of single pairs |
 //! | `merge` | joins partial results |
 //! | `pack` | moves strided operands of any dtype to and from f32 tiles |
 
@@ -20,6 +21,7 @@ mod gemm;
 mod math;
 mod memory;
 mod merge;
+mod modifiers;
 mod pack;
 mod score;
 mod softmax;

@@ -79,6 +79,16 @@ impl RowStates {
         }
     }
 
+    /// Adds the score of a sink to a query's state. Returns the factor for its column of the output.
+    pub fn add_sink(&mut self, column: usize, sink: f32) -> f32 {
+        let (old_max, sum) = (self.row_max[column], self.row_sum[column]);
+        let new_max = old_max.max(sink);
+        let factor = (old_max - new_max).exp();
+        self.row_max[column] = new_max;
+        self.row_sum[column] = sum * factor + (sink - new_max).exp();
+        factor
+    }
+
     /// Normalises `acc_o`, which has `columns` columns. The output of a row that saw no key is 0.
     pub fn finalize(&self, acc_o: &mut [f32], columns: usize) {
         for row in acc_o.chunks_exact_mut(columns) {

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::modifiers::CpuModifiers;
 use super::pack::Matrix;
 use super::tile::{BLOCK_M, Scratch, Task};
 use crate::{Lengths, Operands, Problem, Sequence};
@@ -18,6 +19,7 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
         return;
     }
     let numbering = Numbering::of(problem);
+    let modifiers = CpuModifiers::new(problem, operands);
     // The last rows see the most keys under a causal mask: starting with them leaves the short
     // tasks to even out the end.
     let order = (0..numbering.count()).into_par_iter().rev();
@@ -34,6 +36,7 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
             let task = Task {
                 problem,
                 operands,
+                modifiers: modifiers.as_ref(),
                 index,
                 sequence,
                 head_kv,

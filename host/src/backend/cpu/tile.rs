@@ -8,6 +8,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::gemm::{Gemm, MICRO_ROWS};
+use super::modifiers::CpuModifiers;
 use super::pack::Matrix;
 use super::score::{Bias, ScoreTransform};
 use super::softmax::RowStates;
@@ -73,6 +74,8 @@ impl Scratch {
 pub(super) struct Task<'a> {
     pub problem: &'a Problem,
     pub operands: &'a Operands,
+    /// Of the problem, if it has any.
+    pub modifiers: Option<&'a CpuModifiers>,
     /// Number of the batch entry.
     pub index: usize,
     pub sequence: &'a Sequence,
@@ -91,8 +94,8 @@ impl Task<'_> {
         // SAFETY: the rows are the task's own, inside q.
         scratch.mends_scores = unsafe { self.load_q(scratch) } == Scaled::Overflows;
         self.find_keys(scratch);
-        self.compute(scratch, 1.0);
-        if !scratch.mends_scores && self.has_lost_a_row(scratch) {
+        let has_lost_a_row = self.compute(scratch, 1.0);
+        if !scratch.mends_scores && has_lost_a_row {
             scratch.mends_scores = true;
             self.compute(scratch, 1.0);
         }
@@ -103,17 +106,86 @@ impl Task<'_> {
         unsafe { self.store(scratch) };
     }
 
-    /// Leaves the normalised output of `v_factor · V`, divided by it, in `acc_o`.
-    fn compute(&self, scratch: &mut Scratch, v_factor: f32) {
+    /// Leaves the normalised output of `v_factor · V`, divided by it, in `acc_o`. Returns [`has_lost_a_row`](Self::has_lost_a_row).
+    fn compute(&self, scratch: &mut Scratch, v_factor: f32) -> bool {
         scratch.v_factor = v_factor;
         Arch::new().dispatch(AllTiles {
             task: self,
             scratch: &mut *scratch,
         });
-        scratch.rows.finalize(&mut scratch.acc_o, self.columns());
-        if v_factor != 1.0 {
-            scratch.acc_o.iter_mut().for_each(|o| *o /= v_factor);
+        let has_lost_a_row = self.has_lost_a_row(scratch);
+        if let Some(modifiers) = self.modifiers {
+            self.add_sinks(scratch, modifiers);
         }
+        scratch.rows.finalize(&mut scratch.acc_o, self.columns());
+        let of_dropout = self.modifiers.map_or(1.0, CpuModifiers::dropout_scale);
+        let factor = of_dropout / v_factor;
+        if factor != 1.0 {
+            scratch.acc_o.iter_mut().for_each(|o| *o *= factor);
+        }
+        has_lost_a_row
+    }
+
+    /// Adds the sinks of the rows' heads to their softmax.
+    fn add_sinks(&self, scratch: &mut Scratch, modifiers: &CpuModifiers) {
+        let columns = self.columns();
+        for column in 0..self.rows {
+            let (head, _) = self.query(column);
+            let Some(sink) = modifiers.sink(head) else {
+                return;
+            };
+            let factor = scratch.rows.add_sink(column, sink);
+            for row in scratch.acc_o.chunks_exact_mut(columns) {
+                row[column] *= factor;
+            }
+        }
+    }
+
+    /// Adds the bias to a tile's scores, and hides what modifiers hide.
+    fn modify(&self, modifiers: &CpuModifiers, scores: &mut [f32], tile: Range<usize>) {
+        let columns = self.columns();
+        for column in 0..columns {
+            let (head, i) = self.query(column.min(self.rows - 1));
+            let at = modifiers.place(self.sequence, self.index, head);
+            let of_column = || {
+                tile.clone()
+                    .map(|key| (key - tile.start) * columns + column)
+            };
+            let scores_of = scores.iter_mut().skip(column).step_by(columns);
+            modifiers.add_bias(&at, i, tile.clone(), scores_of);
+            if modifiers.hide() {
+                for (key, place) in tile.clone().zip(of_column()) {
+                    if !modifiers.sees(&at, i, key) {
+                        scores[place] = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drops probabilities of a tile.
+    fn drop_pairs(&self, modifiers: &CpuModifiers, p: &mut [f32], tile: Range<usize>) {
+        let columns = self.columns();
+        for column in 0..self.rows {
+            let (head, i) = self.query(column);
+            let at = modifiers.place(self.sequence, self.index, head);
+            let of_column = p.iter_mut().skip(column).step_by(columns);
+            modifiers.drop_pairs(&at, i, tile.clone(), of_column);
+        }
+    }
+
+    /// Whether modifiers hide key `key` from the query of a column.
+    fn hides_pair(&self, column: usize, key: usize) -> bool {
+        let (head, i) = self.query(column.min(self.rows - 1));
+        self.hides().is_some_and(|modifiers| {
+            let at = modifiers.place(self.sequence, self.index, head);
+            !modifiers.sees(&at, i, key)
+        })
+    }
+
+    /// Whether modifiers decide which keys a query sees.
+    fn hides(&self) -> Option<&CpuModifiers> {
+        self.modifiers.filter(|modifiers| modifiers.hide())
     }
 
     /// Recomputes rows that are not finite with V scaled down. Rows that are rightly not finite stay so.
@@ -205,8 +277,12 @@ impl Task<'_> {
             let (head, i) = self.query(column.min(self.rows - 1));
             let diagonal = i as i64 + corner;
             transform.set_query(&mut scratch.bias, column, (self.index, head), diagonal);
-            let first = (i as i64 + i64::from(band.lower)).clamp(0, seq_kv);
-            let end = (i as i64 + i64::from(band.upper) + 1).clamp(first, seq_kv);
+            let mut first = (i as i64 + i64::from(band.lower)).clamp(0, seq_kv);
+            let mut end = (i as i64 + i64::from(band.upper) + 1).clamp(first, seq_kv);
+            if self.hides().is_some() {
+                // Any key may be seen: the modifiers tell.
+                (first, end) = (0, seq_kv);
+            }
             scratch.first_key[column] = first as u32;
             scratch.end_key[column] = end as u32;
         }
@@ -276,7 +352,8 @@ impl WithSimd for AllTiles<'_> {
         let (any_ended, end) = span(&scratch.end_key);
         for n_start in (first..end).step_by(BLOCK_N) {
             let tile = n_start..end.min(n_start + BLOCK_N);
-            let masked = tile.start < all_started || tile.end > any_ended;
+            let masked =
+                tile.start < all_started || tile.end > any_ended || self.task.hides().is_some();
             self.step(simd, tile, masked);
         }
     }
@@ -324,10 +401,18 @@ impl AllTiles<'_> {
                 &scratch.end_key[..columns],
             );
         }
+        if let Some(modifiers) = self.task.modifiers {
+            self.task.modify(modifiers, s, tile.clone());
+        }
         if scratch.rows.update(simd, s, keys) {
             scratch.rows.rescale(simd, &mut scratch.acc_o, columns);
         }
 
+        if let Some(modifiers) = self.task.modifiers {
+            let s = &mut scratch.s[..keys * columns];
+            self.task.drop_pairs(modifiers, s, tile.clone());
+        }
+        let s = &scratch.s[..keys * columns];
         let v = &scratch.v[..keys * padded_v];
         if masked && v.iter().any(|value| !value.is_finite()) {
             self.add_visible(tile, padded_v);
@@ -407,7 +492,7 @@ impl AllTiles<'_> {
         for (key, j) in tile.enumerate() {
             for column in 0..columns {
                 let seen = scratch.first_key[column]..scratch.end_key[column];
-                if !seen.contains(&(j as u32)) {
+                if !seen.contains(&(j as u32)) || self.task.hides_pair(column, j) {
                     continue;
                 }
                 let p = scratch.s[key * columns + column];

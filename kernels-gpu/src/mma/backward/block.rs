@@ -24,7 +24,7 @@ const BLOCK_BARRIER: u32 = 2;
 const FIRST_GROUP_BARRIER: u32 = 1;
 
 /// One block of the passing side, and how it is taken in.
-pub struct Block<'a, K> {
+pub struct Block<'a, K: MmaBackwardKernel> {
     pub tile: &'a Tile<'a, K>,
     pub now: Step,
     pub attempt: Attempt,
@@ -71,9 +71,12 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             // SAFETY: the operands have arrived before it is called.
             unsafe { product_of_rows::<K::Element, S_ROWS, S_COLS>(a, b, head_dim / TILE_K) }
         };
-        let store = |tile: u32, values: &[[f32; S_COLS]; S_ROWS]| {
+        let store = |tile: u32, values: &[[f32; S_COLS]; S_ROWS], is_p: bool| {
             let origin = K::CONFIG.scores().origin(warp);
-            let value = |i: usize, j: usize| values[i][j];
+            let value = |i: usize, j: usize| match is_p {
+                true => Pairs::<K>::kept(values[i][j]),
+                false => values[i][j],
+            };
             let cols = K::CONFIG.block_n;
             // SAFETY: nobody reads the warp's part of the tile between the barriers before and after.
             unsafe { store_tile::<K::Element, S_ROWS, S_COLS>(value, tile, cols, origin, lane) };
@@ -98,7 +101,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             let mut slope = [[1.0; S_COLS]; S_ROWS];
             pairs.probabilities(&mut p, Some(&mut slope));
             if !keeps_p && takes_second {
-                store(p_smem, &p);
+                store(p_smem, &p, true);
             }
             if keeps_p {
                 self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
@@ -111,7 +114,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         } else {
             pairs.probabilities(&mut p, None);
             if !keeps_p && takes_second {
-                store(p_smem, &p);
+                store(p_smem, &p, true);
             }
         }
         // Not in the branch: ptxas then needs more registers.
@@ -128,7 +131,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             named_barrier::sync(TURNS_BARRIER, K::CONFIG.threads());
         }
         if attempt.takes_first() && (K::ADDS_DQ || !keeps_p) {
-            store(ds_smem, &ds);
+            store(ds_smem, &ds, false);
         }
 
         if keeps_p {
@@ -212,7 +215,10 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         let b = v_row_vec16(lane);
         let vec16 = col / TILE_N as u32 + b.1;
         let b = LaneAddress::new(operand, K::CONFIG.head_dim, (b.0, vec16));
-        let value = |i: usize, j: usize| values[i][j];
+        let value = |i: usize, j: usize| match number {
+            1 => Pairs::<K>::kept(values[i][j]),
+            _ => values[i][j],
+        };
         add_accumulators::<K::Element, ROWS, COLS>(sum, value, b, K::CONFIG.block_n / TILE_K);
     }
 

@@ -76,6 +76,7 @@ use super::element::Element;
 use crate::abi::{AttentionParams, BackwardParams};
 use crate::backward::side::Side;
 use crate::config::mma_backward::MmaBackwardConfig;
+use crate::score::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::units::pow2;
 
@@ -87,6 +88,7 @@ pub trait MmaBackwardKernel {
     const CONFIG: MmaBackwardConfig;
     type Element: Element;
     type Side: Side;
+    type Modifiers: Modifiers;
     /// Whether dq is added up too, by a kernel that keeps keys.
     const ADDS_DQ: bool;
     /// Whether dS is rounded times a power of two.
@@ -109,6 +111,7 @@ pub unsafe fn backward<
     const Q_COLS: usize,
 >(
     params: &BackwardParams,
+    modifiers: &K::Modifiers,
 ) {
     let mut index = block_idx_x() as u64;
     loop {
@@ -118,7 +121,7 @@ pub unsafe fn backward<
         }
         // SAFETY: the loop bound is the same for the whole block.
         unsafe {
-            let tile = Tile::<K>::new(params, tiles.get(index));
+            let tile = Tile::<K>::new(params, modifiers, tiles.get(index));
             backward_tile::<K, S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(&tile);
             // Not kept in registers through the tile.
             index = tiles.index(tile.coord()) + grid_dim_x() as u64;
@@ -258,7 +261,8 @@ unsafe fn store<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     }
     stage::<K, ROWS, COLS>(first_smem, &sums.first, factor, warp, lane);
     if K::Side::HAS_SECOND {
-        stage::<K, ROWS, COLS>(second_smem, &sums.second, 1.0, warp, lane);
+        let factor = tile.modifiers.dropout_scale();
+        stage::<K, ROWS, COLS>(second_smem, &sums.second, factor, warp, lane);
     }
     sync_threads();
     if K::Side::HAS_SECOND {

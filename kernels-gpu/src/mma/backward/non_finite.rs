@@ -105,7 +105,7 @@ impl Marks {
         each_non_finite::<K>(smem, rows, step.renew(thread_idx_x()), |passing, col| {
             let mut row = 0;
             while row < black_box(K::CONFIG.block_m as u32) {
-                if sees(&extent, tile.begin + row, step.begin + passing) {
+                if sees(tile, step, &extent, tile.begin + row, step.begin + passing) {
                     let (word, bit) = self.place::<K>(row, col);
                     shared::atomic_or(word, 1 << bit);
                 }

@@ -9,12 +9,13 @@ use crate::abi::Band;
 use crate::backward::side::{Extent, Side};
 use crate::layout::fragment::{ROW_STEP, row_column};
 use crate::math::{exp2, fma};
+use crate::score::modifiers::{Modifiers, Pair};
 use crate::score::{is_plain, plain_scale_log2};
 use crate::tile::mask;
 use crate::units::F32_BYTES;
 
 /// The pairs of a tile's rows and one block that a warp has.
-pub struct Pairs<'a, K> {
+pub struct Pairs<'a, K: MmaBackwardKernel> {
     pub tile: &'a Tile<'a, K>,
     pub step: Step,
     /// Where the step's terms of queries are.
@@ -43,7 +44,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
     ) {
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
-        if !is_plain(score) {
+        let modifiers = self.tile.modifiers;
+        if !is_plain(score) || modifiers.changes_scores() {
             let transform = self.tile.transform(self.step);
             scale_log2 = transform.scale_log2;
             let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
@@ -54,16 +56,61 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
                 }
                 None => transform.apply(s, distance, column),
             }
+            if modifiers.changes_scores() {
+                let at = || self.tile.place(self.step);
+                modifiers.change(at, s, |i, j| self.pair(i, j));
+            }
         }
         let [lse_smem, _] = Smem::terms::<K>(self.stage);
         self.each_term::<ROWS, COLS>(lse_smem, |i, j, lse| {
             s[i][j] = exp2(fma(s[i][j], scale_log2, -lse));
         });
         self.clear_hidden(s);
+        self.mark_dropped(s);
+    }
+
+    /// Makes probabilities that are dropped negative: what is multiplied with d_o is 0 then, and what becomes dS is their size.
+    ///
+    /// # Safety
+    /// As [`Pairs::probabilities`].
+    #[inline(always)]
+    unsafe fn mark_dropped<const ROWS: usize, const COLS: usize>(
+        &self,
+        p: &mut [[f32; COLS]; ROWS],
+    ) {
+        if K::Modifiers::IS_NONE {
+            return;
+        }
+        let Some(dropout) = self.tile.modifiers.dropout(&self.tile.place(self.step)) else {
+            return;
+        };
+        let first = self.pair(0, 0);
+        let kept = if K::Side::HAS_SECOND {
+            dropout.fragment::<COLS, ROWS, true>(first)
+        } else {
+            dropout.fragment::<COLS, ROWS, false>(first)
+        };
+        for i in 0..ROWS {
+            for j in 0..COLS {
+                if kept[i] >> j & 1 == 0 {
+                    p[i][j] = -p[i][j];
+                }
+            }
+        }
+    }
+
+    /// What a probability that may be marked multiplies d_o with, but for dropout's scale.
+    #[inline(always)]
+    pub fn kept(p: f32) -> f32 {
+        if !K::Modifiers::IS_NONE && p.is_sign_negative() {
+            0.0
+        } else {
+            p
+        }
     }
 
     /// Turns `d_o · v` into dS times a power of two, 0 of pairs that are masked out. `weights` are P times the derivatives of
-    /// scores.
+    /// scores, negative where P is dropped.
     ///
     /// # Safety
     /// As [`Pairs::probabilities`], with delta.
@@ -75,8 +122,15 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         factor: f32,
     ) {
         let [_, delta_smem] = Smem::terms::<K>(self.stage);
+        let scale = self.tile.modifiers.dropout_scale();
         self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
-            dp[i][j] = (dp[i][j] - delta) * weights[i][j];
+            if K::Modifiers::IS_NONE {
+                dp[i][j] = (dp[i][j] - delta) * weights[i][j];
+            } else {
+                let is_kept = !weights[i][j].is_sign_negative();
+                let dp_kept = if is_kept { dp[i][j] * scale } else { 0.0 };
+                dp[i][j] = (dp_kept - delta) * weights[i][j].abs();
+            }
             if K::SCALES_DS {
                 dp[i][j] *= factor;
             }
@@ -103,6 +157,12 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
             return;
         }
         let extent = &self.tile.extent();
+        if self.tile.modifiers.hides() {
+            let at = || self.tile.place(self.step);
+            let modifiers = self.tile.modifiers;
+            modifiers.hide(at, tile, |i, j| self.pair(i, j), 0.0);
+            return;
+        }
         if !self.needs_mask(extent) {
             return;
         }
@@ -117,6 +177,14 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
                 }
             }
         }
+    }
+
+    /// The query and the key of the lane's element `[i][j]`.
+    #[inline(always)]
+    fn pair(&self, i: usize, j: usize) -> Pair {
+        let passing = self.first_column() + column(j) as u32;
+        let (query, key) = K::Side::query_and_key(self.row(i), passing);
+        Pair { query, key }
     }
 
     /// Row `i` of the lane, of all that are kept.
@@ -183,10 +251,24 @@ pub fn column(j: usize) -> i32 {
     row_column(0, j as u32) as i32
 }
 
-/// Whether kept row `row` sees passing row `column`, of rows that exist.
+/// Whether kept row `row` sees passing row `column` of a step, of rows that exist.
+///
+/// # Safety
+/// As [`Tile::new`].
 #[inline(always)]
-pub fn sees(extent: &Extent, row: u32, column: u32) -> bool {
+pub unsafe fn sees<K: MmaBackwardKernel>(
+    tile: &Tile<K>,
+    step: Step,
+    extent: &Extent,
+    row: u32,
+    column: u32,
+) -> bool {
+    let exist = row < extent.kept && column < extent.passing;
+    if tile.modifiers.hides() {
+        let (query, key) = K::Side::query_and_key(row, column);
+        return exist && tile.modifiers.sees(&tile.place(step), Pair { query, key });
+    }
     let Band { lower, upper } = extent.band;
     let distance = column as i32 - row as i32;
-    lower <= distance && distance <= upper && row < extent.kept && column < extent.passing
+    lower <= distance && distance <= upper && exist
 }

@@ -18,7 +18,7 @@ use crate::tile::black_box;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
 /// Loads what a tile keeps and what passes.
-pub struct Passing<'a, K> {
+pub struct Passing<'a, K: MmaBackwardKernel> {
     tile: &'a Tile<'a, K>,
     /// The stage that is computed on.
     pub stage: u32,

@@ -30,6 +30,7 @@ use crate::units::F32_BYTES;
 #[inline(always)]
 pub unsafe fn slopes<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     params: &BackwardParams,
+    modifiers: &K::Modifiers,
     sums: u64,
 ) {
     let mut index = block_idx_x() as u64;
@@ -40,7 +41,7 @@ pub unsafe fn slopes<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>
         }
         // SAFETY: the loop bound is the same for the whole block.
         unsafe {
-            let tile = Tile::<K>::new(params, tiles.get(index));
+            let tile = Tile::<K>::new(params, modifiers, tiles.get(index));
             let sum = of_tile::<K, ROWS, COLS>(&tile);
             store_block_sum(sum, sums + index * F32_BYTES as u64);
             // The next tile overwrites shared memory that others may still read.

@@ -8,12 +8,14 @@ use cuda_std::warp::uniform;
 
 use super::MmaBackwardKernel;
 use crate::abi::{
-    AttentionParams, BackwardParams, Band, DeviceAddress, LengthsParams, ScoreParams, TensorArg,
+    AttentionParams, BackwardParams, Band, BlockState, DeviceAddress, LengthsParams, ScoreParams,
+    TensorArg,
 };
 use crate::backward::side::{Extent, Side};
 use crate::layout::fragment::TILE_M;
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::score::ScoreTransform;
+use crate::score::modifiers::{Modifiers, Place};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::BlockCoord;
@@ -84,8 +86,10 @@ fn renewed_lengths(attention: &AttentionParams, row: u32) -> AttentionParams {
 
 /// The rows that a block keeps. What is cheap to compute is computed where it is needed (hence `black_box`), as registers
 /// are what the main loop is short of.
-pub struct Tile<'a, K> {
+pub struct Tile<'a, K: MmaBackwardKernel> {
     pub params: &'a BackwardParams,
+    /// What else the launch does to single pairs.
+    pub modifiers: &'a K::Modifiers,
     /// A head of the side that is kept.
     pub head: u32,
     /// First row.
@@ -104,7 +108,11 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
     /// `params` describes live allocations, which `coord` lies inside. The whole block calls it with the same tile, and nobody
     /// accesses shared memory.
     #[inline(always)]
-    pub unsafe fn new(params: &'a BackwardParams, coord: BlockCoord) -> Self {
+    pub unsafe fn new(
+        params: &'a BackwardParams,
+        modifiers: &'a K::Modifiers,
+        coord: BlockCoord,
+    ) -> Self {
         let block_m = K::CONFIG.block_m as u32;
         let coord = K::Side::coord(coord, &params.attention, block_m);
         let begin = coord.m_block * block_m;
@@ -114,6 +122,7 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         sync_threads();
         let mut tile = Self {
             params,
+            modifiers,
             head: coord.head,
             begin,
             passing_begin: 0,
@@ -128,7 +137,7 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
             let block_n = K::CONFIG.block_n as u32;
             tile.passing_begin = range.begin * block_n;
             tile.passing_end = range.end * block_n;
-            if tile.begin + block_m <= extent.kept {
+            if !modifiers.hides() && tile.begin + block_m <= extent.kept {
                 let (begin, end) = range.unmasked(block_n);
                 tile.shown_begin = begin * block_n;
                 tile.shown_end = end * block_n;
@@ -202,6 +211,10 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
     /// Which passing rows `rows` kept ones see, from row `first` of the tile on; of rows that do not exist, as the last.
     #[inline(always)]
     pub fn range(&self, extent: &Extent, first: u32, rows: u32) -> BlockRange {
+        if self.modifiers.hides() {
+            // Any block may be shown: the states tell.
+            return BlockRange::all(extent.passing, K::CONFIG.block_n as u32);
+        }
         let begin = self.begin + first;
         let end = (begin + rows).min(extent.kept);
         BlockRange::new(
@@ -245,34 +258,97 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
             softmax_scale,
             ..*score
         };
-        ScoreTransform::new(score, self.batch(), self.query_head(step.head), 0.0)
+        let (batch, head) = (self.batch(), self.query_head(step.head));
+        if self.modifiers.changes_scores() {
+            ScoreTransform::in_nats(score, batch, head, 0.0)
+        } else {
+            ScoreTransform::new(score, batch, head, 0.0)
+        }
     }
 
-    /// The first block of the passing side.
+    /// The query head of the sequence that takes part in a step.
+    ///
+    /// # Safety
+    /// As [`Tile::new`].
     #[inline(always)]
-    pub fn first(&self) -> Option<Step> {
+    pub unsafe fn place(&self, step: Step) -> Place {
+        let heads = self.params.attention.heads_q;
+        let head = self.query_head(step.head);
+        Place::new(&self.sequence(), self.batch(), head, heads)
+    }
+
+    /// The [`BlockState`] of a step, as a number.
+    ///
+    /// # Safety
+    /// As [`Tile::new`]; there are states, and all 32 lanes reach the same call.
+    #[inline(always)]
+    unsafe fn state(&self, step: Step) -> u32 {
+        let kept = self.begin / K::CONFIG.block_m as u32;
+        let passing = step.begin / K::CONFIG.block_n as u32;
+        let (tile, block) = K::Side::query_and_key(kept, passing);
+        uniform(self.modifiers.state(&self.place(step), tile, block))
+    }
+
+    /// The first block of the passing side that is not hidden.
+    ///
+    /// # Safety
+    /// As [`Tile::new`]; all 32 lanes reach the same call.
+    #[inline(always)]
+    pub unsafe fn first(&self) -> Option<Step> {
         let (head, _) = K::Side::passing_heads(&self.params.attention, self.head);
-        (self.passing_begin < self.passing_end).then_some(Step {
+        let first = (self.passing_begin < self.passing_end).then_some(Step {
             head,
             begin: self.passing_begin,
-        })
+        });
+        self.shown(first)
+    }
+
+    /// `step`, or the first one after it that is not hidden.
+    ///
+    /// # Safety
+    /// As [`Tile::first`].
+    #[inline(always)]
+    unsafe fn shown(&self, mut step: Option<Step>) -> Option<Step> {
+        if self.modifiers.hides() {
+            while let Some(at) = step
+                && self.state(at) == BlockState::Hidden as u32
+            {
+                step = self.following(at);
+            }
+        }
+        step
     }
 
     /// Whether every kept row exists and sees every row of the block that passes.
+    ///
+    /// # Safety
+    /// As [`Tile::first`].
     #[inline(always)]
-    pub fn shows_all(&self, step: Step) -> bool {
+    pub unsafe fn shows_all(&self, step: Step) -> bool {
+        if self.modifiers.hides() {
+            return self.state(step) == BlockState::Full as u32;
+        }
         self.shown_begin <= step.begin && step.begin < self.shown_end
     }
 
-    /// Whether `step` is the first of a head.
+    /// Whether `step` may be the first of a head: it is where nothing is hidden, and any may be otherwise.
     #[inline(always)]
     pub fn begins_head(&self, step: Step) -> bool {
-        step.begin == self.passing_begin
+        self.modifiers.hides() || step.begin == self.passing_begin
     }
 
-    /// The block after `now`: the next one of its head, or the first one of the next head.
+    /// The block after `now` that is not hidden.
+    ///
+    /// # Safety
+    /// As [`Tile::first`].
     #[inline(always)]
-    pub fn next(&self, now: Step) -> Option<Step> {
+    pub unsafe fn next(&self, now: Step) -> Option<Step> {
+        self.shown(self.following(now))
+    }
+
+    /// The block after `now`, hidden or not: the next one of its head, or the first one of the next head.
+    #[inline(always)]
+    fn following(&self, now: Step) -> Option<Step> {
         let next = now.begin + K::CONFIG.block_n as u32;
         if next < self.passing_end {
             return Some(Step { begin: next, ..now });

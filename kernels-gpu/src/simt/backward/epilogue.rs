@@ -5,6 +5,7 @@ use super::super::epilogue::{RowOfTensor, store_row};
 use super::tile::Tile;
 use crate::abi::TensorArg;
 use crate::backward::side::Side;
+use crate::score::modifiers::Modifiers;
 use crate::units::F32_BYTES;
 
 /// Writes the rows of the gradients that this thread holds.
@@ -12,8 +13,8 @@ use crate::units::F32_BYTES;
 /// # Safety
 /// As [`Tile::sequence`].
 #[inline(always)]
-pub unsafe fn store<S: Side, const ROWS: usize, const COLS: usize>(
-    tile: &Tile<S>,
+pub unsafe fn store<S: Side, M: Modifiers, const ROWS: usize, const COLS: usize>(
+    tile: &Tile<S, M>,
     layout: ThreadLayout,
     first: &[[f32; COLS]; ROWS],
     second: &[[f32; COLS]; ROWS],
@@ -21,9 +22,17 @@ pub unsafe fn store<S: Side, const ROWS: usize, const COLS: usize>(
     let params = tile.params;
     let attention = &params.attention;
     let scale = attention.score.softmax_scale;
+    let of_dropout = tile.modifiers.dropout_scale();
     if S::HAS_SECOND {
         store_sum(tile, layout, &params.dk, attention.head_dim, first, scale);
-        store_sum(tile, layout, &params.dv, attention.head_dim_v, second, 1.0);
+        store_sum(
+            tile,
+            layout,
+            &params.dv,
+            attention.head_dim_v,
+            second,
+            of_dropout,
+        );
     } else {
         store_sum(tile, layout, &params.dq, attention.head_dim, first, scale);
     }
@@ -34,8 +43,8 @@ pub unsafe fn store<S: Side, const ROWS: usize, const COLS: usize>(
 /// # Safety
 /// As [`Tile::sequence`].
 #[inline(always)]
-pub unsafe fn store_sum<S: Side, const ROWS: usize, const COLS: usize>(
-    tile: &Tile<S>,
+pub unsafe fn store_sum<S: Side, M: Modifiers, const ROWS: usize, const COLS: usize>(
+    tile: &Tile<S, M>,
     layout: ThreadLayout,
     tensor: &TensorArg,
     dims: u32,

@@ -55,6 +55,7 @@ use crate::units::F32_BYTES;
 #[inline(always)]
 pub unsafe fn backward<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
     params: &BackwardParams,
+    modifiers: &K::Modifiers,
 ) {
     let tiles = S::tiles(&params.attention, K::CONFIG.block_m() as u32);
     let mut round = 0u64;
@@ -63,7 +64,8 @@ pub unsafe fn backward<K: SimtKernel, S: Side, const ROWS: usize, const COLS: us
         if index >= tiles.count {
             break;
         }
-        let tile = Tile::<S>::new(params, tiles.get(index), K::CONFIG.block_m() as u32);
+        let block_m = K::CONFIG.block_m() as u32;
+        let tile = Tile::with_modifiers(params, modifiers, tiles.get(index), block_m);
         // SAFETY: the loop bound is the same for the whole block.
         unsafe {
             backward_tile::<K, S, ROWS, COLS>(tile);
@@ -86,7 +88,7 @@ struct Sums<const ROWS: usize, const COLS: usize> {
 /// As [`backward`]; the whole block must call it with the same tile.
 #[inline(always)]
 unsafe fn backward_tile<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
-    tile: Tile<S>,
+    tile: Tile<S, K::Modifiers>,
 ) {
     if tile.begin >= tile.rows_written() {
         return;
@@ -138,7 +140,7 @@ impl Smem {
 /// As [`backward_tile`]; the first chunk of the block's second operand is asked for.
 #[inline(always)]
 unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
-    tile: &Tile<S>,
+    tile: &Tile<S, K::Modifiers>,
     passing: &mut Passing<K, S>,
     sums: &mut Sums<ROWS, COLS>,
     smem: &Smem,
@@ -166,6 +168,7 @@ unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize
     );
     // The half-warp multiplied with its rows of P.
     sync_warp();
+    pairs.drop_gradients(&mut acc, thread());
     store_difference(&pairs, &acc, thread());
 
     // S = A aᵀ
@@ -202,6 +205,7 @@ unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize
 
     // dB += P b
     if S::HAS_SECOND {
+        pairs.drop_pairs(&mut acc, thread());
         sync_warp();
         store_p(&acc, smem.p, thread());
         sync_warp();

@@ -2,25 +2,28 @@
 
 use cuda_std::{global, shared};
 
+use super::super::forward::drop_pairs;
 use super::super::gemm::P_ROW_BYTES;
 use super::super::{BLOCK_N, LANES, MASKED_OUT, SCORE_COLS, SHIFT, Scores, ThreadLayout};
 use super::passing::Step;
 use super::tile::Tile;
+use crate::abi::BlockState;
 use crate::backward::side::Side;
 use crate::math::{exp2, fma};
 use crate::score::ScoreTransform;
+use crate::score::modifiers::{Modifiers, NoModifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::mask;
 use crate::units::F32_BYTES;
 
 /// The pairs of a tile's rows and one block.
-pub struct Pairs<'a, S> {
-    pub tile: &'a Tile<'a, S>,
+pub struct Pairs<'a, S, M = NoModifiers> {
+    pub tile: &'a Tile<'a, S, M>,
     pub step: Step,
     pub p_smem: u32,
 }
 
-impl<S: Side> Pairs<'_, S> {
+impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
     /// Which terms of rows a thread needs: of `ROWS` kept rows, or of [`SCORE_COLS`] passing ones.
     ///
     /// # Safety
@@ -80,19 +83,16 @@ impl<S: Side> Pairs<'_, S> {
                 unsafe { place.store(i, j, place.load(i, j) * slope) };
             },
         );
+        self.change(acc, layout);
         self.exponentiate(acc, layout, transform.scale_log2);
         let blocks = self.tile.blocks(&extent, layout.row_groups * ROWS as u32);
-        let needs_mask = blocks.needs_mask(self.step.begin, BLOCK_N as u32);
+        let needs_mask = if self.tile.modifiers.hides() {
+            self.tile.state(self.step) != BlockState::Full as u32
+        } else {
+            blocks.needs_mask(self.step.begin, BLOCK_N as u32)
+        };
         if needs_mask {
-            mask::mark_masked_out(
-                acc,
-                row,
-                first,
-                column,
-                extent.band,
-                extent.passing,
-                MASKED_OUT,
-            );
+            self.mask_out(acc, layout);
         }
         for i in 0..ROWS {
             for j in 0..SCORE_COLS {
@@ -135,7 +135,93 @@ impl<S: Side> Pairs<'_, S> {
     pub unsafe fn transform(&self) -> ScoreTransform {
         let head = self.tile.query_head(self.step.head);
         let score = &self.tile.params.attention.score;
-        ScoreTransform::new(score, black_box(self.tile.coord.batch), head, SHIFT)
+        let batch = black_box(self.tile.coord.batch);
+        if self.tile.modifiers.changes_scores() {
+            ScoreTransform::in_nats(score, batch, head, SHIFT)
+        } else {
+            ScoreTransform::new(score, batch, head, SHIFT)
+        }
+    }
+
+    /// Turns scores into those that modifiers make of them, where they do.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    pub unsafe fn change<const ROWS: usize>(&self, acc: &mut Scores<ROWS>, layout: ThreadLayout) {
+        let modifiers = self.tile.modifiers;
+        if modifiers.changes_scores() {
+            let at = self.tile.place(self.step.head);
+            modifiers.change(|| at, acc, |i, j| self.pair(layout, i, j));
+        }
+    }
+
+    /// Sets elements of pairs that are hidden to [`MASKED_OUT`].
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    pub unsafe fn mask_out<const ROWS: usize>(&self, acc: &mut Scores<ROWS>, layout: ThreadLayout) {
+        let modifiers = self.tile.modifiers;
+        if modifiers.hides() {
+            let at = self.tile.place(self.step.head);
+            modifiers.hide(|| at, acc, |i, j| self.pair(layout, i, j), MASKED_OUT);
+            return;
+        }
+        let extent = self.tile.extent();
+        mask::mark_masked_out(
+            acc,
+            |i| self.tile.begin + layout.row(i),
+            self.step.begin + layout.lane,
+            |j| (j * LANES) as i32,
+            extent.band,
+            extent.passing,
+            MASKED_OUT,
+        );
+    }
+
+    /// The query and the key of the thread's element `[i][j]`.
+    #[inline(always)]
+    fn pair(&self, layout: ThreadLayout, i: usize, j: usize) -> Pair {
+        let kept = self.tile.begin + layout.row(i);
+        let passing = self.step.begin + layout.lane + (j * LANES) as u32;
+        let (query, key) = S::query_and_key(kept, passing);
+        Pair { query, key }
+    }
+
+    /// Sets elements of `p` that are dropped to 0.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    pub unsafe fn drop_pairs<const ROWS: usize>(&self, p: &mut Scores<ROWS>, layout: ThreadLayout) {
+        if M::IS_NONE {
+            return;
+        }
+        let at = self.tile.place(self.step.head);
+        if let Some(dropout) = self.tile.modifiers.dropout(&at) {
+            drop_pairs(p, |i, j| dropout.keeps(self.pair(layout, i, j)));
+        }
+    }
+
+    /// Multiplies dP by what dropout multiplied P by: 0, or its scale.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    pub unsafe fn drop_gradients<const ROWS: usize>(
+        &self,
+        dp: &mut Scores<ROWS>,
+        layout: ThreadLayout,
+    ) {
+        if M::IS_NONE {
+            return;
+        }
+        self.drop_pairs(dp, layout);
+        let scale = self.tile.modifiers.dropout_scale();
+        for dp in dp.as_flattened_mut() {
+            *dp *= scale;
+        }
     }
 }
 
@@ -144,8 +230,8 @@ impl<S: Side> Pairs<'_, S> {
 /// # Safety
 /// As [`Pairs::differentiate`]; nobody else reads the thread's place any more.
 #[inline(always)]
-pub unsafe fn store_difference<S: Side, const ROWS: usize>(
-    pairs: &Pairs<S>,
+pub unsafe fn store_difference<S: Side, M: Modifiers, const ROWS: usize>(
+    pairs: &Pairs<S, M>,
     dp: &Scores<ROWS>,
     layout: ThreadLayout,
 ) {

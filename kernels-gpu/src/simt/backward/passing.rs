@@ -6,9 +6,10 @@ use super::super::copy::{SmemRect, Source};
 use super::super::stages::Stages;
 use super::super::{BLOCK_N, SimtKernel};
 use super::tile::Tile;
-use crate::abi::TensorArg;
+use crate::abi::{BlockState, TensorArg};
 use crate::backward::side::Side;
 use crate::config::simt::SimtConfig;
+use crate::score::modifiers::Modifiers;
 use crate::units::F32_BYTES;
 
 /// One block of the passing side.
@@ -30,15 +31,15 @@ pub enum Operand {
 }
 
 /// Loads chunks of the passing operands to two stages: `k_chunk` dimensions of a block's rows, or `v_chunk` of its rows.
-pub struct Passing<'a, K, S> {
-    tile: &'a Tile<'a, S>,
+pub struct Passing<'a, K: SimtKernel, S> {
+    tile: &'a Tile<'a, S, K::Modifiers>,
     pub stages: Stages<K>,
 }
 
 impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
     /// A loader that nothing is asked of yet, with its stages at shared address `smem`.
     #[inline(always)]
-    pub fn new(tile: &'a Tile<'a, S>, smem: u32) -> Self {
+    pub fn new(tile: &'a Tile<'a, S, K::Modifiers>, smem: u32) -> Self {
         Self {
             tile,
             stages: Stages::new(smem),
@@ -67,18 +68,44 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
     pub unsafe fn first(&self) -> Option<Step> {
         let (begin, end) = self.blocks();
         let (head, _) = S::passing_heads(&self.tile.params.attention, self.tile.coord.head);
-        (begin < end).then_some(Step {
+        let first = (begin < end).then_some(Step {
             head,
             begin: begin * BLOCK_N as u32,
-        })
+        });
+        self.shown(first)
     }
 
-    /// The block after `now`: the next one of its head, or the first one of the next head.
+    /// The block after `now` that is not hidden.
     ///
     /// # Safety
     /// As [`Tile::sequence`].
     #[inline(always)]
     pub unsafe fn next(&self, now: Step) -> Option<Step> {
+        self.shown(self.following(now))
+    }
+
+    /// `step`, or the first one after it that is not hidden.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    unsafe fn shown(&self, mut step: Option<Step>) -> Option<Step> {
+        if self.tile.modifiers.hides() {
+            while let Some(at) = step
+                && self.tile.state(at) == BlockState::Hidden as u32
+            {
+                step = self.following(at);
+            }
+        }
+        step
+    }
+
+    /// The block after `now`, hidden or not: the next one of its head, or the first one of the next head.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    unsafe fn following(&self, now: Step) -> Option<Step> {
         let (begin, end) = self.blocks();
         let (_, heads_end) = S::passing_heads(&self.tile.params.attention, self.tile.coord.head);
         let next = now.begin + BLOCK_N as u32;

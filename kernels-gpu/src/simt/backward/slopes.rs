@@ -13,9 +13,10 @@ use super::{Smem, by_dims};
 use crate::abi::BackwardParams;
 use crate::backward::side::{KeepQueries, Side};
 use crate::math::fma;
+use crate::score::modifiers::Modifiers;
 use crate::simt::{LANES, MASKED_OUT, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
+use crate::tile::black_box;
 use crate::tile::block_sum::store_block_sum;
-use crate::tile::{black_box, mask};
 use crate::units::F32_BYTES;
 
 /// Leaves the sum of every tile of the launch in the f32 array at `sums`, in the order of [`Side::tiles`].
@@ -24,7 +25,11 @@ use crate::units::F32_BYTES;
 /// `params` describes live allocations that hold every element it can address, `sums` has an element a tile, and the launch has
 /// the instance's block size and shared memory.
 #[inline(always)]
-pub unsafe fn slopes<K: SimtKernel, const ROWS: usize>(params: &BackwardParams, sums: u64) {
+pub unsafe fn slopes<K: SimtKernel, const ROWS: usize>(
+    params: &BackwardParams,
+    modifiers: &K::Modifiers,
+    sums: u64,
+) {
     let block_m = K::CONFIG.block_m() as u32;
     let tiles = KeepQueries::tiles(&params.attention, block_m);
     let mut round = 0u64;
@@ -33,7 +38,7 @@ pub unsafe fn slopes<K: SimtKernel, const ROWS: usize>(params: &BackwardParams, 
         if index >= tiles.count {
             break;
         }
-        let tile = Tile::<KeepQueries>::new(params, tiles.get(index), block_m);
+        let tile = Tile::with_modifiers(params, modifiers, tiles.get(index), block_m);
         // SAFETY: the loop bound is the same for the whole block.
         unsafe {
             let sum = of_tile::<K, ROWS>(&tile);
@@ -50,7 +55,7 @@ pub unsafe fn slopes<K: SimtKernel, const ROWS: usize>(params: &BackwardParams, 
 /// # Safety
 /// As [`slopes`]; the whole block must call it with the same tile.
 #[inline(always)]
-unsafe fn of_tile<K: SimtKernel, const ROWS: usize>(tile: &Tile<KeepQueries>) -> f32 {
+unsafe fn of_tile<K: SimtKernel, const ROWS: usize>(tile: &Tile<KeepQueries, K::Modifiers>) -> f32 {
     let smem = Smem::of::<K>();
     let mut passing = Passing::<K, KeepQueries>::new(tile, smem.stages);
     let mut sum = 0.0;
@@ -74,7 +79,7 @@ unsafe fn of_tile<K: SimtKernel, const ROWS: usize>(tile: &Tile<KeepQueries>) ->
 /// As [`of_tile`]; the first chunk of the block's V is asked for.
 #[inline(always)]
 unsafe fn of_block<K: SimtKernel, const ROWS: usize>(
-    tile: &Tile<KeepQueries>,
+    tile: &Tile<KeepQueries, K::Modifiers>,
     passing: &mut Passing<K, KeepQueries>,
     smem: &Smem,
     now: Step,
@@ -100,6 +105,7 @@ unsafe fn of_block<K: SimtKernel, const ROWS: usize>(
             passing.load_dims(free, Operand::First, now, 0);
         },
     );
+    pairs.drop_gradients(&mut acc, thread());
     store_difference(&pairs, &acc, thread());
 
     // S = Q Kᵀ
@@ -120,7 +126,7 @@ unsafe fn of_block<K: SimtKernel, const ROWS: usize>(
     pairs.times_distances(&mut acc, thread())
 }
 
-impl Pairs<'_, KeepQueries> {
+impl<M: Modifiers> Pairs<'_, KeepQueries, M> {
     /// `Σ dz · distance` of the thread's part: turns `q · k` into P on the way.
     ///
     /// # Safety
@@ -139,9 +145,9 @@ impl Pairs<'_, KeepQueries> {
         let column = |j: usize| (j * LANES) as i32;
         let diagonal = extent.diagonal - first as i32;
         transform.apply(acc, |i| row(i) as i32 + diagonal, column);
+        self.change(acc, layout);
         self.exponentiate(acc, layout, transform.scale_log2);
-        let (band, passing) = (extent.band, extent.passing);
-        mask::mark_masked_out(acc, row, first, column, band, passing, MASKED_OUT);
+        self.mask_out(acc, layout);
         let mut sum = 0.0;
         for i in 0..ROWS {
             let mut of_row = 0.0;

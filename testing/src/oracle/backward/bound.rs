@@ -100,7 +100,7 @@ impl Pair {
         } else {
             0.0
         };
-        let e = P_UNIT + of_products + of_lse + SCORE_UNIT * score.bias.abs();
+        let e = P_UNIT + of_products + of_lse + SCORE_UNIT * score.bias_size;
         let dz_error = e * dz.abs() + p * rounding * sizes;
         Self {
             p,

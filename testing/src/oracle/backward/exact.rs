@@ -126,6 +126,12 @@ impl<'a> QueryHead<'a> {
         let (dp, dp_size) = products.fold((0.0, 0.0), |(sum, size), product| {
             (sum + product, size + f64::abs(product))
         });
+        let kept = self.rules.dropout(i, j);
+        // What is dropped has no gradient, whatever it would have been.
+        let (dp, dp_size) = match kept {
+            0.0 => (0.0, 0.0),
+            _ => (kept * dp, kept * dp_size),
+        };
         let sizes = dp_size + self.delta_size[i];
         Pair::new(&score, lse, p, dp - self.delta[i], sizes, precision)
     }
@@ -167,7 +173,11 @@ impl<'a> QueryHead<'a> {
         for i in (0..self.rules.seq_q()).filter(|&i| self.rules.sees(i, j)) {
             let pair = self.pair(i, j, precision);
             dk.add(pair.p, pair.dx, pair.dx_error, self.q_row(i));
-            dv.add(pair.p, pair.p, pair.p_error, self.d_o_row(i));
+            let kept = self.rules.dropout(i, j);
+            match kept {
+                0.0 => dv.leave_out(pair.p, self.d_o_row(i)),
+                _ => dv.add(pair.p, kept * pair.p, kept * pair.p_error, self.d_o_row(i)),
+            }
         }
     }
 }
@@ -260,6 +270,13 @@ impl Sum {
             self.exact[dim] += weight * value;
             self.size[dim] += (weight * value).abs();
             self.error[dim] += error * value.abs();
+        }
+    }
+
+    /// Leaves out a row whose weight `p` is dropped. It is times 0: what is not finite may or may not come through.
+    fn leave_out(&mut self, p: f64, row: &[f64]) {
+        for (dim, value) in row.iter().enumerate() {
+            self.may_not_be_finite[dim] |= !(p.is_finite() && value.is_finite());
         }
     }
 

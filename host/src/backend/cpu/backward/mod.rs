@@ -19,12 +19,15 @@ mod queries;
 mod rows;
 mod slopes;
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use self::keys::KeyBlock;
 use self::queries::QueryBlock;
 use self::rows::Rows;
 use self::slopes::SlopeRows;
+use super::modifiers::CpuModifiers;
 use super::pack::Matrix;
 use crate::{GradientOperands, GradientSpecs, Operands, Problem, Sequence};
 
@@ -37,6 +40,8 @@ pub(super) struct Pass<'a> {
     pub rows: Rows,
     /// Sums of the gradient by slopes, if it is asked for.
     pub slope_rows: Option<SlopeRows>,
+    /// Of the problem, if it has any.
+    pub modifiers: Option<Arc<CpuModifiers>>,
 }
 
 /// One head of k and v of one sequence, and the query heads that share it.
@@ -68,6 +73,7 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
         // SAFETY: the caller vouches for the operands, and `sequences` are the problem's.
         rows: unsafe { Rows::new(problem, &sequences, operands, gradients) },
         slope_rows: SlopeRows::new(problem),
+        modifiers: CpuModifiers::new(problem, operands).map(Arc::new),
     };
     // SAFETY: the caller vouches for the operands; each task writes only its own rows of dk and dv, or of dq.
     unsafe {
@@ -75,6 +81,11 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
         pass.run_tasks::<QueryBlock>(&sequences);
         if let (Some(rows), Some(address)) = (&pass.slope_rows, gradients.d_alibi_slopes) {
             rows.write(problem, &sequences, address);
+        }
+        if let (Some(_), Some(address), Some(modifiers)) =
+            (problem.d_sinks(), gradients.d_sinks, &pass.modifiers)
+        {
+            pass.rows.write_sink_gradient(problem, modifiers, address);
         }
     }
 }

@@ -3,11 +3,14 @@
 //! Keys lie down and queries across, as in the forward pass: `Sᵀ = K·Qᵀ` and `dPᵀ = V·d_oᵀ`; a query owns a vector lane.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use kernels_gpu::score::modifiers::Place;
 use pulp::Simd;
 
 use super::super::gemm::{Gemm, MICRO_ROWS};
 use super::super::math::exp;
+use super::super::modifiers::CpuModifiers;
 use super::super::score::{Bias, ScoreTransform};
 use super::super::tile::COLUMN_STEP;
 use super::Head;
@@ -46,6 +49,9 @@ pub(super) struct Pairs {
     end_key: Vec<u32>,
     bias: Bias,
     distances: Option<Distances>,
+    /// Modifiers of the problem, and where the query of each column is.
+    modifiers: Option<Arc<CpuModifiers>>,
+    places: Vec<(Place, usize)>,
     /// One row of an operand.
     row: Vec<f32>,
 }
@@ -86,6 +92,8 @@ impl Pairs {
             end_key: vec![0; BLOCK_M],
             bias: Bias::new(BLOCK_M),
             distances: None,
+            modifiers: None,
+            places: Vec::new(),
             row: vec![0.0; head_dim.max(head_dim_v)],
         }
     }
@@ -123,14 +131,23 @@ impl Pairs {
         let seq_kv = sequence.seq_kv() as i64;
         let corner = seq_kv - sequence.seq_q() as i64;
         let transform = ScoreTransform::new(head.pass.problem.score());
+        self.modifiers.clone_from(&head.pass.modifiers);
+        self.places.clear();
+        let hides = self.hides().is_some();
         for column in 0..self.columns {
             let (query_head, i) = head.query(first + column.min(queries - 1));
             let diagonal = i as i64 + corner;
             transform.set_query(&mut self.bias, column, (head.index, query_head), diagonal);
             let first_key = (i as i64 + i64::from(sequence.band.lower)).clamp(0, seq_kv);
             let end_key = (i as i64 + i64::from(sequence.band.upper) + 1).clamp(first_key, seq_kv);
-            self.first_key[column] = first_key as u32;
-            self.end_key[column] = end_key as u32;
+            // Any key may be seen where modifiers tell.
+            let seen = if hides { 0..seq_kv } else { first_key..end_key };
+            self.first_key[column] = seen.start as u32;
+            self.end_key[column] = seen.end as u32;
+            if let Some(modifiers) = &self.modifiers {
+                let place = modifiers.place(sequence, head.index, query_head);
+                self.places.push((place, i));
+            }
             let row = sequence.q_rows.start + i;
             // SAFETY: row i of this sequence and head lies inside o.
             let terms = unsafe { head.pass.rows.get(sequence.batch, query_head, row) };
@@ -207,12 +224,75 @@ impl Pairs {
         };
         let (first, all_started) = span(&self.first_key);
         let (any_ended, end) = span(&self.end_key);
+        if self.hides().is_some() {
+            // No key is known to be seen by all.
+            return [first..end, first..first];
+        }
         [first..end, all_started..any_ended]
+    }
+
+    /// The modifiers, if they decide which keys a query sees.
+    fn hides(&self) -> Option<&CpuModifiers> {
+        self.modifiers
+            .as_deref()
+            .filter(|modifiers| modifiers.hide())
+    }
+
+    /// Adds the bias to scores.
+    fn add_bias(&mut self, keys: &Range<usize>) {
+        let Some(modifiers) = &self.modifiers else {
+            return;
+        };
+        for (column, (at, query)) in self.places.iter().enumerate() {
+            let scores = self.p.iter_mut().skip(column).step_by(self.columns);
+            modifiers.add_bias(at, *query, keys.clone(), scores);
+        }
+    }
+
+    /// Drops elements of `p` or of `dx`, and multiplies the others by the scale of those that are kept.
+    fn drop_pairs(&mut self, keys: &Range<usize>, is_p: bool) {
+        let Some(modifiers) = &self.modifiers else {
+            return;
+        };
+        let tile = if is_p { &mut self.p } else { &mut self.dx };
+        for (column, (at, query)) in self.places.iter().enumerate() {
+            let values = tile.iter_mut().skip(column).step_by(self.columns);
+            modifiers.drop_pairs(at, *query, keys.clone(), values);
+        }
+        let scale = modifiers.dropout_scale();
+        if scale != 1.0 {
+            let cells = &mut tile[..keys.len() * self.columns];
+            cells.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+
+    /// Sets p and dx to 0 of pairs that modifiers hide.
+    fn clear_hidden(&mut self, keys: &Range<usize>) {
+        if self.hides().is_none() {
+            return;
+        }
+        for (key, j) in keys.clone().enumerate() {
+            for column in 0..self.columns {
+                if !self.sees(column, j) {
+                    self.p[key * self.columns + column] = 0.0;
+                    self.dx[key * self.columns + column] = 0.0;
+                }
+            }
+        }
     }
 
     /// Whether query `column` of the block sees key `j`.
     pub fn sees(&self, column: usize, j: usize) -> bool {
-        (self.first_key[column] as usize..self.end_key[column] as usize).contains(&j)
+        let in_range =
+            (self.first_key[column] as usize..self.end_key[column] as usize).contains(&j);
+        let shown = || match self.hides() {
+            None => true,
+            Some(modifiers) => {
+                let (at, query) = &self.places[column];
+                modifiers.sees(at, *query, j)
+            }
+        };
+        in_range && shown()
     }
 
     /// Computes P and the gradients of the products into `p` and `dx`, for the loaded keys, which are `keys`. Both are
@@ -252,12 +332,18 @@ impl Pairs {
         };
         let s = &mut self.p[cells];
         transform.apply_with_slope(simd, s, slope, &mut self.bias, keys.start, columns);
+        self.add_bias(&keys);
+        self.drop_pairs(&keys, false);
         self.differentiate(simd, keys.len());
+        self.clear_hidden(&keys);
         self.add_distances(simd, keys.clone());
         self.multiply_by_slope(simd, keys.len());
         if is_masked {
-            self.clear_unseen(simd, keys);
+            self.clear_unseen(simd, keys.clone());
+            // Again: a softcap's derivative may be NaN.
+            self.clear_hidden(&keys);
         }
+        self.drop_pairs(&keys, true);
     }
 
     /// `p = exp(s − lse)` and `dx = p · (dp − delta)`.

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::super::modifiers::CpuModifiers;
 use super::super::pack::Matrix;
 use crate::{GradientOperands, Operands, Problem, Sequence};
 
@@ -75,6 +76,35 @@ impl Rows {
         match unsafe { read(self.lse, index) } {
             f32::NEG_INFINITY => (f32::INFINITY, 0.0),
             lse => (lse, self.delta[index]),
+        }
+    }
+}
+
+impl Rows {
+    /// Writes the gradients by sinks, `−Σ exp(sink − lse) · delta` over all rows of a head, to the f32 array at `address`.
+    ///
+    /// # Safety
+    /// It has an element for every query head, and nobody else accesses it; lse is live.
+    pub unsafe fn write_sink_gradient(
+        &self,
+        problem: &Problem,
+        modifiers: &CpuModifiers,
+        address: u64,
+    ) {
+        let start: *mut f32 = std::ptr::with_exposed_provenance_mut(address as usize);
+        let batch = problem.o().shape.batch;
+        for head in 0..self.heads {
+            let sink = f64::from(modifiers.sink(head).expect("there are sinks"));
+            let rows = (0..batch).flat_map(|batch| (0..self.seq).map(move |row| (batch, row)));
+            let terms = rows.map(|(batch, row)| {
+                // SAFETY: the row lies inside o.
+                let (lse, delta) = unsafe { self.get(batch, head, row) };
+                (sink - f64::from(lse)).exp() * f64::from(delta)
+            });
+            // Not −0 where nothing is added.
+            let gradient = 0.0 - terms.sum::<f64>();
+            // SAFETY: the caller vouches for the element.
+            unsafe { *start.add(head) = gradient as f32 };
         }
     }
 }

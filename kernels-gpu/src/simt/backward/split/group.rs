@@ -9,6 +9,7 @@ use super::super::passing::Operand;
 use super::SplitKeysKernel;
 use crate::config::simt::SimtConfig;
 use crate::config::simt_split::SplitKeysConfig;
+use crate::score::modifiers::NoModifiers;
 use crate::tile::black_box;
 use cuda_std::thread::thread_idx_x;
 
@@ -43,6 +44,7 @@ impl Role for Differences {
 pub struct Group<K, R>(PhantomData<(K, R)>);
 
 impl<K: SplitKeysKernel, R: Role> SimtKernel for Group<K, R> {
+    type Modifiers = NoModifiers;
     const CONFIG: SimtConfig = K::CONFIG.group;
 
     #[inline(always)]

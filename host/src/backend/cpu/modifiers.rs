@@ -1,0 +1,123 @@
+//! Modifiers of single pairs on the CPU: the functions that kernels ask, asked of tiles whose rows are keys and whose columns are
+//! queries.
+
+use std::ops::Range;
+
+use kernels_gpu::abi::ModifierParams;
+use kernels_gpu::score::modifiers::{Modifiers as _, Pair, Place};
+
+use crate::plan::modifiers::{ModifierOperands, bind_modifiers, modifier_params};
+use crate::problem::Array;
+use crate::{Operands, Problem, Sequence};
+
+/// The modifiers of a problem, in the host's memory.
+pub(super) struct CpuModifiers {
+    params: ModifierParams,
+    hide: bool,
+    heads: u32,
+}
+
+impl CpuModifiers {
+    /// Those of `problem`, if it has any; their values are the host's, or lie where `operands` say.
+    pub fn new(problem: &Problem, operands: &Operands) -> Option<Self> {
+        let modifiers = problem.modifiers();
+        if modifiers.is_none() {
+            return None;
+        }
+        let here = |array: &Array| {
+            let values = array.values().expect("checked operands");
+            Ok(values.as_ptr().expose_provenance() as u64)
+        };
+        let arrays: ModifierOperands = operands
+            .modifiers
+            .resolve(modifiers, here)
+            .expect("nothing is copied");
+        Some(Self {
+            params: bind_modifiers(&modifier_params(problem), &arrays, None),
+            hide: modifiers.hide(),
+            heads: problem.q().shape.heads as u32,
+        })
+    }
+
+    /// Query head `head` of the sequence, which is batch entry number `index`.
+    pub fn place(&self, sequence: &Sequence, index: usize, head: usize) -> Place {
+        let begin = |rows: &Range<usize>| rows.start as u32;
+        Place {
+            batch: index as u32,
+            head: head as u32,
+            heads: self.heads,
+            q_begin: begin(&sequence.q_rows),
+            kv_begin: begin(&sequence.kv_rows),
+            seq_q: sequence.seq_q() as u32,
+            seq_kv: sequence.seq_kv() as u32,
+            band: sequence.band,
+        }
+    }
+
+    /// Whether pairs may be hidden that the band shows, or the other way round.
+    pub fn hide(&self) -> bool {
+        self.hide
+    }
+
+    /// Whether a query sees a key.
+    pub fn sees(&self, at: &Place, query: usize, key: usize) -> bool {
+        // SAFETY: the problem's checks have seen that arrays have an element for every pair.
+        unsafe { self.params.sees(at, pair(query, key)) }
+    }
+
+    /// Adds the bias to the scores of a column, a query's of the keys `keys`, `stride` elements apart.
+    pub fn add_bias<'a>(
+        &self,
+        at: &Place,
+        query: usize,
+        keys: Range<usize>,
+        column: impl Iterator<Item = &'a mut f32>,
+    ) {
+        if !self.params.changes_scores() {
+            return;
+        }
+        for (key, score) in keys.zip(column) {
+            // SAFETY: as in `sees`.
+            *score += unsafe { self.params.bias_of(at, pair(query, key)) };
+        }
+    }
+
+    /// Multiplies what belongs to the probabilities of a query by 0 where they are dropped.
+    pub fn drop_pairs<'a>(
+        &self,
+        at: &Place,
+        query: usize,
+        keys: Range<usize>,
+        column: impl Iterator<Item = &'a mut f32>,
+    ) {
+        // SAFETY: seed and offset are live where they lie in memory.
+        let Some(dropout) = (unsafe { self.params.dropout(at) }) else {
+            return;
+        };
+        for (key, p) in keys.zip(column) {
+            if !dropout.keeps(pair(query, key)) {
+                *p = 0.0;
+            }
+        }
+    }
+
+    /// Multiplies probabilities that are kept.
+    pub fn dropout_scale(&self) -> f32 {
+        self.params.dropout_scale()
+    }
+
+    /// The sink of a query head, in nats.
+    pub fn sink(&self, head: usize) -> Option<f32> {
+        // SAFETY: there is one for each head.
+        self.params
+            .sinks
+            .map(|_| unsafe { self.params.sink_of(head as u32) })
+    }
+}
+
+fn pair(query: usize, key: usize) -> Pair {
+    Pair {
+        query: query as u32,
+        key: key as u32,
+    }
+}

@@ -1,0 +1,121 @@
+//! The kernels that take modifiers of single pairs ([`crate::score::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
+//! which fits every GPU.
+
+use super::backward::{mma, mma_kernel, simt, simt_kernel};
+use super::mma::{instance as mma_forward, kernel as mma_forward_kernel};
+use super::simt::{instance as simt_forward, kernel as simt_forward_kernel};
+use super::{Instance, Operation};
+use crate::config::{mma as mma_config, mma_backward, simt as simt_config};
+use crate::dtype::DType;
+
+macro_rules! simt_instances {
+    ($($forward:ident = $config:expr, $keys:ident, $queries:ident = $backward:expr;)*) => {
+        $(
+            simt_forward_kernel!($forward, $config, modifiers);
+            simt_kernel!($keys, KeepKeys, $backward, "dk and dv in fp32.", modifiers);
+            simt_kernel!($queries, KeepQueries, $backward, "dq in fp32.", modifiers);
+        )*
+
+        const SIMT: &[Instance] = &[$(
+            simt_forward(stringify!($forward), &$config),
+            simt(stringify!($keys), Operation::BackwardKeys, &$backward),
+            simt(stringify!($queries), Operation::BackwardQueries, &$backward),
+        )*];
+    };
+}
+
+simt_instances! {
+    fa_fwd_simt_sm80_f32_hd64_modified = simt_config::HD64,
+        fa_bwd_dkdv_simt_sm80_f32_hd64_modified, fa_bwd_dq_simt_sm80_f32_hd64_modified = simt_config::BACKWARD_HD64_SMEM99K;
+    fa_fwd_simt_sm80_f32_hd128_modified = simt_config::HD128_SMEM99K,
+        fa_bwd_dkdv_simt_sm80_f32_hd128_modified, fa_bwd_dq_simt_sm80_f32_hd128_modified = simt_config::BACKWARD_HD128_SMEM99K;
+    fa_fwd_simt_sm80_f32_hd256_modified = simt_config::HD256_SMEM99K,
+        fa_bwd_dkdv_simt_sm80_f32_hd256_modified, fa_bwd_dq_simt_sm80_f32_hd256_modified = simt_config::BACKWARD_HD256_SMEM99K;
+}
+
+macro_rules! mma_instances {
+    ($($forward:ident = $dtype:ident $config:expr, $keys:ident, $queries:ident = $backward:expr;)*) => {
+        $(
+            mma_forward_kernel!($forward, $dtype, $config, modifiers);
+            mma_kernel!($keys, $dtype, KeepKeys, false, $backward, "dk and dv.", modifiers);
+            mma_kernel!($queries, $dtype, KeepQueries, false, $backward, "dq.", modifiers);
+        )*
+
+        const MMA: &[Instance] = &[$(
+            mma_forward(stringify!($forward), DType::$dtype, &$config),
+            mma(stringify!($keys), DType::$dtype, Operation::BackwardKeys, &$backward),
+            mma(stringify!($queries), DType::$dtype, Operation::BackwardQueries, &$backward),
+        )*];
+    };
+}
+
+mma_instances! {
+    fa_fwd_mma_sm80_bf16_hd64_modified = Bf16 mma_config::MODIFIED_HD64,
+        fa_bwd_dkdv_mma_sm80_bf16_hd64_modified, fa_bwd_dq_mma_sm80_bf16_hd64_modified = mma_backward::HD64;
+    fa_fwd_mma_sm80_bf16_hd128_modified = Bf16 mma_config::MODIFIED_HD128,
+        fa_bwd_dkdv_mma_sm80_bf16_hd128_modified, fa_bwd_dq_mma_sm80_bf16_hd128_modified = mma_backward::HD128_SMEM99K;
+    fa_fwd_mma_sm80_bf16_hd256_modified = Bf16 mma_config::MODIFIED_HD256,
+        fa_bwd_dkdv_mma_sm80_bf16_hd256_modified, fa_bwd_dq_mma_sm80_bf16_hd256_modified = mma_backward::HD256_SMEM99K;
+    fa_fwd_mma_sm80_f16_hd64_modified = F16 mma_config::MODIFIED_HD64,
+        fa_bwd_dkdv_mma_sm80_f16_hd64_modified, fa_bwd_dq_mma_sm80_f16_hd64_modified = mma_backward::HD64;
+    fa_fwd_mma_sm80_f16_hd128_modified = F16 mma_config::MODIFIED_HD128,
+        fa_bwd_dkdv_mma_sm80_f16_hd128_modified, fa_bwd_dq_mma_sm80_f16_hd128_modified = mma_backward::HD128_SMEM99K;
+    fa_fwd_mma_sm80_f16_hd256_modified = F16 mma_config::MODIFIED_HD256,
+        fa_bwd_dkdv_mma_sm80_f16_hd256_modified, fa_bwd_dq_mma_sm80_f16_hd256_modified = mma_backward::HD256_SMEM99K;
+}
+
+/// Every kernel that takes modifiers: the parameters of the kernel without them, and
+/// [`ModifierParams`](crate::abi::ModifierParams).
+pub const MODIFIED: &[Instance] = &{
+    let mut all = [SINK_GRADIENT; SIMT.len() + MMA.len()];
+    let mut row = 0;
+    while row < all.len() {
+        all[row] = if row < SIMT.len() {
+            SIMT[row]
+        } else {
+            MMA[row - SIMT.len()]
+        };
+        row += 1;
+    }
+    all
+};
+
+/// What the pairs of every tile and block look like.
+///
+/// # Safety
+/// `params` describes live allocations that hold every element it can address.
+#[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+#[cuda_std::launch_bounds(crate::config::warp_per_row::THREADS)]
+#[cuda_std::kernel]
+pub unsafe fn fa_block_states_simt_sm80(params: crate::abi::BlockStatesParams) {
+    // SAFETY: forwarded to the launch.
+    unsafe { crate::tile::block_states::block_states(&params) }
+}
+
+/// The kernel that finds the state of every tile and block. It takes
+/// [`BlockStatesParams`](crate::abi::BlockStatesParams).
+pub const BLOCK_STATES: Instance = Instance::warp_per_row(
+    "fa_block_states_simt_sm80",
+    DType::F32,
+    Operation::BlockStates,
+);
+
+/// The gradients of sinks.
+///
+/// # Safety
+/// `params` describes live allocations that hold every element it can address.
+#[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+#[cuda_std::launch_bounds(crate::config::warp_per_row::THREADS)]
+#[cuda_std::kernel]
+pub unsafe fn fa_bwd_sinks_simt_sm80_f32(params: crate::abi::SinkGradientParams) {
+    // SAFETY: forwarded to the launch.
+    unsafe { crate::backward::sinks::sinks(&params) }
+}
+
+/// The kernel that computes the gradients of sinks. It takes
+/// [`SinkGradientParams`](crate::abi::SinkGradientParams).
+pub const SINK_GRADIENT: Instance = Instance::warp_per_row(
+    "fa_bwd_sinks_simt_sm80_f32",
+    DType::F32,
+    Operation::BackwardSinks,
+);

@@ -1,0 +1,383 @@
+//! What may change, hide or drop single pairs of a query and a key, beyond scale, softcap, ALiBi and the band.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `place` | where pairs are |
+//! | `visible` | which keys a query sees: masks, blocks, documents, a prefix, chunks, dilation |
+//! | `load` | loads by address, on the GPU and on the host |
+//!
+//! Kernels are generic over [`Modifiers`]. With [`NoModifiers`] nothing of it remains in their PTX; with [`ModifierParams`] they
+//! ask for each option at run time, of blocks where it matters. The CPU backend asks the same functions.
+
+pub mod load;
+mod place;
+mod visible;
+
+use super::dropout::Dropout;
+use crate::abi::{BiasType, BlockState, ModifierParams};
+#[cfg(target_arch = "nvptx64")]
+use crate::tile::black_box;
+use crate::tile::row_state::{Finalized, RowState};
+use crate::units::{F32_BYTES, HALF_BYTES};
+pub use place::{Pair, Place};
+
+/// What a kernel asks about single pairs.
+///
+/// # Safety
+/// Of every unsafe function: the arrays of the parameters are live and have an element for every pair of the launch, and all
+/// [`Place`]s and [`Pair`]s given are of it.
+pub trait Modifiers: Copy {
+    /// Whether there are none, known when a kernel is compiled.
+    const IS_NONE: bool;
+
+    /// Whether [`change`](Self::change) changes anything. Scores are in nats then.
+    fn changes_scores(&self) -> bool;
+
+    /// Whether pairs may be hidden that the band shows, or the other way round: then every tile has [`BlockState`]s.
+    fn hides(&self) -> bool;
+
+    /// What the pairs of a tile of queries and a block of keys look like, as a number.
+    ///
+    /// # Safety
+    /// As [`Modifiers`]; there are such states.
+    unsafe fn state(&self, at: &Place, tile: u32, block: u32) -> u32;
+
+    /// Turns scores in nats, of the head at `at()`, after softcap and ALiBi, into those that enter the softmax; element `[i][j]` is that of
+    /// `pair(i, j)`. Elements of pairs that do not exist become anything. `at` is asked again and again, so that a kernel need not
+    /// keep what it says in registers.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    unsafe fn change<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        scores: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+    );
+
+    /// Sets elements of pairs that are hidden, or do not exist, to `mark`.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    unsafe fn hide<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        tile: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+        mark: f32,
+    );
+
+    /// Whether a pair that exists is shown.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    unsafe fn sees(&self, at: &Place, pair: Pair) -> bool;
+
+    /// Which probabilities are dropped, if any.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    unsafe fn dropout(&self, at: &Place) -> Option<Dropout>;
+
+    /// Multiplies probabilities that stay; 1 without dropout.
+    fn dropout_scale(&self) -> f32;
+
+    /// Closes a row of query head `head` whose parts of the sum add up to `sum`.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    unsafe fn finalize<const LANES: u32>(
+        &self,
+        row: &RowState<LANES>,
+        sum: f32,
+        head: u32,
+    ) -> Finalized;
+}
+
+/// As on the GPU, where it hides a value from the optimiser.
+#[cfg(not(target_arch = "nvptx64"))]
+fn black_box(value: u32) -> u32 {
+    value
+}
+
+/// No modifiers: what kernels of plain problems are compiled with.
+#[derive(Clone, Copy)]
+pub struct NoModifiers;
+
+impl Modifiers for NoModifiers {
+    const IS_NONE: bool = true;
+
+    #[inline(always)]
+    fn changes_scores(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn hides(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    unsafe fn state(&self, _: &Place, _: u32, _: u32) -> u32 {
+        BlockState::Full as u32
+    }
+
+    #[inline(always)]
+    unsafe fn change<const COLS: usize, const ROWS: usize>(
+        &self,
+        _: impl Fn() -> Place,
+        _: &mut [[f32; COLS]; ROWS],
+        _: impl Fn(usize, usize) -> Pair,
+    ) {
+    }
+
+    #[inline(always)]
+    unsafe fn hide<const COLS: usize, const ROWS: usize>(
+        &self,
+        _: impl Fn() -> Place,
+        _: &mut [[f32; COLS]; ROWS],
+        _: impl Fn(usize, usize) -> Pair,
+        _: f32,
+    ) {
+    }
+
+    #[inline(always)]
+    unsafe fn sees(&self, _: &Place, _: Pair) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn dropout(&self, _: &Place) -> Option<Dropout> {
+        None
+    }
+
+    #[inline(always)]
+    fn dropout_scale(&self) -> f32 {
+        1.0
+    }
+
+    #[inline(always)]
+    unsafe fn finalize<const LANES: u32>(
+        &self,
+        row: &RowState<LANES>,
+        sum: f32,
+        _: u32,
+    ) -> Finalized {
+        row.finalize_sum(sum)
+    }
+}
+
+impl ModifierParams {
+    /// The bias of a pair, in nats.
+    ///
+    /// # Safety
+    /// As [`Modifiers`]; there is a bias.
+    #[inline(always)]
+    pub unsafe fn bias_of(&self, at: &Place, pair: Pair) -> f32 {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.bias_element(at, pair, self.bias_type == BiasType::F32 as u32) }
+    }
+
+    /// The same, where `is_f32` tells what the bias is made of.
+    ///
+    /// # Safety
+    /// As [`bias_of`](Self::bias_of).
+    #[inline(always)]
+    unsafe fn bias_element(&self, at: &Place, pair: Pair, is_f32: bool) -> f32 {
+        let address = |bytes| visible::address(&self.bias, at, pair, bytes);
+        // SAFETY: the caller vouches for the element.
+        unsafe {
+            if is_f32 {
+                return f32::from_bits(load::u32(address(F32_BYTES)));
+            }
+            let bits = load::u16(address(HALF_BYTES));
+            let (of_f16, of_bf16) = (load::widen_f16(bits), load::widen_bf16(bits));
+            // Selected, so that there is one copy of the rest for both.
+            if self.bias_type == BiasType::F16 as u32 {
+                of_f16
+            } else {
+                of_bf16
+            }
+        }
+    }
+
+    /// The score of the sink of a query head, in nats.
+    ///
+    /// # Safety
+    /// As [`Modifiers`]; there are sinks.
+    #[inline(always)]
+    pub unsafe fn sink_of(&self, head: u32) -> f32 {
+        let sinks = self.sinks.map_or(0, |address| address.get());
+        // SAFETY: there is one for each head.
+        unsafe { f32::from_bits(load::u32(sinks + head as u64 * F32_BYTES as u64)) }
+    }
+}
+
+/// Elements whose visibility is asked for together, while the loads of each are on their way.
+const GROUP: usize = 4;
+
+impl ModifierParams {
+    /// Which of elements `begin..end` of row `i` of a tile are shown, a bit each from `begin` on; at most a word's.
+    ///
+    /// A loop that stays one: unrolled, as everything must be that indexes a tile in registers, it would be most of a kernel's
+    /// instructions.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    #[inline(always)]
+    unsafe fn shown(
+        &self,
+        at: &impl Fn() -> Place,
+        pair: &impl Fn(usize, usize) -> Pair,
+        i: usize,
+        (begin, end): (usize, usize),
+    ) -> u32 {
+        let mut word = 0;
+        let mut j = 0;
+        while j < black_box((end - begin) as u32) {
+            let at = &at();
+            for d in 0..GROUP {
+                let pair = pair(i, begin + j as usize + d);
+                let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
+                // SAFETY: the pair exists, and the caller vouches for the arrays.
+                let is_shown = unsafe { self.sees(at, existing(at, pair)) };
+                word |= u32::from(exists & is_shown) << (j + d as u32);
+            }
+            j += GROUP as u32;
+        }
+        word
+    }
+}
+
+/// `pair`, or the last of the sequence if it does not exist: its elements may be read.
+#[inline(always)]
+fn existing(at: &Place, pair: Pair) -> Pair {
+    Pair {
+        query: pair.query.min(at.seq_q - 1),
+        key: pair.key.min(at.seq_kv - 1),
+    }
+}
+
+impl Modifiers for ModifierParams {
+    const IS_NONE: bool = false;
+
+    #[inline(always)]
+    fn changes_scores(&self) -> bool {
+        self.bias.address.is_some()
+    }
+
+    #[inline(always)]
+    fn hides(&self) -> bool {
+        self.states.address.is_some()
+    }
+
+    #[inline(always)]
+    unsafe fn state(&self, at: &Place, tile: u32, block: u32) -> u32 {
+        let states = &self.states;
+        let base = states.address.map_or(0, |address| address.get());
+        let address = base
+            + at.batch as u64 * states.batch_stride
+            + at.head as u64 * states.head_stride
+            + tile as u64 * states.tile_stride
+            + block as u64;
+        // SAFETY: the caller vouches for the states.
+        unsafe { load::u8(address) as u32 }
+    }
+
+    #[inline(always)]
+    unsafe fn change<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        scores: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+    ) {
+        if self.bias.address.is_none() {
+            return;
+        }
+        let is_f32 = self.bias_type == BiasType::F32 as u32;
+        for i in 0..ROWS {
+            let at = &at();
+            for j in 0..COLS {
+                // SAFETY: the pair exists, and the caller vouches for the bias.
+                scores[i][j] += unsafe { self.bias_element(at, existing(at, pair(i, j)), is_f32) };
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn hide<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        tile: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+        mark: f32,
+    ) {
+        for i in 0..ROWS {
+            for begin in (0..COLS).step_by(u32::BITS as usize) {
+                let end = if begin + 32 < COLS { begin + 32 } else { COLS };
+                // SAFETY: forwarded to the caller.
+                let shown = unsafe { self.shown(&at, &pair, i, (begin, end)) };
+                for j in begin..end {
+                    if shown >> (j - begin) & 1 == 0 {
+                        tile[i][j] = mark;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sees(&self, at: &Place, pair: Pair) -> bool {
+        // Branches on options alone, which all threads take alike.
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            let mut is_shown = visible::in_band(self, at, pair);
+            if self.mask.address.is_some() {
+                is_shown &= visible::by_mask(self, at, pair);
+            }
+            if self.blocks.address.is_some() {
+                is_shown &= visible::by_blocks(self, at, pair);
+            }
+            if self.documents.of_queries.is_some() {
+                is_shown &= visible::by_document(&self.documents, at, pair);
+            }
+            if self.chunk.is_some() {
+                is_shown &= visible::by_chunk(self.chunk, at, pair);
+            }
+            if self.dilation.is_some() {
+                is_shown &= visible::by_dilation(self.dilation, at, pair);
+            }
+            is_shown
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dropout(&self, at: &Place) -> Option<Dropout> {
+        if self.dropout.threshold == 0 {
+            return None;
+        }
+        // SAFETY: forwarded to the caller.
+        Some(unsafe { Dropout::new(&self.dropout, at) })
+    }
+
+    #[inline(always)]
+    fn dropout_scale(&self) -> f32 {
+        self.dropout.scale
+    }
+
+    #[inline(always)]
+    unsafe fn finalize<const LANES: u32>(
+        &self,
+        row: &RowState<LANES>,
+        sum: f32,
+        head: u32,
+    ) -> Finalized {
+        let mut finalized = match self.sinks {
+            None => row.finalize_sum(sum),
+            // SAFETY: forwarded to the caller.
+            Some(_) => row.finalize_with_sink(sum, unsafe { self.sink_of(head) }),
+        };
+        finalized.norm *= self.dropout.scale;
+        finalized
+    }
+}
