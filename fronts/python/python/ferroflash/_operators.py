@@ -1,0 +1,172 @@
+"""Attention as operators of torch: `torch.ops.ferroflash.forward` and `torch.ops.ferroflash.backward`.
+
+Through them autograd, torch.compile, vmap and autocast know it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _eager
+from ._arguments import SCHEMA, TENSORS, Arguments
+
+_LIBRARY = torch.library.Library("ferroflash", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+
+_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor o, Tensor lse)", tags=_TAGS)
+_LIBRARY.define(
+    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
+    "bool alibi_gradient) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_alibi_slopes)",
+    tags=_TAGS,
+)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _eager.forward(q, k, v, Arguments(*rest))
+
+
+def _backward(
+    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *rest, alibi_gradient = rest
+    dq, dk, dv, d_slopes = _eager.backward(d_o, d_lse, q, k, v, o, lse, Arguments(*rest), alibi_gradient)
+    return dq, dk, dv, q.new_empty(0, dtype=torch.float32) if d_slopes is None else d_slopes
+
+
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _eager.empty_output(q, v), _eager.empty_lse(q, Arguments(*rest).heads_first)
+
+
+def _backward_shapes(
+    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *rest, alibi_gradient = rest
+    shape = Arguments(*rest).alibi_slopes.shape if alibi_gradient else (0,)
+    d_slopes = q.new_empty(shape, dtype=torch.float32)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_slopes
+
+
+for _key in ("CUDA", "CPU"):
+    _LIBRARY.impl("forward", _forward, _key)
+    _LIBRARY.impl("backward", _backward, _key)
+torch.library.register_fake("ferroflash::forward", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRARY)
+
+
+# Autograd
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors = inputs[: 3 + TENSORS]
+    ctx.save_for_backward(*tensors, *output)
+    ctx.scalars = inputs[3 + TENSORS :]
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, *arrays, o, lse = ctx.saved_tensors
+    scalars = ctx.scalars
+    if d_o is None and d_lse is None:
+        return (None,) * (3 + TENSORS + len(scalars))
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    by_slopes = 3 + Arguments._fields.index("alibi_slopes")
+    alibi_gradient = ctx.needs_input_grad[by_slopes]
+    dq, dk, dv, d_slopes = torch.ops.ferroflash.backward(d_o, d_lse, q, k, v, o, lse, *arrays, *scalars, alibi_gradient)
+    gradients: list[Tensor | None] = [None] * (3 + TENSORS + len(scalars))
+    gradients[:3] = dq, dk, dv
+    if alibi_gradient:
+        gradients[by_slopes] = d_slopes
+    return tuple(gradients)
+
+
+def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
+    raise NotImplementedError("create_graph: ferroflash has no second derivative")
+
+
+torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)
+torch.library.register_autograd("ferroflash::backward", _refuse_second_derivative, lib=_LIBRARY)
+
+
+# vmap: the mapped axis becomes part of the batch.
+
+
+def _folded(tensor: Tensor | None, axis: int | None, size: int) -> Tensor | None:
+    """A tensor of `size` examples, with these as part of its first axis."""
+    if tensor is None:
+        return None
+    each = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    return each.flatten(0, 1)
+
+
+def _unfolded(tensor: Tensor, size: int) -> Tensor:
+    return tensor.unflatten(0, (size, tensor.shape[0] // size))
+
+
+def _folded_arguments(q: Tensor, q_axis: int | None, dims: Any, rest: Any, size: int) -> list[Any]:
+    arguments = Arguments(*rest)
+    if arguments.cu_seqlens_q is not None:
+        raise NotImplementedError("cu_seqlens_q: ferroflash does not map packed sequences (vmap) yet")
+    folded = list(arguments)
+    batch = q.shape[0] if q_axis is None else q.movedim(q_axis, 0).shape[1]
+    for index, name in enumerate(Arguments._fields[:TENSORS]):
+        tensor, axis = arguments[index], dims[index]
+        if tensor is None:
+            continue
+        # Slopes may be shared by a batch, and are then of its every entry.
+        if name == "alibi_slopes" and tensor.dim() - (axis is not None) == 1:
+            each = tensor.expand(size, -1) if axis is None else tensor.movedim(axis, 0)
+            folded[index] = each.unsqueeze(1).expand(-1, batch, -1).flatten(0, 1)
+        else:
+            folded[index] = _folded(tensor, axis, size)
+    return folded
+
+
+def _map_forward(info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    arguments = _folded_arguments(q, in_dims[0], in_dims[3:], rest, size)
+    tensors = [_folded(tensor, axis, size) for tensor, axis in zip((q, k, v), in_dims)]
+    outputs = torch.ops.ferroflash.forward(*tensors, *arguments)
+    return tuple(_unfolded(output, size) for output in outputs), (0, 0)
+
+
+def _map_backward(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    *rest, alibi_gradient = given[7:]
+    arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size)
+    tensors = [_folded(tensor, axis, size) for tensor, axis in zip(given[:7], in_dims)]
+    *gradients, d_slopes = torch.ops.ferroflash.backward(*tensors, *arguments, alibi_gradient)
+    gradients = [_unfolded(gradient, size) for gradient in gradients]
+    if not alibi_gradient:
+        return (*gradients, d_slopes), (0, 0, 0, None)
+    d_slopes = _unfolded(d_slopes, size)
+    slopes = Arguments._fields.index("alibi_slopes")
+    if rest[slopes].dim() - (in_dims[7 + slopes] is not None) == 1:
+        d_slopes = d_slopes.sum(1)
+    return (*gradients, d_slopes), (0, 0, 0, 0)
+
+
+torch.library.register_vmap("ferroflash::forward", _map_forward, lib=_LIBRARY)
+torch.library.register_vmap("ferroflash::backward", _map_backward, lib=_LIBRARY)
+
+
+# Autocast: as for torch's own attention, q, k and v become the type that autocast asks for.
+
+
+def _autocast(device_type: str) -> None:
+    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return tensor.to(dtype) if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) else tensor
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        dtype = torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
+            return torch.ops.ferroflash.forward(cast(q, dtype), cast(k, dtype), cast(v, dtype), *rest)
+
+    _LIBRARY.impl("forward", forward, f"Autocast{device_type.upper()}")
+
+
+_autocast("cpu")
+_autocast("cuda")
