@@ -13,6 +13,21 @@ from torch import Tensor
 from . import _eager
 from ._arguments import SCHEMA, TENSORS, Arguments
 
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether no subclass, mode or transform has a part in a call on these tensors, and it is not being compiled."""
+    if _is_compiling() or _dispatch_modes() != 0:
+        return False
+    return all(type(tensor) in _PLAIN and not (_is_wrapped(tensor) or _is_batched(tensor)) for tensor in tensors)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
 _LIBRARY = torch.library.Library("ferroflash", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
@@ -68,15 +83,20 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, *arrays, o, lse = ctx.saved_tensors
-    scalars = ctx.scalars
+    arguments = *arrays, *ctx.scalars
+    gradients: list[Tensor | None] = [None] * (3 + len(arguments))
     if d_o is None and d_lse is None:
-        return (None,) * (3 + TENSORS + len(scalars))
+        return tuple(gradients)
     if d_o is None:
         d_o = torch.zeros_like(o)
     by_slopes = 3 + Arguments._fields.index("alibi_slopes")
     alibi_gradient = ctx.needs_input_grad[by_slopes]
-    dq, dk, dv, d_slopes = torch.ops.ferroflash.backward(d_o, d_lse, q, k, v, o, lse, *arrays, *scalars, alibi_gradient)
-    gradients: list[Tensor | None] = [None] * (3 + TENSORS + len(scalars))
+    given = d_o, d_lse, q, k, v, o, lse
+    # Past the dispatcher, unless gradients are to be differentiated, or computed for several d_o at once, or only traced.
+    if not torch.is_grad_enabled() and is_plain(*(x for x in given if x is not None)):
+        dq, dk, dv, d_slopes = _eager.backward(*given, Arguments(*arguments), alibi_gradient)
+    else:
+        dq, dk, dv, d_slopes = torch.ops.ferroflash.backward(*given, *arguments, alibi_gradient)
     gradients[:3] = dq, dk, dv
     if alibi_gradient:
         gradients[by_slopes] = d_slopes
@@ -85,6 +105,20 @@ def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[
 
 def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
     raise NotImplementedError("create_graph: ferroflash has no second derivative")
+
+
+class Differentiable(torch.autograd.Function):
+    """The operator `forward` with its gradients, without the dispatcher, in which torch spends 150 µs on a call's defaults."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        outputs = _eager.forward(q, k, v, Arguments(*rest))
+        _save(ctx, (q, k, v, *rest), outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, d_o, d_lse)
 
 
 torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from . import _eager
 from ._arguments import Arguments, window
-from ._operators import _LIBRARY
+from ._operators import Differentiable
 from .registry import activate, restore
 
 __all__ = ["activate", "attention", "restore"]
 
 _operator = torch.ops.ferroflash.forward.default
-_ATTACHED = _LIBRARY
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -98,17 +97,16 @@ def attention(
 
 def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
     """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
-    if _is_compiling() or not _is_plain(q, k, v, arguments):
+    if (
+        _is_compiling()
+        or not (type(q) is type(k) is type(v) is Tensor)
+        or _dispatch_modes() != 0
+        or _functorch_level() is not None
+        or _is_autocast_enabled("cuda" if q.is_cuda else "cpu")
+    ):
         return _operator(q, k, v, *arguments)
-    return _eager.forward(q, k, v, arguments, needs_lse)
-
-
-def _is_plain(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> bool:
-    """Whether neither autograd nor a subclass, a mode, a transform or autocast has a part in a call."""
-    if not (type(q) is type(k) is type(v) is Tensor) or _dispatch_modes() != 0 or _functorch_level() is not None:
-        return False
     if _is_grad_enabled():
         slopes = arguments.alibi_slopes
         if q.requires_grad or k.requires_grad or v.requires_grad or (slopes is not None and slopes.requires_grad):
-            return False
-    return not _is_autocast_enabled("cuda" if q.is_cuda else "cpu")
+            return Differentiable.apply(q, k, v, *arguments)
+    return _eager.forward(q, k, v, arguments, needs_lse)
