@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+import warnings
 from typing import Any
 
 import ferroflash
@@ -234,7 +235,9 @@ def test_torchs_attention_runs_on_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
     theirs = {name: both(**options) for name, options in OF_TORCH.items()}
     assert not calls
-    ferroflash.activate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ferroflash.activate()
     try:
         for name, options in OF_TORCH.items():
             calls.clear()

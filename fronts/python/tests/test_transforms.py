@@ -6,6 +6,7 @@ import pytest
 import reference
 import torch
 from ferroflash import flash_attn_func, flash_attn_varlen_func, scaled_dot_product_attention
+from ferroflash._arguments import Arguments
 from ferroflash.torch import attention
 from torch import Tensor
 
@@ -48,6 +49,11 @@ def test_mapped(device: torch.device, in_dims: tuple[int | None, ...]) -> None:
     slopes = torch.rand(size, 4, device=device)
     mapped = torch.vmap(lambda q, k, v, s: attention(q, k, v, alibi_slopes=s), in_dims=(*in_dims, 0))
     actual = mapped(*tensors, slopes)
+
+    def operator(q: Tensor, k: Tensor, v: Tensor, s: Tensor) -> Tensor:
+        return torch.ops.ferroflash.forward(q, k, v, *Arguments(alibi_slopes=s))[0]
+
+    assert torch.equal(torch.vmap(operator, in_dims=(*in_dims, 0))(*tensors, slopes), actual)
     for index in range(size):
         one = [x if axis is None else x.select(axis, index) for x, axis in zip(tensors, in_dims)]
         assert torch.equal(actual[index], attention(*one, alibi_slopes=slopes[index]))
@@ -63,6 +69,23 @@ def test_mapped_gradients(device: torch.device) -> None:
     for index in range(3):
         one = torch.autograd.grad(o, [q, slopes], d_o[index], retain_graph=True)
         for many, single in zip(batched, one):
+            reference.check("gradient", many[index], single.double(), 1e-5)
+
+
+@pytest.mark.parametrize("slopes_axis", [None, 0])
+def test_gradients_of_each_example(device: torch.device, slopes_axis: int | None) -> None:
+    """torch.func's vmap of grad, with slopes that examples share and with slopes of their own."""
+    q = torch.randn(3, 2, 10, 4, 16, device=device)
+    slopes = torch.rand(4, device=device) if slopes_axis is None else torch.rand(3, 4, device=device)
+
+    def loss(q: Tensor, slopes: Tensor) -> Tensor:
+        return attention(q, q, q, alibi_slopes=slopes, causal=True).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(0, slopes_axis))(q, slopes)
+    for index in range(3):
+        own = slopes if slopes_axis is None else slopes[index]
+        one = [q[index].clone().requires_grad_(), own.clone().requires_grad_()]
+        for many, single in zip(gradients, torch.autograd.grad(loss(*one), one)):
             reference.check("gradient", many[index], single.double(), 1e-5)
 
 

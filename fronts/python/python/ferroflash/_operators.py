@@ -15,6 +15,7 @@ from ._arguments import SCHEMA, TENSORS, Arguments
 
 _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 
@@ -96,7 +97,8 @@ def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[
     if not torch.is_grad_enabled() and is_plain(*(x for x in given if x is not None)):
         dq, dk, dv, d_slopes = _eager.backward(*given, Arguments(*arguments), alibi_gradient)
     else:
-        dq, dk, dv, d_slopes = torch.ops.ferroflash.backward(*given, *arguments, alibi_gradient)
+        call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
+        dq, dk, dv, d_slopes = call(*given, *arguments, alibi_gradient)
     gradients[:3] = dq, dk, dv
     if alibi_gradient:
         gradients[by_slopes] = d_slopes
@@ -163,7 +165,8 @@ def _map_forward(info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, *rest
     size = info.batch_size
     arguments = _folded_arguments(q, in_dims[0], in_dims[3:], rest, size)
     tensors = [_folded(tensor, axis, size) for tensor, axis in zip((q, k, v), in_dims)]
-    outputs = torch.ops.ferroflash.forward(*tensors, *arguments)
+    call = torch.ops.ferroflash.forward if _functorch_level() is None else Mappable.apply
+    outputs = call(*tensors, *arguments)
     return tuple(_unfolded(output, size) for output in outputs), (0, 0)
 
 
@@ -172,7 +175,8 @@ def _map_backward(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
     *rest, alibi_gradient = given[7:]
     arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size)
     tensors = [_folded(tensor, axis, size) for tensor, axis in zip(given[:7], in_dims)]
-    *gradients, d_slopes = torch.ops.ferroflash.backward(*tensors, *arguments, alibi_gradient)
+    call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
+    *gradients, d_slopes = call(*tensors, *arguments, alibi_gradient)
     gradients = [_unfolded(gradient, size) for gradient in gradients]
     if not alibi_gradient:
         return (*gradients, d_slopes), (0, 0, 0, None)
@@ -204,3 +208,40 @@ def _autocast(device_type: str) -> None:
 
 _autocast("cpu")
 _autocast("cuda")
+
+
+# The transforms of torch.func (grad, vmap and what is made of them), which know autograd functions, but no operator that
+# torch.library has given gradients.
+
+
+class Mappable(torch.autograd.Function):
+    """The operator `forward`, for transforms."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        return torch.ops.ferroflash.forward(q, k, v, *rest)
+
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_differentiate)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+        return _map_forward(info, in_dims, *given)
+
+
+class MappableGradients(torch.autograd.Function):
+    """The operator `backward`, for transforms."""
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return torch.ops.ferroflash.backward(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    backward = staticmethod(_refuse_second_derivative)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+        return _map_backward(info, in_dims, *given)

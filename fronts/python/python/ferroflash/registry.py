@@ -7,6 +7,7 @@ caches) goes to torch's own kernels, with its gradients.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -213,7 +214,10 @@ def _override(library: torch.library.Library, name: str, implementation: Any) ->
 
         return implementation(below, *args, **kwargs)
 
-    library.impl(name, overridden, "CUDA", with_keyset=True)
+    with warnings.catch_warnings():
+        # torch warns of what is asked for here.
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        library.impl(name, overridden, "CUDA", with_keyset=True)
 
 
 def _register() -> _Handle:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import _eager
 from ._arguments import Arguments, window
-from ._operators import Differentiable
+from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
 __all__ = ["activate", "attention", "restore"]
@@ -97,11 +97,12 @@ def attention(
 
 def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
     """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
+    if not _is_compiling() and _functorch_level() is not None:
+        return Mappable.apply(q, k, v, *arguments)
     if (
         _is_compiling()
         or not (type(q) is type(k) is type(v) is Tensor)
         or _dispatch_modes() != 0
-        or _functorch_level() is not None
         or _is_autocast_enabled("cuda" if q.is_cuda else "cpu")
     ):
         return _operator(q, k, v, *arguments)

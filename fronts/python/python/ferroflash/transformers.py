@@ -6,6 +6,7 @@ does not hold "flash": transformers takes every name that does for a package of 
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -104,16 +105,28 @@ def _packed_lengths(query: Tensor, kwargs: dict[str, Any]) -> dict[str, Any] | N
     }
 
 
+# The positions that were looked at last, and what was found: every layer is given the same.
+_last: tuple[weakref.ref[Tensor], int, tuple[Tensor, int] | None] | None = None
+
+
 def _of_positions(query: Tensor, position_ids: Tensor | None) -> tuple[Tensor, int] | None:
-    """Running sums and the largest of lengths, of positions that start anew from 0 within one row."""
+    """Running sums and the largest of lengths, of positions that start anew from 0 within one row; waits for the device."""
+    global _last
     rows = query.shape[2]
     if position_ids is None or position_ids.shape != (1, rows) or query.shape[0] != 1 or rows < 2:
         return None
-    positions = position_ids[0]
+    if torch.compiler.is_compiling() or position_ids.is_inference():  # without a version
+        return _split(position_ids[0])
+    if _last is None or _last[0]() is not position_ids or _last[1] != position_ids._version:
+        _last = weakref.ref(position_ids), position_ids._version, _split(position_ids[0])
+    return _last[2]
+
+
+def _split(positions: Tensor) -> tuple[Tensor, int] | None:
     starts = (positions == 0).nonzero().flatten()
     if len(starts) < 2 or starts[0] != 0:
         return None
-    sums = torch.cat([starts, starts.new_tensor([rows])]).int()
+    sums = torch.cat([starts, starts.new_tensor([len(positions)])]).int()
     return sums, int(sums.diff().max())
 
 
