@@ -77,8 +77,8 @@ def test_threads_call_at_once(device: torch.device) -> None:
 
 
 def test_other_threads_run_while_it_computes() -> None:
-    """Python's lock is not held: a thread counts on, while a call of some 100 ms runs."""
-    q = torch.randn(1, 3000, 8, 64)
+    """Python's lock is not held: a thread counts on, while a call runs that takes longer than a switch."""
+    q = torch.randn(1, 6000, 8, 64)
     attention(q, q, q)
     counted, is_over = 0, threading.Event()
 

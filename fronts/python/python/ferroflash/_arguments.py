@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,6 +45,19 @@ SCHEMA = (
 
 # How many of them are tensors; they come first.
 TENSORS = 4
+
+
+@functools.lru_cache(maxsize=1024)
+def without_arrays(
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int | None, int | None],
+    softcap: float,
+    deterministic: bool,
+) -> Arguments:
+    """The arguments of FlashAttention's functions on operands [batch, seq, heads, dim], made once for any number of calls."""
+    left, right = window(window_size, causal)
+    return Arguments(softmax_scale=softmax_scale, softcap=softcap, left=left, right=right, deterministic=deterministic)
 
 
 def window(window_size: tuple[int | None, int | None], causal: bool) -> tuple[int | None, int | None]:

@@ -5,7 +5,8 @@ Through them autograd, torch.compile, vmap and autocast know it.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
@@ -161,21 +162,21 @@ def _folded_arguments(q: Tensor, q_axis: int | None, dims: Any, rest: Any, size:
     return folded
 
 
-def _map_forward(info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, Any]:
+def _map_forward(
+    call: Callable[..., Any], info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Any, Any]:
     size = info.batch_size
     arguments = _folded_arguments(q, in_dims[0], in_dims[3:], rest, size)
     tensors = [_folded(tensor, axis, size) for tensor, axis in zip((q, k, v), in_dims)]
-    call = torch.ops.ferroflash.forward if _functorch_level() is None else Mappable.apply
     outputs = call(*tensors, *arguments)
     return tuple(_unfolded(output, size) for output in outputs), (0, 0)
 
 
-def _map_backward(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+def _map_backward(call: Callable[..., Any], info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
     *rest, alibi_gradient = given[7:]
     arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size)
     tensors = [_folded(tensor, axis, size) for tensor, axis in zip(given[:7], in_dims)]
-    call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
     *gradients, d_slopes = call(*tensors, *arguments, alibi_gradient)
     gradients = [_unfolded(gradient, size) for gradient in gradients]
     if not alibi_gradient:
@@ -187,8 +188,9 @@ def _map_backward(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
     return (*gradients, d_slopes), (0, 0, 0, 0)
 
 
-torch.library.register_vmap("ferroflash::forward", _map_forward, lib=_LIBRARY)
-torch.library.register_vmap("ferroflash::backward", _map_backward, lib=_LIBRARY)
+for _name, _map in (("forward", _map_forward), ("backward", _map_backward)):
+    _operator = getattr(torch.ops.ferroflash, _name)
+    torch.library.register_vmap(f"ferroflash::{_name}", functools.partial(_map, _operator), lib=_LIBRARY)
 
 
 # Autocast: as for torch's own attention, q, k and v become the type that autocast asks for.
@@ -226,7 +228,7 @@ class Mappable(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return _map_forward(info, in_dims, *given)
+        return _map_forward(Mappable.apply, info, in_dims, *given)
 
 
 class MappableGradients(torch.autograd.Function):
@@ -244,4 +246,4 @@ class MappableGradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return _map_backward(info, in_dims, *given)
+        return _map_backward(MappableGradients.apply, info, in_dims, *given)

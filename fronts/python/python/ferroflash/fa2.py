@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Union
 
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from ._arguments import Arguments, window
+from ._arguments import Arguments, window, without_arrays
 from ._kvcache import attend_cache
 from ._refuse import refuse
 from .torch import run
@@ -50,11 +51,14 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """Attention of q [batch, seq_q, heads_q, head_dim] to k and v [batch, seq_k, heads_k, head_dim]: o, or (o, lse, None)."""
-    refuse(dropout_p=dropout_p != 0.0)
-    left, right = window(window_size, causal)
-    arguments = Arguments(
-        None, None, None, alibi_slopes, 0, 0, softmax_scale, softcap, left, right, False, False, deterministic
-    )
+    if dropout_p != 0.0:
+        refuse(dropout_p=True)
+    if is_compiling() or alibi_slopes is not None or type(window_size) is not tuple:
+        left, right = window(window_size, causal)
+        scalars = softmax_scale, softcap, left, right, False, False, deterministic
+        arguments = Arguments(None, None, None, alibi_slopes, 0, 0, *scalars)
+    else:
+        arguments = without_arrays(softmax_scale, causal, window_size, softcap, deterministic)
     return _returned(*run(q, k, v, arguments, return_attn_probs), return_attn_probs)
 
 
