@@ -40,6 +40,8 @@ enum Command {
     Tidy,
     /// Stage the crates that are published in target/publish, with compiled kernels, and try them as a user would
     Package,
+    /// Build the Python package's wheel in target/python
+    Wheel(commands::wheel::Args),
     /// Formatting, lints, who may import whom, then everything `test` runs: what to do before offering a change
     Ci,
 }
@@ -62,6 +64,7 @@ fn main() -> anyhow::Result<()> {
         Command::Docs(args) => commands::docs::run(&args),
         Command::Tidy => tools::run_alone(&["tidy"]),
         Command::Package => tools::run_alone(&["package"]),
+        Command::Wheel(args) => commands::wheel::run(&args),
         Command::Ci => commands::ci::run(),
     }
 }

@@ -354,6 +354,15 @@ impl Plan {
         self.workspace_bytes
     }
 
+    /// How many of those bytes, from the first on, must be 0 before a workspace's first use: none of a backward pass, which
+    /// writes what it reads. A workspace that other plans use too is zeroed as the one that needs most asks for.
+    pub fn zeroed_workspace_bytes(&self) -> usize {
+        match self.problem.gradients() {
+            None => self.workspace_bytes,
+            Some(_) => 0,
+        }
+    }
+
     pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }

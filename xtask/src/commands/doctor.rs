@@ -68,7 +68,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ),
     }
     let python = which_python();
-    println!("python3 (only to install these, and for the scripts in bench/ and examples/):");
+    println!(
+        "python3 (to install these, for the scripts in bench/ and examples/, and for fronts/python):"
+    );
     println!(
         "  {}",
         if python {

@@ -9,3 +9,4 @@ pub mod example;
 pub mod mutants;
 pub mod test;
 pub mod verify;
+pub mod wheel;

@@ -3,6 +3,7 @@
 use xshell::{Shell, cmd};
 
 use crate::commands::verify::has_gpu;
+use crate::commands::wheel;
 use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
@@ -28,6 +29,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Err(error) => Outcome::Failed(error.to_string()),
         },
     );
+    if filter.is_empty() {
+        wheel::test(&mut report)?;
+    }
     if !has_gpu() {
         let reason = "tests on a GPU: no NVIDIA driver here (pack them with `cargo xtask dist`)";
         report.add(Outcome::NotRun(reason.to_owned()));

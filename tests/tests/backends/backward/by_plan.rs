@@ -77,7 +77,7 @@ impl<M: Memory> Scene<M> {
 }
 
 /// By a kept plan, twice, into new tensors, into tensors that hold others' numbers, and by addresses with a workspace that the
-/// caller zeroed once: right each time, and where results repeat, the bits of [`ferroflash::backward`].
+/// caller prepared once: right each time, and where results repeat, the bits of [`ferroflash::backward`].
 fn of_case<B: Backend>(backend: &mut B, mut case: BackwardCase) {
     let problem = case.problem().unwrap();
     for variant in eligible(&problem, &backend.capabilities()) {
@@ -107,7 +107,10 @@ fn of_case<B: Backend>(backend: &mut B, mut case: BackwardCase) {
             let bytes = plan.workspace_bytes();
             let memory = backend.memory();
             let mut buffer = memory.alloc(bytes.max(1)).unwrap();
-            memory.write(&mut buffer, &vec![0; bytes]).unwrap();
+            // A workspace holds anything but where the plan asks for zeros.
+            let mut before = vec![0xa5; bytes];
+            before[..plan.zeroed_workspace_bytes()].fill(0);
+            memory.write(&mut buffer, &before).unwrap();
             let address = memory.address(&buffer);
             for _ in 0..2 {
                 let workspace = Workspace { address, bytes };

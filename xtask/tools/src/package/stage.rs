@@ -90,6 +90,7 @@ fn edit_workspace(document: &mut DocumentMut) {
         return;
     };
     workspace.remove("default-members");
+    workspace.remove("exclude");
     let Some(dependencies) = workspace["dependencies"].as_table_mut() else {
         return;
     };

@@ -1,0 +1,249 @@
+"""Attention as operators of torch: `torch.ops.ferroflash.forward` and `torch.ops.ferroflash.backward`.
+
+Through them autograd, torch.compile, vmap and autocast know it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+
+from . import _eager
+from ._arguments import SCHEMA, TENSORS, Arguments
+
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether no subclass, mode or transform has a part in a call on these tensors, and it is not being compiled."""
+    if _is_compiling() or _dispatch_modes() != 0:
+        return False
+    return all(type(tensor) in _PLAIN and not (_is_wrapped(tensor) or _is_batched(tensor)) for tensor in tensors)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+_LIBRARY = torch.library.Library("ferroflash", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+
+_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor o, Tensor lse)", tags=_TAGS)
+_LIBRARY.define(
+    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
+    "bool alibi_gradient) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_alibi_slopes)",
+    tags=_TAGS,
+)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _eager.forward(q, k, v, Arguments(*rest))
+
+
+def _backward(
+    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *rest, alibi_gradient = rest
+    dq, dk, dv, d_slopes = _eager.backward(d_o, d_lse, q, k, v, o, lse, Arguments(*rest), alibi_gradient)
+    return dq, dk, dv, q.new_empty(0, dtype=torch.float32) if d_slopes is None else d_slopes
+
+
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _eager.empty_output(q, v), _eager.empty_lse(q, Arguments(*rest).heads_first)
+
+
+def _backward_shapes(
+    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *rest, alibi_gradient = rest
+    shape = Arguments(*rest).alibi_slopes.shape if alibi_gradient else (0,)
+    d_slopes = q.new_empty(shape, dtype=torch.float32)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_slopes
+
+
+for _key in ("CUDA", "CPU"):
+    _LIBRARY.impl("forward", _forward, _key)
+    _LIBRARY.impl("backward", _backward, _key)
+torch.library.register_fake("ferroflash::forward", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRARY)
+
+
+# Autograd
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors = inputs[: 3 + TENSORS]
+    ctx.save_for_backward(*tensors, *output)
+    ctx.scalars = inputs[3 + TENSORS :]
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, *arrays, o, lse = ctx.saved_tensors
+    arguments = *arrays, *ctx.scalars
+    gradients: list[Tensor | None] = [None] * (3 + len(arguments))
+    if d_o is None and d_lse is None:
+        return tuple(gradients)
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    by_slopes = 3 + Arguments._fields.index("alibi_slopes")
+    alibi_gradient = ctx.needs_input_grad[by_slopes]
+    given = d_o, d_lse, q, k, v, o, lse
+    # Past the dispatcher, unless gradients are to be differentiated, or computed for several d_o at once, or only traced.
+    if not torch.is_grad_enabled() and is_plain(*(x for x in given if x is not None)):
+        dq, dk, dv, d_slopes = _eager.backward(*given, Arguments(*arguments), alibi_gradient)
+    else:
+        call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
+        dq, dk, dv, d_slopes = call(*given, *arguments, alibi_gradient)
+    gradients[:3] = dq, dk, dv
+    if alibi_gradient:
+        gradients[by_slopes] = d_slopes
+    return tuple(gradients)
+
+
+def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
+    raise NotImplementedError("create_graph: ferroflash has no second derivative")
+
+
+class Differentiable(torch.autograd.Function):
+    """The operator `forward` with its gradients, without the dispatcher, in which torch spends 150 µs on a call's defaults."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        outputs = _eager.forward(q, k, v, Arguments(*rest))
+        _save(ctx, (q, k, v, *rest), outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, d_o, d_lse)
+
+
+torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)
+torch.library.register_autograd("ferroflash::backward", _refuse_second_derivative, lib=_LIBRARY)
+
+
+# vmap: the mapped axis becomes part of the batch.
+
+
+def _folded(tensor: Tensor | None, axis: int | None, size: int) -> Tensor | None:
+    """A tensor of `size` examples, with these as part of its first axis."""
+    if tensor is None:
+        return None
+    each = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    return each.flatten(0, 1)
+
+
+def _unfolded(tensor: Tensor, size: int) -> Tensor:
+    return tensor.unflatten(0, (size, tensor.shape[0] // size))
+
+
+def _folded_arguments(q: Tensor, q_axis: int | None, dims: Any, rest: Any, size: int) -> list[Any]:
+    arguments = Arguments(*rest)
+    if arguments.cu_seqlens_q is not None:
+        raise NotImplementedError("cu_seqlens_q: ferroflash does not map packed sequences (vmap) yet")
+    folded = list(arguments)
+    batch = q.shape[0] if q_axis is None else q.movedim(q_axis, 0).shape[1]
+    for index, name in enumerate(Arguments._fields[:TENSORS]):
+        tensor, axis = arguments[index], dims[index]
+        if tensor is None:
+            continue
+        # Slopes may be shared by a batch, and are then of its every entry.
+        if name == "alibi_slopes" and tensor.dim() - (axis is not None) == 1:
+            each = tensor.expand(size, -1) if axis is None else tensor.movedim(axis, 0)
+            folded[index] = each.unsqueeze(1).expand(-1, batch, -1).flatten(0, 1)
+        else:
+            folded[index] = _folded(tensor, axis, size)
+    return folded
+
+
+def _map_forward(
+    call: Callable[..., Any], info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Any, Any]:
+    size = info.batch_size
+    arguments = _folded_arguments(q, in_dims[0], in_dims[3:], rest, size)
+    tensors = [_folded(tensor, axis, size) for tensor, axis in zip((q, k, v), in_dims)]
+    outputs = call(*tensors, *arguments)
+    return tuple(_unfolded(output, size) for output in outputs), (0, 0)
+
+
+def _map_backward(call: Callable[..., Any], info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    *rest, alibi_gradient = given[7:]
+    arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size)
+    tensors = [_folded(tensor, axis, size) for tensor, axis in zip(given[:7], in_dims)]
+    *gradients, d_slopes = call(*tensors, *arguments, alibi_gradient)
+    gradients = [_unfolded(gradient, size) for gradient in gradients]
+    if not alibi_gradient:
+        return (*gradients, d_slopes), (0, 0, 0, None)
+    d_slopes = _unfolded(d_slopes, size)
+    slopes = Arguments._fields.index("alibi_slopes")
+    if rest[slopes].dim() - (in_dims[7 + slopes] is not None) == 1:
+        d_slopes = d_slopes.sum(1)
+    return (*gradients, d_slopes), (0, 0, 0, 0)
+
+
+for _name, _map in (("forward", _map_forward), ("backward", _map_backward)):
+    _operator = getattr(torch.ops.ferroflash, _name)
+    torch.library.register_vmap(f"ferroflash::{_name}", functools.partial(_map, _operator), lib=_LIBRARY)
+
+
+# Autocast: as for torch's own attention, q, k and v become the type that autocast asks for.
+
+
+def _autocast(device_type: str) -> None:
+    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return tensor.to(dtype) if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) else tensor
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        dtype = torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
+            return torch.ops.ferroflash.forward(cast(q, dtype), cast(k, dtype), cast(v, dtype), *rest)
+
+    _LIBRARY.impl("forward", forward, f"Autocast{device_type.upper()}")
+
+
+_autocast("cpu")
+_autocast("cuda")
+
+
+# The transforms of torch.func (grad, vmap and what is made of them), which know autograd functions, but no operator that
+# torch.library has given gradients.
+
+
+class Mappable(torch.autograd.Function):
+    """The operator `forward`, for transforms."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        return torch.ops.ferroflash.forward(q, k, v, *rest)
+
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_differentiate)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+        return _map_forward(Mappable.apply, info, in_dims, *given)
+
+
+class MappableGradients(torch.autograd.Function):
+    """The operator `backward`, for transforms."""
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return torch.ops.ferroflash.backward(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    backward = staticmethod(_refuse_second_derivative)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+        return _map_backward(MappableGradients.apply, info, in_dims, *given)

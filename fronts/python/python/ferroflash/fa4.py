@@ -1,0 +1,116 @@
+"""The functions of FlashAttention 4 (`flash_attn.cute.interface`), by name and signature.
+
+They always return (out, lse); None is an open side of a window. `num_splits` and `pack_gqa`, which cannot change a result, and
+`return_lse` are ignored. What is not supported raises NotImplementedError that names the argument.
+`ferroflash.torch.attention` says more of each argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ._refuse import refuse
+from .torch import attention
+
+__all__ = ["flash_attn_func", "flash_attn_varlen_func"]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (None, None),
+    learnable_sink: Tensor | None = None,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    mask_mod: Callable[..., Any] | None = None,
+    full_block_cnt: Tensor | None = None,
+    full_block_idx: Tensor | None = None,
+    mask_block_cnt: Tensor | None = None,
+    mask_block_idx: Tensor | None = None,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Attention of q [batch, seq_q, heads_q, head_dim] to k and v [batch, seq_k, heads_k, head_dim]: (out, lse)."""
+    refuse(
+        learnable_sink=learnable_sink is not None,
+        mask_mod=mask_mod is not None,
+        full_block_cnt=full_block_cnt is not None,
+        full_block_idx=full_block_idx is not None,
+        mask_block_cnt=mask_block_cnt is not None,
+        mask_block_idx=mask_block_idx is not None,
+    )
+    return attention(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap or 0.0,
+        deterministic=deterministic,
+        return_lse=True,
+    )
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    page_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (None, None),
+    learnable_sink: Tensor | None = None,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    score_mod: Callable[..., Any] | None = None,
+    block_sparse_tensors: Any = None,
+    aux_tensors: list[Tensor] | None = None,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Attention of packed sequences, or of a batch where cu_seqlens_q and cu_seqlens_k are None.
+
+    Bounds on the lengths of sequences that are not given are those of all packed rows.
+    """
+    refuse(
+        seqused_q=seqused_q is not None,
+        page_table=page_table is not None,
+        learnable_sink=learnable_sink is not None,
+        score_mod=score_mod is not None,
+        block_sparse_tensors=block_sparse_tensors is not None,
+        aux_tensors=aux_tensors is not None,
+    )
+    for name, array, other in (("q", cu_seqlens_q, cu_seqlens_k), ("k", cu_seqlens_k, cu_seqlens_q)):
+        if array is None and other is not None:
+            raise NotImplementedError(f"cu_seqlens_{name}: ferroflash packs q as k and v; it must be given too")
+    return attention(
+        q,
+        k,
+        v,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=q.shape[0] if max_seqlen_q is None else max_seqlen_q,
+        max_seqlen_k=k.shape[0] if max_seqlen_k is None else max_seqlen_k,
+        seqused_k=seqused_k,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap or 0.0,
+        deterministic=deterministic,
+        return_lse=True,
+    )

@@ -1,0 +1,114 @@
+"""Attention on tensors of torch: one function with every option, and what the functions of other libraries' names share.
+
+Importing this registers the operators `torch.ops.ferroflash.forward` and `backward`, and ferroflash among torch's own
+implementations of attention (`ferroflash.activate()` chooses it).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import _eager
+from ._arguments import Arguments, window
+from ._operators import Differentiable, Mappable
+from .registry import activate, restore
+
+__all__ = ["activate", "attention", "restore"]
+
+_operator = torch.ops.ferroflash.forward.default
+
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+# Of any kind of device: asked first, as it takes a fifth of the time.
+_is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (None, None),
+    top_left: bool = False,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    seqused_k: Tensor | None = None,
+    heads_first: bool = False,
+    deterministic: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(q · kᵀ · softmax_scale) · v over the keys that the mask leaves visible; exact, differentiable by q, k, v,
+    alibi_slopes, o and lse.
+
+    Args:
+        q: [batch, seq_q, heads_q, head_dim], float32, float16 or bfloat16, on the CPU or a CUDA device, of any strides; head_dim
+            is 1 to 256. Of packed sequences [total_q, heads_q, head_dim].
+        k: [batch, seq_k, heads_k, head_dim] like q; heads_q is a multiple of heads_k, of which each is shared by neighbours.
+        v: [batch, seq_k, heads_k, head_dim_v] like k; head_dim_v is 1 to 256.
+        softmax_scale: by default 1 / sqrt(head_dim).
+        causal: query i sees no key after its own position, which is i + seq_k - seq_q: the last query sees the last key.
+        window_size: how many keys are seen before and after that position; None or -1 is an open side.
+        top_left: counts positions from the first key instead, as torch's is_causal does: query i stands at i.
+        softcap: scores become softcap · tanh(score / softcap), in nats; 0: they do not.
+        alibi_slopes: float32 [heads_q] or [batch, heads_q]; -slope · |i + seq_k - seq_q - j| is added to scores.
+        cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] on q's device, where sequences begin and end in the packed rows. They are
+            never read by the host, nor is seqused_k.
+        max_seqlen_q, max_seqlen_k: bounds on the lengths of packed sequences.
+        seqused_k: int32 [batch] on q's device: only so many first rows of k and v of each sequence are used.
+        heads_first: q, k, v and o are [batch, heads, seq, dim].
+        deterministic: the backward pass gives the same bits at every run.
+        return_lse: returns (o, lse) and not o alone.
+
+    Returns:
+        o, of q's dtype and shape with head_dim_v; rows that see no key are 0. lse is float32 [batch, heads_q, seq_q], of packed
+        sequences [heads_q, total_q]: log-sum-exp of each row's scores in nats, -inf where no key is seen.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+        torch.OutOfMemoryError: the device lacks memory.
+    """
+    left, right = window(window_size, causal)
+    arguments = Arguments(
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_k,
+        alibi_slopes,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        softcap,
+        left,
+        right,
+        top_left,
+        heads_first,
+        deterministic,
+    )
+    o, lse = run(q, k, v, arguments, return_lse)
+    return (o, lse) if return_lse else o
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
+    if not _is_compiling() and _functorch_level() is not None:
+        return Mappable.apply(q, k, v, *arguments)
+    if (
+        _is_compiling()
+        or not (type(q) is type(k) is type(v) is Tensor)
+        or _dispatch_modes() != 0
+        or (_is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type))
+    ):
+        return _operator(q, k, v, *arguments)
+    if _is_grad_enabled():
+        slopes = arguments.alibi_slopes
+        if q.requires_grad or k.requires_grad or v.requires_grad or (slopes is not None and slopes.requires_grad):
+            return Differentiable.apply(q, k, v, *arguments)
+    return _eager.forward(q, k, v, arguments, needs_lse)

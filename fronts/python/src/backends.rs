@@ -1,0 +1,85 @@
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use ferroflash::{Backend, Capabilities, Cpu, Cuda, CudaDevice, Error, Operands, Plan};
+use pyo3::prelude::*;
+
+/// What runs a call: the CPU, or a GPU's stream.
+pub enum Place {
+    Cpu,
+    Cuda(Arc<OnStream>),
+}
+
+/// The backend of one stream of one GPU.
+pub struct OnStream {
+    /// Known without the lock, for plans are made without it.
+    capabilities: Capabilities,
+    cuda: Mutex<Cuda>,
+}
+
+type ByStream = HashMap<(u32, u64), Arc<OnStream>>;
+
+/// Backends by GPU and stream. They are kept: torch's streams live as long as the process, and graphs keep addresses of a
+/// backend's workspace.
+static ON_STREAMS: LazyLock<Mutex<ByStream>> = LazyLock::new(Mutex::default);
+
+impl Place {
+    /// The CPU if `device` is negative, else `stream` of that GPU.
+    ///
+    /// # Errors
+    /// Those of [`CudaDevice::with_stream`].
+    pub fn new(device: i32, stream: u64) -> Result<Self, Error> {
+        let Ok(ordinal) = u32::try_from(device) else {
+            return Ok(Self::Cpu);
+        };
+        let mut on_streams = lock(&ON_STREAMS);
+        if let Some(known) = on_streams.get(&(ordinal, stream)) {
+            return Ok(Self::Cuda(Arc::clone(known)));
+        }
+        let handle: *mut c_void = ptr::with_exposed_provenance_mut(stream as usize);
+        // SAFETY: Python gives a stream of torch, of the device's primary context; torch's streams are never destroyed, and
+        // who wraps one of his own (`torch.cuda.ExternalStream`) promises torch the same.
+        let cuda = Cuda::on(unsafe { CudaDevice::with_stream(ordinal, handle) }?);
+        let new = Arc::new(OnStream {
+            capabilities: cuda.capabilities(),
+            cuda: Mutex::new(cuda),
+        });
+        on_streams.insert((ordinal, stream), Arc::clone(&new));
+        Ok(Self::Cuda(new))
+    }
+
+    /// From which plans choose kernels.
+    pub fn capabilities(&self) -> Capabilities {
+        match self {
+            Self::Cpu => Capabilities::Cpu,
+            Self::Cuda(on_stream) => on_stream.capabilities,
+        }
+    }
+
+    /// Queues `plan`, alone on its stream's backend.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`].
+    pub unsafe fn launch(&self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
+        // SAFETY: the caller's promise is this function's.
+        match self {
+            Self::Cpu => unsafe { Cpu::new().launch(plan, operands) },
+            Self::Cuda(on_stream) => unsafe { lock(&on_stream.cuda).launch(plan, operands) },
+        }
+    }
+}
+
+/// Locks a mutex whose data a panic cannot leave half-made.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The GPUs that kernels run on, by name; none without a driver.
+#[pyfunction]
+pub fn device_names() -> Vec<String> {
+    let count = CudaDevice::count().unwrap_or(0);
+    let name = |ordinal| Some(Cuda::new(ordinal).ok()?.info().name.clone());
+    (0..count).filter_map(name).collect()
+}

@@ -1,0 +1,108 @@
+"""ferroflash in torch's registry of attention. Its operators are CUDA's; on the CPU what they do is tried by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ferroflash
+import pytest
+import reference
+import torch
+from ferroflash import registry
+from torch.nn import attention as torch_attention
+
+pytestmark = pytest.mark.skipif(not registry._registered, reason="this torch has no registry of attention")
+
+
+def never(*_: Any, **__: Any) -> None:
+    raise AssertionError("the kernel below was called")
+
+
+def test_it_is_registered_activated_and_restored() -> None:
+    assert "ferroflash" in torch_attention.list_flash_attention_impls()
+    assert torch_attention.current_flash_attention_impl() is None, "it is not activated unasked"
+    ferroflash.activate()
+    assert torch_attention.current_flash_attention_impl() == "ferroflash"
+    ferroflash.restore()
+    ferroflash.restore()
+    assert torch_attention.current_flash_attention_impl() is None
+
+
+def operands(device: torch.device) -> list[torch.Tensor]:
+    return [torch.randn(2, 4, 30, 16, device=device, dtype=torch.bfloat16) for _ in range(4)]
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_both_passes_of_torchs_function(device: torch.device, is_causal: bool) -> None:
+    q, k, v, d_o = operands(device)
+    outputs = registry._sdpa_forward(never, q, k, v, 0.0, is_causal, False, scale=0.3)
+    o, lse, cum_q, cum_k, max_q, max_k, rng_state, unused, _ = outputs
+    first = [x.transpose(1, 2) for x in (q, k, v, d_o)]
+
+    def of(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference.attention(*x, causal=is_causal, softmax_scale=0.3)
+
+    expected, expected_lse = of(*first[:3])
+    reference.check("o", o.transpose(1, 2), expected, 2e-2)
+    reference.check("lse", lse, expected_lse, 1e-3)
+    lengths = cum_q, cum_k, max_q, max_k
+    rest = 0.0, is_causal, rng_state, unused
+    actual = registry._sdpa_backward(never, d_o, q, k, v, o, lse, *lengths, *rest, scale=0.3)
+    for gradient, exact in zip(actual, reference.gradients(of, first[:3], first[3])):
+        reference.check("gradient", gradient.transpose(1, 2), exact, 4e-2)
+
+
+def test_both_passes_of_packed_sequences(device: torch.device) -> None:
+    lengths = [9, 21]
+    sums = reference.cu_seqlens(lengths, device)
+    q, k, v, d_o = (torch.randn(30, 2, 16, device=device, dtype=torch.bfloat16) for _ in range(4))
+    given = sums, sums, 21, 21, 0.0, True
+    window = {"window_size_left": 4, "window_size_right": 0}
+    o, lse, rng_state, unused, _ = registry._flash_forward(never, q, k, v, *given, False, **window)
+
+    def of(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference.packed(*x, lengths, lengths, window_size=(4, 0))
+
+    reference.check("o", o, of(q, k, v)[0], 2e-2)
+    into = torch.empty_like(o)
+    assert torch.equal(registry._flash_forward_into(never, into, q, k, v, *given, False, **window), lse)
+    assert torch.equal(into, o)
+    actual = registry._flash_backward(never, d_o, q, k, v, o, lse, *given, rng_state, unused, **window)
+    for gradient, exact in zip(actual, reference.gradients(of, [q, k, v], d_o)):
+        reference.check("gradient", gradient, exact, 4e-2)
+
+
+def test_what_is_not_covered_goes_below_unchanged(device: torch.device) -> None:
+    q, k, v, d_o = operands(device)
+    calls: list[tuple[Any, Any]] = []
+
+    def below(*args: Any, **kwargs: Any) -> str:
+        calls.append((args, kwargs))
+        return "from below"
+
+    assert registry._sdpa_forward(below, q, k, v, 0.1, True, False, scale=0.3) == "from below"
+    assert calls.pop() == ((q, k, v, 0.1, True, False), {"scale": 0.3})
+    lengths = None, None, 30, 30, 0.1, True
+    given = d_o, q, k, v, q, q, *lengths, q, q
+    assert registry._sdpa_backward(below, *given, scale=0.3) == "from below"
+    assert registry._flash_backward(below, *given, scale=0.3) == "from below"
+    assert len(calls.pop()[0]) == len(given) == len(calls.pop()[0])
+    table = {"block_table": q, "num_splits": 3}
+    assert registry._flash_forward(below, q, k, v, *lengths[:4], 0.0, True, False, **table) == "from below"
+    assert calls.pop()[1]["block_table"] is q
+    registry._flash_forward_into(below, d_o, q, k, v, *lengths[:4], 0.0, True, False, **table)
+    assert calls.pop()[0][:2] == (d_o, q)
+
+
+def test_the_operators_of_this_torch_take_what_is_handed_below() -> None:
+    """Every argument that torch's operators have is known, or comes through `unknown` by its name."""
+    for name in registry._OVERRIDES:
+        if not hasattr(torch.ops.aten, name):
+            continue
+        schema = getattr(torch.ops.aten, name).default._schema
+        mine = registry._OVERRIDES["_flash_attention_forward" if name.endswith("inplace") else name]
+        parameters = list(mine.__annotations__)[1:]
+        positional = [argument.name for argument in schema.arguments if not argument.kwarg_only]
+        if name.endswith("inplace"):
+            positional.remove("out")
+        assert parameters[: len(positional)] == positional, name

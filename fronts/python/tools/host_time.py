@@ -1,0 +1,87 @@
+"""Microseconds that a call keeps its caller, on a GPU: `python tools/host_time.py`.
+
+Each call is queued behind work that holds the GPU up, so that no call waits for it; the median of many, with the garbage
+collector off. flash-attn's and torch's own functions are timed beside, where they are there.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from typing import Any, Callable
+
+import ferroflash
+import torch
+import torch.nn.functional as functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+CALLS, ROUNDS = 100, 15
+
+
+def microseconds(call: Callable[[], Any]) -> float:
+    """The median over rounds of a call's time on the host."""
+    for _ in range(20):
+        call()
+    times = []
+    for _ in range(ROUNDS):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20_000_000)
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - begin) / CALLS * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def calls() -> dict[str, Callable[[], Any]]:
+    """What is timed, by name: bf16, batch 1, 128 rows, 4 heads of 64."""
+    q, k, v = (torch.randn(1, 128, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    first = [x.transpose(1, 2) for x in (q, k, v)]
+    rows = [x[0] for x in (q, k, v)]
+    sums = torch.tensor([0, 60, 128], device="cuda", dtype=torch.int32)
+    with_grad = [x.clone().requires_grad_() for x in (q, k, v)]
+    d_o = torch.randn_like(q)
+
+    def training() -> None:
+        torch.autograd.grad(ferroflash.flash_attn_func(*with_grad, causal=True), with_grad, d_o)
+
+    return {
+        "torch.empty_like": lambda: torch.empty_like(q),
+        "flash_attn_func": lambda: ferroflash.flash_attn_func(q, k, v, causal=True),
+        "flash_attn_varlen_func": lambda: ferroflash.flash_attn_varlen_func(*rows, sums, sums, 128, 128, causal=True),
+        "scaled_dot_product_attention": lambda: ferroflash.scaled_dot_product_attention(*first, is_causal=True),
+        "flash_attn_func, autograd, forward": lambda: ferroflash.flash_attn_func(*with_grad, causal=True),
+        "flash_attn_func, autograd, both passes": training,
+    }
+
+
+def main() -> None:
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    gc.disable()
+    for name, call in calls().items():
+        print(f"{microseconds(call):7.1f} us  {name}")
+    q, k, v, d_o = (torch.randn(1, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    with_grad = [x.clone().requires_grad_() for x in (q, k, v)]
+
+    def sdpa() -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def both() -> None:
+        o = functional.scaled_dot_product_attention(*with_grad, is_causal=True)
+        torch.autograd.grad(o, with_grad, d_o)
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        print(f"{microseconds(sdpa):7.1f} us  torch's own, FlashAttention-2")
+        print(f"{microseconds(both):7.1f} us  torch's own, FlashAttention-2, both passes")
+        ferroflash.activate()
+        print(f"{microseconds(sdpa):7.1f} us  torch's own, after activate()")
+        print(f"{microseconds(both):7.1f} us  torch's own, after activate(), both passes")
+        ferroflash.restore()
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        print(f"{microseconds(sdpa):7.1f} us  torch's own, cuDNN")
+
+
+if __name__ == "__main__":
+    main()
