@@ -71,7 +71,7 @@ impl fmt::Display for Failure {
 }
 
 /// Options of the library that are flags of the command.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 14] = [
     "softmax_scale",
     "softcap",
     "force",
@@ -82,6 +82,9 @@ const FLAGS: [&str; 11] = [
     "seq",
     "head_dim",
     "dropout",
+    "chunk",
+    "dilation",
+    "prefix_len",
     "n",
 ];
 

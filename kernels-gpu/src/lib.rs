@@ -16,6 +16,7 @@ pub mod dtype;
 pub mod instances;
 pub mod layout;
 pub mod math;
+pub mod modifiers;
 pub mod score;
 pub mod tile;
 pub mod units;

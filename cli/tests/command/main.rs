@@ -5,6 +5,7 @@ mod bad_input;
 mod gradients;
 mod insight;
 mod interrupted;
+mod modifiers;
 mod output;
 mod scarce;
 mod sim_report;

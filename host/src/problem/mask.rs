@@ -81,9 +81,15 @@ impl Mask {
             Corner::BottomRight => seq_kv as i64 - seq_q as i64,
         };
         let clamp = |bound: i64| (bound + shift).clamp(-OPEN, OPEN) as i32;
-        Band {
+        let band = Band {
             lower: lower.map_or(-Band::OPEN, clamp),
             upper: upper.map_or(Band::OPEN, clamp),
+        };
+        // Kernels find blocks from the borders of a tile's first and last rows, which cross where there is nothing between: those
+        // of dS that one kernel left out, another would read.
+        match band.lower <= band.upper {
+            true => band,
+            false => Band::EMPTY,
         }
     }
 
@@ -144,6 +150,11 @@ mod tests {
         };
         let band = window.band(9, 5);
         assert_eq!((band.lower, band.upper), (-6, Band::OPEN));
+        let nothing = Mask::Band {
+            lower: Some(0),
+            upper: Some(-3),
+        };
+        assert_eq!(nothing.band(4, 1), Band::EMPTY);
         let band = Mask::CAUSAL_TOP_LEFT.band(9, 5);
         assert_eq!((band.lower, band.upper), (-Band::OPEN, 0));
     }

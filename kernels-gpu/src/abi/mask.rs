@@ -21,6 +21,12 @@ impl Band {
         upper: Self::OPEN,
     };
 
+    /// No key is visible to any query, and no tile sees a block.
+    pub const EMPTY: Self = Self {
+        lower: 0,
+        upper: -Self::OPEN,
+    };
+
     /// The same pairs with queries and keys exchanged: `lower <= j - i <= upper` is `-upper <= i - j <= -lower`.
     #[inline(always)]
     pub const fn transposed(self) -> Self {

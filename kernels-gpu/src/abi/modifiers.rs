@@ -58,7 +58,7 @@ pub enum BlockState {
 }
 
 /// Which probabilities are dropped, after the softmax: those whose 16 random bits are `threshold` or more
-/// ([`crate::score::dropout`]).
+/// ([`crate::modifiers::dropout`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct DropoutParams {

@@ -194,6 +194,22 @@ pub const BACKWARD_HD256_SMEM99K: SimtConfig = SimtConfig {
     ..BACKWARD_HD256
 };
 
+/// With modifiers, which take registers: fewer rows a thread.
+pub const MODIFIED_HD64: SimtConfig = SimtConfig {
+    thread_rows: 4,
+    ..HD64
+};
+/// As [`MODIFIED_HD64`].
+pub const MODIFIED_HD256: SimtConfig = SimtConfig {
+    thread_rows: 4,
+    ..HD256_SMEM99K
+};
+/// As [`MODIFIED_HD64`], backward.
+pub const MODIFIED_BACKWARD_HD64: SimtConfig = SimtConfig {
+    thread_rows: 4,
+    ..BACKWARD_HD64_SMEM99K
+};
+
 const _: () = {
     let configs = [
         BACKWARD_HD64,
@@ -216,7 +232,15 @@ const _: () = {
 };
 
 const _: () = {
-    let configs = [HD64, HD128, HD128_SMEM99K, HD256, HD256_SMEM99K];
+    let configs = [
+        HD64,
+        HD128,
+        HD128_SMEM99K,
+        HD256,
+        HD256_SMEM99K,
+        MODIFIED_HD64,
+        MODIFIED_HD256,
+    ];
     let mut i = 0;
     while i < configs.len() {
         let config = configs[i];

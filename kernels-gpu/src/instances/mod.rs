@@ -17,7 +17,7 @@
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
 //! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
-//! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::score::modifiers`]) |
+//! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::modifiers`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
 //! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
@@ -26,13 +26,13 @@
 #[cfg(all(feature = "entries", target_arch = "nvptx64"))]
 macro_rules! modifiers {
     (type) => {
-        crate::score::modifiers::NoModifiers
+        crate::modifiers::NoModifiers
     };
     (type $modifiers:ident) => {
         crate::abi::ModifierParams
     };
     (value) => {
-        crate::score::modifiers::NoModifiers
+        crate::modifiers::NoModifiers
     };
     (value $modifiers:ident) => {
         $modifiers

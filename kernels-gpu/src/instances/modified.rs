@@ -1,4 +1,4 @@
-//! The kernels that take modifiers of single pairs ([`crate::score::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
+//! The kernels that take modifiers of single pairs ([`crate::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
 //! which fits every GPU.
 
 use super::backward::{mma, mma_kernel, simt, simt_kernel};
@@ -25,11 +25,11 @@ macro_rules! simt_instances {
 }
 
 simt_instances! {
-    fa_fwd_simt_sm80_f32_hd64_modified = simt_config::HD64,
-        fa_bwd_dkdv_simt_sm80_f32_hd64_modified, fa_bwd_dq_simt_sm80_f32_hd64_modified = simt_config::BACKWARD_HD64_SMEM99K;
+    fa_fwd_simt_sm80_f32_hd64_modified = simt_config::MODIFIED_HD64,
+        fa_bwd_dkdv_simt_sm80_f32_hd64_modified, fa_bwd_dq_simt_sm80_f32_hd64_modified = simt_config::MODIFIED_BACKWARD_HD64;
     fa_fwd_simt_sm80_f32_hd128_modified = simt_config::HD128_SMEM99K,
         fa_bwd_dkdv_simt_sm80_f32_hd128_modified, fa_bwd_dq_simt_sm80_f32_hd128_modified = simt_config::BACKWARD_HD128_SMEM99K;
-    fa_fwd_simt_sm80_f32_hd256_modified = simt_config::HD256_SMEM99K,
+    fa_fwd_simt_sm80_f32_hd256_modified = simt_config::MODIFIED_HD256,
         fa_bwd_dkdv_simt_sm80_f32_hd256_modified, fa_bwd_dq_simt_sm80_f32_hd256_modified = simt_config::BACKWARD_HD256_SMEM99K;
 }
 

@@ -22,11 +22,11 @@ macro_rules! simt_instances {
                 struct Kernel;
                 impl crate::simt::SimtKernel for Kernel {
                     const CONFIG: crate::config::simt::SimtConfig = $config;
-                    type Modifiers = crate::score::modifiers::NoModifiers;
+                    type Modifiers = crate::modifiers::NoModifiers;
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe {
-                    let modifiers = crate::score::modifiers::NoModifiers;
+                    let modifiers = crate::modifiers::NoModifiers;
                     crate::simt::slopes::<Kernel, { $config.thread_rows }>(&params, &modifiers, sums)
                 }
             }
@@ -64,7 +64,7 @@ macro_rules! mma_instances {
                     const SCALES_DS: bool = false;
                     type Element = cuda_std::half::$dtype;
                     type Side = crate::backward::side::KeepQueries;
-                    type Modifiers = crate::score::modifiers::NoModifiers;
+                    type Modifiers = crate::modifiers::NoModifiers;
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe {
@@ -72,7 +72,7 @@ macro_rules! mma_instances {
                         Kernel,
                         { CONFIG.scores().lane_rows() },
                         { CONFIG.scores().lane_cols() },
-                    >(&params, &crate::score::modifiers::NoModifiers, sums)
+                    >(&params, &crate::modifiers::NoModifiers, sums)
                 }
             }
         )*

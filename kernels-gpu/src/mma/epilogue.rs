@@ -11,7 +11,7 @@ use crate::abi::ForwardParams;
 use crate::config::mma::MmaConfig;
 use crate::layout::fragment::{ROW_STEP, TILE_N, row_column};
 use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset};
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::row_state::Finalized;
 use crate::tile::sequence::Sequence;

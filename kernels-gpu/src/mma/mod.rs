@@ -30,7 +30,7 @@ mod non_finite;
 mod tile_info;
 
 use crate::config::mma::MmaConfig;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 
 pub use backward::{MmaBackwardKernel, backward, slopes};
 pub use element::Element;

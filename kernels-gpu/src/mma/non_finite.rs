@@ -13,7 +13,7 @@ use super::element::Element;
 use crate::abi::Band;
 use crate::config::mma::MmaConfig;
 use crate::layout::swizzle::{VEC16_ELEMS, offset, row_vec16s};
-use crate::score::modifiers::{Modifiers, Pair};
+use crate::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
 use crate::tile::non_finite::{ELEMENT_MASK, is_nan, is_non_finite, shift};

@@ -4,16 +4,12 @@
 //! |---|---|
 //! | `transform` | how `q · k` becomes a score, for every kernel |
 //! | `alibi` | the bias that grows with distance |
-//! | `modifiers` | what changes, hides or drops single pairs |
-//! | `dropout` | which probabilities are dropped |
 //!
 //! Where a score is a positive multiple of `q · k`, kernels of 16-bit elements have faster loops without a transform.
 //! [`is_plain`] decides for all of them; fp32 kernels have one loop and always transform. A new score option begins in
 //! [`ScoreParams`], which the functions here destructure by name: they do not compile until each handles it.
 
 pub mod alibi;
-pub mod dropout;
-pub mod modifiers;
 mod transform;
 
 use core::f32::consts::LOG2_E;

@@ -1,8 +1,8 @@
 //! The tile of queries that a block works on.
 
 use crate::abi::{BlockState, ForwardParams};
+use crate::modifiers::{Modifiers, Place};
 use crate::score::ScoreTransform;
-use crate::score::modifiers::{Modifiers, Place};
 use crate::tile::black_box;
 use crate::tile::grid::BlockCoord;
 use crate::tile::sequence::Sequence;

@@ -5,7 +5,7 @@ use cuda_std::global;
 use super::context::TileContext;
 use super::{LANES, Row, ThreadLayout};
 use crate::abi::TensorArg;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::tile::grid::BlockCoord;
 use crate::tile::row_state::Finalized;
 use crate::units::F32_BYTES;

@@ -26,7 +26,7 @@ use super::{
     BLOCK_N, LANES, MASKED_OUT, Row, SCORE_COLS, Scores, SimtKernel, ThreadLayout, epilogue,
 };
 use crate::abi::{BlockState, ForwardParams};
-use crate::score::modifiers::{Modifiers, Pair};
+use crate::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::{BlockCoord, TileGrid};

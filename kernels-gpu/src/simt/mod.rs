@@ -27,7 +27,7 @@ mod stages;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 
 use crate::config::simt::SimtConfig;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::row_state::RowState;
 

@@ -10,7 +10,7 @@ use cuda_std::thread::{
 };
 
 use crate::abi::{AttentionParams, BlockState, BlockStatesParams};
-use crate::score::modifiers::{Modifiers, Pair, Place};
+use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::grid::divide;
 use crate::tile::sequence::Sequence;
 

@@ -70,7 +70,7 @@ mod tests {
 
     /// No mask, causal, windows with one border and two, and bands next to the diagonal, counted from the top-left
     /// corner.
-    const BANDS: [(i32, i32); 9] = [
+    const BANDS: [(i32, i32); 10] = [
         (-OPEN, OPEN),
         (-OPEN, 0),
         (-OPEN, 3),
@@ -80,6 +80,7 @@ mod tests {
         (0, 0),
         (2, 5),
         (-6, -4),
+        (Band::EMPTY.lower, Band::EMPTY.upper),
     ];
 
     fn bands() -> impl Iterator<Item = Band> {

@@ -4,8 +4,8 @@ use cuda_std::warp::{reduce_max, reduce_sum};
 
 use super::row_state::{Finalized, RowState};
 use crate::math::{fma, max};
+use crate::modifiers::Modifiers;
 use crate::score::ScoreTransform;
-use crate::score::modifiers::Modifiers;
 
 impl<const LANES: u32> RowState<LANES> {
     /// Updates the state with a block of scores, turns them into probabilities under the new maximum, and returns the

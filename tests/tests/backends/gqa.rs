@@ -3,7 +3,9 @@
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, DType, Layout, Mask, Variant};
-use ferroflash_testing::cases::{self, Arrangement, CaseSpec, InputKind, Lengths, Limits};
+use ferroflash_testing::cases::{
+    self, Arrangement, CaseSpec, InputKind, Lengths, Limits, ModifierSpec,
+};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
@@ -166,6 +168,11 @@ fn random_cases_pack() {
     let mut cases = [0; 2];
     for _ in 0..200 {
         let spec = strategy.new_tree(&mut runner).expect("drawn").current();
+        // Hopper's kernels take no modifiers.
+        let spec = CaseSpec {
+            modifiers: ModifierSpec::default(),
+            ..spec
+        };
         let mut case = spec.build().expect("small");
         case.options.force = Some(Variant::Wgmma);
         let problem = case.problem().expect("valid");

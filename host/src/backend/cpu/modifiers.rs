@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use kernels_gpu::abi::ModifierParams;
-use kernels_gpu::score::modifiers::{Modifiers as _, Pair, Place};
+use kernels_gpu::modifiers::{Modifiers as _, Pair, Place};
 
 use crate::plan::modifiers::{ModifierOperands, bind_modifiers, modifier_params};
 use crate::problem::Array;

@@ -1,6 +1,6 @@
 use kernels_gpu::abi::{Band, DropoutParams};
-use kernels_gpu::score::dropout::{Dropout as Generator, threshold};
-use kernels_gpu::score::modifiers::{Pair, Place};
+use kernels_gpu::modifiers::dropout::{Dropout as Generator, threshold};
+use kernels_gpu::modifiers::{Pair, Place};
 
 use crate::Error;
 

@@ -76,7 +76,7 @@ use super::element::Element;
 use crate::abi::{AttentionParams, BackwardParams};
 use crate::backward::side::Side;
 use crate::config::mma_backward::MmaBackwardConfig;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::units::pow2;
 

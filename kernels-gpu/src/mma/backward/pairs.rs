@@ -9,7 +9,7 @@ use crate::abi::Band;
 use crate::backward::side::{Extent, Side};
 use crate::layout::fragment::{ROW_STEP, row_column};
 use crate::math::{exp2, fma};
-use crate::score::modifiers::{Modifiers, Pair};
+use crate::modifiers::{Modifiers, Pair};
 use crate::score::{is_plain, plain_scale_log2};
 use crate::tile::mask;
 use crate::units::F32_BYTES;

@@ -14,8 +14,8 @@ use crate::abi::{
 use crate::backward::side::{Extent, Side};
 use crate::layout::fragment::TILE_M;
 use crate::layout::swizzle::VEC16_BYTES;
+use crate::modifiers::{Modifiers, Place};
 use crate::score::ScoreTransform;
-use crate::score::modifiers::{Modifiers, Place};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::BlockCoord;

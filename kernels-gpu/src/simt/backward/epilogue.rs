@@ -5,7 +5,7 @@ use super::super::epilogue::{RowOfTensor, store_row};
 use super::tile::Tile;
 use crate::abi::TensorArg;
 use crate::backward::side::Side;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::units::F32_BYTES;
 
 /// Writes the rows of the gradients that this thread holds.

@@ -9,7 +9,7 @@ use super::tile::Tile;
 use crate::abi::{BlockState, TensorArg};
 use crate::backward::side::Side;
 use crate::config::simt::SimtConfig;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::units::F32_BYTES;
 
 /// One block of the passing side.

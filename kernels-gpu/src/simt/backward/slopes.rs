@@ -13,7 +13,7 @@ use super::{Smem, by_dims};
 use crate::abi::BackwardParams;
 use crate::backward::side::{KeepQueries, Side};
 use crate::math::fma;
-use crate::score::modifiers::Modifiers;
+use crate::modifiers::Modifiers;
 use crate::simt::{LANES, MASKED_OUT, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::tile::black_box;
 use crate::tile::block_sum::store_block_sum;

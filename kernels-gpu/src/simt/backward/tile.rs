@@ -6,7 +6,7 @@ use super::super::BLOCK_N;
 use super::passing::Step;
 use crate::abi::BackwardParams;
 use crate::backward::side::{Extent, Side};
-use crate::score::modifiers::{Modifiers, NoModifiers, Place};
+use crate::modifiers::{Modifiers, NoModifiers, Place};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::BlockCoord;

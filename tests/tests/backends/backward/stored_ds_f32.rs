@@ -67,6 +67,17 @@ fn shapes<B: Backend>(backend: &mut B) {
     }
 }
 
+/// A band without a pair: no dS is stored, and none may be read.
+fn nothing_seen<B: Backend>(backend: &mut B) {
+    let nothing = Mask::Band {
+        lower: Some(0),
+        upper: Some(-3),
+    };
+    for (seq_q, seq_kv) in [(4, 1), (130, 150)] {
+        run(backend, &spec(Lengths::one(seq_q, seq_kv), 64, nothing));
+    }
+}
+
 /// Packed sequences, short and empty ones among them, of which each ends in the rows of the next.
 fn packed<B: Backend>(backend: &mut B) {
     for (number, kind) in [
@@ -130,6 +141,7 @@ fn chunks<B: Backend>(backend: &mut B) {
 
 fn all<B: Backend>(backend: &mut B) {
     shapes(backend);
+    nothing_seen(backend);
     packed(backend);
     not_finite(backend);
     chunks(backend);

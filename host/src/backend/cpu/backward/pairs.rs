@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels_gpu::score::modifiers::Place;
+use kernels_gpu::modifiers::Place;
 use pulp::Simd;
 
 use super::super::gemm::{Gemm, MICRO_ROWS};

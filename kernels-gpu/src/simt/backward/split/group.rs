@@ -9,7 +9,7 @@ use super::super::passing::Operand;
 use super::SplitKeysKernel;
 use crate::config::simt::SimtConfig;
 use crate::config::simt_split::SplitKeysConfig;
-use crate::score::modifiers::NoModifiers;
+use crate::modifiers::NoModifiers;
 use crate::tile::black_box;
 use cuda_std::thread::thread_idx_x;
 

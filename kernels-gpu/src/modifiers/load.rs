@@ -19,7 +19,7 @@ mod target {
     }
 
     /// # Safety
-    /// As [`u8`], and aligned.
+    /// As [`u8()`], and aligned.
     #[inline(always)]
     pub unsafe fn u16(address: u64) -> u16 {
         // SAFETY: forwarded to the caller.
@@ -27,7 +27,7 @@ mod target {
     }
 
     /// # Safety
-    /// As [`u16`].
+    /// As [`u16()`].
     #[inline(always)]
     pub unsafe fn u32(address: u64) -> u32 {
         // SAFETY: forwarded to the caller.
@@ -35,7 +35,7 @@ mod target {
     }
 
     /// # Safety
-    /// As [`u16`].
+    /// As [`u16()`].
     #[inline(always)]
     pub unsafe fn u64(address: u64) -> u64 {
         // SAFETY: forwarded to the caller.
@@ -66,21 +66,21 @@ mod target {
     }
 
     /// # Safety
-    /// As [`u8`].
+    /// As [`u8()`].
     pub unsafe fn u16(address: u64) -> u16 {
         // SAFETY: forwarded to the caller.
         unsafe { at(address) }
     }
 
     /// # Safety
-    /// As [`u8`].
+    /// As [`u8()`].
     pub unsafe fn u32(address: u64) -> u32 {
         // SAFETY: forwarded to the caller.
         unsafe { at(address) }
     }
 
     /// # Safety
-    /// As [`u8`].
+    /// As [`u8()`].
     pub unsafe fn u64(address: u64) -> u64 {
         // SAFETY: forwarded to the caller.
         unsafe { at(address) }

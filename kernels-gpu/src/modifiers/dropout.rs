@@ -12,7 +12,10 @@
 //! bits    = half e of word 2 h + a
 //! ```
 
-use super::modifiers::{Pair, Place, load};
+// Arrays in registers, indexed by constants once loops over them are unrolled.
+#![allow(clippy::needless_range_loop)]
+
+use super::{Pair, Place, load};
 use crate::abi::DropoutParams;
 #[cfg(target_arch = "nvptx64")]
 use crate::tile::black_box;

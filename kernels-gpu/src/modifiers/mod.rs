@@ -4,21 +4,26 @@
 //! |---|---|
 //! | `place` | where pairs are |
 //! | `visible` | which keys a query sees: masks, blocks, documents, a prefix, chunks, dilation |
+//! | `dropout` | which probabilities are dropped |
 //! | `load` | loads by address, on the GPU and on the host |
 //!
 //! Kernels are generic over [`Modifiers`]. With [`NoModifiers`] nothing of it remains in their PTX; with [`ModifierParams`] they
 //! ask for each option at run time, of blocks where it matters. The CPU backend asks the same functions.
 
+// Arrays in registers, indexed by constants once loops over them are unrolled.
+#![allow(clippy::needless_range_loop)]
+
+pub mod dropout;
 pub mod load;
 mod place;
 mod visible;
 
-use super::dropout::Dropout;
 use crate::abi::{BiasType, BlockState, ModifierParams};
 #[cfg(target_arch = "nvptx64")]
 use crate::tile::black_box;
 use crate::tile::row_state::{Finalized, RowState};
 use crate::units::{F32_BYTES, HALF_BYTES};
+use dropout::Dropout;
 pub use place::{Pair, Place};
 
 /// What a kernel asks about single pairs.
