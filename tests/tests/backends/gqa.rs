@@ -166,7 +166,7 @@ fn random_cases_pack() {
         cases::strategy(&[DType::Bf16], Limits::SIMULATED).prop_map(CaseSpec::reachable_by_tma);
     let mut runner = TestRunner::deterministic();
     let mut cases = [0; 2];
-    for _ in 0..200 {
+    for _ in 0..250 {
         let spec = strategy.new_tree(&mut runner).expect("drawn").current();
         // Hopper's kernels take no modifiers.
         let spec = CaseSpec {

@@ -47,7 +47,7 @@ fn cpu() {
 }
 
 /// Cases for each of the simulator's schedules.
-const SIMULATED_CASES: u32 = 150;
+const SIMULATED_CASES: u32 = 200;
 
 fn sim_agrees(schedule: u64) {
     let sim = Sim::on(SimDevice::with_schedule(schedule));
