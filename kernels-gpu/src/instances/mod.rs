@@ -284,6 +284,21 @@ const fn fits_everywhere(wanted: &Instance) -> bool {
     false
 }
 
+/// The rows of two tables, `N` together.
+const fn joined<const N: usize>(first: &[Instance], second: &[Instance]) -> [Instance; N] {
+    let mut all = [TILE_LIST; N];
+    let mut row = 0;
+    while row < N {
+        all[row] = if row < first.len() {
+            first[row]
+        } else {
+            second[row - first.len()]
+        };
+        row += 1;
+    }
+    all
+}
+
 const fn count() -> usize {
     let (mut family, mut total) = (0, 0);
     while family < FAMILIES.len() {

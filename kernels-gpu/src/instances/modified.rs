@@ -4,7 +4,7 @@
 use super::backward::{mma, mma_kernel, simt, simt_kernel};
 use super::mma::{instance as mma_forward, kernel as mma_forward_kernel};
 use super::simt::{instance as simt_forward, kernel as simt_forward_kernel};
-use super::{Instance, Operation};
+use super::{Instance, Operation, joined};
 use crate::config::{mma as mma_config, mma_backward, simt as simt_config};
 use crate::dtype::DType;
 
@@ -66,19 +66,7 @@ mma_instances! {
 
 /// Every kernel that takes modifiers: the parameters of the kernel without them, and
 /// [`ModifierParams`](crate::abi::ModifierParams).
-pub const MODIFIED: &[Instance] = &{
-    let mut all = [SINK_GRADIENT; SIMT.len() + MMA.len()];
-    let mut row = 0;
-    while row < all.len() {
-        all[row] = if row < SIMT.len() {
-            SIMT[row]
-        } else {
-            MMA[row - SIMT.len()]
-        };
-        row += 1;
-    }
-    all
-};
+pub const MODIFIED: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
 
 /// What the pairs of every tile and block look like.
 ///

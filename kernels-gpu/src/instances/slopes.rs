@@ -2,7 +2,7 @@
 //! backward kernels have where shared memory is short.
 
 use super::backward::{mma, simt};
-use super::{Instance, Operation};
+use super::{Instance, Operation, joined};
 use crate::config::mma_backward;
 use crate::config::simt as config;
 use crate::dtype::DType;
@@ -106,19 +106,7 @@ pub unsafe fn fa_bwd_slope_sums_simt_sm80_f32(params: crate::abi::SlopeSumsParam
 
 /// Every kernel that computes sums of tiles: one a dtype and head_dim. They take
 /// [`BackwardParams`](crate::abi::BackwardParams) and the address of the sums.
-pub const SLOPES: &[Instance] = &{
-    let mut all = [SLOPE_SUMS; SIMT.len() + MMA.len()];
-    let mut row = 0;
-    while row < all.len() {
-        all[row] = if row < SIMT.len() {
-            SIMT[row]
-        } else {
-            MMA[row - SIMT.len()]
-        };
-        row += 1;
-    }
-    all
-};
+pub const SLOPES: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
 
 /// The kernel that adds them up. It takes [`SlopeSumsParams`](crate::abi::SlopeSumsParams).
 pub const SLOPE_SUMS: Instance = Instance::warp_per_row(

@@ -15,10 +15,8 @@
 // Arrays in registers, indexed by constants once loops over them are unrolled.
 #![allow(clippy::needless_range_loop)]
 
-use super::{Pair, Place, load};
+use super::{Pair, Place, black_box, load};
 use crate::abi::DropoutParams;
-#[cfg(target_arch = "nvptx64")]
-use crate::tile::black_box;
 
 /// A probability stays where its bits are below a threshold of at most this.
 pub const THRESHOLD_ONE: u32 = 1 << 16;
@@ -49,12 +47,6 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
         round += 1;
     }
     [a, b, c, d]
-}
-
-/// As on the GPU, where it hides a value from the optimiser.
-#[cfg(not(target_arch = "nvptx64"))]
-fn black_box(value: u32) -> u32 {
-    value
 }
 
 /// The dropout of a query head of a sequence.
