@@ -10,6 +10,9 @@ use crate::{Compression, CudaBuilder, Error};
 /// it for itself (`.cargo/config.toml`), so that kernels are compiled once for all of its profiles and commands.
 pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
 
+/// Environment variable by which `cuda_std::kernel` leaves kernels out.
+const KERNELS_VAR: &str = "CUDA_STD_KERNELS";
+
 /// Compiles the kernel crate in `crate_dir` for `archs`, and returns the path of a Rust file that defines
 /// `static MODULES: [Module; N]`, each `Module::new(entry, size, compressed)`: the kernel's name, the size of its PTX in
 /// bytes, and the PTX as a .lzma file.
@@ -30,6 +33,7 @@ pub fn embed<A: Into<String>>(
     }
     println!("cargo::rerun-if-env-changed={RUSTC_VAR}");
     println!("cargo::rerun-if-env-changed={TARGET_DIR_VAR}");
+    println!("cargo::rerun-if-env-changed={KERNELS_VAR}");
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo runs build scripts"));
     let mut builder = CudaBuilder::new(crate_dir)
         .target_dir(target_dir(&out_dir))

@@ -10,6 +10,18 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Expr, ItemFn, Token, parse_macro_input, parse_quote};
 
+/// Environment variable that names the kernels to compile while one works on them: parts of names, separated by commas.
+/// All others are left out, and with them most of the compiler's time.
+const KERNELS_VAR: &str = "CUDA_STD_KERNELS";
+
+/// Does [`KERNELS_VAR`] leave `kernel` in?
+fn is_wanted(kernel: &ItemFn) -> bool {
+    let name = kernel.sig.ident.to_string();
+    std::env::var(KERNELS_VAR).map_or(true, |parts| {
+        parts.split(',').any(|part| name.contains(part))
+    })
+}
+
 /// Marks a function as a GPU kernel: exported unmangled with the `ptx-kernel` ABI.
 ///
 /// Off the GPU the function is left out, so that a kernel crate is an ordinary library there.
@@ -26,9 +38,14 @@ pub fn kernel(attr: TokenStream, item: TokenStream) -> TokenStream {
     if !matches!(function.sig.output, syn::ReturnType::Default) {
         return error("a #[kernel] function returns nothing");
     }
+    if !is_wanted(&function) {
+        return TokenStream::new();
+    }
     function.sig.abi = Some(parse_quote!(extern "ptx-kernel"));
     function.attrs.push(parse_quote!(#[unsafe(no_mangle)]));
     quote! {
+        #[cfg(target_arch = "nvptx64")]
+        const _: Option<&str> = option_env!(#KERNELS_VAR);
         #[cfg(target_arch = "nvptx64")]
         #function
     }
@@ -61,6 +78,14 @@ impl Parse for LaunchBounds {
 pub fn launch_bounds(attr: TokenStream, item: TokenStream) -> TokenStream {
     let LaunchBounds { values } = parse_macro_input!(attr as LaunchBounds);
     let function = parse_macro_input!(item as ItemFn);
+    if !is_wanted(&function) {
+        // Without this constant cargo would not compile the crate again for another value of the variable.
+        return quote! {
+            #[cfg(target_arch = "nvptx64")]
+            const _: Option<&str> = option_env!(#KERNELS_VAR);
+        }
+        .into();
+    }
     let name = function.sig.ident.to_string();
     let mut values: Vec<Tokens> = values.iter().map(|value| quote!(#value)).collect();
     values.resize(3, quote!(1));
