@@ -1,4 +1,5 @@
 use bytemuck::bytes_of;
+use kernels_gpu::abi::{ForwardParams, ModifierParams};
 use kernels_gpu::instances::Instance;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
@@ -11,7 +12,7 @@ use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_grad
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{Arrays, bind_block_states, bind_forward, bind_tile_list};
 use crate::plan::slopes::bind_slope_sums;
-use crate::plan::{Step, StepParams};
+use crate::plan::{HopperForward, Step, StepParams};
 use crate::problem::Array;
 use crate::sealed::Sealed;
 use crate::{
@@ -282,24 +283,48 @@ impl<D: Device> Gpu<D> {
                 unsafe { self.queue(step, &[bytes_of(&params)]) }
             }
             StepParams::HopperForward(params, hopper) => {
-                let params = bind_forward(params, operands, lse, arrays);
-                let specs = hopper.maps(operands);
-                let maps = &mut self.tensor_maps;
-                let [q, k, v, o] = maps.of_forward(&self.device, step.kernel.dtype, &specs)?;
-                let params = [
-                    bytes_of(&params),
-                    bytes_of(&q),
-                    bytes_of(&k),
-                    bytes_of(&v),
-                    bytes_of(&o),
-                    bytes_of(&hopper.schedule),
-                    bytes_of(&workspace),
-                ];
-                // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and no
-                // launch that may run at the same time uses the workspace.
-                unsafe { self.queue(step, &params) }
+                // SAFETY: forwarded to the caller.
+                unsafe { self.hopper_forward(step, places, params, hopper, None) }
+            }
+            StepParams::ModifiedHopperForward(params, hopper, modifiers, states) => {
+                let states = states.map(|offset| workspace + offset);
+                let modifiers = bind_modifiers(modifiers, &arrays.modifiers, states);
+                // SAFETY: forwarded to the caller; the arrays of modifiers have an element for every pair.
+                unsafe { self.hopper_forward(step, places, params, hopper, Some(&modifiers)) }
             }
         }
+    }
+
+    /// Queues a forward kernel of Hopper.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`].
+    unsafe fn hopper_forward(
+        &mut self,
+        step: &Step,
+        places: &Places<'_>,
+        params: &ForwardParams,
+        hopper: &HopperForward,
+        modifiers: Option<&ModifierParams>,
+    ) -> Result<(), Error> {
+        let params = bind_forward(params, places.operands, places.lse, places.arrays);
+        let specs = hopper.maps(places.operands);
+        let maps = &mut self.tensor_maps;
+        let [q, k, v, o] = maps.of_forward(&self.device, step.kernel.dtype, &specs)?;
+        let params = [
+            bytes_of(&params),
+            bytes_of(&q),
+            bytes_of(&k),
+            bytes_of(&v),
+            bytes_of(&o),
+            bytes_of(&hopper.schedule),
+            bytes_of(&places.workspace),
+            modifiers.map_or(&[], bytes_of),
+        ];
+        let count = params.len() - usize::from(modifiers.is_none());
+        // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and no launch that
+        // may run at the same time uses the workspace.
+        unsafe { self.queue(step, &params[..count]) }
     }
 
     /// # Safety

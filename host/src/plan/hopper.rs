@@ -84,11 +84,13 @@ const SAMPLED_SEQUENCES: usize = 64;
 
 /// How query heads share the tiles of a kernel of shape `config` that runs `problem`.
 ///
-/// The kernels apply one score transform to a whole tile, so heads with different transforms never share one.
+/// The kernels apply one score transform to a whole tile, so heads with different transforms never share one; nor do those
+/// whose pairs modifiers may change differently.
 pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
     let group = problem.group() as u32;
     let too_long = problem.seq_q() > PackGqa::LONGEST as usize;
-    if group == 1 || too_long || problem.score().differs_by_head() {
+    let has_modifiers = !problem.modifiers().is_none();
+    if group == 1 || too_long || has_modifiers || problem.score().differs_by_head() {
         return PackGqa::none(group);
     }
     let of_one = |length: usize| {

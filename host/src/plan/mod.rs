@@ -79,9 +79,6 @@ pub struct Plan {
     workspace_bytes: usize,
 }
 
-/// Where the states of a forward kernel's blocks are in the workspace: behind what other launches find as they left it.
-const STATES_OFFSET: u64 = backward::RESERVED_BYTES;
-
 /// One launch of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
@@ -98,6 +95,13 @@ pub(crate) enum StepParams {
     Forward(ForwardParams),
     /// Those, and the launch data of a Hopper kernel.
     HopperForward(ForwardParams, Box<HopperForward>),
+    /// All of these.
+    ModifiedHopperForward(
+        ForwardParams,
+        Box<HopperForward>,
+        Box<ModifierParams>,
+        Option<u64>,
+    ),
     /// The parameters of the kernel that computes lse in bits and delta.
     Delta(DeltaParams, WorkspaceLayout),
     /// Those of every other backward kernel.
@@ -187,23 +191,44 @@ impl Plan {
                 let schedule = hopper.schedule.on_gpu(gpu.multiprocessors, tile.cluster);
                 hopper.schedule = schedule;
                 let grid = schedule.clusters * tile.cluster;
-                self.add(instance, grid, StepParams::HopperForward(*params, hopper));
+                let params = match self.problem.modifiers().is_none() {
+                    true => StepParams::HopperForward(*params, hopper),
+                    false => {
+                        let (modifiers, place) = self.add_forward_states(instance, params);
+                        StepParams::ModifiedHopperForward(*params, hopper, modifiers, place)
+                    }
+                };
+                self.add(instance, grid, params);
             }
         }
     }
 
     /// Adds the launches of a forward kernel with modifiers.
     fn add_modified(&mut self, instance: &'static Instance, params: &ForwardParams) {
+        let (modifiers, place) = self.add_forward_states(instance, params);
         let attention = &params.attention;
-        let tile = [instance.block_m, instance.block_n];
-        let states = StatesLaunch::new(&self.problem, attention, tile);
-        let (modifiers, place) = self.add_states(states.as_ref(), STATES_OFFSET);
-        let end = states.map_or(0, |states| STATES_OFFSET + states.bytes);
-        self.workspace_bytes = self.workspace_bytes.max(end as usize);
         let (batch, heads) = (attention.batch, attention.heads_q);
         let tiles = TileGrid::new(batch, heads, attention.seq_q, instance.block_m);
-        let params = StepParams::ModifiedForward(*params, Box::new(modifiers), place);
+        let params = StepParams::ModifiedForward(*params, modifiers, place);
         self.add(instance, tiles.grid(), params);
+    }
+
+    /// Adds the launch that finds states for a forward kernel, behind what else there is in the workspace; returns what the
+    /// kernel is given.
+    fn add_forward_states(
+        &mut self,
+        instance: &Instance,
+        params: &ForwardParams,
+    ) -> (Box<ModifierParams>, Option<u64>) {
+        let tile = [instance.block_m, instance.block_n];
+        let states = StatesLaunch::new(&self.problem, &params.attention, tile);
+        let others = (self.workspace_bytes as u64).max(backward::RESERVED_BYTES);
+        let offset = others.next_multiple_of(WORKSPACE_ALIGN_BYTES);
+        let (modifiers, place) = self.add_states(states.as_ref(), offset);
+        if let Some(states) = states {
+            self.workspace_bytes = (offset + states.bytes) as usize;
+        }
+        (Box::new(modifiers), place)
     }
 
     /// Adds the launch that finds states, at `offset` of the workspace; returns what the kernel is given that reads them.
@@ -382,8 +407,11 @@ impl Plan {
         }
         operands.check(self)?;
         let is_hopper = |step: &Step| {
-            use StepParams::{HopperBackward, HopperForward};
-            matches!(step.params, HopperForward(..) | HopperBackward(..))
+            use StepParams::{HopperBackward, HopperForward, ModifiedHopperForward};
+            matches!(
+                step.params,
+                HopperForward(..) | ModifiedHopperForward(..) | HopperBackward(..)
+            )
         };
         match operands
             .misaligned_for_tma()

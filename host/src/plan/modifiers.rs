@@ -5,6 +5,7 @@ use kernels_gpu::abi::{
     AttentionParams, BiasType, BlockStatesArg, BlockStatesParams, DeviceAddress, Divisor,
     DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams,
 };
+use kernels_gpu::config::warp_per_row;
 
 use crate::problem::{Array, Modifiers, PairArray};
 use crate::{DType, Error, Problem};
@@ -270,7 +271,9 @@ impl StatesLaunch {
         let heads = if by_head { attention.heads_q } else { 1 };
         let tiles = attention.seq_q.div_ceil(tile_queries);
         let blocks = attention.seq_kv.div_ceil(block_keys);
-        let of_head = u64::from(tiles) * u64::from(blocks);
+        // Hopper's kernels read the states of a tile by words.
+        let tile_stride = u64::from(blocks).next_multiple_of(size_of::<u32>() as u64);
+        let of_head = u64::from(tiles) * tile_stride;
         let of_batch = of_head * u64::from(heads);
         let bytes = of_batch * u64::from(batch);
         let mut modifiers = modifier_params(problem);
@@ -278,7 +281,7 @@ impl StatesLaunch {
             address: None,
             batch_stride: if by_batch { of_batch } else { 0 },
             head_stride: if by_head { of_head } else { 0 },
-            tile_stride: blocks.into(),
+            tile_stride,
         };
         let params = BlockStatesParams {
             attention: *attention,
@@ -290,7 +293,8 @@ impl StatesLaunch {
             tile_queries,
             block_keys,
         };
-        let grid = bytes.min(MAX_GRID) as u32;
+        let states = u64::from(batch) * u64::from(heads) * u64::from(tiles) * u64::from(blocks);
+        let grid = warp_per_row::grid(states);
         (bytes > 0).then_some(Self {
             params,
             grid,
@@ -298,9 +302,6 @@ impl StatesLaunch {
         })
     }
 }
-
-/// Blocks of a launch, at most: each takes further tiles.
-const MAX_GRID: u64 = 1 << 16;
 
 /// The parameters of the kernel that computes the gradient by sinks, without addresses.
 pub(super) fn sink_gradient_params(attention: &AttentionParams, rows: usize) -> SinkGradientParams {

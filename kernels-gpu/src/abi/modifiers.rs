@@ -125,6 +125,12 @@ impl Divisor {
         ((x as u64 * self.multiplier as u64) >> 31 >> self.shift) as u32
     }
 
+    /// The number; 0 where there is none.
+    #[inline(always)]
+    pub const fn get(&self) -> u32 {
+        self.divisor
+    }
+
     /// The rest of that division.
     #[inline(always)]
     pub const fn rest(&self, x: u32) -> u32 {

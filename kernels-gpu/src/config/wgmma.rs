@@ -56,6 +56,9 @@ pub struct WgmmaConfig {
     /// Takes varlen launches ([`LengthsParams::is_varlen`](crate::abi::LengthsParams::is_varlen)), and only those: its
     /// tiles come from a list. A kernel for the others takes a band that is counted from the top-left corner.
     pub varlen: bool,
+    /// Takes modifiers of single pairs ([`crate::modifiers`]). Which blocks of keys a tile needs is then known to the producer
+    /// alone, which tells it with every stage of K.
+    pub modified: bool,
     /// Fewest query rows (seq_q × packed heads) for which this configuration is preferred over one with smaller clusters.
     pub min_rows: u32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch
@@ -167,17 +170,37 @@ impl WgmmaConfig {
         self.work_offset() + WORK_STAGES * self.work_stage_bytes()
     }
 
-    /// Dynamic shared memory of a launch.
-    pub const fn shared_bytes(&self) -> u32 {
+    /// Offset of the words that say which blocks the stages of K hold, where there are such.
+    pub const fn block_words_offset(&self) -> u32 {
         // A full and an empty barrier for each stage.
         let pairs = self.q_stages + self.k_stages + self.v_stages + WORK_STAGES;
         self.barriers_offset() + pairs * 2 * size_of::<u64>() as u32
+    }
+
+    /// Dynamic shared memory of a launch.
+    pub const fn shared_bytes(&self) -> u32 {
+        let words = if self.modified { self.k_stages } else { 0 };
+        self.block_words_offset() + words * size_of::<u32>() as u32
     }
 
     /// The same configuration for varlen launches.
     pub const fn for_varlen(self) -> Self {
         Self {
             varlen: true,
+            ..self
+        }
+    }
+
+    /// The same configuration for launches with modifiers. The producer walks the states of a tile's blocks, for which it
+    /// needs registers; clusters are not for it, as each tile has blocks of its own.
+    pub const fn with_modifiers(self) -> Self {
+        Self {
+            modified: true,
+            cluster: 1,
+            min_rows: 0,
+            q_in_registers: false,
+            producer_registers: 56,
+            consumer_registers: 224,
             ..self
         }
     }
@@ -198,6 +221,7 @@ impl WgmmaConfig {
         assert!(self.head_dim.is_multiple_of(16) && self.head_dim_v.is_multiple_of(16));
         // A consumer warp arrives at each block of the cluster with a lane of its own.
         assert!(self.cluster == 1 || self.cluster == 2);
+        assert!(!self.modified || self.cluster == 1);
         let reuse_v = matches!(self.epilogue_smem, EpilogueSmem::ReuseV);
         assert!(!reuse_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
         let used = self.producer_registers + self.consumers * self.consumer_registers;
@@ -225,6 +249,7 @@ pub const HD64: WgmmaConfig = WgmmaConfig {
     ping_pong: true,
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
+    modified: false,
     min_rows: 0,
     producer_registers: 32,
     consumer_registers: 160,
@@ -251,6 +276,7 @@ pub const HD128: WgmmaConfig = WgmmaConfig {
     ping_pong: true,
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
+    modified: false,
     min_rows: LONG,
     producer_registers: 40,
     consumer_registers: 232,
@@ -290,6 +316,20 @@ pub const HD256_NOCLUSTER: WgmmaConfig = WgmmaConfig {
     min_rows: 0,
     ..HD256
 };
+/// head_dim ≤ 64 with modifiers: two consumers, which have the registers that options need.
+pub const HD64_MODIFIED: WgmmaConfig = WgmmaConfig {
+    consumers: 2,
+    ..HD64
+}
+.with_modifiers();
+/// head_dim ≤ 128 with modifiers.
+pub const HD128_MODIFIED: WgmmaConfig = HD128.with_modifiers();
+/// head_dim ≤ 256 with modifiers: a shorter block, which leaves registers for what they need.
+pub const HD256_MODIFIED: WgmmaConfig = WgmmaConfig {
+    block_n: 64,
+    ..HD256
+}
+.with_modifiers();
 
 const _: () = {
     HD64.check();
@@ -300,6 +340,9 @@ const _: () = {
     HD192.check();
     HD256.check();
     HD256_NOCLUSTER.check();
+    HD64_MODIFIED.for_varlen().check();
+    HD128_MODIFIED.for_varlen().check();
+    HD256_MODIFIED.for_varlen().check();
     // A varlen kernel publishes more.
     HD64.for_varlen().check();
     HD96.for_varlen().check();

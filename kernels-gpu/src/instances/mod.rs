@@ -346,7 +346,8 @@ mod tests {
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
         if MODIFIED.iter().any(|other| other.name == instance.name) {
-            return name + "_modified";
+            let is_varlen = instance.wgmma().is_some_and(|config| config.varlen);
+            return name + if is_varlen { "_varlen" } else { "" } + "_modified";
         }
         let like = |other: &&Instance| {
             other.operation == instance.operation

@@ -4,6 +4,7 @@
 use super::backward::{mma, mma_kernel, simt, simt_kernel};
 use super::mma::{instance as mma_forward, kernel as mma_forward_kernel};
 use super::simt::{instance as simt_forward, kernel as simt_forward_kernel};
+use super::wgmma;
 use super::{Instance, Operation, joined};
 use crate::config::{mma as mma_config, mma_backward, simt as simt_config};
 use crate::dtype::DType;
@@ -66,7 +67,10 @@ mma_instances! {
 
 /// Every kernel that takes modifiers: the parameters of the kernel without them, and
 /// [`ModifierParams`](crate::abi::ModifierParams).
-pub const MODIFIED: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
+pub const MODIFIED: &[Instance] =
+    &joined::<{ ON_EVERY_GPU.len() + wgmma::MODIFIED.len() }>(ON_EVERY_GPU, wgmma::MODIFIED);
+
+const ON_EVERY_GPU: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
 
 /// What the pairs of every tile and block look like.
 ///
@@ -77,7 +81,7 @@ pub const MODIFIED: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MM
 #[cuda_std::kernel]
 pub unsafe fn fa_block_states_simt_sm80(params: crate::abi::BlockStatesParams) {
     // SAFETY: forwarded to the launch.
-    unsafe { crate::tile::block_states::block_states(&params) }
+    unsafe { crate::tile::block_states::block_states(&params, &params.modifiers) }
 }
 
 /// The kernel that finds the state of every tile and block. It takes

@@ -22,16 +22,18 @@ const fn instance(name: &'static str, dtype: DType, config: &'static WgmmaConfig
     }
 }
 
-/// `name = element, config, registers|ss;`: Q from registers or from shared memory.
-macro_rules! instances {
-    ($($name:ident = $dtype:ident, $config:expr, $qk:ident;)*) => {
+/// `name = element, config, registers|ss [, modifiers];`: Q from registers or from shared memory, and whether the kernel takes
+/// modifiers.
+macro_rules! kernels {
+    ($($name:ident = $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident)?;)*) => {
         $(
             /// Forward pass in 16 bits on Hopper.
             ///
             /// # Safety
             /// `params` and the tensor maps of q, k, v and o describe the same live allocations and `schedule` their
             /// tiles; `workspace` is the address of a live [`Workspace`](crate::wgmma::scheduler::tile_list::Workspace) that no
-            /// concurrent launch uses, with a semaphore of 0 and, in a varlen launch, the list of its tiles.
+            /// concurrent launch uses, with a semaphore of 0 and, in a varlen launch, the list of its tiles. The arrays of
+            /// modifiers have an element for every pair.
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_90a"))]
             #[cuda_std::launch_bounds($config.threads(), 1, $config.cluster)]
             #[cuda_std::kernel]
@@ -43,6 +45,7 @@ macro_rules! instances {
                 _o: crate::wgmma::tensor_map::TensorMap,
                 schedule: crate::wgmma::scheduler::Schedule,
                 workspace: u64,
+                $($modifiers: crate::abi::ModifierParams,)?
             ) {
                 use crate::wgmma::forward::{forward, traits};
                 const CONFIG: WgmmaConfig = $config;
@@ -60,7 +63,8 @@ macro_rules! instances {
                 > for Kernel {
                     const CONFIG: WgmmaConfig = CONFIG;
                     type Element = cuda_std::half::$dtype;
-                    type QkOperand = instances!(@qk $qk, $dtype);
+                    type QkOperand = kernels!(@qk $qk, $dtype);
+                    type Modifiers = modifiers!(type $($modifiers)?);
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe {
@@ -71,13 +75,10 @@ macro_rules! instances {
                         { CONFIG.block_n as usize / 2 },
                         { CONFIG.block_n as usize / 4 },
                         { CONFIG.head_dim_v as usize / 2 },
-                    >(&params, &schedule, workspace)
+                    >(&params, &schedule, workspace, &modifiers!(value $($modifiers)?))
                 }
             }
         )*
-
-        pub const INSTANCES: &[Instance] =
-            &[$(instance(stringify!($name), DType::$dtype, &$config)),*];
     };
     (@qk rs, $dtype:ident) => {
         traits::QkRs<cuda_std::half::$dtype, { CONFIG.head_dim as usize / 4 }>
@@ -87,7 +88,17 @@ macro_rules! instances {
     };
 }
 
+macro_rules! instances {
+    ($table:ident: $($name:ident = $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident)?;)*) => {
+        kernels! { $($name = $dtype, $config, $qk $(, $modifiers)?;)* }
+
+        pub const $table: &[Instance] =
+            &[$(instance(stringify!($name), DType::$dtype, &$config)),*];
+    };
+}
+
 instances! {
+    INSTANCES:
     fa_fwd_wgmma_sm90a_bf16_hd64 = Bf16, wgmma::HD64, ss;
     fa_fwd_wgmma_sm90a_bf16_hd96 = Bf16, wgmma::HD96, rs;
     fa_fwd_wgmma_sm90a_bf16_hd128 = Bf16, wgmma::HD128, rs;
@@ -120,4 +131,20 @@ instances! {
     fa_fwd_wgmma_sm90a_f16_hd192_varlen = F16, wgmma::HD192.for_varlen(), ss;
     fa_fwd_wgmma_sm90a_f16_hd256_varlen = F16, wgmma::HD256.for_varlen(), ss;
     fa_fwd_wgmma_sm90a_f16_hd256_nocluster_varlen = F16, wgmma::HD256_NOCLUSTER.for_varlen(), ss;
+}
+
+instances! {
+    MODIFIED:
+    fa_fwd_wgmma_sm90a_bf16_hd64_modified = Bf16, wgmma::HD64_MODIFIED, ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd128_modified = Bf16, wgmma::HD128_MODIFIED, ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd256_modified = Bf16, wgmma::HD256_MODIFIED, ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd64_modified = F16, wgmma::HD64_MODIFIED, ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd128_modified = F16, wgmma::HD128_MODIFIED, ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd256_modified = F16, wgmma::HD256_MODIFIED, ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd64_varlen_modified = Bf16, wgmma::HD64_MODIFIED.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd128_varlen_modified = Bf16, wgmma::HD128_MODIFIED.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd256_varlen_modified = Bf16, wgmma::HD256_MODIFIED.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd64_varlen_modified = F16, wgmma::HD64_MODIFIED.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd128_varlen_modified = F16, wgmma::HD128_MODIFIED.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd256_varlen_modified = F16, wgmma::HD256_MODIFIED.for_varlen(), ss, modifiers;
 }

@@ -56,7 +56,8 @@ pub struct Dropout {
     /// The head's part of the counter, and the offset's.
     plane: u32,
     offset: u32,
-    threshold: u32,
+    /// The largest word whose upper half is below the threshold.
+    limit: u32,
 }
 
 impl Dropout {
@@ -78,7 +79,8 @@ impl Dropout {
             key: [seed as u32, (seed >> 32) as u32 ^ (offset >> 32) as u32],
             plane: at.batch.wrapping_mul(at.heads).wrapping_add(at.head),
             offset: offset as u32,
-            threshold: params.threshold,
+            // Of the largest threshold, 2¹⁶, all ones.
+            limit: (params.threshold << 16).wrapping_sub(1),
         }
     }
 
@@ -93,7 +95,8 @@ impl Dropout {
     /// Whether the probability stays whose bits are half `e` of `word`.
     #[inline(always)]
     pub fn stays(&self, word: u32, e: u32) -> bool {
-        (word >> (16 * e) & 0xffff) < self.threshold
+        // An upper half is compared with what lies below it, a lower half after a shift.
+        word << (16 * (1 - e)) <= self.limit
     }
 
     /// Whether a pair's probability stays.
@@ -130,6 +133,30 @@ impl Dropout {
             }
         }
         kept
+    }
+
+    /// The probabilities that stay of a thread's part of an accumulator of `wgmma` whose rows are queries, and whose first element
+    /// is pair `first`: a bit each, that of register 0 the lowest.
+    #[inline(always)]
+    pub fn kept_fragment<const REGISTERS: usize>(&self, first: Pair) -> u64 {
+        const { assert!(REGISTERS <= u64::BITS as usize) };
+        // A part is 16 columns: elements (a, h, e) of two halves, two rows and two columns.
+        const PART: usize = 8;
+        let mut kept = [0u32; 2];
+        for part in 0..REGISTERS / PART {
+            let words = self.call(Pair {
+                query: first.query,
+                key: first.key + 16 * part as u32,
+            });
+            for element in 0..PART {
+                let (a, h, e) = (element / 4, element / 2 % 2, element % 2);
+                let register = PART * part + element;
+                if self.stays(words[2 * h + a], e as u32) {
+                    kept[register / 32] |= 1 << (register % 32);
+                }
+            }
+        }
+        u64::from(kept[1]) << 32 | u64::from(kept[0])
     }
 
     /// The same of the four elements of each of two rows, the first `down` rows and `across` columns from pair `first`.

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `place` | where pairs are |
 //! | `visible` | which keys a query sees: masks, blocks, documents, a prefix, chunks, dilation |
+//! | `block_state` | what many pairs look like at once |
+//! | `shown` | which elements of a tile are shown |
 //! | `dropout` | which probabilities are dropped |
 //! | `load` | loads by address, on the GPU and on the host |
 //!
@@ -13,10 +15,14 @@
 // Arrays in registers, indexed by constants once loops over them are unrolled.
 #![allow(clippy::needless_range_loop)]
 
+mod block_state;
 pub mod dropout;
 pub mod load;
 mod place;
+mod shown;
 mod visible;
+
+use core::ops::Range;
 
 use crate::abi::{BiasType, BlockState, ModifierParams};
 #[cfg(target_arch = "nvptx64")]
@@ -25,6 +31,7 @@ use crate::tile::row_state::{Finalized, RowState};
 use crate::units::{F32_BYTES, HALF_BYTES};
 use dropout::Dropout;
 pub use place::{Pair, Place};
+use shown::{Elements, existing};
 
 /// What a kernel asks about single pairs.
 ///
@@ -45,7 +52,26 @@ pub trait Modifiers: Copy {
     ///
     /// # Safety
     /// As [`Modifiers`]; there are such states.
-    unsafe fn state(&self, at: &Place, tile: u32, block: u32) -> u32;
+    #[inline(always)]
+    unsafe fn state(&self, at: &Place, tile: u32, block: u32) -> u32 {
+        // SAFETY: the caller vouches for the states.
+        unsafe { load::u8(self.states(at, tile) + u64::from(block)) as u32 }
+    }
+
+    /// The device address of the states of a tile's blocks, a byte each, a multiple of 4.
+    fn states(&self, at: &Place, tile: u32) -> u64;
+
+    /// What all pairs of `queries` and `keys`, neither of them empty, look like, where that is told without asking each: never
+    /// better than it is. All of them exist.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    unsafe fn state_of(
+        &self,
+        at: &Place,
+        queries: Range<u32>,
+        keys: Range<u32>,
+    ) -> Option<BlockState>;
 
     /// Turns scores in nats, of the head at `at()`, after softcap and ALiBi, into those that enter the softmax; element `[i][j]` is that of
     /// `pair(i, j)`. Elements of pairs that do not exist become anything. `at` is asked again and again, so that a kernel need not
@@ -77,6 +103,9 @@ pub trait Modifiers: Copy {
     /// # Safety
     /// As [`Modifiers`].
     unsafe fn sees(&self, at: &Place, pair: Pair) -> bool;
+
+    /// Whether probabilities may be dropped.
+    fn drops(&self) -> bool;
 
     /// Which probabilities are dropped, if any.
     ///
@@ -123,8 +152,13 @@ impl Modifiers for NoModifiers {
     }
 
     #[inline(always)]
-    unsafe fn state(&self, _: &Place, _: u32, _: u32) -> u32 {
-        BlockState::Full as u32
+    fn states(&self, _: &Place, _: u32) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn state_of(&self, _: &Place, _: Range<u32>, _: Range<u32>) -> Option<BlockState> {
+        None
     }
 
     #[inline(always)]
@@ -149,6 +183,11 @@ impl Modifiers for NoModifiers {
     #[inline(always)]
     unsafe fn sees(&self, _: &Place, _: Pair) -> bool {
         true
+    }
+
+    #[inline(always)]
+    fn drops(&self) -> bool {
+        false
     }
 
     #[inline(always)]
@@ -218,51 +257,6 @@ impl ModifierParams {
     }
 }
 
-/// Elements whose visibility is asked for together, while the loads of each are on their way.
-const GROUP: usize = 4;
-
-impl ModifierParams {
-    /// Which of elements `begin..end` of row `i` of a tile are shown, a bit each from `begin` on; at most a word's.
-    ///
-    /// A loop that stays one: unrolled, as everything must be that indexes a tile in registers, it would be most of a kernel's
-    /// instructions.
-    ///
-    /// # Safety
-    /// As [`Modifiers`].
-    #[inline(always)]
-    unsafe fn shown(
-        &self,
-        at: &impl Fn() -> Place,
-        pair: &impl Fn(usize, usize) -> Pair,
-        i: usize,
-        (begin, end): (usize, usize),
-    ) -> u32 {
-        let mut word = 0;
-        let mut j = 0;
-        while j < black_box((end - begin) as u32) {
-            let at = &at();
-            for d in 0..GROUP {
-                let pair = pair(i, begin + j as usize + d);
-                let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
-                // SAFETY: the pair exists, and the caller vouches for the arrays.
-                let is_shown = unsafe { self.sees(at, existing(at, pair)) };
-                word |= u32::from(exists & is_shown) << (j + d as u32);
-            }
-            j += GROUP as u32;
-        }
-        word
-    }
-}
-
-/// `pair`, or the last of the sequence if it does not exist: its elements may be read.
-#[inline(always)]
-fn existing(at: &Place, pair: Pair) -> Pair {
-    Pair {
-        query: pair.query.min(at.seq_q - 1),
-        key: pair.key.min(at.seq_kv - 1),
-    }
-}
-
 impl Modifiers for ModifierParams {
     const IS_NONE: bool = false;
 
@@ -277,16 +271,23 @@ impl Modifiers for ModifierParams {
     }
 
     #[inline(always)]
-    unsafe fn state(&self, at: &Place, tile: u32, block: u32) -> u32 {
+    fn states(&self, at: &Place, tile: u32) -> u64 {
         let states = &self.states;
         let base = states.address.map_or(0, |address| address.get());
-        let address = base
-            + at.batch as u64 * states.batch_stride
+        base + at.batch as u64 * states.batch_stride
             + at.head as u64 * states.head_stride
             + tile as u64 * states.tile_stride
-            + block as u64;
-        // SAFETY: the caller vouches for the states.
-        unsafe { load::u8(address) as u32 }
+    }
+
+    #[inline(always)]
+    unsafe fn state_of(
+        &self,
+        at: &Place,
+        queries: Range<u32>,
+        keys: Range<u32>,
+    ) -> Option<BlockState> {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.known_state(at, &queries, &keys) }
     }
 
     #[inline(always)]
@@ -318,10 +319,36 @@ impl Modifiers for ModifierParams {
         mark: f32,
     ) {
         for i in 0..ROWS {
+            let at = &at();
+            let origin = pair(i, 0).key as i32;
+            for j in 0..COLS {
+                let Pair { query, key } = pair(i, j);
+                let (first, last) = self.reach(at, query);
+                // Counted from the first element's key: a constant, with which the row's borders are compared.
+                let column = key as i32 - origin;
+                if column < first - origin || column > last - origin {
+                    tile[i][j] = mark;
+                }
+            }
+        }
+        if !self.hides_in_reach() {
+            return;
+        }
+        for element in tile.as_flattened_mut() {
+            // Or else the choices above would be kept, and made with those below.
+            *element = f32::from_bits(black_box(element.to_bits()));
+        }
+        for i in 0..ROWS {
             for begin in (0..COLS).step_by(u32::BITS as usize) {
                 let end = if begin + 32 < COLS { begin + 32 } else { COLS };
+                let elements = Elements {
+                    at: &at,
+                    pair: |j| pair(i, j),
+                    begin,
+                    count: (end - begin) as u32,
+                };
                 // SAFETY: forwarded to the caller.
-                let shown = unsafe { self.shown(&at, &pair, i, (begin, end)) };
+                let shown = unsafe { self.shown(&elements) };
                 for j in begin..end {
                     if shown >> (j - begin) & 1 == 0 {
                         tile[i][j] = mark;
@@ -357,12 +384,15 @@ impl Modifiers for ModifierParams {
     }
 
     #[inline(always)]
+    fn drops(&self) -> bool {
+        self.dropout.threshold != 0
+    }
+
+    #[inline(always)]
     unsafe fn dropout(&self, at: &Place) -> Option<Dropout> {
-        if self.dropout.threshold == 0 {
-            return None;
-        }
         // SAFETY: forwarded to the caller.
-        Some(unsafe { Dropout::new(&self.dropout, at) })
+        self.drops()
+            .then(|| unsafe { Dropout::new(&self.dropout, at) })
     }
 
     #[inline(always)]

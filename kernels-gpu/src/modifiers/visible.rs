@@ -2,7 +2,7 @@
 
 use super::load;
 use super::place::{Pair, Place};
-use crate::abi::{BlockState, Divisor, DocumentsArg, ModifierParams, PairsArg};
+use crate::abi::{BlockState, DeviceAddress, Divisor, DocumentsArg, ModifierParams, PairsArg};
 use crate::units::F32_BYTES;
 
 /// Index of a pair's element, in elements.
@@ -42,12 +42,21 @@ pub(super) unsafe fn in_band(params: &ModifierParams, at: &Place, pair: Pair) ->
     match params.prefix {
         None => in_band,
         Some(prefix) => {
-            // SAFETY: the caller vouches for the array.
-            let length =
-                unsafe { word(prefix.get(), at.batch as i64 * params.prefix_stride as i64) };
+            // SAFETY: forwarded to the caller.
+            let length = unsafe { prefix_length(prefix, params.prefix_stride, at) };
             in_band || (pair.key as i32) < length
         }
     }
+}
+
+/// How many of the sequence's first keys all queries see.
+///
+/// # Safety
+/// The array of lengths has an element for the sequence.
+#[inline(always)]
+pub(super) unsafe fn prefix_length(lengths: DeviceAddress, stride: u32, at: &Place) -> i32 {
+    // SAFETY: the caller vouches for the array.
+    unsafe { word(lengths.get(), at.batch as i64 * stride as i64) }
 }
 
 /// Whether the mask shows the pair.
@@ -80,20 +89,52 @@ pub(super) unsafe fn by_blocks(params: &ModifierParams, at: &Place, pair: Pair) 
 /// There are ids of both.
 #[inline(always)]
 pub(super) unsafe fn by_document(documents: &DocumentsArg, at: &Place, pair: Pair) -> bool {
-    let queries = documents.of_queries.map_or(0, |address| address.get());
-    let keys = documents.of_keys.map_or(0, |address| address.get());
-    let query = at.batch as i64 * documents.query_batch_stride + (at.q_begin + pair.query) as i64;
-    let key = at.batch as i64 * documents.key_batch_stride + (at.kv_begin + pair.key) as i64;
-    // SAFETY: the caller vouches for the elements.
-    unsafe { word(queries, query) == word(keys, key) }
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        document_of_query(documents, at, pair.query) == document_of_key(documents, at, pair.key)
+    }
+}
+
+/// The id of a query's document.
+///
+/// # Safety
+/// There are ids of queries.
+#[inline(always)]
+pub(super) unsafe fn document_of_query(documents: &DocumentsArg, at: &Place, query: u32) -> i32 {
+    let ids = documents.of_queries.map_or(0, |address| address.get());
+    let index = at.batch as i64 * documents.query_batch_stride + (at.q_begin + query) as i64;
+    // SAFETY: the caller vouches for the element.
+    unsafe { word(ids, index) }
+}
+
+/// The id of a key's document.
+///
+/// # Safety
+/// There are ids of keys.
+#[inline(always)]
+pub(super) unsafe fn document_of_key(documents: &DocumentsArg, at: &Place, key: u32) -> i32 {
+    let ids = documents.of_keys.map_or(0, |address| address.get());
+    let index = at.batch as i64 * documents.key_batch_stride + (at.kv_begin + key) as i64;
+    // SAFETY: the caller vouches for the element.
+    unsafe { word(ids, index) }
 }
 
 /// Whether query and key are of one chunk.
 #[inline(always)]
-pub(super) fn by_chunk(chunk: Divisor, at: &Place, pair: Pair) -> bool {
-    // A query before the first key is in no chunk of keys.
-    let position = at.position(pair.query);
-    position >= 0 && chunk.divide(position as u32) == chunk.divide(pair.key)
+pub(super) fn by_chunk(of: Divisor, at: &Place, pair: Pair) -> bool {
+    let (begin, end) = chunk(of, at, pair.query);
+    begin <= pair.key as i32 && (pair.key as i32) < end
+}
+
+/// First and one past the last key of the chunk of `query`; none of a query before the first key, and all if there are no chunks.
+#[inline(always)]
+pub(super) fn chunk(chunk: Divisor, at: &Place, query: u32) -> (i32, i32) {
+    let position = at.position(query);
+    let begin = chunk.divide(position.max(0) as u32) * chunk.get();
+    // The last chunk may end beyond what an i32 counts.
+    let end = (begin + chunk.get()).min(i32::MAX as u32) as i32;
+    let end = if position < 0 { 0 } else { end };
+    (begin as i32, if chunk.is_none() { i32::MAX } else { end })
 }
 
 /// Whether the distance of query and key is a multiple of `dilation`.

@@ -25,6 +25,7 @@
 //!                 O      [consumer][atom column][64 rows][128 bytes]   or in the next stages of V
 //!                 work   [stage][16 bytes, varlen 32]
 //!                 mbarriers
+//!                 blocks [stage of K]   with modifiers: which block of keys the stage holds
 //! ```
 //!
 //! Blocks of keys go from the last visible one to the first: the first taken and those with a mask by the online softmax,

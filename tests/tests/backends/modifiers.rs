@@ -144,17 +144,36 @@ fn every_kernel_with_modifiers_agrees() {
     };
     let mut sim = Sim::new();
     let mut ran = BTreeSet::new();
+    // Rows that end a tile of every kernel in the middle; of several lengths, for kernels that are for those alone.
+    let several = Lengths::Varlen(vec![(3, 17), (SEQ, SEQ), (0, 5), (9, 0)]);
     for dtype in DType::ALL {
-        for head_dim in [64, 128, 256] {
-            let mut case = spec(dtype, head_dim, modifiers).build_backward().unwrap();
-            case.forward.options = case.forward.options.clone().mask(Mask::Causal);
-            for problem in [case.forward.problem().unwrap(), case.problem().unwrap()] {
-                let plan = sim.plan(&problem).unwrap();
+        for (head_dim, lengths) in [64, 128, 256]
+            .into_iter()
+            .flat_map(|dim| [(dim, Lengths::one(SEQ, SEQ)), (dim, several.clone())])
+        {
+            let is_varlen = lengths == several;
+            let mut spec = spec(dtype, head_dim, modifiers);
+            spec.lengths = lengths;
+            spec.mask = Mask::Causal;
+            let mut case = spec.build_backward().unwrap();
+            let problem = case.forward.problem().unwrap();
+            for variant in eligible(&problem, &sim.capabilities()) {
+                if is_varlen && variant != Variant::Wgmma {
+                    continue;
+                }
+                case.forward.options.force = Some(variant);
+                let plan = sim.plan(&case.forward.problem().unwrap()).unwrap();
                 ran.extend(plan.kernel_names().map(str::to_owned));
+                let (o, lse) = case.forward.run(&mut sim).unwrap();
+                let verdict = case.forward.check(&o, &lse, Rows::All).unwrap();
+                assert!(
+                    verdict.passed(),
+                    "{variant} {dtype:?} {head_dim}: {verdict}"
+                );
             }
-            let (o, lse) = case.forward.run(&mut sim).unwrap();
-            let verdict = case.forward.check(&o, &lse, Rows::All).unwrap();
-            assert!(verdict.passed(), "{dtype:?} {head_dim}: {verdict}");
+            case.forward.options.force = None;
+            let plan = sim.plan(&case.problem().unwrap()).unwrap();
+            ran.extend(plan.kernel_names().map(str::to_owned));
             let run = case.run(&mut sim).unwrap();
             let verdict = case.check(&run, Rows::All).unwrap();
             assert!(verdict.passed(), "{dtype:?} {head_dim}: {verdict}");
@@ -483,11 +502,16 @@ fn modified(dtypes: &[DType], limits: Limits) -> impl Strategy<Value = CaseSpec>
 fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseError> {
     let fail = |error: Error| TestCaseError::fail(format!("{spec}: {error}"));
     let mut case = spec.build_backward().map_err(fail)?;
-    for variant in eligible(&case.problem().map_err(fail)?, &backend.capabilities()) {
+    let problem = case.forward.problem().map_err(fail)?;
+    for variant in eligible(&problem, &backend.capabilities()) {
         case.forward.options.force = Some(variant);
         let (o, lse) = case.forward.run(backend).map_err(fail)?;
         let verdict = case.forward.check(&o, &lse, Rows::All).map_err(fail)?;
         prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");
+    }
+    case.forward.options.force = None;
+    for variant in eligible(&case.problem().map_err(fail)?, &backend.capabilities()) {
+        case.forward.options.force = Some(variant);
         let run = case.run(backend).map_err(fail)?;
         let verdict = case.check(&run, Rows::All).map_err(fail)?;
         prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");

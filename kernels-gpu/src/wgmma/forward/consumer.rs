@@ -13,6 +13,7 @@ use super::softmax::Rows;
 use super::traits::{ForwardKernel, QkOperand};
 use crate::abi::Band;
 use crate::config::wgmma::WgmmaConfig;
+use crate::modifiers::Modifiers;
 use crate::score;
 use crate::tile::block_range::BlockRange;
 use crate::wgmma::barriers::WarpSchedulerBarrier;
@@ -25,6 +26,7 @@ where
     K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
 {
     pub(super) launch: &'a Launch<'a>,
+    pub(super) modifiers: &'a K::Modifiers,
     /// Multiplies `q · k` where scores are plain: bits.
     pub(super) scale_log2: f32,
     pub(super) lanes: Lanes,
@@ -49,6 +51,7 @@ where
 #[inline(always)]
 pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>(
     launch: &Launch,
+    modifiers: &K::Modifiers,
     warpgroup: u32,
 ) where
     K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
@@ -57,7 +60,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const O_REGS:
 {
     let config = &K::CONFIG;
     let Launch { smem, barriers, .. } = *launch;
-    let mut consumer = Consumer::<K, S_REGS, P_REGS, O_REGS>::setup(launch, warpgroup);
+    let mut consumer = Consumer::<K, S_REGS, P_REGS, O_REGS>::setup(launch, modifiers, warpgroup);
     let mut q = PipelineState::consumer(barriers.q_full, barriers.q_empty, config.q_stages);
     let mut tile_pipe = WorkTilePipe::new(smem + config.work_offset(), &barriers, config);
     if config.ping_pong {
@@ -85,7 +88,7 @@ where
 
     /// Where the warpgroup's part of shared memory and the stages are; no tile is known yet.
     #[inline(always)]
-    fn setup(launch: &'a Launch<'a>, warpgroup: u32) -> Self {
+    fn setup(launch: &'a Launch<'a>, modifiers: &'a K::Modifiers, warpgroup: u32) -> Self {
         let config = &K::CONFIG;
         let Launch {
             params,
@@ -95,6 +98,7 @@ where
         } = *launch;
         Self {
             launch,
+            modifiers,
             scale_log2: score::plain_scale_log2(&params.attention.score),
             lanes: Lanes::new(),
             scheduler_barrier: WarpSchedulerBarrier::new(warpgroup, config.consumers),
@@ -119,13 +123,19 @@ where
     unsafe fn compute(&mut self, warpgroup: u32, q: &PipelineState, tile_pipe: &WorkTilePipe) {
         let config = &K::CONFIG;
         let Launch { params, smem, .. } = *self.launch;
+        let q_smem = smem + (q.stage * config.consumers + warpgroup) * config.q_bytes();
+        if !K::Modifiers::IS_NONE {
+            q.consumer_wait();
+            let q_operand = K::QkOperand::load(q_smem, self.lanes);
+            self.attend_told(&q_operand, q, tile_pipe);
+            return;
+        }
         let work_tile = tile_pipe.work_tile();
         let sequence = tile_pipe.sequence(&params.attention, work_tile);
         let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
         self.skip(ranges.cluster.end - ranges.block.end, false);
         self.skip(ranges.block.end - ranges.own.end, config.ping_pong);
         q.consumer_wait();
-        let q_smem = smem + (q.stage * config.consumers + warpgroup) * config.q_bytes();
         let q_operand = K::QkOperand::load(q_smem, self.lanes);
         self.attend(&q_operand, ranges.own, q, tile_pipe);
     }
@@ -141,7 +151,7 @@ where
         let work_tile = tile_pipe.work_tile();
         // Read again rather than kept.
         let sequence = tile_pipe.sequence(&params.attention, work_tile);
-        if params.attention.mask.band.lower > -Band::OPEN {
+        if K::Modifiers::IS_NONE && params.attention.mask.band.lower > -Band::OPEN {
             // Without a border on the left all ranges begin with block 0.
             let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
             self.skip(ranges.own.begin - ranges.block.begin, config.ping_pong);
@@ -149,7 +159,8 @@ where
         }
         let (launch, lanes) = (self.launch, self.lanes);
         let epilogue = Epilogue::new(launch, config, warpgroup, lanes, work_tile, &sequence);
-        epilogue.store::<K, S_REGS, P_REGS, O_REGS>(&self.acc_o, &self.rows, &mut self.v);
+        let (acc_o, rows) = (&self.acc_o, &self.rows);
+        epilogue.store::<K, S_REGS, P_REGS, O_REGS>(acc_o, rows, self.modifiers, &mut self.v);
     }
 
     /// Skips key blocks that only others need: the other block of the cluster, or, `in_turn` to issue GEMMs, other warpgroups

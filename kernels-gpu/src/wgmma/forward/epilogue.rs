@@ -16,6 +16,7 @@ use crate::config::wgmma::{
     ATOM_COLS, EpilogueSmem, WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WgmmaConfig,
 };
 use crate::layout::fragment::ROW_STEP;
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
@@ -73,17 +74,19 @@ impl<'a> Epilogue<'a> {
         &self,
         acc_o: &[f32; O_REGS],
         rows: &Rows,
+        modifiers: &K::Modifiers,
         v: &mut PipelineState,
     ) where
         K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
         [f32; O_REGS]: InFlight,
     {
-        let finalized = rows.finalize();
+        let head = self.launch.query_head(self.work_tile, 0);
+        let finalized = rows.finalize(modifiers, head);
         let o_smem = self.acquire_o_smem(v);
         let needs_fixup = !is_finite(acc_o, finalized.keep);
         self.stage_o::<K::Element, O_REGS>(o_smem, acc_o, &finalized);
         if warp::any(needs_fixup) {
-            self.fix_non_finite::<K::Element>(o_smem, finalized.lse);
+            self.fix_non_finite::<K::Element, _>(o_smem, modifiers, finalized.lse);
         }
         self.store_o::<K>(o_smem);
         if self.reuses_v() {
@@ -168,10 +171,16 @@ impl<'a> Epilogue<'a> {
     /// # Safety
     /// As [`Epilogue::store`], for all threads of the warp; its rows are staged.
     #[inline(always)]
-    unsafe fn fix_non_finite<E: Half>(&self, o_smem: u32, lse: PerRow) {
+    unsafe fn fix_non_finite<E: Half, M: Modifiers>(
+        &self,
+        o_smem: u32,
+        modifiers: &M,
+        lse: PerRow,
+    ) {
         warp::sync_warp();
         let fixup = NonFiniteFixup {
             launch: self.launch,
+            modifiers,
             config: self.config,
             sequence: self.sequence,
             work_tile: self.work_tile,

@@ -54,9 +54,17 @@ where
     /// Waits for O += P V, unless [`Self::wait_qk`] has.
     #[inline(always)]
     pub(super) unsafe fn wait_pv(&mut self) {
+        self.wait_pv_unless(false);
+    }
+
+    /// As [`Self::wait_pv`], unless `is_first`: no PV was issued then, and the present stage of V stays.
+    #[inline(always)]
+    pub(super) unsafe fn wait_pv_unless(&mut self, is_first: bool) {
         if Self::CONFIG.overlap {
             self.acc_o.wait::<0>();
-            self.release_v();
+            if !is_first {
+                self.release_v();
+            }
         }
     }
 

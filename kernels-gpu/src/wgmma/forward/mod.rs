@@ -8,17 +8,21 @@
 //! | `recompute.rs` | recomputes a warp's scores that outgrew a stale maximum |
 //! | `epilogue.rs`, `non_finite.rs` | what `finish` does |
 //! | `blocks.rs`, `lanes.rs`, `traits.rs` | which key blocks, which elements, which instance |
+//! | `block_walk.rs`, `modified.rs` | which key blocks with modifiers, and `compute` of those |
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
 // shown, an unsafe block says what.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+mod block_walk;
 mod blocks;
 mod consumer;
 mod epilogue;
 mod gemm;
 pub(crate) mod lanes;
 mod mask;
+#[allow(clippy::needless_range_loop)]
+mod modified;
 mod non_finite;
 mod producer;
 mod recompute;
@@ -98,6 +102,7 @@ pub unsafe fn forward<
     params: &ForwardParams,
     schedule: &Schedule,
     workspace: u64,
+    modifiers: &K::Modifiers,
 ) where
     K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
     [f32; S_REGS]: InFlight,
@@ -147,13 +152,13 @@ pub unsafe fn forward<
         if warpgroup == 0 {
             warpgroup::release_registers::<PRODUCER_REGISTERS>();
             if thread_idx_x() == 0 {
-                producer::produce::<K>(&launch, config);
+                producer::produce::<K, K::Modifiers>(&launch, config, modifiers);
             }
             // The barrier below wants whole warps.
             sync_warp();
         } else {
             warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
-            consumer::consume::<K, S_REGS, P_REGS, O_REGS>(&launch, warpgroup - 1);
+            consumer::consume::<K, S_REGS, P_REGS, O_REGS>(&launch, modifiers, warpgroup - 1);
         }
         // A block must outlive arrivals and copies from the others.
         if config.cluster > 1 {

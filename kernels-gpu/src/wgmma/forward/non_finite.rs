@@ -17,6 +17,7 @@ use super::lanes::{Lanes, QUAD, VEC16_ELEMS, swizzled};
 use super::softmax::PerRow;
 use crate::config::wgmma::{ATOM_COLS, WARP_ROWS, WgmmaConfig};
 use crate::layout::fragment::ROW_STEP;
+use crate::modifiers::{Modifiers, Pair, Place};
 use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
@@ -35,8 +36,9 @@ const PAIR_BYTES: u32 = 2 * HALF_BYTES;
 const KEYS: usize = 4;
 
 /// One warp's staged rows and where they come from.
-pub struct NonFiniteFixup<'a> {
+pub struct NonFiniteFixup<'a, M> {
     pub launch: &'a Launch<'a>,
+    pub modifiers: &'a M,
     pub config: &'a WgmmaConfig,
     pub sequence: &'a Sequence,
     pub work_tile: TileCoord,
@@ -48,7 +50,7 @@ pub struct NonFiniteFixup<'a> {
     pub lse: PerRow,
 }
 
-impl NonFiniteFixup<'_> {
+impl<M: Modifiers> NonFiniteFixup<'_, M> {
     /// Recomputes the elements of the warp's staged rows that need it.
     ///
     /// # Safety
@@ -119,16 +121,19 @@ impl NonFiniteFixup<'_> {
     /// The lane's columns of the keys that every row of the warp sees, until those explain the `staged` ones.
     #[inline(always)]
     unsafe fn seen_by_all<E: Half>(&self, rows: u32, staged: Columns) -> Columns {
-        let Sequence { band, seq_kv, .. } = *self.sequence;
-        let query = |row| self.launch.pack_gqa().query(self.row_begin + row) as i32;
-        let (_, last) = visible_keys(query(0), band, seq_kv);
-        let (first, _) = visible_keys(query(rows - 1), band, seq_kv);
+        let query = |row| self.launch.pack_gqa().query(self.row_begin + row);
+        let (_, last) = self.keys(query(0));
+        let (first, _) = self.keys(query(rows - 1));
         let mut seen = Columns::NONE;
         let mut key = first;
         // SAFETY: all lanes run the same loop.
         while key <= last && unsafe { any(staged.unexplained_by(seen) != 0) } {
             for ahead in 0..KEYS as i32 {
                 let key = (key + ahead).min(last) as u32;
+                // SAFETY: all lanes run the same loop.
+                if self.modifiers.hides() && unsafe { self.is_hidden_from_any(key, rows) } {
+                    continue;
+                }
                 for i in 0..self.config.atom_columns_v() as usize {
                     if self.has_pair(i) {
                         // SAFETY: the key and the columns exist.
@@ -144,23 +149,13 @@ impl NonFiniteFixup<'_> {
     /// Recomputes the pairs of one row that hold a suspect element.
     #[inline(always)]
     unsafe fn recompute_row<E: Half>(&self, row: u32, suspects: u32) {
-        let Sequence {
-            band,
-            seq_kv,
-            seq_q,
-            ..
-        } = *self.sequence;
+        let Sequence { seq_kv, seq_q, .. } = *self.sequence;
         let query = self.launch.pack_gqa().query(self.row_begin + row);
         let head = self.launch.query_head(self.work_tile, self.row_begin + row);
-        let (first, last) = visible_keys(query as i32, band, seq_kv);
+        let (first, last) = self.keys(query);
         // SAFETY: all lanes run the same loops.
         unsafe {
-            let transform = ScoreTransform::new(
-                &self.launch.params.attention.score,
-                self.work_tile.batch,
-                head,
-                0.0,
-            );
+            let transform = self.transform(head);
             let lse = self.lse(row);
             let pairs = self.query(head, query);
             let mut sums = [[0.0; 2]; PAIRS];
@@ -173,13 +168,25 @@ impl NonFiniteFixup<'_> {
                 }
                 let distance = query as i32 + seq_kv as i32 - seq_q as i32 - key;
                 transform.apply(&mut scores, |_| distance, |ahead| ahead as i32);
+                let pair = |_, ahead: usize| Pair {
+                    query,
+                    key: key as u32 + ahead as u32,
+                };
+                if self.modifiers.changes_scores() {
+                    self.modifiers.change(|| self.place(), &mut scores, pair);
+                }
+                let kept = self.kept(query, key as u32);
                 for ahead in 0..KEYS {
                     let key = key + ahead as i32;
                     if key > last {
                         break;
                     }
+                    if kept >> ahead & 1 == 0 {
+                        continue;
+                    }
                     let score = scores[0][ahead];
                     let p = exp2(fma(score, transform.scale_log2, -lse * LOG2_E));
+                    let p = p * self.modifiers.dropout_scale();
                     for i in 0..self.config.atom_columns_v() as usize {
                         if suspects & in_mask(BOTH, i) != 0 {
                             let v = E::widen_pair(self.v_pair(key as u32, i));
@@ -195,6 +202,78 @@ impl NonFiniteFixup<'_> {
                 }
             }
         }
+    }
+
+    /// First and last key that a query may see.
+    #[inline(always)]
+    fn keys(&self, query: u32) -> (i32, i32) {
+        let Sequence { band, seq_kv, .. } = *self.sequence;
+        if self.modifiers.hides() {
+            (0, seq_kv as i32 - 1)
+        } else {
+            visible_keys(query as i32, band, seq_kv)
+        }
+    }
+
+    /// The head of the sequence that the tile belongs to.
+    #[inline(always)]
+    fn place(&self) -> Place {
+        let heads = self.launch.params.attention.heads_q;
+        let head = self.launch.query_head(self.work_tile, 0);
+        Place::new(self.sequence, self.work_tile.batch, head, heads)
+    }
+
+    /// How the scores of query head `head` are transformed.
+    ///
+    /// # Safety
+    /// The head exists; as [`NonFiniteFixup::run`].
+    #[inline(always)]
+    unsafe fn transform(&self, head: u32) -> ScoreTransform {
+        let (score, batch) = (&self.launch.params.attention.score, self.work_tile.batch);
+        if self.modifiers.changes_scores() {
+            ScoreTransform::in_nats(score, batch, head, 0.0)
+        } else {
+            ScoreTransform::new(score, batch, head, 0.0)
+        }
+    }
+
+    /// Whether one of the warp's `rows` rows does not see `key`.
+    ///
+    /// # Safety
+    /// All lanes reach the same call; the key exists.
+    #[inline(always)]
+    unsafe fn is_hidden_from_any(&self, key: u32, rows: u32) -> bool {
+        let row = (self.lanes.lane % WARP_ROWS).min(rows - 1);
+        let query = self.row_begin + row;
+        any(!self.modifiers.sees(&self.place(), Pair { query, key }))
+    }
+
+    /// Which of [`KEYS`] keys from `key` on `query` sees, and whose probabilities are not dropped, a bit each; of keys that do
+    /// not exist, any.
+    ///
+    /// # Safety
+    /// The query and the first key exist; as [`NonFiniteFixup::run`].
+    #[inline(always)]
+    unsafe fn kept(&self, query: u32, key: u32) -> u32 {
+        if M::IS_NONE {
+            return !0;
+        }
+        let at = self.place();
+        let mut kept = 0;
+        let mut ahead = 0;
+        // A loop that stays one: unrolled, it would be most of the kernel's instructions.
+        while ahead < black_box(KEYS as u32) {
+            let key = (key + ahead).min(at.seq_kv - 1);
+            let pair = Pair { query, key };
+            let is_kept = match self.modifiers.dropout(&at) {
+                None => true,
+                Some(dropout) => dropout.keeps(pair),
+            };
+            let is_shown = !self.modifiers.hides() || self.modifiers.sees(&at, pair);
+            kept |= u32::from(is_shown & is_kept) << ahead;
+            ahead += 1;
+        }
+        kept
     }
 
     /// The lane's pairs of a query.

@@ -2,14 +2,17 @@
 
 use core::marker::PhantomData;
 
-use cuda_std::{mbarrier, tma};
+use cuda_std::{mbarrier, shared, tma};
 
 use super::Launch;
+use super::block_walk::{Block, BlockWalk};
 use super::blocks::{cluster_range, row_begin};
 use super::traits::TensorMapParams;
 use crate::config::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, EpilogueSmem, WARPGROUP_ROWS, WgmmaConfig};
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::sequence::Sequence;
+use crate::units::F32_BYTES;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::scheduler::TileCoord;
 use crate::wgmma::scheduler::tile_pipe::{KvCoord, TileScheduler, WorkTilePipe, is_leader};
@@ -24,7 +27,11 @@ const FETCH_AHEAD: u32 = 5;
 /// # Safety
 /// `launch` holds; one thread of the block calls it.
 #[inline(always)]
-pub unsafe fn produce<M: TensorMapParams>(launch: &Launch, config: &WgmmaConfig) {
+pub unsafe fn produce<K: TensorMapParams, M: Modifiers>(
+    launch: &Launch,
+    config: &WgmmaConfig,
+    modifiers: &M,
+) {
     let Launch {
         params,
         smem,
@@ -38,7 +45,7 @@ pub unsafe fn produce<M: TensorMapParams>(launch: &Launch, config: &WgmmaConfig)
         config,
         workspace: launch.workspace,
     };
-    let mut loader = Loader::<M> {
+    let mut loader = Loader::<K> {
         maps: PhantomData,
         launch,
         config,
@@ -52,6 +59,12 @@ pub unsafe fn produce<M: TensorMapParams>(launch: &Launch, config: &WgmmaConfig)
     unsafe {
         while tile_pipe.producer_wait() {
             let (work_tile, sequence) = tile_pipe.producer_read(&params.attention);
+            if !M::IS_NONE {
+                let walk = BlockWalk::new(launch, config, modifiers, work_tile, &sequence);
+                loader.load_walk(&walk, &tile_pipe, || scheduler.fetch_next(&tile_pipe));
+                tile_pipe.release(true);
+                continue;
+            }
             let blocks = cluster_range(&sequence, config, work_tile, launch.pack_gqa());
             let last = blocks.end - 1;
             let kv = || tile_pipe.kv_coord(&params.attention, work_tile, &sequence);
@@ -97,6 +110,48 @@ struct Loader<'a, M> {
 }
 
 impl<M: TensorMapParams> Loader<'_, M> {
+    /// Loads a tile of a kernel with modifiers, and calls `fetch` when the next tile is to be fetched, once.
+    #[inline(always)]
+    unsafe fn load_walk(&mut self, walk: &BlockWalk, tile_pipe: &WorkTilePipe, fetch: impl Fn()) {
+        let attention = &self.launch.params.attention;
+        let (work_tile, sequence) = tile_pipe.producer_read(attention);
+        let kv = || tile_pipe.kv_coord(attention, work_tile, &sequence);
+        let mut block = walk.first();
+        let mut next = walk.before(block.n_block());
+        self.load_told_k(block, next.is_none(), kv());
+        self.load_q(work_tile, &sequence);
+        let mut has_fetched = false;
+        loop {
+            let following = next;
+            if let Some(next_block) = following {
+                next = walk.before(next_block.n_block());
+                self.load_told_k(next_block, next.is_none(), kv());
+            }
+            self.reserve_v_for_o();
+            self.load_v(block.n_block(), kv());
+            // How many blocks are left is not known, and a tile may have few.
+            if !has_fetched {
+                fetch();
+                has_fetched = true;
+            }
+            match following {
+                None => break,
+                Some(following) => block = following,
+            }
+        }
+        self.pending_o = matches!(self.config.epilogue_smem, EpilogueSmem::ReuseV);
+    }
+
+    /// Loads a block of K, and tells the consumers which one it is.
+    #[inline(always)]
+    unsafe fn load_told_k(&mut self, block: Block, is_last: bool, kv: KvCoord) {
+        // The consumers read the word until they release the stage.
+        self.k.producer_acquire();
+        let words = self.smem() + self.config.block_words_offset();
+        shared::store_bits(words + self.k.stage * F32_BYTES, block.word(is_last));
+        self.load_k(block.n_block(), kv);
+    }
+
     /// Start of shared memory. Behind black_box in a varlen kernel, whose producer has no register for addresses from it.
     #[inline(always)]
     fn smem(&self) -> u32 {

@@ -11,6 +11,7 @@ use cuda_std::warp::{reduce_max, reduce_sum};
 
 use super::lanes::QUAD;
 use crate::layout::fragment::ROW_STEP;
+use crate::modifiers::Modifiers;
 use crate::tile::row_state::RowState;
 
 /// Rows a thread holds a part of; register `4j + 2h + c` of a fragment belongs to row `h`.
@@ -129,12 +130,12 @@ impl Rows {
         self.0[0].raising_is_inexact() || self.0[1].raising_is_inexact()
     }
 
-    /// Finalizes the rows. A row that saw no key gets output 0 and lse −∞.
+    /// Finalizes the rows, of query head `head`. A row that saw no key gets output 0 and, without a sink, lse −∞.
     ///
     /// # Safety
-    /// All 32 lanes must reach the same call.
+    /// All 32 lanes must reach the same call; as [`Modifiers`].
     #[inline(always)]
-    pub unsafe fn finalize(&self) -> Finalized {
+    pub unsafe fn finalize<M: Modifiers>(&self, modifiers: &M, head: u32) -> Finalized {
         let mut finalized = Finalized {
             norm: [0.0; ROWS],
             keep: [0; ROWS],
@@ -143,10 +144,16 @@ impl Rows {
         for row in 0..ROWS {
             let state = self.0[row];
             let sum = reduce_sum::<QUAD>(state.row_sum);
-            finalized.norm[row] = recip(sum);
             // NaN counts as seen.
             finalized.keep[row] = if sum == 0.0 { 0 } else { !0 };
-            finalized.lse[row] = state.lse(sum);
+            if M::IS_NONE {
+                finalized.norm[row] = recip(sum);
+                finalized.lse[row] = state.lse(sum);
+            } else {
+                let closed = modifiers.finalize(&state, sum, head);
+                finalized.norm[row] = closed.norm;
+                finalized.lse[row] = closed.lse;
+            }
         }
         finalized
     }

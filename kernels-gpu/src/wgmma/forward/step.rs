@@ -12,6 +12,7 @@ use super::recompute::recompute_scores;
 use super::softmax::{PerRow, scale_rows};
 use super::traits::ForwardKernel;
 use crate::config::wgmma::WARPGROUP;
+use crate::modifiers::Modifiers;
 use crate::score::{self, ScoreTransform};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
@@ -56,14 +57,24 @@ where
 
     /// Whether the step under a stale maximum converts each probability right after computing it: `cvt` is then issued
     /// between `ex2`, and the unit for exponentials stays busy. Possible if PV has read the previous probabilities by
-    /// then, and if no probability that [`Self::rescale_late`] could still save is rounded to ∞.
-    const CVT_P_EARLY: bool = !Self::CONFIG.overlap && K::Element::LARGEST_EXPONENT.is_none();
+    /// then, if no probability that [`Self::rescale_late`] could still save is rounded to ∞, and if none is dropped.
+    const CVT_P_EARLY: bool =
+        K::Modifiers::IS_NONE && !Self::CONFIG.overlap && K::Element::LARGEST_EXPONENT.is_none();
 
     /// As [`Self::step_online`] for a block without masks, under the maxima of the block before.
     #[inline(always)]
     pub(super) unsafe fn step_stale_max(&mut self, q_operand: &K::QkOperand) {
         self.issue_qk_pv(q_operand);
         self.wait_qk();
+        self.finish_stale_max(q_operand);
+        if !Self::CVT_P_EARLY {
+            self.cvt_p();
+        }
+    }
+
+    /// From the scores of a block without masks to probabilities under the maxima of the block before.
+    #[inline(always)]
+    pub(super) unsafe fn finish_stale_max(&mut self, q_operand: &K::QkOperand) {
         let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
         if Self::CVT_P_EARLY {
             self.cvt_p();
@@ -80,9 +91,6 @@ where
             self.rows.add(sums);
         }
         self.k.advance();
-        if !Self::CVT_P_EARLY {
-            self.cvt_p();
-        }
     }
 
     /// Handles a block in which a row of this warp outgrew its stale maximum: raises the maximum, or, if the row may
@@ -136,6 +144,17 @@ where
         let key_begin = n_block * Self::CONFIG.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::CONFIG.block_n);
         let left = blocks.needs_left_mask(key_begin);
+        self.softmax_masked(key_begin, [right, left], tile_pipe)
+    }
+
+    /// The same of the block whose first key is `key_begin`, and which needs masks on the right, and on the left, or not.
+    #[inline(always)]
+    pub(super) unsafe fn softmax_masked(
+        &mut self,
+        key_begin: u32,
+        [right, left]: [bool; 2],
+        tile_pipe: &WorkTilePipe,
+    ) -> PerRow {
         let is_plain = self.is_plain();
         let mut scale_log2 = self.scale_log2;
         if right || left || !is_plain {
@@ -147,6 +166,13 @@ where
                 row_begin(self.launch, &Self::CONFIG, work_tile, warpgroup) + self.lanes.row();
             if !is_plain {
                 scale_log2 = self.transform(work_tile, &sequence, row, key_begin);
+            }
+            if self.modifiers.changes_scores() {
+                self.change_scores(key_begin, tile_pipe);
+            }
+            if (right || left) && self.modifiers.hides() && sequence.seq_kv > 0 {
+                self.hide_pairs(key_begin, tile_pipe);
+                return self.rows.update(&mut self.acc_s, scale_log2);
             }
             let mask = BlockMask {
                 lanes: self.lanes,
@@ -178,12 +204,12 @@ where
         let head = self.launch.query_head(work_tile, 0);
         // SAFETY: the tile's batch entry and head exist.
         let transform = unsafe {
-            ScoreTransform::new(
-                &self.launch.params.attention.score,
-                work_tile.batch,
-                head,
-                0.0,
-            )
+            let score = &self.launch.params.attention.score;
+            if self.modifiers.changes_scores() {
+                ScoreTransform::in_nats(score, work_tile.batch, head, 0.0)
+            } else {
+                ScoreTransform::new(score, work_tile.batch, head, 0.0)
+            }
         };
         let corner = sequence.seq_kv as i32 - sequence.seq_q as i32;
         let distance = (row as i32 + corner) - (key_begin + self.lanes.col()) as i32;
@@ -199,7 +225,7 @@ where
     /// Whether scores are a positive multiple of `q · k`.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
-        score::is_plain(&self.launch.params.attention.score)
+        score::is_plain(&self.launch.params.attention.score) && !self.modifiers.changes_scores()
     }
 
     /// Rounds the probabilities to the left operand of P V.

@@ -8,6 +8,7 @@ use cuda_std::wgmma::{Descriptor, GemmRs, GemmSs, KMajor, MnMajor};
 
 use super::lanes::{Lanes, VEC16_ELEMS};
 use crate::config::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP_ROWS, WgmmaConfig};
+use crate::modifiers::Modifiers;
 
 /// One instance: `S_REGS`, `P_REGS` and `O_REGS` are the registers a thread holds of the scores, of the probabilities
 /// as an operand and of the output.
@@ -17,6 +18,8 @@ pub trait ForwardKernel<const S_REGS: usize, const P_REGS: usize, const O_REGS: 
     const CONFIG: WgmmaConfig;
     type Element: Half + MmaSync + GemmRs<MnMajor, O_REGS, P_REGS>;
     type QkOperand: QkOperand<S_REGS>;
+    /// What the kernel can do to single pairs.
+    type Modifiers: Modifiers;
 }
 
 /// Where the launch put the kernel's tensor maps.

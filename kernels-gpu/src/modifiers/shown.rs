@@ -1,0 +1,111 @@
+//! Which elements of a tile in registers are shown: an option after the other, so that what a thread keeps of one is gone when
+//! it asks the next.
+
+use super::{Pair, Place, black_box, visible};
+use crate::abi::{Band, ModifierParams};
+
+/// Elements that are asked for together, while the loads of each are on their way.
+const GROUP: u32 = 4;
+
+/// Elements of one row of a tile: the first `count` from `begin` on, at most a word's.
+#[derive(Clone, Copy)]
+pub(super) struct Elements<A, P> {
+    /// The head of the sequence.
+    pub at: A,
+    /// The pair of an element.
+    pub pair: P,
+    pub begin: usize,
+    pub count: u32,
+}
+
+impl<A: Fn() -> Place, P: Fn(usize) -> Pair> Elements<A, P> {
+    /// A bit for each element: whether its pair exists and `sees` holds of it. `sees` is also asked of pairs that do not exist,
+    /// as the last of the sequence.
+    ///
+    /// A loop that stays one: unrolled, as everything must be that indexes a tile in registers, it would be most of a kernel's
+    /// instructions.
+    #[inline(always)]
+    pub fn that(&self, sees: impl Fn(&Place, Pair) -> bool) -> u32 {
+        let mut word = 0;
+        let mut j = 0;
+        while j < black_box(self.count) {
+            let at = &(self.at)();
+            for d in 0..GROUP {
+                let pair = (self.pair)(self.begin + (j + d) as usize);
+                let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
+                word |= u32::from(exists & sees(at, existing(at, pair))) << (j + d);
+            }
+            j += GROUP;
+        }
+        word
+    }
+}
+
+/// `pair`, or the last of the sequence if it does not exist: its elements may be read.
+#[inline(always)]
+pub(super) fn existing(at: &Place, pair: Pair) -> Pair {
+    Pair {
+        query: pair.query.min(at.seq_q - 1),
+        key: pair.key.min(at.seq_kv - 1),
+    }
+}
+
+impl ModifierParams {
+    /// First and last key that `query` may see by its place alone, by band and chunk; none if the query does not exist. With a
+    /// prefix the band is not one range, and [`shown`](Self::shown) asks it.
+    #[inline(always)]
+    pub(super) fn reach(&self, at: &Place, query: u32) -> (i32, i32) {
+        // Without branches: of many elements in one row this is then computed once.
+        let band = if self.prefix.is_none() {
+            at.band
+        } else {
+            Band::FULL
+        };
+        let (begin, end) = visible::chunk(self.chunk, at, query);
+        let first = (query as i32 + band.lower).max(begin);
+        let last = (query as i32 + band.upper).min(end - 1);
+        let last = last.min(at.seq_kv as i32 - 1);
+        (first, if query < at.seq_q { last } else { -1 })
+    }
+
+    /// Whether pairs may be hidden that are in [`reach`](Self::reach).
+    #[inline(always)]
+    pub(super) fn hides_in_reach(&self) -> bool {
+        self.prefix.is_some()
+            || self.mask.address.is_some()
+            || self.blocks.address.is_some()
+            || self.documents.of_queries.is_some()
+            || self.dilation.is_some()
+    }
+
+    /// Which elements are shown of those in reach, a bit each.
+    ///
+    /// # Safety
+    /// As [`Modifiers`](super::Modifiers); the sequence has a pair.
+    #[inline(always)]
+    pub(super) unsafe fn shown<A: Fn() -> Place, P: Fn(usize) -> Pair>(
+        &self,
+        elements: &Elements<A, P>,
+    ) -> u32 {
+        // SAFETY: the pairs exist, and the caller vouches for the arrays.
+        unsafe {
+            let mut word = !0;
+            if self.prefix.is_some() {
+                word &= elements.that(|at, pair| visible::in_band(self, at, pair));
+            }
+            if self.mask.address.is_some() {
+                word &= elements.that(|at, pair| visible::by_mask(self, at, pair));
+            }
+            if self.blocks.address.is_some() {
+                word &= elements.that(|at, pair| visible::by_blocks(self, at, pair));
+            }
+            if self.documents.of_queries.is_some() {
+                word &= elements.that(|at, pair| visible::by_document(&self.documents, at, pair));
+            }
+            if self.dilation.is_some() {
+                word &= elements.that(|at, pair| visible::by_dilation(self.dilation, at, pair));
+            }
+            word
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A consumer of a kernel with modifiers: its blocks are those that the producer tells it, one after the other.
+
+use cuda_std::mbarrier;
+use cuda_std::shared;
+use cuda_std::warp::uniform;
+use cuda_std::wgmma::InFlight;
+
+use super::block_walk::Block;
+use super::blocks::row_begin;
+use super::consumer::Consumer;
+use super::mask::{below, col};
+use super::softmax::{Rows, scale_rows};
+use super::traits::{ForwardKernel, QkOperand};
+use crate::config::wgmma::WARPGROUP;
+use crate::modifiers::{Modifiers, Pair, Place};
+use crate::tile::black_box;
+use crate::units::F32_BYTES;
+use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::scheduler::tile_pipe::WorkTilePipe;
+
+/// Scores of a thread that are changed together, and the columns they cover.
+const PART: usize = 8;
+const PART_COLS: u32 = 16;
+
+impl<K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>
+    Consumer<'_, K, S_REGS, P_REGS, O_REGS>
+where
+    K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; O_REGS]: InFlight,
+{
+    /// As [`attend`](Self::attend), over the blocks that the producer tells.
+    ///
+    /// # Safety
+    /// As [`consume`](super::consumer::consume); Q has arrived.
+    #[inline(always)]
+    pub(super) unsafe fn attend_told(
+        &mut self,
+        q_operand: &K::QkOperand,
+        q: &PipelineState,
+        tile_pipe: &WorkTilePipe,
+    ) {
+        self.rows = Rows::new();
+        self.accumulate = 0;
+        // The first PV overwrites it. Without this the last tile's would stay in registers while its output is closed.
+        self.acc_o = [0.0; O_REGS];
+        // S = Q Kᵀ of the first block told
+        self.k.consumer_wait();
+        let mut block = self.block();
+        self.issue_qk(q_operand);
+        let mut kept = self.kept(block, tile_pipe);
+        self.acc_s.wait::<0>();
+        let mut is_first = true;
+        // One round from a block's scores to the next one's, so that there is one copy of what modifiers do.
+        loop {
+            self.take_in(q_operand, block, is_first, kept, tile_pipe);
+            if block.is_last() {
+                break;
+            }
+            self.issue_qk_pv(q_operand);
+            block = self.block();
+            kept = self.kept(block, tile_pipe);
+            self.wait_qk();
+            is_first = false;
+        }
+        mbarrier::arrive_if(self.lanes.lane == 0, q.empty_barrier());
+        // O += P V of the last block told
+        self.v.consumer_wait();
+        self.issue_pv();
+        self.acc_o.wait::<0>();
+        self.release_v();
+    }
+
+    /// Turns the scores of a block into rounded probabilities and releases its K: under the stale maximum if every row sees
+    /// all of it, else by the online softmax, as the first one. Waits for O += P V of the block before, if there is one.
+    ///
+    /// # Safety
+    /// As [`Self::attend_told`].
+    #[inline(always)]
+    unsafe fn take_in(
+        &mut self,
+        q_operand: &K::QkOperand,
+        block: Block,
+        is_first: bool,
+        kept: u64,
+        tile_pipe: &WorkTilePipe,
+    ) {
+        if is_first || block.needs_mask() || !self.is_plain() {
+            self.release_k();
+            let key_begin = block.n_block() * Self::CONFIG.block_n;
+            let masks = [block.needs_mask(); 2];
+            let rescale = self.softmax_masked(key_begin, masks, tile_pipe);
+            // Of the first block there is no output to rescale: the first PV overwrites it.
+            self.wait_pv_unless(is_first);
+            scale_rows(&mut self.acc_o, rescale);
+        } else {
+            self.finish_stale_max(q_operand);
+        }
+        self.drop_p(kept);
+        self.cvt_p();
+    }
+
+    /// The block of keys in the present stage of K, the same in every lane.
+    ///
+    /// # Safety
+    /// All lanes of the warp reach the same call; the stage is full.
+    #[inline(always)]
+    unsafe fn block(&self) -> Block {
+        let words = self.launch.smem + Self::CONFIG.block_words_offset();
+        Block::from_word(uniform(shared::load_bits(words + self.k.stage * F32_BYTES)))
+    }
+
+    /// The probabilities of a block that are not dropped, a bit for each register. It depends on their places alone, so that it
+    /// is found while their scores are multiplied.
+    ///
+    /// # Safety
+    /// As [`Self::attend_told`].
+    #[inline(always)]
+    unsafe fn kept(&self, block: Block, tile_pipe: &WorkTilePipe) -> u64 {
+        let (at, row) = self.place(tile_pipe);
+        let key_begin = block.n_block() * Self::CONFIG.block_n;
+        let first = pair(row, key_begin + self.lanes.col(), 0);
+        match self.modifiers.dropout(&at) {
+            None => !0,
+            Some(dropout) => dropout.kept_fragment::<S_REGS>(first),
+        }
+    }
+
+    /// Sets the probabilities that are dropped to 0.
+    #[inline(always)]
+    fn drop_p(&mut self, kept: u64) {
+        if !self.modifiers.drops() {
+            return;
+        }
+        let words = [kept as u32, (kept >> 32) as u32];
+        for register in 0..S_REGS {
+            if words[register / 32] >> (register % 32) & 1 == 0 {
+                self.acc_s[register] = 0.0;
+            }
+        }
+    }
+
+    /// The head of the sequence that the tile belongs to, and the first of the thread's two rows.
+    ///
+    /// # Safety
+    /// As [`Self::attend_told`].
+    #[inline(always)]
+    pub(super) unsafe fn place(&self, tile_pipe: &WorkTilePipe) -> (Place, u32) {
+        let attention = &self.launch.params.attention;
+        let work_tile = tile_pipe.work_tile();
+        let sequence = tile_pipe.sequence(attention, work_tile);
+        let warpgroup = black_box(cuda_std::thread::thread_idx_x()) / WARPGROUP - 1;
+        let row = row_begin(self.launch, &Self::CONFIG, work_tile, warpgroup) + self.lanes.row();
+        let head = self.launch.query_head(work_tile, 0);
+        let at = Place::new(&sequence, work_tile.batch, head, attention.heads_q);
+        (at, row)
+    }
+
+    /// Changes the block's scores, in nats, by what the modifiers add to them.
+    ///
+    /// # Safety
+    /// As [`Self::attend_told`].
+    #[inline(always)]
+    pub(super) unsafe fn change_scores(&mut self, key_begin: u32, tile_pipe: &WorkTilePipe) {
+        let (at, row) = self.place(tile_pipe);
+        if at.seq_kv == 0 {
+            // No pair exists whose elements could be read.
+            return;
+        }
+        let column = key_begin + self.lanes.col();
+        let mut done = 0;
+        // A part at a time, in a loop that stays one: whatever is loaded for all scores at once has no registers.
+        while done < black_box(S_REGS as u32 / PART as u32) {
+            let mut part = [[0.0; PART]];
+            for i in 0..PART {
+                part[0][i] = self.acc_s[i];
+            }
+            let column = column + done * PART_COLS;
+            self.modifiers
+                .change(|| at, &mut part, |_, register| pair(row, column, register));
+            // The fragment turns, so that the part in hand has the same registers in every round.
+            for i in 0..S_REGS - PART {
+                self.acc_s[i] = self.acc_s[i + PART];
+            }
+            for i in 0..PART {
+                self.acc_s[S_REGS - PART + i] = part[0][i];
+            }
+            done += 1;
+        }
+    }
+
+    /// Sets the block's scores of hidden pairs to −∞, by modifiers that hide some, of a sequence with keys.
+    ///
+    /// # Safety
+    /// As [`Self::attend_told`].
+    #[inline(always)]
+    pub(super) unsafe fn hide_pairs(&mut self, key_begin: u32, tile_pipe: &WorkTilePipe) {
+        let (at, row) = self.place(tile_pipe);
+        let column = key_begin + self.lanes.col();
+        let scores = core::array::from_mut(&mut self.acc_s);
+        let pair = |_, register| pair(row, column, register);
+        self.modifiers.hide(|| at, scores, pair, f32::NEG_INFINITY);
+    }
+}
+
+/// The pair of a fragment's register; `row` and `column` are those of the first.
+#[inline(always)]
+fn pair(row: u32, column: u32, register: usize) -> Pair {
+    Pair {
+        query: row + below(register) as u32,
+        key: column + col(register) as u32,
+    }
+}
