@@ -5,10 +5,12 @@
 //! | `place` | where pairs are |
 //! | `visible` | which keys a query sees: masks, blocks, documents, a prefix, chunks, dilation |
 //! | `dropout` | which probabilities are dropped |
+//! | `score_mod` | score modifications of a user's own |
 //! | `load` | loads by address, on the GPU and on the host |
 //!
 //! Kernels are generic over [`Modifiers`]. With [`NoModifiers`] nothing of it remains in their PTX; with [`ModifierParams`] they
-//! ask for each option at run time, of blocks where it matters. The CPU backend asks the same functions.
+//! ask for each option at run time, of blocks where it matters; with [`WithScoreMod`] a user's [`ScoreMod`] is compiled in beside
+//! these. The CPU backend asks the same functions.
 
 // Arrays in registers, indexed by constants once loops over them are unrolled.
 #![allow(clippy::needless_range_loop)]
@@ -16,7 +18,10 @@
 pub mod dropout;
 pub mod load;
 mod place;
+mod score_mod;
 mod visible;
+
+use core::ops::Range;
 
 use crate::abi::{BiasType, BlockState, ModifierParams};
 #[cfg(target_arch = "nvptx64")]
@@ -25,6 +30,9 @@ use crate::tile::row_state::{Finalized, RowState};
 use crate::units::{F32_BYTES, HALF_BYTES};
 use dropout::Dropout;
 pub use place::{Pair, Place};
+pub use score_mod::{
+    Buffer, Hides, MAX_BUFFERS, MAX_PARAM_BYTES, ScoreMod, ScoreModKernels, WithScoreMod,
+};
 
 /// What a kernel asks about single pairs.
 ///
@@ -34,6 +42,9 @@ pub use place::{Pair, Place};
 pub trait Modifiers: Copy {
     /// Whether there are none, known when a kernel is compiled.
     const IS_NONE: bool;
+
+    /// Whether [`change_with_slope`](Self::change_with_slope) tells of derivatives.
+    const HAS_SLOPE: bool = false;
 
     /// Whether [`change`](Self::change) changes anything. Scores are in nats then.
     fn changes_scores(&self) -> bool;
@@ -46,6 +57,13 @@ pub trait Modifiers: Copy {
     /// # Safety
     /// As [`Modifiers`]; there are such states.
     unsafe fn state(&self, at: &Place, tile: u32, block: u32) -> u32;
+
+    /// What is known of all pairs of `queries` and `keys` at once, beside what [`sees`](Self::sees) says of each.
+    #[inline(always)]
+    fn state_of(&self, at: &Place, queries: Range<u32>, keys: Range<u32>) -> Option<BlockState> {
+        let _ = (at, queries, keys);
+        None
+    }
 
     /// Turns scores in nats, of the head at `at()`, after softcap and ALiBi, into those that enter the softmax; element `[i][j]` is that of
     /// `pair(i, j)`. Elements of pairs that do not exist become anything. `at` is asked again and again, so that a kernel need not
@@ -60,17 +78,49 @@ pub trait Modifiers: Copy {
         pair: impl Fn(usize, usize) -> Pair,
     );
 
+    /// As [`change`](Self::change), and calls `slope(i, j, s)` with the derivative `s` of each score by what it was, where that may
+    /// differ from 1.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    #[inline(always)]
+    unsafe fn change_with_slope<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        scores: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+        slope: impl FnMut(usize, usize, f32),
+    ) {
+        let _ = slope;
+        // SAFETY: forwarded to the caller.
+        unsafe { self.change(at, scores, pair) };
+    }
+
     /// Sets elements of pairs that are hidden, or do not exist, to `mark`.
     ///
     /// # Safety
     /// As [`Modifiers`].
+    #[inline(always)]
     unsafe fn hide<const COLS: usize, const ROWS: usize>(
         &self,
         at: impl Fn() -> Place,
         tile: &mut [[f32; COLS]; ROWS],
         pair: impl Fn(usize, usize) -> Pair,
         mark: f32,
-    );
+    ) {
+        for i in 0..ROWS {
+            for begin in (0..COLS).step_by(u32::BITS as usize) {
+                let end = if begin + 32 < COLS { begin + 32 } else { COLS };
+                // SAFETY: forwarded to the caller.
+                let shown = unsafe { shown(self, &at, &pair, i, (begin, end)) };
+                for j in begin..end {
+                    if shown >> (j - begin) & 1 == 0 {
+                        tile[i][j] = mark;
+                    }
+                }
+            }
+        }
+    }
 
     /// Whether a pair that exists is shown.
     ///
@@ -218,40 +268,53 @@ impl ModifierParams {
     }
 }
 
+impl ModifierParams {
+    /// Whether nothing is known to hide any of the pairs of `queries` and `keys`.
+    #[inline(always)]
+    fn shows_all(&self, at: &Place, queries: &Range<u32>, keys: &Range<u32>) -> bool {
+        let nothing_else = self.mask.address.is_none()
+            & self.blocks.address.is_none()
+            & self.documents.of_queries.is_none()
+            & self.chunk.is_none()
+            & self.dilation.is_none();
+        let nearest = keys.start as i32 - queries.end as i32 + 1;
+        let farthest = keys.end as i32 - 1 - queries.start as i32;
+        nothing_else & (at.band.lower <= nearest) & (farthest <= at.band.upper)
+    }
+}
+
 /// Elements whose visibility is asked for together, while the loads of each are on their way.
 const GROUP: usize = 4;
 
-impl ModifierParams {
-    /// Which of elements `begin..end` of row `i` of a tile are shown, a bit each from `begin` on; at most a word's.
-    ///
-    /// A loop that stays one: unrolled, as everything must be that indexes a tile in registers, it would be most of a kernel's
-    /// instructions.
-    ///
-    /// # Safety
-    /// As [`Modifiers`].
-    #[inline(always)]
-    unsafe fn shown(
-        &self,
-        at: &impl Fn() -> Place,
-        pair: &impl Fn(usize, usize) -> Pair,
-        i: usize,
-        (begin, end): (usize, usize),
-    ) -> u32 {
-        let mut word = 0;
-        let mut j = 0;
-        while j < black_box((end - begin) as u32) {
-            let at = &at();
-            for d in 0..GROUP {
-                let pair = pair(i, begin + j as usize + d);
-                let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
-                // SAFETY: the pair exists, and the caller vouches for the arrays.
-                let is_shown = unsafe { self.sees(at, existing(at, pair)) };
-                word |= u32::from(exists & is_shown) << (j + d as u32);
-            }
-            j += GROUP as u32;
+/// Which of elements `begin..end` of row `i` of a tile are shown, a bit each from `begin` on; at most a word's.
+///
+/// A loop that stays one: unrolled, as everything must be that indexes a tile in registers, it would be most of a kernel's
+/// instructions.
+///
+/// # Safety
+/// As [`Modifiers`].
+#[inline(always)]
+unsafe fn shown<M: Modifiers>(
+    modifiers: &M,
+    at: &impl Fn() -> Place,
+    pair: &impl Fn(usize, usize) -> Pair,
+    i: usize,
+    (begin, end): (usize, usize),
+) -> u32 {
+    let mut word = 0;
+    let mut j = 0;
+    while j < black_box((end - begin) as u32) {
+        let at = &at();
+        for d in 0..GROUP {
+            let pair = pair(i, begin + j as usize + d);
+            let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
+            // SAFETY: the pair exists, and the caller vouches for the arrays.
+            let is_shown = unsafe { modifiers.sees(at, existing(at, pair)) };
+            word |= u32::from(exists & is_shown) << (j + d as u32);
         }
-        word
+        j += GROUP as u32;
     }
+    word
 }
 
 /// `pair`, or the last of the sequence if it does not exist: its elements may be read.
@@ -305,28 +368,6 @@ impl Modifiers for ModifierParams {
             for j in 0..COLS {
                 // SAFETY: the pair exists, and the caller vouches for the bias.
                 scores[i][j] += unsafe { self.bias_element(at, existing(at, pair(i, j)), is_f32) };
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn hide<const COLS: usize, const ROWS: usize>(
-        &self,
-        at: impl Fn() -> Place,
-        tile: &mut [[f32; COLS]; ROWS],
-        pair: impl Fn(usize, usize) -> Pair,
-        mark: f32,
-    ) {
-        for i in 0..ROWS {
-            for begin in (0..COLS).step_by(u32::BITS as usize) {
-                let end = if begin + 32 < COLS { begin + 32 } else { COLS };
-                // SAFETY: forwarded to the caller.
-                let shown = unsafe { self.shown(&at, &pair, i, (begin, end)) };
-                for j in begin..end {
-                    if shown >> (j - begin) & 1 == 0 {
-                        tile[i][j] = mark;
-                    }
-                }
             }
         }
     }

@@ -14,12 +14,12 @@ use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::grid::divide;
 use crate::tile::sequence::Sequence;
 
-/// Finds all states, with any number of blocks.
+/// Finds all states, with any number of blocks, of `modifiers`: those of the parameters, or these and what is compiled in.
 ///
 /// # Safety
 /// `params` describes live allocations that hold every element it can address.
 #[inline(always)]
-pub unsafe fn block_states(params: &BlockStatesParams) {
+pub unsafe fn block_states<M: Modifiers>(params: &BlockStatesParams, modifiers: &M) {
     let (tiles, blocks) = (params.tiles as u64, params.blocks as u64);
     let count = params.batch as u64 * params.heads as u64 * tiles * blocks;
     let mut index = block_idx_x() as u64;
@@ -31,6 +31,7 @@ pub unsafe fn block_states(params: &BlockStatesParams) {
         unsafe {
             let state = state(
                 params,
+                modifiers,
                 [batch as u32, head as u32, tile as u32, block as u32],
             );
             let states = &params.modifiers.states;
@@ -53,12 +54,29 @@ pub unsafe fn block_states(params: &BlockStatesParams) {
 /// # Safety
 /// As [`block_states`]; the whole block of threads calls it with the same indices.
 #[inline(always)]
-unsafe fn state(params: &BlockStatesParams, [batch, head, tile, block]: [u32; 4]) -> BlockState {
+unsafe fn state<M: Modifiers>(
+    params: &BlockStatesParams,
+    modifiers: &M,
+    [batch, head, tile, block]: [u32; 4],
+) -> BlockState {
     let AttentionParams { heads_q, .. } = params.attention;
     let sequence = Sequence::new(&params.attention, batch);
     let at = Place::new(&sequence, batch, head, heads_q);
     let (rows, keys) = (params.tile_queries, params.block_keys);
     let (first_query, first_key) = (tile * rows, block * keys);
+    let (end_query, end_key) = (
+        (first_query + rows).min(at.seq_q),
+        (first_key + keys).min(at.seq_kv),
+    );
+    let all_exist = first_query + rows == end_query && first_key + keys == end_key;
+    // Of a tile behind the sequence's last row, none.
+    let queries = first_query.min(end_query)..end_query;
+    // The same for all threads, as what is asked is.
+    match modifiers.state_of(&at, queries, first_key.min(end_key)..end_key) {
+        Some(BlockState::Hidden) => return BlockState::Hidden,
+        Some(BlockState::Full) if all_exist => return BlockState::Full,
+        _ => {}
+    }
     let (mut any_shown, mut any_hidden) = (false, false);
     let mut index = thread_idx_x();
     while index < rows * keys {
@@ -68,7 +86,7 @@ unsafe fn state(params: &BlockStatesParams, [batch, head, tile, block]: [u32; 4]
             key: first_key + key as u32,
         };
         let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
-        let is_shown = exists && params.modifiers.sees(&at, pair);
+        let is_shown = exists && modifiers.sees(&at, pair);
         any_shown |= is_shown;
         any_hidden |= !is_shown;
         index += block_dim_x();
