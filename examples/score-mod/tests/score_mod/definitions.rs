@@ -3,7 +3,7 @@
 use ferroflash::ScoreModification;
 use kernels_gpu::abi::{Band, BlockState};
 use kernels_gpu::modifiers::{Buffer, Hides, Pair, Place, ScoreMod};
-use score_mod::{BlockHoles, DistanceBias, DocumentCausal, distance_bias};
+use score_mod_example::{BlockHoles, DistanceBias, DocumentCausal, distance_bias};
 
 const HEADS: u32 = 3;
 const SEQ: u32 = 96;

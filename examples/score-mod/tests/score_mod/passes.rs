@@ -11,7 +11,7 @@ use ferroflash_testing::cases::{
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use kernels_gpu::modifiers::ScoreModKernels;
-use score_mod::{
+use score_mod_example::{
     BlockHoles, DistanceBias, DocumentCausal, block_holes, distance_bias, document_causal,
 };
 

@@ -8,7 +8,7 @@ use ferroflash::{
 };
 use kernels_gpu::instances::Instance;
 use kernels_gpu::modifiers::{ScoreMod, ScoreModKernels};
-use score_mod::{BlockHoles, DocumentCausal, block_holes, document_causal, ptx};
+use score_mod_example::{BlockHoles, DocumentCausal, block_holes, document_causal, ptx};
 
 fn problem(dtype: DType, dim: usize, own: ScoreModification) -> Result<Problem, Error> {
     let shape = Shape {
