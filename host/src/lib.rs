@@ -87,6 +87,7 @@ mod memory;
 mod merge;
 pub mod plan;
 mod problem;
+mod ptx;
 mod sealed;
 mod spec;
 mod tensor;
@@ -120,11 +121,16 @@ pub use plan::{
 #[doc(hidden)]
 pub use problem::Score;
 pub use problem::{
-    AlibiSlopes, BackwardOptions, BiasTensor, BlockMask, CuSeqlens, DEFAULT_WORKSPACE_LIMIT_BYTES,
-    DeviceLengths, Documents, Dropout, ForwardOptions, GradientSpecs, KnownArrays, Lengths,
-    MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, PrefixLengths, Problem, SEQ_LIMIT, Sequence, Sinks,
-    Variant,
+    AlibiSlopes, BackwardOptions, BiasTensor, BlockMask, BoundScoreMod, CuSeqlens,
+    DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths, Documents, Dropout, ForwardOptions,
+    GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, PrefixLengths,
+    Problem, SEQ_LIMIT, ScoreModification, Sequence, Sinks, Variant,
 };
+pub use ptx::PtxModules;
+// For `include_ptx!`.
+#[cfg(feature = "gpu")]
+#[doc(hidden)]
+pub use ferroflash_ptx::Module as __PtxModule;
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;
 

@@ -22,14 +22,21 @@ pub mod tile;
 pub mod units;
 pub mod wgmma;
 
+// Public for the kernels that `score_mod!` makes in crates of users'.
 #[cfg(target_arch = "nvptx64")]
-mod backward;
+#[doc(hidden)]
+pub mod backward;
 #[cfg(target_arch = "nvptx64")]
 mod merge;
 #[cfg(target_arch = "nvptx64")]
-mod mma;
+#[doc(hidden)]
+pub mod mma;
 #[cfg(target_arch = "nvptx64")]
-mod simt;
+#[doc(hidden)]
+pub mod simt;
+
+#[doc(hidden)]
+pub use cuda_std;
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

@@ -24,7 +24,7 @@
 )]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features, improper_ctypes))]
 
-pub use cuda_std_macros::{kernel, launch_bounds};
+pub use cuda_std_macros::{append_name, kernel, launch_bounds};
 
 #[cfg(target_arch = "nvptx64")]
 pub mod cp_async;

@@ -1,4 +1,4 @@
-//! Attributes for GPU kernels, [`macro@kernel`] and [`macro@launch_bounds`], and the generator of warpgroup
+//! Attributes for GPU kernels, [`macro@kernel`], [`macro@launch_bounds`] and [`macro@append_name`], and the generator of warpgroup
 //! matrix multiplications, [`wgmma_gemms!`].
 
 mod wgmma;
@@ -50,6 +50,16 @@ pub fn kernel(attr: TokenStream, item: TokenStream) -> TokenStream {
         #function
     }
     .into()
+}
+
+/// `#[append_name(suffix)]`: the function's name gets `_suffix` at its end, as a macro by example cannot give it. Goes above
+/// [`macro@kernel`] and [`macro@launch_bounds`], which then see the whole name.
+#[proc_macro_attribute]
+pub fn append_name(attr: TokenStream, item: TokenStream) -> TokenStream {
+    let suffix = parse_macro_input!(attr as syn::Ident);
+    let mut function = parse_macro_input!(item as ItemFn);
+    function.sig.ident = quote::format_ident!("{}_{suffix}", function.sig.ident);
+    quote!(#function).into()
 }
 
 /// The arguments of `#[launch_bounds(..)]`.

@@ -60,12 +60,12 @@ pub struct Counts {
 
 /// One kernel launch. Block size and shared memory stand in the instance. For the project's own kernels alone.
 #[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Launch<'a> {
     /// Entry name, threads of a block and shared memory.
     pub kernel: &'static Instance,
     /// Gives the PTX module that holds the kernel, and no other; asked when the device does not have it yet.
-    pub ptx: fn(&Instance) -> &'static str,
+    pub ptx: &'a dyn Fn(&Instance) -> &'static str,
     /// Blocks, along x.
     pub grid: u32,
     /// The image of each kernel parameter.

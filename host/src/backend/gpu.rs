@@ -16,7 +16,8 @@ use crate::plan::{HopperForward, Step, StepParams};
 use crate::problem::Array;
 use crate::sealed::Sealed;
 use crate::{
-    Backend, Capabilities, Error, GpuCapabilities, Lengths, Merge, Operands, Plan, Problem, Shape,
+    Backend, BoundScoreMod, Capabilities, Error, GpuCapabilities, Lengths, Merge, Operands, Plan,
+    Problem, PtxModules, Shape,
 };
 
 /// Runs problems with the embedded kernels on a [`Device`].
@@ -143,11 +144,14 @@ impl<D: Device> Backend for Gpu<D> {
             (None, 0) => 0,
             (None, bytes) => self.workspace.address(&mut self.device, bytes)?,
         };
+        let score_mod = plan.problem().modifiers().score_mod.as_ref();
         let places = Places {
             operands,
             lse: self.lse_address(plan.problem(), operands)?,
             arrays: &arrays,
             workspace,
+            score_mod: score_mod.map(|own| own.bound(&arrays.modifiers.score_mod)),
+            ptx: score_mod.map_or(PtxModules::NONE, |own| own.ptx()),
         };
         for step in plan.steps() {
             // SAFETY: the caller vouches for the operands and for a given workspace; the backend's own is used by this
@@ -175,6 +179,21 @@ struct Places<'a> {
     lse: u64,
     arrays: &'a Arrays,
     workspace: u64,
+    /// The caller's own score modification, and the PTX of its kernels.
+    score_mod: Option<BoundScoreMod>,
+    ptx: PtxModules,
+}
+
+impl Places<'_> {
+    /// The second parameter of kernels with modifiers.
+    fn modifiers(&self, params: &ModifierParams, states: Option<u64>) -> Vec<u8> {
+        let states = states.map(|offset| self.workspace + offset);
+        let params = bind_modifiers(params, &self.arrays.modifiers, states);
+        match &self.score_mod {
+            None => bytes_of(&params).to_vec(),
+            Some(own) => own.behind(&params),
+        }
+    }
 }
 
 impl<D: Device> Gpu<D> {
@@ -204,23 +223,24 @@ impl<D: Device> Gpu<D> {
             lse,
             arrays,
             workspace,
+            ..
         } = places;
         match &step.params {
             StepParams::Forward(params) => {
                 let params = bind_forward(params, operands, lse, arrays);
                 // SAFETY: these are the kernel's parameters; it reads and writes what the problem's shapes and strides
                 // reach, which the caller vouches for.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::Delta(params, layout) => {
                 let params = bind_delta(params, layout, operands, workspace);
                 // SAFETY: these are the kernel's parameters; it reads o, d_o, lse and d_lse, and writes the workspace.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::Backward(params, layout) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
                 // SAFETY: as for the forward kernels.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::HopperBackward(params, maps, layout) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
@@ -237,50 +257,53 @@ impl<D: Device> Gpu<D> {
                     bytes_of(&d_o),
                 ];
                 // SAFETY: as for the forward kernels; the maps were encoded from the same addresses and strides.
-                unsafe { self.queue(step, &params) }
+                unsafe { self.queue(step, places.ptx, &params) }
             }
             StepParams::Slopes(params, layout) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
                 let sums = layout.slope_sums(workspace);
                 // SAFETY: these are the kernel's parameters; it reads operands, and writes the workspace.
-                unsafe { self.queue(step, &[bytes_of(&params), bytes_of(&sums)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params), bytes_of(&sums)]) }
             }
             StepParams::SlopeSums(params, layout) => {
                 let params = bind_slope_sums(params, layout, operands, workspace);
                 // SAFETY: these are the kernel's parameters; it reads the workspace, and writes an f32 for each slope, which
                 // the caller vouches for.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::ModifiedForward(params, modifiers, states) => {
                 let params = bind_forward(params, operands, lse, arrays);
-                let states = states.map(|offset| workspace + offset);
-                let modifiers = bind_modifiers(modifiers, &arrays.modifiers, states);
+                let modifiers = places.modifiers(modifiers, *states);
                 // SAFETY: as for the other forward kernels; the arrays of modifiers have an element for every pair.
-                unsafe { self.queue(step, &[bytes_of(&params), bytes_of(&modifiers)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params), &modifiers]) }
             }
             StepParams::ModifiedBackward(params, modifiers, layout, states) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
-                let states = states.map(|offset| workspace + offset);
-                let modifiers = bind_modifiers(modifiers, &arrays.modifiers, states);
+                let modifiers = places.modifiers(modifiers, *states);
                 // SAFETY: as for the forward kernels.
-                unsafe { self.queue(step, &[bytes_of(&params), bytes_of(&modifiers)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params), &modifiers]) }
             }
             StepParams::BlockStates(params, offset) => {
                 let states = Some(workspace + offset);
                 let params = bind_block_states(params, arrays, states);
+                // A kernel has no parameter of a type without bytes.
+                let own = places.score_mod.as_ref().map(BoundScoreMod::bytes);
+                let own = own.filter(|bytes| !bytes.is_empty());
+                let params = [Some(bytes_of(&params)), own];
+                let params: Vec<&[u8]> = params.into_iter().flatten().collect();
                 // SAFETY: these are the kernel's parameters; it reads the arrays, and writes the workspace.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &params) }
             }
             StepParams::SinkGradient(params, layout) => {
                 let params = bind_sink_gradient(params, layout, operands, arrays, workspace);
                 // SAFETY: these are the kernel's parameters; it reads the workspace and sinks, and writes an f32 for each
                 // sink, which the caller vouches for.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::TileList(params) => {
                 let params = bind_tile_list(params, arrays, workspace);
                 // SAFETY: these are the kernel's parameters; it reads the arrays of lengths, and writes the workspace.
-                unsafe { self.queue(step, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::HopperForward(params, hopper) => {
                 // SAFETY: forwarded to the caller.
@@ -324,15 +347,21 @@ impl<D: Device> Gpu<D> {
         let count = params.len() - usize::from(modifiers.is_none());
         // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and no launch that
         // may run at the same time uses the workspace.
-        unsafe { self.queue(step, &params[..count]) }
+        unsafe { self.queue(step, places.ptx, &params[..count]) }
     }
 
     /// # Safety
     /// As for [`Device::launch`].
-    unsafe fn queue(&mut self, step: &Step, params: &[&[u8]]) -> Result<(), Error> {
+    unsafe fn queue(
+        &mut self,
+        step: &Step,
+        own: PtxModules,
+        params: &[&[u8]],
+    ) -> Result<(), Error> {
+        let ptx = |kernel: &Instance| own.text(kernel.name).unwrap_or_else(|| ptx_of(kernel));
         let launch = Launch {
             kernel: step.kernel,
-            ptx: ptx_of,
+            ptx: &ptx,
             grid: step.grid,
             params,
         };

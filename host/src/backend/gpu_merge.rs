@@ -61,7 +61,7 @@ pub(super) unsafe fn run<D: Device>(
     };
     let launch = Launch {
         kernel,
-        ptx: ptx_of,
+        ptx: &ptx_of,
         grid: warp_per_row::grid(batch as u64 * heads as u64 * seq as u64),
         params: &[bytes_of(&params)],
     };

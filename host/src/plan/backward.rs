@@ -11,7 +11,7 @@ use kernels_gpu::abi::{
     SinkGradientParams,
 };
 use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
-use kernels_gpu::instances::{BACKWARD, Family, Instance, MODIFIED, Operation};
+use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::DqSums;
 use kernels_gpu::tile::grid::TileGrid;
@@ -22,7 +22,7 @@ use super::ds_chunks::{Chunk, DsChunks, queries_operation};
 use super::hopper::words;
 use super::modifiers::{StatesLaunch, sink_gradient_params};
 use super::params::{Arrays, attention_params, bind_attention, tensor_arg};
-use super::select::{instance_unfit, with_modifiers};
+use super::select::{modified, unfit, with_modifiers};
 use super::slopes::{self, SlopeLaunches};
 use super::{GpuCapabilities, Operands, WORKSPACE_ALIGN_BYTES};
 use crate::{DType, GradientOperands, Problem};
@@ -164,7 +164,7 @@ impl BackwardKernels {
         let queries = queries.expect("kernels of one tile shape come together");
         let delta = of_operation(Operation::BackwardDelta).next();
         for kernel in [keys, queries] {
-            instance_unfit(kernel, gpu).map_or(Ok(()), Err)?;
+            unfit(kernel, problem, gpu).map_or(Ok(()), Err)?;
         }
         let is_split = operation == Operation::BackwardSplitQueries;
         let ds = is_split.then(|| {
@@ -184,10 +184,7 @@ impl BackwardKernels {
 
 /// The kernels that may compute dq, dk and dv of `problem`.
 fn table(problem: &Problem) -> &'static [Instance] {
-    match problem.modifiers().is_none() {
-        true => BACKWARD,
-        false => MODIFIED,
-    }
+    modified(problem).unwrap_or(BACKWARD)
 }
 
 /// Tensor maps with which Hopper kernel `keys` runs `problem`, if it is one.

@@ -241,7 +241,9 @@ impl Plan {
             return (modifier_params(&self.problem), None);
         };
         let params = StepParams::BlockStates(Box::new(states.params), offset);
-        self.add(&BLOCK_STATES, states.grid, params);
+        let score_mod = self.problem.modifiers().score_mod.as_ref();
+        let kernel = score_mod.map_or(&BLOCK_STATES, |own| own.block_states());
+        self.add(kernel, states.grid, params);
         (states.params.modifiers, Some(offset))
     }
 

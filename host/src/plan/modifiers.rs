@@ -6,6 +6,7 @@ use kernels_gpu::abi::{
     DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams,
 };
 use kernels_gpu::config::warp_per_row;
+use kernels_gpu::modifiers::MAX_BUFFERS;
 
 use crate::problem::{Array, Modifiers, PairArray};
 use crate::{DType, Error, Problem};
@@ -29,7 +30,17 @@ pub struct ModifierOperands {
     pub sinks: Option<u64>,
     /// Seed and offset of dropout, u64 each.
     pub dropout_state: Option<u64>,
+    /// Buffers of the score modification, in their order.
+    pub score_mod: [Option<u64>; MAX_BUFFERS],
 }
+
+/// What errors call these.
+const BUFFER_NAMES: [&str; MAX_BUFFERS] = [
+    "buffer 0 of score_mod",
+    "buffer 1 of score_mod",
+    "buffer 2 of score_mod",
+    "buffer 3 of score_mod",
+];
 
 /// An array of a problem's modifiers: its name, the address given, its alignment, and its values on the host.
 type Named<'a> = (&'static str, Option<u64>, u64, &'a Array);
@@ -44,6 +55,7 @@ impl ModifierOperands {
         prefix: None,
         sinks: None,
         dropout_state: None,
+        score_mod: [None; MAX_BUFFERS],
     };
 
     /// The arrays that `modifiers` have, with the addresses given for them.
@@ -59,6 +71,7 @@ impl ModifierOperands {
             bias,
             sinks,
             dropout: _,
+            score_mod,
         } = modifiers;
         let ids = |index: usize| self.documents.map(|both| both[index]);
         let (of_queries, of_keys) = (ids(0), ids(1));
@@ -68,6 +81,7 @@ impl ModifierOperands {
             blocks: blocks_at,
             prefix: prefix_at,
             sinks: sinks_at,
+            score_mod: buffers_at,
             ..
         } = self;
         let mask = mask
@@ -90,11 +104,18 @@ impl ModifierOperands {
         let sinks = sinks
             .iter()
             .map(move |sinks| ("sinks", sinks_at, WORD, &sinks.values));
+        let buffers = score_mod.iter().flat_map(|score_mod| score_mod.buffers());
+        let buffers = BUFFER_NAMES
+            .into_iter()
+            .zip(buffers_at)
+            .zip(buffers)
+            .map(|((name, address), array)| (name, address, WORD, array));
         mask.chain(bias)
             .chain(blocks)
             .chain(documents)
             .chain(prefix)
             .chain(sinks)
+            .chain(buffers)
     }
 
     /// Returns an error if the address of an array that `modifiers` have is missing or impossible.
@@ -145,7 +166,11 @@ impl ModifierOperands {
                 "doc_q" => found.documents = Some([address, 0]),
                 "doc_kv" => found.documents = found.documents.map(|[q, _]| [q, address]),
                 "prefix_len" => found.prefix = Some(address),
-                _ => found.sinks = Some(address),
+                "sinks" => found.sinks = Some(address),
+                _ => {
+                    let index = BUFFER_NAMES.iter().position(|buffer| *buffer == name);
+                    found.score_mod[index.expect("all others are above")] = Some(address);
+                }
             }
         }
         Ok(found)
@@ -164,6 +189,8 @@ pub(crate) fn modifier_params(problem: &Problem) -> ModifierParams {
         bias,
         sinks: _,
         dropout,
+        // Its parameters are its own.
+        score_mod: _,
     } = problem.modifiers();
     let no_pairs = PairsArg::zeroed();
     let (q, k) = (problem.q().shape, problem.k().shape);

@@ -135,11 +135,8 @@ fn find_kernel(
         .filter(|instance| instance.family == family && instance.dtype == dtype)
         .filter(|instance| instance.wgmma().is_none_or(takes_lengths));
     if of_dtype.clone().next().is_none() {
-        return Err(format!(
-            "it has no {} kernel{}",
-            dtype.name(),
-            with_modifiers(problem)
-        ));
+        let what = with_modifiers(problem);
+        return Err(format!("it has no {} kernel{what}", dtype.name()));
     }
     let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
     let mut candidates: Vec<_> = wide_enough
@@ -149,7 +146,7 @@ fn find_kernel(
     candidates.sort_by_key(|(waste, _)| *waste);
     let mut refusal = None;
     for (_, instance) in candidates {
-        match instance_unfit(instance, gpu).map_or_else(|| how(instance, asked), Err) {
+        match unfit(instance, problem, gpu).map_or_else(|| how(instance, asked), Err) {
             Ok(how) => return Ok(Kernel { instance, how }),
             Err(reason) => {
                 refusal.get_or_insert(reason);
@@ -159,19 +156,41 @@ fn find_kernel(
     Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
 }
 
+/// As [`instance_unfit`], and that a score modification was not compiled into `instance`, which should have it.
+pub(super) fn unfit(
+    instance: &Instance,
+    problem: &Problem,
+    gpu: &GpuCapabilities,
+) -> Option<String> {
+    let own = problem.modifiers().score_mod.as_ref();
+    let lacking = own.filter(|own| !own.ptx().has(instance.name)).map(|own| {
+        let (name, arch) = (own.name(), instance.arch.name());
+        format!("score modification {name} was not compiled for {arch}")
+    });
+    instance_unfit(instance, gpu).or(lacking)
+}
+
 /// The kernels that may run a forward pass of `problem`.
 fn table(problem: &Problem) -> &'static [Instance] {
-    match problem.modifiers().is_none() {
-        true => INSTANCES,
-        false => MODIFIED,
+    modified(problem).unwrap_or(INSTANCES)
+}
+
+/// The kernels that may run `problem`, if it has modifiers.
+pub(super) fn modified(problem: &Problem) -> Option<&'static [Instance]> {
+    let modifiers = problem.modifiers();
+    match &modifiers.score_mod {
+        Some(own) => Some(own.instances()),
+        None => (!modifiers.is_none()).then_some(MODIFIED),
     }
 }
 
 /// What a refusal adds where `problem` has modifiers.
-pub(super) fn with_modifiers(problem: &Problem) -> &'static str {
-    match problem.modifiers().is_none() {
-        true => "",
-        false => " with modifiers (masks, biases, sinks, dropout)",
+pub(super) fn with_modifiers(problem: &Problem) -> String {
+    let modifiers = problem.modifiers();
+    match &modifiers.score_mod {
+        Some(own) => format!(" with score modification {}", own.name()),
+        None if modifiers.is_none() => String::new(),
+        None => " with modifiers (masks, biases, sinks, dropout)".to_owned(),
     }
 }
 

@@ -22,7 +22,8 @@ pub use lengths::{DeviceLengths, KnownArrays, Lengths};
 pub use mask::Mask;
 pub(crate) use modifiers::{Array, PairArray};
 pub use modifiers::{
-    BiasTensor, BlockMask, Documents, Dropout, MaskTensor, Modifiers, PrefixLengths, Sinks,
+    BiasTensor, BlockMask, BoundScoreMod, Documents, Dropout, MaskTensor, Modifiers, PrefixLengths,
+    ScoreModification, Sinks,
 };
 pub use options::ForwardOptions;
 pub use score::Score;

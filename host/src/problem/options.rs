@@ -1,6 +1,6 @@
 use super::{
     AlibiSlopes, BiasTensor, BlockMask, CuSeqlens, Documents, Dropout, Lengths, Mask, MaskTensor,
-    Modifiers, PrefixLengths, Sinks, Variant,
+    Modifiers, PrefixLengths, ScoreModification, Sinks, Variant,
 };
 use crate::Layout;
 
@@ -138,6 +138,12 @@ impl ForwardOptions {
     /// Sets [`Modifiers::dropout`].
     pub fn dropout(mut self, dropout: impl Into<Option<Dropout>>) -> Self {
         self.modifiers.dropout = dropout.into();
+        self
+    }
+
+    /// Sets [`Modifiers::score_mod`].
+    pub fn score_mod(mut self, score_mod: impl Into<Option<ScoreModification>>) -> Self {
+        self.modifiers.score_mod = score_mod.into();
         self
     }
 

@@ -261,7 +261,7 @@ fn ladder_rung<D: Device>(
         for &(name, blocks) in steps.kernels {
             let launch = Launch {
                 kernel: instances::find(name).expect("the ladder names its kernels"),
-                ptx: modules::of,
+                ptx: &modules::of,
                 // Blocks loop where there is more work than a grid can hold.
                 grid: blocks(size).min(i32::MAX as u64) as u32,
                 params: &[bytemuck::bytes_of(&params)],

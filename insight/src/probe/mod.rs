@@ -118,7 +118,7 @@ unsafe fn launch<D: Device>(
 ) -> Result<(), Error> {
     let launch = Launch {
         kernel,
-        ptx: modules::of,
+        ptx: &modules::of,
         grid: blocks,
         params: &[bytemuck::bytes_of(params)],
     };

@@ -278,6 +278,13 @@ pub const HD256_SMEM99K: MmaBackwardConfig = MmaBackwardConfig {
     ..HD256
 };
 
+/// With modifiers: what fits every GPU.
+pub const MODIFIED_HD64: MmaBackwardConfig = HD64;
+/// As [`MODIFIED_HD64`].
+pub const MODIFIED_HD128: MmaBackwardConfig = HD128_SMEM99K;
+/// As [`MODIFIED_HD64`].
+pub const MODIFIED_HD256: MmaBackwardConfig = HD256_SMEM99K;
+
 /// Every tile shape.
 pub const CONFIGS: [MmaBackwardConfig; 8] = [
     HD64,

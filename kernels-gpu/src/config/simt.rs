@@ -199,6 +199,8 @@ pub const MODIFIED_HD64: SimtConfig = SimtConfig {
     thread_rows: 4,
     ..HD64
 };
+/// As [`MODIFIED_HD64`]: it has few rows a thread already.
+pub const MODIFIED_HD128: SimtConfig = HD128_SMEM99K;
 /// As [`MODIFIED_HD64`].
 pub const MODIFIED_HD256: SimtConfig = SimtConfig {
     thread_rows: 4,
@@ -209,6 +211,10 @@ pub const MODIFIED_BACKWARD_HD64: SimtConfig = SimtConfig {
     thread_rows: 4,
     ..BACKWARD_HD64_SMEM99K
 };
+/// With modifiers: what fits every GPU.
+pub const MODIFIED_BACKWARD_HD128: SimtConfig = BACKWARD_HD128_SMEM99K;
+/// As [`MODIFIED_BACKWARD_HD128`].
+pub const MODIFIED_BACKWARD_HD256: SimtConfig = BACKWARD_HD256_SMEM99K;
 
 const _: () = {
     let configs = [

@@ -15,7 +15,7 @@ const fn delta(name: &'static str, dtype: DType) -> Instance {
 }
 
 /// The row of an fp32 kernel.
-pub(super) const fn simt(
+pub const fn simt(
     name: &'static str,
     operation: Operation,
     config: &'static SimtConfig,
@@ -64,10 +64,12 @@ delta_instances! {
 
 macro_rules! simt_instances {
     ($($keys:ident, $queries:ident = $config:path;)*) => {
-        $(
-            simt_kernel!($keys, KeepKeys, $config, "dk and dv in fp32.");
-            simt_kernel!($queries, KeepQueries, $config, "dq in fp32.");
-        )*
+        entries! {
+            $(
+                crate::__simt_backward!($keys, KeepKeys, $config, "dk and dv in fp32.");
+                crate::__simt_backward!($queries, KeepQueries, $config, "dq in fp32.");
+            )*
+        }
 
         const SIMT: &[Instance] = &[$(
             simt(stringify!($keys), Operation::BackwardKeys, &$config),
@@ -76,37 +78,38 @@ macro_rules! simt_instances {
     };
 }
 
-macro_rules! simt_kernel {
-    ($name:ident, $side:ident, $config:expr, $doc:literal $(, $modifiers:ident)?) => {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __simt_backward {
+    ($name:ident, $side:ident, $config:expr, $doc:literal $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
         #[doc = $doc]
         ///
         /// # Safety
         /// `params` describes live allocations that hold every element it can address.
-        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-        #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
-        #[cuda_std::kernel]
+        $(#[$crate::cuda_std::append_name($suffix)])?
+        #[$crate::cuda_std::launch_bounds($config.threads, $config.min_blocks)]
+        #[$crate::cuda_std::kernel]
         pub unsafe fn $name(
-            params: crate::abi::BackwardParams,
-            $($modifiers: crate::abi::ModifierParams,)?
+            params: $crate::abi::BackwardParams,
+            $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
         ) {
             struct Kernel;
-            impl crate::simt::SimtKernel for Kernel {
-                const CONFIG: crate::config::simt::SimtConfig = $config;
-                type Modifiers = modifiers!(type $($modifiers)?);
+            impl $crate::simt::SimtKernel for Kernel {
+                const CONFIG: $crate::config::simt::SimtConfig = $config;
+                type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
             }
             // SAFETY: forwarded to the launch.
             unsafe {
-                crate::simt::backward::<
+                $crate::simt::backward::<
                     Kernel,
-                    crate::backward::side::$side,
+                    $crate::backward::side::$side,
                     { $config.thread_rows },
                     { $config.output_cols() },
-                >(&params, &modifiers!(value $($modifiers)?))
+                >(&params, &$crate::__modifiers!(value $($modifiers)?))
             }
         }
     };
 }
-pub(super) use simt_kernel;
 
 simt_instances! {
     fa_bwd_dkdv_simt_sm80_f32_hd64, fa_bwd_dq_simt_sm80_f32_hd64 = simt::BACKWARD_HD64;
@@ -118,7 +121,7 @@ simt_instances! {
 }
 
 /// The row of a 16-bit kernel.
-pub(super) const fn mma(
+pub const fn mma(
     name: &'static str,
     dtype: DType,
     operation: Operation,
@@ -178,13 +181,15 @@ round_instances! {
 
 macro_rules! mma_instances {
     ($($keys:ident, $queries:ident = $dtype:ident $config:path, $($fused:ident = $fused_config:path),+;)*) => {
-        $(
-            mma_kernel!($keys, $dtype, KeepKeys, false, $config, "dk and dv.");
-            mma_kernel!($queries, $dtype, KeepQueries, false, $config, "dq.");
+        entries! {
             $(
-                mma_kernel!($fused, $dtype, KeepKeys, true, $fused_config, "dk and dv, and dq added up in f32.");
-            )+
-        )*
+                crate::__mma_backward!($keys, $dtype, KeepKeys, false, $config, "dk and dv.");
+                crate::__mma_backward!($queries, $dtype, KeepQueries, false, $config, "dq.");
+                $(
+                    crate::__mma_backward!($fused, $dtype, KeepKeys, true, $fused_config, "dk and dv, and dq added up in f32.");
+                )+
+            )*
+        }
 
         const MMA: &[Instance] = &[$(
             mma(stringify!($keys), DType::$dtype, Operation::BackwardKeys, &$config),
@@ -194,31 +199,33 @@ macro_rules! mma_instances {
     };
 }
 
-macro_rules! mma_kernel {
-    ($name:ident, $dtype:ident, $side:ident, $adds_dq:literal, $config:expr, $doc:literal $(, $modifiers:ident)?) => {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __mma_backward {
+    ($name:ident, $dtype:ident, $side:ident, $adds_dq:literal, $config:expr, $doc:literal $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
         #[doc = $doc]
         ///
         /// # Safety
         /// `params` describes live allocations that hold every element it can address.
-        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-        #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
-        #[cuda_std::kernel]
+        $(#[$crate::cuda_std::append_name($suffix)])?
+        #[$crate::cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
+        #[$crate::cuda_std::kernel]
         pub unsafe fn $name(
-            params: crate::abi::BackwardParams,
-            $($modifiers: crate::abi::ModifierParams,)?
+            params: $crate::abi::BackwardParams,
+            $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
         ) {
-            const CONFIG: crate::config::mma_backward::MmaBackwardConfig = $config;
+            const CONFIG: $crate::config::mma_backward::MmaBackwardConfig = $config;
             struct Kernel;
-            impl crate::mma::MmaBackwardKernel for Kernel {
-                const CONFIG: crate::config::mma_backward::MmaBackwardConfig = CONFIG;
+            impl $crate::mma::MmaBackwardKernel for Kernel {
+                const CONFIG: $crate::config::mma_backward::MmaBackwardConfig = CONFIG;
                 const ADDS_DQ: bool = $adds_dq;
-                type Element = cuda_std::half::$dtype;
-                type Side = crate::backward::side::$side;
-                type Modifiers = modifiers!(type $($modifiers)?);
+                type Element = $crate::cuda_std::half::$dtype;
+                type Side = $crate::backward::side::$side;
+                type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
             }
             // SAFETY: forwarded to the launch.
             unsafe {
-                crate::mma::backward::<
+                $crate::mma::backward::<
                     Kernel,
                     { CONFIG.scores().lane_rows() },
                     { CONFIG.scores().lane_cols() },
@@ -226,12 +233,11 @@ macro_rules! mma_kernel {
                     { CONFIG.output().lane_cols() },
                     { CONFIG.dq().lane_rows() },
                     { CONFIG.dq().lane_cols() },
-                >(&params, &modifiers!(value $($modifiers)?))
+                >(&params, &$crate::__modifiers!(value $($modifiers)?))
             }
         }
     };
 }
-pub(super) use mma_kernel;
 
 mma_instances! {
     fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64 = Bf16 mma_backward::HD64,

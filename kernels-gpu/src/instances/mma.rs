@@ -5,11 +5,7 @@ use crate::config::mma::{self, MmaConfig};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-pub(super) const fn instance(
-    name: &'static str,
-    dtype: DType,
-    config: &'static MmaConfig,
-) -> Instance {
+pub const fn instance(name: &'static str, dtype: DType, config: &'static MmaConfig) -> Instance {
     Instance {
         name,
         family: Family::Mma,
@@ -26,44 +22,45 @@ pub(super) const fn instance(
     }
 }
 
-macro_rules! kernel {
-    ($name:ident, $element:ident, $config:expr $(, $modifiers:ident)?) => {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __mma_forward {
+    ($name:ident, $element:ident, $config:expr $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
         /// Forward pass on 16-bit elements by `mma.sync`.
         ///
         /// # Safety
         /// `params` describes live allocations that hold every element it can address.
-        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-        #[cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
-        #[cuda_std::kernel]
+        $(#[$crate::cuda_std::append_name($suffix)])?
+        #[$crate::cuda_std::launch_bounds($config.threads(), $config.min_blocks)]
+        #[$crate::cuda_std::kernel]
         pub unsafe fn $name(
-            params: crate::abi::ForwardParams,
-            $($modifiers: crate::abi::ModifierParams,)?
+            params: $crate::abi::ForwardParams,
+            $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
         ) {
-            const CONFIG: crate::config::mma::MmaConfig = $config;
+            const CONFIG: $crate::config::mma::MmaConfig = $config;
             struct Kernel;
-            impl crate::mma::MmaKernel for Kernel {
-                const CONFIG: crate::config::mma::MmaConfig = CONFIG;
-                type Element = cuda_std::half::$element;
-                type Modifiers = modifiers!(type $($modifiers)?);
+            impl $crate::mma::MmaKernel for Kernel {
+                const CONFIG: $crate::config::mma::MmaConfig = CONFIG;
+                type Element = $crate::cuda_std::half::$element;
+                type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
             }
             // SAFETY: forwarded to the launch.
             unsafe {
-                crate::mma::forward::<
+                $crate::mma::forward::<
                     Kernel,
                     { CONFIG.lane_rows() },
                     { CONFIG.score_cols() },
                     { CONFIG.output_cols() },
                     { CONFIG.k_steps() },
-                >(&params, &modifiers!(value $($modifiers)?))
+                >(&params, &$crate::__modifiers!(value $($modifiers)?))
             }
         }
     };
 }
-pub(super) use kernel;
 
 macro_rules! instances {
     ($($name:ident = $element:ident, $config:path;)*) => {
-        $(kernel!($name, $element, $config);)*
+        entries! { $(crate::__mma_forward!($name, $element, $config);)* }
 
         pub const INSTANCES: &[Instance] =
             &[$(instance(stringify!($name), DType::$element, &$config)),*];

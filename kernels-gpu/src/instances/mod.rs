@@ -6,7 +6,7 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_modified]]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_modified | _<score_mod>]]]
 //! ```
 //!
 //! | part | values |
@@ -18,31 +18,61 @@
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
 //! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
 //! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::modifiers`]) |
+//! | score_mod | a user's score modification is compiled in, by that name ([`crate::score_mod!`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
 //! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
 
 /// What a kernel is compiled with that takes modifiers as parameter `$modifiers`, or none.
-#[cfg(all(feature = "entries", target_arch = "nvptx64"))]
-macro_rules! modifiers {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __modifiers {
     (type) => {
-        crate::modifiers::NoModifiers
+        $crate::modifiers::NoModifiers
     };
     (type $modifiers:ident) => {
-        crate::abi::ModifierParams
+        $crate::abi::ModifierParams
+    };
+    (type $modifiers:ident: $type:ty) => {
+        $type
     };
     (value) => {
-        crate::modifiers::NoModifiers
+        $crate::modifiers::NoModifiers
     };
     (value $modifiers:ident) => {
         $modifiers
     };
 }
 
+/// The kernels in it, of this crate, where it is compiled for sm_80 with them.
+macro_rules! entries {
+    ($($item:item)*) => {
+        $(
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+            $item
+        )*
+    };
+}
+
+/// The kernels in it, where this crate is compiled for sm_80.
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_80"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __on_sm_80 {
+    ($($item:item)*) => { $($item)* };
+}
+#[cfg(not(all(target_arch = "nvptx64", gpu_arch = "sm_80")))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __on_sm_80 {
+    ($($item:item)*) => {};
+}
+
 mod backward;
 mod merge;
 mod mma;
 mod modified;
+mod score_mod;
 mod simt;
 mod simt_split;
 mod slopes;
@@ -50,6 +80,15 @@ mod tile_list;
 mod wgmma;
 mod wgmma_backward;
 mod wgmma_backward_split;
+
+/// Makers of rows, for [`score_mod!`](crate::score_mod).
+#[doc(hidden)]
+pub mod rows {
+    pub use super::backward::{mma as mma_backward, simt as simt_backward};
+    pub use super::mma::instance as mma_forward;
+    pub use super::score_mod::{block_states, joined};
+    pub use super::simt::instance as simt_forward;
+}
 
 pub use backward::BACKWARD;
 pub use merge::MERGE;

@@ -1,9 +1,9 @@
 //! The kernels that take modifiers of single pairs ([`crate::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
 //! which fits every GPU.
 
-use super::backward::{mma, mma_kernel, simt, simt_kernel};
-use super::mma::{instance as mma_forward, kernel as mma_forward_kernel};
-use super::simt::{instance as simt_forward, kernel as simt_forward_kernel};
+use super::backward::{mma, simt};
+use super::mma::instance as mma_forward;
+use super::simt::instance as simt_forward;
 use super::wgmma;
 use super::{Instance, Operation, joined};
 use crate::config::{mma as mma_config, mma_backward, simt as simt_config};
@@ -11,11 +11,13 @@ use crate::dtype::DType;
 
 macro_rules! simt_instances {
     ($($forward:ident = $config:expr, $keys:ident, $queries:ident = $backward:expr;)*) => {
-        $(
-            simt_forward_kernel!($forward, $config, modifiers);
-            simt_kernel!($keys, KeepKeys, $backward, "dk and dv in fp32.", modifiers);
-            simt_kernel!($queries, KeepQueries, $backward, "dq in fp32.", modifiers);
-        )*
+        entries! {
+            $(
+                crate::__simt_forward!($forward, $config, modifiers);
+                crate::__simt_backward!($keys, KeepKeys, $backward, "dk and dv in fp32.", modifiers);
+                crate::__simt_backward!($queries, KeepQueries, $backward, "dq in fp32.", modifiers);
+            )*
+        }
 
         const SIMT: &[Instance] = &[$(
             simt_forward(stringify!($forward), &$config),
@@ -28,19 +30,21 @@ macro_rules! simt_instances {
 simt_instances! {
     fa_fwd_simt_sm80_f32_hd64_modified = simt_config::MODIFIED_HD64,
         fa_bwd_dkdv_simt_sm80_f32_hd64_modified, fa_bwd_dq_simt_sm80_f32_hd64_modified = simt_config::MODIFIED_BACKWARD_HD64;
-    fa_fwd_simt_sm80_f32_hd128_modified = simt_config::HD128_SMEM99K,
-        fa_bwd_dkdv_simt_sm80_f32_hd128_modified, fa_bwd_dq_simt_sm80_f32_hd128_modified = simt_config::BACKWARD_HD128_SMEM99K;
+    fa_fwd_simt_sm80_f32_hd128_modified = simt_config::MODIFIED_HD128,
+        fa_bwd_dkdv_simt_sm80_f32_hd128_modified, fa_bwd_dq_simt_sm80_f32_hd128_modified = simt_config::MODIFIED_BACKWARD_HD128;
     fa_fwd_simt_sm80_f32_hd256_modified = simt_config::MODIFIED_HD256,
-        fa_bwd_dkdv_simt_sm80_f32_hd256_modified, fa_bwd_dq_simt_sm80_f32_hd256_modified = simt_config::BACKWARD_HD256_SMEM99K;
+        fa_bwd_dkdv_simt_sm80_f32_hd256_modified, fa_bwd_dq_simt_sm80_f32_hd256_modified = simt_config::MODIFIED_BACKWARD_HD256;
 }
 
 macro_rules! mma_instances {
     ($($forward:ident = $dtype:ident $config:expr, $keys:ident, $queries:ident = $backward:expr;)*) => {
-        $(
-            mma_forward_kernel!($forward, $dtype, $config, modifiers);
-            mma_kernel!($keys, $dtype, KeepKeys, false, $backward, "dk and dv.", modifiers);
-            mma_kernel!($queries, $dtype, KeepQueries, false, $backward, "dq.", modifiers);
-        )*
+        entries! {
+            $(
+                crate::__mma_forward!($forward, $dtype, $config, modifiers);
+                crate::__mma_backward!($keys, $dtype, KeepKeys, false, $backward, "dk and dv.", modifiers);
+                crate::__mma_backward!($queries, $dtype, KeepQueries, false, $backward, "dq.", modifiers);
+            )*
+        }
 
         const MMA: &[Instance] = &[$(
             mma_forward(stringify!($forward), DType::$dtype, &$config),
@@ -52,17 +56,17 @@ macro_rules! mma_instances {
 
 mma_instances! {
     fa_fwd_mma_sm80_bf16_hd64_modified = Bf16 mma_config::MODIFIED_HD64,
-        fa_bwd_dkdv_mma_sm80_bf16_hd64_modified, fa_bwd_dq_mma_sm80_bf16_hd64_modified = mma_backward::HD64;
+        fa_bwd_dkdv_mma_sm80_bf16_hd64_modified, fa_bwd_dq_mma_sm80_bf16_hd64_modified = mma_backward::MODIFIED_HD64;
     fa_fwd_mma_sm80_bf16_hd128_modified = Bf16 mma_config::MODIFIED_HD128,
-        fa_bwd_dkdv_mma_sm80_bf16_hd128_modified, fa_bwd_dq_mma_sm80_bf16_hd128_modified = mma_backward::HD128_SMEM99K;
+        fa_bwd_dkdv_mma_sm80_bf16_hd128_modified, fa_bwd_dq_mma_sm80_bf16_hd128_modified = mma_backward::MODIFIED_HD128;
     fa_fwd_mma_sm80_bf16_hd256_modified = Bf16 mma_config::MODIFIED_HD256,
-        fa_bwd_dkdv_mma_sm80_bf16_hd256_modified, fa_bwd_dq_mma_sm80_bf16_hd256_modified = mma_backward::HD256_SMEM99K;
+        fa_bwd_dkdv_mma_sm80_bf16_hd256_modified, fa_bwd_dq_mma_sm80_bf16_hd256_modified = mma_backward::MODIFIED_HD256;
     fa_fwd_mma_sm80_f16_hd64_modified = F16 mma_config::MODIFIED_HD64,
-        fa_bwd_dkdv_mma_sm80_f16_hd64_modified, fa_bwd_dq_mma_sm80_f16_hd64_modified = mma_backward::HD64;
+        fa_bwd_dkdv_mma_sm80_f16_hd64_modified, fa_bwd_dq_mma_sm80_f16_hd64_modified = mma_backward::MODIFIED_HD64;
     fa_fwd_mma_sm80_f16_hd128_modified = F16 mma_config::MODIFIED_HD128,
-        fa_bwd_dkdv_mma_sm80_f16_hd128_modified, fa_bwd_dq_mma_sm80_f16_hd128_modified = mma_backward::HD128_SMEM99K;
+        fa_bwd_dkdv_mma_sm80_f16_hd128_modified, fa_bwd_dq_mma_sm80_f16_hd128_modified = mma_backward::MODIFIED_HD128;
     fa_fwd_mma_sm80_f16_hd256_modified = F16 mma_config::MODIFIED_HD256,
-        fa_bwd_dkdv_mma_sm80_f16_hd256_modified, fa_bwd_dq_mma_sm80_f16_hd256_modified = mma_backward::HD256_SMEM99K;
+        fa_bwd_dkdv_mma_sm80_f16_hd256_modified, fa_bwd_dq_mma_sm80_f16_hd256_modified = mma_backward::MODIFIED_HD256;
 }
 
 /// Every kernel that takes modifiers: the parameters of the kernel without them, and

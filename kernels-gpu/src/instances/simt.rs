@@ -5,7 +5,7 @@ use crate::config::simt::{self, SimtConfig};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-pub(super) const fn instance(name: &'static str, config: &'static SimtConfig) -> Instance {
+pub const fn instance(name: &'static str, config: &'static SimtConfig) -> Instance {
     Instance {
         name,
         family: Family::Simt,
@@ -22,39 +22,40 @@ pub(super) const fn instance(name: &'static str, config: &'static SimtConfig) ->
     }
 }
 
-macro_rules! kernel {
-    ($name:ident, $config:expr $(, $modifiers:ident)?) => {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __simt_forward {
+    ($name:ident, $config:expr $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
         /// Forward pass in fp32.
         ///
         /// # Safety
         /// `params` describes live allocations that hold every element it can address.
-        #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-        #[cuda_std::launch_bounds($config.threads, $config.min_blocks)]
-        #[cuda_std::kernel]
+        $(#[$crate::cuda_std::append_name($suffix)])?
+        #[$crate::cuda_std::launch_bounds($config.threads, $config.min_blocks)]
+        #[$crate::cuda_std::kernel]
         pub unsafe fn $name(
-            params: crate::abi::ForwardParams,
-            $($modifiers: crate::abi::ModifierParams,)?
+            params: $crate::abi::ForwardParams,
+            $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
         ) {
             struct Kernel;
-            impl crate::simt::SimtKernel for Kernel {
-                const CONFIG: crate::config::simt::SimtConfig = $config;
-                type Modifiers = modifiers!(type $($modifiers)?);
+            impl $crate::simt::SimtKernel for Kernel {
+                const CONFIG: $crate::config::simt::SimtConfig = $config;
+                type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
             }
             // SAFETY: forwarded to the launch.
             unsafe {
-                crate::simt::forward::<Kernel, { $config.thread_rows }, { $config.output_cols() }>(
+                $crate::simt::forward::<Kernel, { $config.thread_rows }, { $config.output_cols() }>(
                     &params,
-                    &modifiers!(value $($modifiers)?),
+                    &$crate::__modifiers!(value $($modifiers)?),
                 )
             }
         }
     };
 }
-pub(super) use kernel;
 
 macro_rules! instances {
     ($($name:ident = $config:path;)*) => {
-        $(kernel!($name, $config);)*
+        entries! { $(crate::__simt_forward!($name, $config);)* }
 
         pub const INSTANCES: &[Instance] = &[$(instance(stringify!($name), &$config)),*];
     };

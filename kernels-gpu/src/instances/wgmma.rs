@@ -64,7 +64,7 @@ macro_rules! kernels {
                     const CONFIG: WgmmaConfig = CONFIG;
                     type Element = cuda_std::half::$dtype;
                     type QkOperand = kernels!(@qk $qk, $dtype);
-                    type Modifiers = modifiers!(type $($modifiers)?);
+                    type Modifiers = crate::__modifiers!(type $($modifiers)?);
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe {
@@ -75,7 +75,7 @@ macro_rules! kernels {
                         { CONFIG.block_n as usize / 2 },
                         { CONFIG.block_n as usize / 4 },
                         { CONFIG.head_dim_v as usize / 2 },
-                    >(&params, &schedule, workspace, &modifiers!(value $($modifiers)?))
+                    >(&params, &schedule, workspace, &crate::__modifiers!(value $($modifiers)?))
                 }
             }
         )*

@@ -89,6 +89,14 @@ mod target {
 
 pub use target::{u8, u16, u32, u64, widen_f16};
 
+/// # Safety
+/// The element is live, and aligned.
+#[inline(always)]
+pub unsafe fn f32(address: u64) -> f32 {
+    // SAFETY: forwarded to the caller.
+    f32::from_bits(unsafe { u32(address) })
+}
+
 /// The number with these bits of a bf16.
 #[inline(always)]
 pub fn widen_bf16(bits: u16) -> f32 {

@@ -7,10 +7,12 @@
 //! | `block_state` | what many pairs look like at once |
 //! | `shown` | which elements of a tile are shown |
 //! | `dropout` | which probabilities are dropped |
+//! | `score_mod` | score modifications of a user's own |
 //! | `load` | loads by address, on the GPU and on the host |
 //!
 //! Kernels are generic over [`Modifiers`]. With [`NoModifiers`] nothing of it remains in their PTX; with [`ModifierParams`] they
-//! ask for each option at run time, of blocks where it matters. The CPU backend asks the same functions.
+//! ask for each option at run time, of blocks where it matters; with [`WithScoreMod`] a user's [`ScoreMod`] is compiled in beside
+//! these. The CPU backend asks the same functions.
 
 // Arrays in registers, indexed by constants once loops over them are unrolled.
 #![allow(clippy::needless_range_loop)]
@@ -19,6 +21,7 @@ mod block_state;
 pub mod dropout;
 pub mod load;
 mod place;
+mod score_mod;
 mod shown;
 mod visible;
 
@@ -31,7 +34,10 @@ use crate::tile::row_state::{Finalized, RowState};
 use crate::units::{F32_BYTES, HALF_BYTES};
 use dropout::Dropout;
 pub use place::{Pair, Place};
-use shown::{Elements, existing};
+pub use score_mod::{
+    Buffer, Hides, MAX_BUFFERS, MAX_PARAM_BYTES, ScoreMod, ScoreModKernels, WithScoreMod,
+};
+use shown::existing;
 
 /// What a kernel asks about single pairs.
 ///
@@ -41,6 +47,9 @@ use shown::{Elements, existing};
 pub trait Modifiers: Copy {
     /// Whether there are none, known when a kernel is compiled.
     const IS_NONE: bool;
+
+    /// Whether [`change_with_slope`](Self::change_with_slope) tells of derivatives.
+    const HAS_SLOPE: bool = false;
 
     /// Whether [`change`](Self::change) changes anything. Scores are in nats then.
     fn changes_scores(&self) -> bool;
@@ -85,6 +94,24 @@ pub trait Modifiers: Copy {
         scores: &mut [[f32; COLS]; ROWS],
         pair: impl Fn(usize, usize) -> Pair,
     );
+
+    /// As [`change`](Self::change), and calls `slope(i, j, s)` with the derivative `s` of each score by what it was, where that may
+    /// differ from 1.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    #[inline(always)]
+    unsafe fn change_with_slope<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        scores: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+        slope: impl FnMut(usize, usize, f32),
+    ) {
+        let _ = slope;
+        // SAFETY: forwarded to the caller.
+        unsafe { self.change(at, scores, pair) };
+    }
 
     /// Sets elements of pairs that are hidden, or do not exist, to `mark`.
     ///
@@ -334,28 +361,10 @@ impl Modifiers for ModifierParams {
         if !self.hides_in_reach() {
             return;
         }
-        for element in tile.as_flattened_mut() {
-            // Or else the choices above would be kept, and made with those below.
-            *element = f32::from_bits(black_box(element.to_bits()));
-        }
-        for i in 0..ROWS {
-            for begin in (0..COLS).step_by(u32::BITS as usize) {
-                let end = if begin + 32 < COLS { begin + 32 } else { COLS };
-                let elements = Elements {
-                    at: &at,
-                    pair: |j| pair(i, j),
-                    begin,
-                    count: (end - begin) as u32,
-                };
-                // SAFETY: forwarded to the caller.
-                let shown = unsafe { self.shown(&elements) };
-                for j in begin..end {
-                    if shown >> (j - begin) & 1 == 0 {
-                        tile[i][j] = mark;
-                    }
-                }
-            }
-        }
+        // SAFETY: forwarded to the caller.
+        shown::hide_but(&at, tile, &pair, mark, |elements| unsafe {
+            self.shown(elements)
+        });
     }
 
     #[inline(always)]

@@ -8,17 +8,17 @@ use crate::abi::{Band, ModifierParams};
 const GROUP: u32 = 4;
 
 /// Elements of one row of a tile: the first `count` from `begin` on, at most a word's.
-#[derive(Clone, Copy)]
-pub(super) struct Elements<A, P> {
+pub(super) struct Elements<'a, A, P> {
     /// The head of the sequence.
-    pub at: A,
-    /// The pair of an element.
-    pub pair: P,
+    pub at: &'a A,
+    /// The pair of an element of a row.
+    pub pair: &'a P,
+    pub row: usize,
     pub begin: usize,
     pub count: u32,
 }
 
-impl<A: Fn() -> Place, P: Fn(usize) -> Pair> Elements<A, P> {
+impl<A: Fn() -> Place, P: Fn(usize, usize) -> Pair> Elements<'_, A, P> {
     /// A bit for each element: whether its pair exists and `sees` holds of it. `sees` is also asked of pairs that do not exist,
     /// as the last of the sequence.
     ///
@@ -31,13 +31,45 @@ impl<A: Fn() -> Place, P: Fn(usize) -> Pair> Elements<A, P> {
         while j < black_box(self.count) {
             let at = &(self.at)();
             for d in 0..GROUP {
-                let pair = (self.pair)(self.begin + (j + d) as usize);
+                let pair = (self.pair)(self.row, self.begin + (j + d) as usize);
                 let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
                 word |= u32::from(exists & sees(at, existing(at, pair))) << (j + d);
             }
             j += GROUP;
         }
         word
+    }
+}
+
+/// Sets elements of a tile to `mark` but for those of which `shown` gives a bit.
+#[inline(always)]
+pub(super) fn hide_but<A, P, const COLS: usize, const ROWS: usize>(
+    at: &A,
+    tile: &mut [[f32; COLS]; ROWS],
+    pair: &P,
+    mark: f32,
+    shown: impl Fn(&Elements<'_, A, P>) -> u32,
+) {
+    for element in tile.as_flattened_mut() {
+        // Or else choices made before would be kept, and made with those below.
+        *element = f32::from_bits(black_box(element.to_bits()));
+    }
+    for i in 0..ROWS {
+        for begin in (0..COLS).step_by(u32::BITS as usize) {
+            let end = if begin + 32 < COLS { begin + 32 } else { COLS };
+            let word = shown(&Elements {
+                at,
+                pair,
+                row: i,
+                begin,
+                count: (end - begin) as u32,
+            });
+            for j in begin..end {
+                if word >> (j - begin) & 1 == 0 {
+                    tile[i][j] = mark;
+                }
+            }
+        }
     }
 }
 
@@ -83,9 +115,9 @@ impl ModifierParams {
     /// # Safety
     /// As [`Modifiers`](super::Modifiers); the sequence has a pair.
     #[inline(always)]
-    pub(super) unsafe fn shown<A: Fn() -> Place, P: Fn(usize) -> Pair>(
+    pub(super) unsafe fn shown<A: Fn() -> Place, P: Fn(usize, usize) -> Pair>(
         &self,
-        elements: &Elements<A, P>,
+        elements: &Elements<'_, A, P>,
     ) -> u32 {
         // SAFETY: the pairs exist, and the caller vouches for the arrays.
         unsafe {

@@ -14,7 +14,8 @@ use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::grid::divide;
 use crate::tile::sequence::Sequence;
 
-/// Finds all states, with any number of blocks of threads.
+/// Finds all states, with any number of blocks of threads, of `modifiers`: those of the parameters, or these and what is
+/// compiled in.
 ///
 /// # Safety
 /// `params` describes live allocations that hold every element it can address.

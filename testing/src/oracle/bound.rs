@@ -31,6 +31,9 @@ const F32_UNIT: f64 = 1.0 / (1u64 << 18) as f64;
 pub(super) const SCORE_UNIT: f64 = 1.0 / (1u64 << 23) as f64;
 /// Roundings of a sum of products, in the same unit.
 pub(super) const PRODUCTS: f64 = 3.0;
+/// Roundings of a score modification of the caller's own and of its derivative, in the same unit: a hyperbolic tangent may be off
+/// by 2⁻²⁰ of it.
+pub(super) const OWN_ROUNDINGS: f64 = 16.0;
 /// Half the distance between subnormal f16 numbers.
 pub(super) const F16_SUBNORMAL: f64 = 1.0 / (1u64 << 25) as f64;
 

@@ -33,6 +33,10 @@ pub(super) fn naive(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize) -> 
         Some(_) => round(dtype, score(j) + round(dtype, rules.biases(i, j)[1] as f32)),
         None => score(j),
     };
+    let score = |j: usize| match rules.own(f64::from(score(j)), i, j) {
+        Some(changed) => round(dtype, changed as f32),
+        None => score(j),
+    };
     let keys = rules.keys(i);
     let scores: Vec<f32> = keys.iter().map(|&j| score(j)).collect();
     let sink = rules.sink().map(|sink| sink as f32);

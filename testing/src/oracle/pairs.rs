@@ -1,6 +1,7 @@
 //! What modifiers do to a query and a key, by their definitions.
 
-use ferroflash::{Modifiers, Problem, Sequence};
+use ferroflash::{BoundScoreMod, Modifiers, Problem, Sequence};
+use kernels_gpu::modifiers::{Pair, Place};
 
 /// The modifiers of one query head of one sequence.
 pub(super) struct PairRules<'a> {
@@ -12,6 +13,8 @@ pub(super) struct PairRules<'a> {
     heads: usize,
     /// Rows of the operands: of q, and of k and v.
     rows: [usize; 2],
+    /// A score modification of the caller's own. It is a function of f32, by its definition.
+    own: Option<BoundScoreMod>,
 }
 
 impl<'a> PairRules<'a> {
@@ -24,7 +27,45 @@ impl<'a> PairRules<'a> {
             head,
             heads: problem.q().shape.heads,
             rows: [problem.q().shape.seq, problem.k().shape.seq],
+            own: problem
+                .modifiers()
+                .score_mod
+                .as_ref()
+                .map(|own| own.on_host()),
         }
+    }
+
+    /// What the caller's own functions are asked about query `i` and key `j`.
+    fn place(&self, i: usize, j: usize) -> (Place, Pair) {
+        let at = Place {
+            batch: self.batch as u32,
+            head: self.head as u32,
+            heads: self.heads as u32,
+            q_begin: self.sequence.q_rows.start as u32,
+            kv_begin: self.sequence.kv_rows.start as u32,
+            seq_q: self.sequence.seq_q() as u32,
+            seq_kv: self.sequence.seq_kv() as u32,
+            band: self.sequence.band,
+        };
+        let pair = Pair {
+            query: i as u32,
+            key: j as u32,
+        };
+        (at, pair)
+    }
+
+    /// What `score` becomes by the caller's own score modification, and its derivative; `None` without one.
+    pub fn own(&self, score: f64, i: usize, j: usize) -> Option<[f64; 2]> {
+        let own = self.own.as_ref()?;
+        let (at, pair) = self.place(i, j);
+        let score = score as f32;
+        Some(
+            [
+                own.score(score, &at, pair),
+                own.derivative(score, &at, pair),
+            ]
+            .map(f64::from),
+        )
     }
 
     /// Whether query `i`, which stands at `position` among the keys, sees key `j`, if `in_band` says whether the mask shows it.
@@ -40,6 +81,7 @@ impl<'a> PairRules<'a> {
             bias: _,
             sinks: _,
             dropout: _,
+            score_mod: _,
             ..
         } = self.modifiers;
         let pair = [self.batch, self.head, i, j];
@@ -58,12 +100,17 @@ impl<'a> PairRules<'a> {
             of(position) == of(j as i64)
         });
         let steps = |step: u32| (position - j as i64) % i64::from(step) == 0;
+        let own = self.own.as_ref().is_none_or(|own| {
+            let (at, pair) = self.place(i, j);
+            own.is_visible(&at, pair)
+        });
         (in_band || in_prefix)
             && mask.as_ref().is_none_or(|mask| mask.shows(pair))
             && blocks.as_ref().is_none_or(|blocks| blocks.shows(pair))
             && shares
             && in_chunk
             && dilation.is_none_or(steps)
+            && own
     }
 
     /// The bias of a query and a key.

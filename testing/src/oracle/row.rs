@@ -116,6 +116,11 @@ impl<'a> Rules<'a> {
         [of_alibi, self.pairs.bias(i, j)]
     }
 
+    /// What `score` of query `i` and key `j` becomes by a modification of the caller's own, if there is one.
+    pub fn own(&self, score: f64, i: usize, j: usize) -> Option<f64> {
+        self.pairs.own(score, i, j).map(|[changed, _]| changed)
+    }
+
     /// What dropout multiplies the probability of query `i` and key `j` with; 1 without.
     pub fn dropout(&self, i: usize, j: usize) -> f64 {
         self.pairs.dropout(i, j)
@@ -128,11 +133,7 @@ impl<'a> Rules<'a> {
 
     /// The score of query `i`, whose q is `q_row`, and key `j` of `head`.
     fn score(&self, head: &Head, q_row: &[f64], i: usize, j: usize) -> ExactScore {
-        let head_dim = q_row.len();
-        let k_row = &head.k[j * head_dim..][..head_dim];
-        let bias = self.pairs.bias(i, j);
-        self.score
-            .score(q_row, k_row, self.center(i) - j as i64, bias)
+        self.score_with_slope(head, q_row, i, j).exact()
     }
 }
 
@@ -146,12 +147,13 @@ impl Rules<'_> {
         j: usize,
     ) -> ScoreWithSlope {
         let k_row = &head.k[j * q_row.len()..][..q_row.len()];
-        self.score.with_slope(
-            q_row,
-            k_row,
-            self.center(i) - j as i64,
-            self.pairs.bias(i, j),
-        )
+        let bias = self.pairs.bias(i, j);
+        let distance = self.center(i) - j as i64;
+        let mut score = self.score.with_slope(q_row, k_row, distance, bias);
+        if let Some(changed) = self.pairs.own(score.exact, i, j) {
+            score.change(changed);
+        }
+        score
     }
 }
 

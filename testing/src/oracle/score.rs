@@ -13,13 +13,36 @@ pub(super) struct ExactScore {
 /// A score in nats, and how it depends on the product of q and k.
 pub(super) struct ScoreWithSlope {
     pub exact: f64,
-    /// Its derivative by the scaled product: a softcap's, else 1.
+    /// Its derivative by the scaled product, but for `own_slope`: a softcap's, else 1.
     pub slope: f64,
+    /// The derivative of a score modification of the caller's own, else 1, and how far it may be off.
+    pub own_slope: f64,
+    pub own_slope_error: f64,
     /// `|softmax_scale| · Σ |q · k|`.
     pub sizes: f64,
-    /// Of all biases.
+    /// Of all biases, and of what else is rounded but for the products.
     pub bias_size: f64,
     pub softcap: Option<f64>,
+}
+
+impl ScoreWithSlope {
+    /// Without its derivative.
+    pub fn exact(&self) -> ExactScore {
+        let products = self.own_slope.abs() * self.slope * self.sizes;
+        ExactScore {
+            exact: self.exact,
+            error: bound::of_score(products, self.bias_size),
+        }
+    }
+
+    /// Makes it `changed`, by a function of the caller's own whose derivative is `slope`.
+    pub fn change(&mut self, [changed, slope]: [f64; 2]) {
+        let sizes = changed.abs() + (slope * self.exact).abs();
+        self.bias_size = slope.abs() * self.bias_size + bound::OWN_ROUNDINGS * sizes;
+        self.exact = changed;
+        self.own_slope = slope;
+        self.own_slope_error = bound::SCORE_UNIT * bound::OWN_ROUNDINGS * (1.0 + slope.abs());
+    }
 }
 
 /// Scale, softcap and ALiBi slope of one query head of one batch entry.
@@ -52,16 +75,8 @@ impl ScoreRule {
         -self.slope * distance.abs() as f64
     }
 
-    /// The score of a query and a key `distance` keys before it, with `bias` beside ALiBi's.
-    pub fn score(&self, q_row: &[f64], k_row: &[f64], distance: i64, bias: f64) -> ExactScore {
-        let score = self.with_slope(q_row, k_row, distance, bias);
-        ExactScore {
-            exact: score.exact,
-            error: bound::of_score(score.slope * score.sizes, score.bias_size),
-        }
-    }
-
-    /// As [`score`](Self::score), with its derivative by the scaled product.
+    /// The score of a query and a key `distance` keys before it, with `bias` beside ALiBi's, and its derivative by the scaled
+    /// product.
     pub fn with_slope(
         &self,
         q_row: &[f64],
@@ -85,6 +100,8 @@ impl ScoreRule {
         ScoreWithSlope {
             exact: capped + of_alibi + bias,
             slope,
+            own_slope: 1.0,
+            own_slope_error: 0.0,
             sizes: self.scale.abs() * sizes,
             bias_size: of_alibi.abs() + bias.abs(),
             softcap: self.softcap,

@@ -8,11 +8,13 @@ use kernels_gpu::modifiers::{Modifiers as _, Pair, Place};
 
 use crate::plan::modifiers::{ModifierOperands, bind_modifiers, modifier_params};
 use crate::problem::Array;
-use crate::{Operands, Problem, Sequence};
+use crate::{BoundScoreMod, Operands, Problem, Sequence};
 
 /// The modifiers of a problem, in the host's memory.
 pub(super) struct CpuModifiers {
     params: ModifierParams,
+    /// The caller's own.
+    score_mod: Option<BoundScoreMod>,
     hide: bool,
     heads: u32,
 }
@@ -34,6 +36,10 @@ impl CpuModifiers {
             .expect("nothing is copied");
         Some(Self {
             params: bind_modifiers(&modifier_params(problem), &arrays, None),
+            score_mod: modifiers
+                .score_mod
+                .as_ref()
+                .map(|own| own.bound(&arrays.score_mod)),
             hide: modifiers.hide(),
             heads: problem.q().shape.heads as u32,
         })
@@ -61,24 +67,41 @@ impl CpuModifiers {
 
     /// Whether a query sees a key.
     pub fn sees(&self, at: &Place, query: usize, key: usize) -> bool {
+        let pair = pair(query, key);
         // SAFETY: the problem's checks have seen that arrays have an element for every pair.
-        unsafe { self.params.sees(at, pair(query, key)) }
+        let is_shown = unsafe { self.params.sees(at, pair) };
+        let own = self.score_mod.as_ref();
+        is_shown && own.is_none_or(|own| own.is_visible(at, pair))
     }
 
-    /// Adds the bias to the scores of a column, a query's of the keys `keys`, `stride` elements apart.
-    pub fn add_bias<'a>(
+    /// Whether scores have derivatives that [`change`](Self::change) tells of.
+    pub fn has_slope(&self) -> bool {
+        self.score_mod.is_some()
+    }
+
+    /// Turns the scores of a column, a query's of the keys `keys`, into those that enter the softmax, and calls `slope` with the
+    /// place of each in the column and its derivative, where that may differ from 1.
+    pub fn change<'a>(
         &self,
         at: &Place,
         query: usize,
         keys: Range<usize>,
         column: impl Iterator<Item = &'a mut f32>,
+        mut slope: impl FnMut(usize, f32),
     ) {
-        if !self.params.changes_scores() {
+        if !self.params.changes_scores() && self.score_mod.is_none() {
             return;
         }
-        for (key, score) in keys.zip(column) {
-            // SAFETY: as in `sees`.
-            *score += unsafe { self.params.bias_of(at, pair(query, key)) };
+        for (index, (key, score)) in keys.zip(column).enumerate() {
+            let pair = pair(query, key);
+            if self.params.changes_scores() {
+                // SAFETY: as in `sees`.
+                *score += unsafe { self.params.bias_of(at, pair) };
+            }
+            if let Some(own) = &self.score_mod {
+                slope(index, own.derivative(*score, at, pair));
+                *score = own.score(*score, at, pair);
+            }
         }
     }
 

@@ -141,7 +141,7 @@ impl Task<'_> {
         }
     }
 
-    /// Adds the bias to a tile's scores, and hides what modifiers hide.
+    /// Turns a tile's scores into those that enter the softmax, and hides what modifiers hide.
     fn modify(&self, modifiers: &CpuModifiers, scores: &mut [f32], tile: Range<usize>) {
         let columns = self.columns();
         for column in 0..columns {
@@ -152,7 +152,7 @@ impl Task<'_> {
                     .map(|key| (key - tile.start) * columns + column)
             };
             let scores_of = scores.iter_mut().skip(column).step_by(columns);
-            modifiers.add_bias(&at, i, tile.clone(), scores_of);
+            modifiers.change(&at, i, tile.clone(), scores_of, |_, _| {});
             if modifiers.hide() {
                 for (key, place) in tile.clone().zip(of_column()) {
                     if !modifiers.sees(&at, i, key) {

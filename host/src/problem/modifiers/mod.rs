@@ -6,15 +6,18 @@
 //! | `mask` | masks: a tensor, blocks of pairs, documents, a prefix |
 //! | `terms` | a bias, sinks |
 //! | `dropout` | dropout, and the mask that it makes |
+//! | `score_mod` | a score modification of the caller's own |
 
 mod array;
 mod dropout;
 mod mask;
+mod score_mod;
 mod terms;
 
 pub(crate) use array::{Array, PairArray};
 pub use dropout::Dropout;
 pub use mask::{BlockMask, Documents, MaskTensor, PrefixLengths};
+pub use score_mod::{BoundScoreMod, ScoreModification};
 pub use terms::{BiasTensor, Sinks};
 
 use super::{Problem, SEQ_LIMIT};
@@ -46,6 +49,8 @@ pub struct Modifiers {
     pub sinks: Option<Sinks>,
     /// Probabilities that are dropped.
     pub dropout: Option<Dropout>,
+    /// What the caller's own functions make of scores, after the bias, and which pairs they hide.
+    pub score_mod: Option<ScoreModification>,
 }
 
 impl Modifiers {
@@ -61,8 +66,10 @@ impl Modifiers {
             bias,
             sinks,
             dropout,
+            score_mod,
         } = self;
-        !self.hide() && bias.is_none() && sinks.is_none() && dropout.is_none()
+        let change = bias.is_some() || score_mod.is_some();
+        !self.hide() && !change && sinks.is_none() && dropout.is_none()
     }
 
     /// Whether one shows or hides pairs.
@@ -77,8 +84,10 @@ impl Modifiers {
             bias: _,
             sinks: _,
             dropout: _,
+            score_mod,
         } = self;
-        mask.is_some()
+        score_mod.as_ref().is_some_and(|own| own.hides().any())
+            || mask.is_some()
             || blocks.is_some()
             || documents.is_some()
             || prefix.is_some()
@@ -98,6 +107,11 @@ impl Modifiers {
         }
         batch |= self.documents.as_ref().is_some_and(Documents::is_batched);
         batch |= self.prefix.as_ref().is_some_and(PrefixLengths::is_batched);
+        if let Some(score_mod) = &self.score_mod {
+            let [by_batch, by_head] = score_mod.hides().by();
+            batch |= by_batch;
+            heads |= by_head;
+        }
         [batch, heads]
     }
 
@@ -132,6 +146,9 @@ impl Modifiers {
         }
         if let Some(sinks) = &self.sinks {
             sinks.check(problem.q().shape.heads)?;
+        }
+        if let Some(score_mod) = &self.score_mod {
+            score_mod.check()?;
         }
         Ok(())
     }

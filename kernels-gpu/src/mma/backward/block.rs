@@ -15,6 +15,7 @@ use crate::backward::exponent;
 use crate::config::mma_backward::{MmaBackwardConfig, WarpTile};
 use crate::layout::fragment::{TILE_K, TILE_N, a_row_vec16, k_row_vec16, v_row_vec16};
 use crate::mma::gemm::LaneAddress;
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::units::pow2;
 
@@ -97,7 +98,11 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         }
         let keeps_p = K::CONFIG.multiplies_registers();
         let takes_second = attempt.takes_second::<K>();
-        if pairs.has_slope() {
+        let mut signs = [0; S_ROWS];
+        // Told apart when the kernel is compiled; the rest stands here whole, as moving it moves its branches in the PTX.
+        if K::Modifiers::HAS_SLOPE {
+            signs = self.weigh(&pairs, &mut p, &mut sums.second, stage[1]);
+        } else if pairs.has_slope() {
             let mut slope = [[1.0; S_COLS]; S_ROWS];
             pairs.probabilities(&mut p, Some(&mut slope));
             if !keeps_p && takes_second {
@@ -118,7 +123,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             }
         }
         // Not in the branch: ptxas then needs more registers.
-        if keeps_p && !pairs.has_slope() {
+        if !K::Modifiers::HAS_SLOPE && keeps_p && !pairs.has_slope() {
             self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
         }
 
@@ -126,6 +131,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         passing.wait_second();
         let mut ds = scores(kept[1], stage[1]);
         pairs.differentiate(&mut ds, &p, pow2(-sums.exponent));
+        Pairs::<K>::give_signs(&mut ds, &signs);
         if K::CONFIG.takes_turns && !attempt.is_careful() && !self.is_late {
             // Nobody reads dS of the block before.
             named_barrier::sync(TURNS_BARRIER, K::CONFIG.threads());
@@ -165,6 +171,52 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         }
         passing.release_second(self.now);
         passing.advance();
+    }
+
+    /// As [`Block::take`] does where modifiers have a derivative: turns `q · k` into P, which takes part in dB or is stored for it, and then into P times the derivatives of scores, but for their
+    /// signs, which are returned.
+    ///
+    /// # Safety
+    /// As [`Block::take`].
+    #[inline(always)]
+    unsafe fn weigh<
+        const S_ROWS: usize,
+        const S_COLS: usize,
+        const O_ROWS: usize,
+        const O_COLS: usize,
+    >(
+        &self,
+        pairs: &Pairs<K>,
+        p: &mut [[f32; S_COLS]; S_ROWS],
+        second: &mut [[f32; O_COLS]; O_ROWS],
+        operand: u32,
+    ) -> [u32; S_ROWS] {
+        let mut slope = [[1.0; S_COLS]; S_ROWS];
+        pairs.probabilities(p, Some(&mut slope));
+        if K::CONFIG.multiplies_registers() {
+            self.add_registers(1, second, p, operand, pairs.warp, pairs.lane);
+        } else if self.attempt.takes_second::<K>() {
+            let [_, p_smem] = Smem::ds_and_p::<K>(pairs.stage);
+            let value = |i: usize, j: usize| Pairs::<K>::kept(p[i][j]);
+            let cols = K::CONFIG.block_n;
+            // SAFETY: nobody reads the warp's part of the tile between the barriers before and after.
+            unsafe {
+                store_tile::<K::Element, S_ROWS, S_COLS>(
+                    value,
+                    p_smem,
+                    cols,
+                    pairs.origin(),
+                    pairs.lane,
+                )
+            };
+        }
+        let signs = Pairs::<K>::take_signs(&mut slope);
+        for i in 0..S_ROWS {
+            for j in 0..S_COLS {
+                p[i][j] *= slope[i][j];
+            }
+        }
+        signs
     }
 
     /// Takes what is not finite out of the operand at `smem` before a careful attempt multiplies with it, once the whole block's

@@ -31,8 +31,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         K::CONFIG.scores().origin(self.warp)
     }
 
-    /// Turns `q · k` into P, 0 of pairs that are masked out. `slope` becomes the derivative of scores; without a softcap there
-    /// is none.
+    /// Turns `q · k` into P, 0 of pairs that are masked out. `slope` becomes the derivative of scores where there is one
+    /// ([`has_slope`](Self::has_slope)), and is 1 before.
     ///
     /// # Safety
     /// As [`Tile::new`]; lse has arrived and is visible; all 32 lanes must reach the same call.
@@ -45,7 +45,9 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
         let modifiers = self.tile.modifiers;
-        if !is_plain(score) || modifiers.changes_scores() {
+        if K::Modifiers::HAS_SLOPE {
+            scale_log2 = self.changed_scores(s, slope);
+        } else if !is_plain(score) || modifiers.changes_scores() {
             let transform = self.tile.transform(self.step);
             scale_log2 = transform.scale_log2;
             let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
@@ -67,6 +69,35 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         });
         self.clear_hidden(s);
         self.mark_dropped(s);
+    }
+
+    /// Turns `q · k` into scores that a modification with a derivative has changed; returns what turns these into bits.
+    ///
+    /// # Safety
+    /// As [`Pairs::probabilities`].
+    #[inline(always)]
+    unsafe fn changed_scores<const ROWS: usize, const COLS: usize>(
+        &self,
+        s: &mut [[f32; COLS]; ROWS],
+        slope: Option<&mut [[f32; COLS]; ROWS]>,
+    ) -> f32 {
+        let transform = self.tile.transform(self.step);
+        let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
+        let distance = |i: usize| self.row(i) as i32 + diagonal;
+        let at = || self.tile.place(self.step);
+        let pair = |i: usize, j: usize| self.pair(i, j);
+        let modifiers = self.tile.modifiers;
+        match slope {
+            Some(slope) => {
+                transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
+                modifiers.change_with_slope(at, s, pair, |i, j, of| slope[i][j] *= of);
+            }
+            None => {
+                transform.apply(s, distance, column);
+                modifiers.change(at, s, pair);
+            }
+        }
+        transform.scale_log2
     }
 
     /// Makes probabilities that are dropped negative: what is multiplied with d_o is 0 then, and what becomes dS is their size.
@@ -138,7 +169,42 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         self.clear_hidden(dp);
     }
 
-    /// Whether scores have a derivative that is not 1.
+    /// Takes the signs out of derivatives, a bit each: the sign of a weight says that its probability is dropped. A softcap's
+    /// derivative has none.
+    #[inline(always)]
+    pub fn take_signs<const ROWS: usize, const COLS: usize>(
+        slope: &mut [[f32; COLS]; ROWS],
+    ) -> [u32; ROWS] {
+        const { assert!(COLS <= u32::BITS as usize) };
+        let mut signs = [0; ROWS];
+        if K::Modifiers::HAS_SLOPE {
+            for i in 0..ROWS {
+                for j in 0..COLS {
+                    signs[i] |= (slope[i][j].to_bits() >> 31) << j;
+                    slope[i][j] = slope[i][j].abs();
+                }
+            }
+        }
+        signs
+    }
+
+    /// Gives dS the signs of derivatives.
+    #[inline(always)]
+    pub fn give_signs<const ROWS: usize, const COLS: usize>(
+        ds: &mut [[f32; COLS]; ROWS],
+        signs: &[u32; ROWS],
+    ) {
+        if K::Modifiers::HAS_SLOPE {
+            for i in 0..ROWS {
+                for j in 0..COLS {
+                    let sign = (signs[i] >> j & 1) << 31;
+                    ds[i][j] = f32::from_bits(ds[i][j].to_bits() ^ sign);
+                }
+            }
+        }
+    }
+
+    /// Whether scores may have a derivative that is not 1.
     #[inline(always)]
     pub fn has_slope(&self) -> bool {
         self.tile.params.attention.score.softcap.is_some()

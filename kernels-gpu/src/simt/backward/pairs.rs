@@ -83,7 +83,10 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
                 unsafe { place.store(i, j, place.load(i, j) * slope) };
             },
         );
-        self.change(acc, layout);
+        self.change(acc, layout, |i, j, slope| {
+            // SAFETY: the element is this thread's.
+            unsafe { place.store(i, j, place.load(i, j) * slope) };
+        });
         self.exponentiate(acc, layout, transform.scale_log2);
         let blocks = self.tile.blocks(&extent, layout.row_groups * ROWS as u32);
         let needs_mask = if self.tile.modifiers.hides() {
@@ -143,16 +146,23 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
         }
     }
 
-    /// Turns scores into those that modifiers make of them, where they do.
+    /// Turns scores into those that modifiers make of them, where they do, and calls `slope` with derivatives that may differ
+    /// from 1.
     ///
     /// # Safety
     /// As [`Tile::sequence`].
     #[inline(always)]
-    pub unsafe fn change<const ROWS: usize>(&self, acc: &mut Scores<ROWS>, layout: ThreadLayout) {
+    pub unsafe fn change<const ROWS: usize>(
+        &self,
+        acc: &mut Scores<ROWS>,
+        layout: ThreadLayout,
+        slope: impl FnMut(usize, usize, f32),
+    ) {
         let modifiers = self.tile.modifiers;
         if modifiers.changes_scores() {
             let at = self.tile.place(self.step.head);
-            modifiers.change(|| at, acc, |i, j| self.pair(layout, i, j));
+            let pair = |i: usize, j: usize| self.pair(layout, i, j);
+            modifiers.change_with_slope(|| at, acc, pair, slope);
         }
     }
 

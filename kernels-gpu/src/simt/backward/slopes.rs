@@ -145,7 +145,10 @@ impl<M: Modifiers> Pairs<'_, KeepQueries, M> {
         let column = |j: usize| (j * LANES) as i32;
         let diagonal = extent.diagonal - first as i32;
         transform.apply(acc, |i| row(i) as i32 + diagonal, column);
-        self.change(acc, layout);
+        self.change(acc, layout, |i, j, slope| {
+            // SAFETY: the element is this thread's.
+            unsafe { place.store(i, j, place.load(i, j) * slope) };
+        });
         self.exponentiate(acc, layout, transform.scale_log2);
         self.mask_out(acc, layout);
         let mut sum = 0.0;

@@ -69,7 +69,8 @@ impl Precision {
     }
 }
 
-/// Contribution of one query and one key to the gradients.
+/// Contribution of one query and one key to the gradients. Of a score modification of the caller's own, dz is the gradient by what
+/// the score was before it.
 pub(super) struct Pair {
     pub p: f64,
     /// The loss's gradient by the score, and how far it may be off.
@@ -92,16 +93,20 @@ impl Pair {
         sizes: f64,
         precision: &Precision,
     ) -> Self {
-        let dz = p * difference;
+        // By the score that enters the softmax, and by what it was before a modification of the caller's own.
+        let changed = p * difference;
+        let dz = changed * score.own_slope;
         let rounding = SCORE_UNIT * PRODUCTS;
-        let of_products = (rounding * score.sizes * score.slope - P_UNIT).max(0.0);
+        let products = score.sizes * score.slope * score.own_slope.abs();
+        let of_products = (rounding * products - P_UNIT).max(0.0);
         let of_lse = if lse.is_finite() {
             LSE_UNIT * lse.abs()
         } else {
             0.0
         };
         let e = P_UNIT + of_products + of_lse + SCORE_UNIT * score.bias_size;
-        let dz_error = e * dz.abs() + p * rounding * sizes;
+        let of_own = changed.abs() * score.own_slope_error;
+        let dz_error = e * dz.abs() + p * rounding * sizes * score.own_slope.abs() + of_own;
         Self {
             p,
             dz,

@@ -42,6 +42,8 @@ pub(super) struct Pairs {
     pub dx: Vec<f32>,
     /// The softcap's derivative for each score, laid out as `p`.
     slope: Vec<f32>,
+    /// That of the caller's own score modification.
+    own_slope: Vec<f32>,
     /// Per query: lse, delta, and the range of visible keys, `first_key..end_key`.
     lse: Vec<f32>,
     delta: Vec<f32>,
@@ -86,6 +88,7 @@ impl Pairs {
             p: vec![0.0; BLOCK_N * BLOCK_M],
             dx: vec![0.0; BLOCK_N * BLOCK_M],
             slope: vec![0.0; slopes],
+            own_slope: Vec::new(),
             lse: vec![0.0; BLOCK_M],
             delta: vec![0.0; BLOCK_M],
             first_key: vec![0; BLOCK_M],
@@ -238,14 +241,27 @@ impl Pairs {
             .filter(|modifiers| modifiers.hide())
     }
 
-    /// Adds the bias to scores.
-    fn add_bias(&mut self, keys: &Range<usize>) {
+    /// Turns scores into those that modifiers make of them.
+    fn change_scores(&mut self, keys: &Range<usize>) {
         let Some(modifiers) = &self.modifiers else {
             return;
         };
+        if modifiers.has_slope() {
+            self.own_slope.resize(BLOCK_N * BLOCK_M, 0.0);
+        }
         for (column, (at, query)) in self.places.iter().enumerate() {
             let scores = self.p.iter_mut().skip(column).step_by(self.columns);
-            modifiers.add_bias(at, *query, keys.clone(), scores);
+            modifiers.change(at, *query, keys.clone(), scores, |key, slope| {
+                self.own_slope[key * self.columns + column] = slope;
+            });
+        }
+    }
+
+    /// Multiplies dx by the derivative of the caller's own score modification, where there is one.
+    fn multiply_by_own_slope(&mut self, keys: &Range<usize>) {
+        let cells = keys.len() * self.columns;
+        for (dx, slope) in self.dx[..cells].iter_mut().zip(&self.own_slope) {
+            *dx *= slope;
         }
     }
 
@@ -332,9 +348,10 @@ impl Pairs {
         };
         let s = &mut self.p[cells];
         transform.apply_with_slope(simd, s, slope, &mut self.bias, keys.start, columns);
-        self.add_bias(&keys);
+        self.change_scores(&keys);
         self.drop_pairs(&keys, false);
         self.differentiate(simd, keys.len());
+        self.multiply_by_own_slope(&keys);
         self.clear_hidden(&keys);
         self.add_distances(simd, keys.clone());
         self.multiply_by_slope(simd, keys.len());

@@ -1,0 +1,225 @@
+//! Forward and backward of every kernel, beside the oracle.
+
+use std::collections::BTreeSet;
+
+use ferroflash::backend::sim::Sim;
+use ferroflash::plan::eligible;
+use ferroflash::{Backend, Cpu, DType, Documents, Mask, ScoreModification, Variant};
+use ferroflash_testing::cases::{
+    Arrangement, BackwardCase, CaseSpec, InputKind, Lengths, ModifierSpec,
+};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use kernels_gpu::modifiers::ScoreModKernels;
+use score_mod_example::{
+    BlockHoles, DistanceBias, DocumentCausal, block_holes, distance_bias, document_causal,
+};
+
+/// Rows and keys in which a tile of every kernel has a border.
+const SEQ: usize = 150;
+const BATCH: usize = 2;
+const HEADS: usize = 2;
+
+/// Two query heads on one head of k and v.
+fn case(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> BackwardCase {
+    let spec = CaseSpec {
+        dtype,
+        lengths: Lengths::Dense {
+            batch: BATCH,
+            seq_q: SEQ,
+            seq_kv: SEQ,
+        },
+        heads_kv: 1,
+        group: HEADS,
+        head_dim,
+        head_dim_v: head_dim,
+        mask: Mask::None,
+        scale_factor: None,
+        softcap: None,
+        alibi: None,
+        modifiers,
+        kind: InputKind::Random,
+        arrangements: [Arrangement::BSHD; 3],
+        o_layout: ferroflash::Layout::Bshd,
+        seed: 7,
+    };
+    spec.build_backward().unwrap()
+}
+
+/// Documents of each sequence.
+fn ids() -> Vec<u32> {
+    let of_row = |row: usize| row % SEQ / (23 + row / SEQ * 30);
+    (0..BATCH * SEQ).map(|row| of_row(row) as u32).collect()
+}
+
+/// The three modifications, each with the dtypes that it is compiled for.
+fn modifications() -> [(ScoreModification, &'static [DType]); 3] {
+    let table: Vec<f32> = (0..HEADS * 40).map(|at| (at as f32 * 1.3).sin()).collect();
+    let without_f16 = &[DType::F32, DType::Bf16];
+    [
+        // Its derivative is negative: a score that grows loses weight.
+        (
+            distance_bias(&table, HEADS as u32, 4.0, -1.2).unwrap(),
+            &DType::ALL,
+        ),
+        (document_causal(&ids(), BATCH as u32).unwrap(), without_f16),
+        (block_holes(5, 6).unwrap(), without_f16),
+    ]
+}
+
+/// Both passes of `case` on every variant that can run it agree with the oracle; returns the kernels that ran.
+fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, what: &str) -> Vec<String> {
+    let mut ran = Vec::new();
+    for problem in [case.forward.problem().unwrap(), case.problem().unwrap()] {
+        let variants: Vec<Variant> = eligible(&problem, &backend.capabilities());
+        assert!(!variants.is_empty(), "{what}");
+        for variant in variants {
+            case.forward.options.force = Some(variant);
+            let forced = case.forward.problem().unwrap();
+            let plan = backend.plan(&forced).unwrap();
+            ran.extend(plan.kernel_names().map(str::to_owned));
+            let (o, lse) = case.forward.run(backend).unwrap();
+            let verdict = case.forward.check(&o, &lse, Rows::All).unwrap();
+            assert!(verdict.passed(), "{what}: {variant}: {verdict}");
+            let plan = backend.plan(&case.problem().unwrap()).unwrap();
+            ran.extend(plan.kernel_names().map(str::to_owned));
+            let run = case.run(backend).unwrap();
+            let verdict = case.check(&run, Rows::All).unwrap();
+            assert!(verdict.passed(), "{what}: {variant}: {verdict}");
+        }
+    }
+    ran
+}
+
+/// Every modification alone, and beside built-in options.
+fn all_agree<B: Backend>(backend: &mut B) -> BTreeSet<String> {
+    let beside = ModifierSpec {
+        bias: Some(([true, false, true], DType::F16)),
+        prefix: Some((20, false)),
+        sinks: true,
+        dropout: Some(0.25),
+        ..ModifierSpec::default()
+    };
+    let mut ran = BTreeSet::new();
+    for (own, dtypes) in modifications() {
+        for &dtype in dtypes {
+            let what = format!("{} {dtype:?}", own.name());
+            let mut alone = case(dtype, 64, ModifierSpec::default());
+            alone.forward.options = alone.forward.options.score_mod(own.clone());
+            ran.extend(agrees(backend, alone, &what));
+
+            let mut composed = case(dtype, 48, beside);
+            let options = composed.forward.options.score_mod(own.clone());
+            composed.forward.options = options.mask(Mask::Causal).softcap(20.0);
+            ran.extend(agrees(backend, composed, &format!("{what}, composed")));
+        }
+    }
+    ran
+}
+
+#[test]
+fn both_passes_agree_on_the_cpu() {
+    all_agree(&mut Cpu::new());
+}
+
+#[test]
+fn every_kernel_agrees_in_the_simulator() {
+    let ran = all_agree(&mut Sim::new());
+    let tables = [
+        DistanceBias::INSTANCES,
+        DocumentCausal::INSTANCES,
+        BlockHoles::INSTANCES,
+    ];
+    let missing = tables.into_iter().flatten();
+    let missing: Vec<_> = missing.filter(|row| !ran.contains(row.name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    // A bias alone hides nothing: nobody looks for hidden blocks.
+    assert!(ran.contains(DocumentCausal::BLOCK_STATES.name));
+    assert!(ran.contains(BlockHoles::BLOCK_STATES.name));
+}
+
+#[test]
+fn both_passes_agree_on_a_gpu() {
+    if let Some(mut gpu) = gpu_or_not_run("score modifications") {
+        all_agree(&mut gpu);
+    }
+}
+
+/// Packed sequences of several lengths, in which rows are counted from each one's first.
+fn packed_agree<B: Backend>(backend: &mut B) {
+    for dtype in [DType::F32, DType::Bf16] {
+        let spec = CaseSpec {
+            lengths: Lengths::Varlen(vec![(70, 70), (1, 33), (90, 20)]),
+            ..drawn(dtype)
+        };
+        let mut case = spec.build_backward().unwrap();
+        let options = case.forward.options.mask(Mask::Causal);
+        case.forward.options = options.score_mod(block_holes(4, 3).unwrap());
+        agrees(backend, case, &format!("packed {dtype:?}"));
+    }
+}
+
+fn drawn(dtype: DType) -> CaseSpec {
+    CaseSpec {
+        dtype,
+        lengths: Lengths::one(SEQ, SEQ),
+        heads_kv: 1,
+        group: 3,
+        head_dim: 64,
+        head_dim_v: 40,
+        mask: Mask::None,
+        scale_factor: None,
+        softcap: None,
+        alibi: None,
+        modifiers: ModifierSpec::default(),
+        kind: InputKind::Random,
+        arrangements: [Arrangement::BSHD; 3],
+        o_layout: ferroflash::Layout::Bshd,
+        seed: 11,
+    }
+}
+
+#[test]
+fn packed_sequences_agree() {
+    packed_agree(&mut Cpu::new());
+    packed_agree(&mut Sim::new());
+    if let Some(mut gpu) = gpu_or_not_run("score modifications of packed sequences") {
+        packed_agree(&mut gpu);
+    }
+}
+
+/// Documents that are causal, by the modification and by built-in options: the same bits, in both passes.
+#[test]
+fn a_built_in_option_and_its_like_give_the_same_bits() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let mut own = case(dtype, 64, ModifierSpec::default());
+        let mut built_in = own.clone();
+        let modification = document_causal(&ids(), BATCH as u32).unwrap();
+        own.forward.options = own.forward.options.score_mod(modification);
+        let ids: Vec<i32> = ids().into_iter().map(|id| id as i32).collect();
+        let documents = Documents::per_batch(&ids, &ids);
+        let options = built_in.forward.options.mask(Mask::Causal);
+        built_in.forward.options = options.documents(documents);
+        let mut sim = Sim::new();
+        let [own, built_in] = [own, built_in].map(|case| case.run(&mut sim).unwrap());
+        assert_eq!(own, built_in, "{dtype:?}");
+    }
+}
+
+/// Bytes of global memory that both passes of a modification ask for.
+fn bytes_read(own: ScoreModification) -> u64 {
+    use ferroflash::backend::Device as _;
+    let mut sim = Sim::new();
+    let mut case = case(DType::Bf16, 64, ModifierSpec::default());
+    case.forward.options = case.forward.options.score_mod(own);
+    sim.memory().take_statistics();
+    case.run(&mut sim).unwrap();
+    sim.memory().take_counts().unwrap().global_bytes
+}
+
+#[test]
+fn hidden_blocks_are_not_loaded() {
+    let blocks = bytes_read(block_holes(5, 0).unwrap());
+    let all = bytes_read(block_holes(31, 0).unwrap());
+    assert!(blocks * 3 < all * 2, "{blocks} of {all}");
+}

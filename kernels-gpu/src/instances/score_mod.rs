@@ -1,0 +1,216 @@
+//! Kernels with a score modification of a user's own ([`ScoreMod`](crate::modifiers::ScoreMod)), which a crate of the user's
+//! compiles.
+
+use super::{BLOCK_STATES, Instance, TILE_LIST};
+
+/// The rows of several tables, `N` together.
+pub const fn joined<const N: usize>(tables: &[&[Instance]]) -> [Instance; N] {
+    let mut all = [TILE_LIST; N];
+    let (mut table, mut next) = (0, 0);
+    while table < tables.len() {
+        let mut row = 0;
+        while row < tables[table].len() {
+            all[next] = tables[table][row];
+            row += 1;
+            next += 1;
+        }
+        table += 1;
+    }
+    assert!(next == N);
+    all
+}
+
+/// The row of a kernel that finds what tiles and blocks look like, called `name`.
+pub const fn block_states(name: &'static str) -> Instance {
+    Instance {
+        name,
+        ..BLOCK_STATES
+    }
+}
+
+/// Compiles kernels with a score modification: `score_mod!(Type as name for bf16 64, bf16 128, f32 64);`
+///
+/// `Type` implements [`ScoreMod`](crate::modifiers::ScoreMod), and gets
+/// [`ScoreModKernels`](crate::modifiers::ScoreModKernels) by this. `name` is the end of its kernels' names, and no other
+/// modification's of the program. What follows are the dtypes (`f32`, `f16`, `bf16`) and the largest head_dims (64, 128, 256) to
+/// compile for, a forward and two backward kernels each: a problem is given to the next larger head_dim that there is.
+///
+/// The crate is `no_std`, and has these features where it is compiled for the GPU:
+///
+/// ```text
+/// #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
+/// ```
+#[macro_export]
+macro_rules! score_mod {
+    ($type:ty as $name:ident for $($dtype:tt $head_dim:tt),+ $(,)?) => {
+        impl $crate::modifiers::ScoreModKernels for $type {
+            const NAME: &'static str = stringify!($name);
+            const INSTANCES: &'static [$crate::instances::Instance] = {
+                const TABLES: &[&[$crate::instances::Instance]] =
+                    &[$($crate::__score_mod_of!(rows, $type, $name, $dtype $head_dim)),+];
+                const COUNT: usize = {
+                    let (mut table, mut count) = (0, 0);
+                    while table < TABLES.len() {
+                        count += TABLES[table].len();
+                        table += 1;
+                    }
+                    count
+                };
+                &$crate::instances::rows::joined::<COUNT>(TABLES)
+            };
+            const BLOCK_STATES: &'static $crate::instances::Instance =
+                &$crate::instances::rows::block_states(concat!(
+                    "fa_block_states_simt_sm80_",
+                    stringify!($name)
+                ));
+        }
+
+        $crate::__on_sm_80! {
+            $($crate::__score_mod_of!(kernels, $type, $name, $dtype $head_dim);)+
+
+            /// What the pairs of every tile and block look like.
+            ///
+            /// # Safety
+            /// `params` describes live allocations that hold every element it can address.
+            #[$crate::cuda_std::append_name($name)]
+            #[$crate::cuda_std::launch_bounds($crate::config::warp_per_row::THREADS)]
+            #[$crate::cuda_std::kernel]
+            pub unsafe fn fa_block_states_simt_sm80(
+                params: $crate::abi::BlockStatesParams,
+                score_mod: $type,
+            ) {
+                let modifiers = $crate::modifiers::WithScoreMod::new(params.modifiers, score_mod);
+                // SAFETY: forwarded to the launch.
+                unsafe { $crate::tile::block_states::block_states(&params, &modifiers) }
+            }
+        }
+    };
+}
+
+/// The kernels, or the rows of the table, for a dtype and a head_dim.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __score_mod_of {
+    ($what:ident, $type:ty, $name:ident, f32 64) => {
+        $crate::__score_mod_simt! {
+            $what, $type, $name, MODIFIED_HD64, MODIFIED_BACKWARD_HD64,
+            fa_fwd_simt_sm80_f32_hd64, fa_bwd_dkdv_simt_sm80_f32_hd64, fa_bwd_dq_simt_sm80_f32_hd64
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, f32 128) => {
+        $crate::__score_mod_simt! {
+            $what, $type, $name, MODIFIED_HD128, MODIFIED_BACKWARD_HD128,
+            fa_fwd_simt_sm80_f32_hd128, fa_bwd_dkdv_simt_sm80_f32_hd128, fa_bwd_dq_simt_sm80_f32_hd128
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, f32 256) => {
+        $crate::__score_mod_simt! {
+            $what, $type, $name, MODIFIED_HD256, MODIFIED_BACKWARD_HD256,
+            fa_fwd_simt_sm80_f32_hd256, fa_bwd_dkdv_simt_sm80_f32_hd256, fa_bwd_dq_simt_sm80_f32_hd256
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, f16 64) => {
+        $crate::__score_mod_mma! {
+            $what, $type, $name, F16, MODIFIED_HD64,
+            fa_fwd_mma_sm80_f16_hd64, fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, f16 128) => {
+        $crate::__score_mod_mma! {
+            $what, $type, $name, F16, MODIFIED_HD128,
+            fa_fwd_mma_sm80_f16_hd128, fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, f16 256) => {
+        $crate::__score_mod_mma! {
+            $what, $type, $name, F16, MODIFIED_HD256,
+            fa_fwd_mma_sm80_f16_hd256, fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, bf16 64) => {
+        $crate::__score_mod_mma! {
+            $what, $type, $name, Bf16, MODIFIED_HD64,
+            fa_fwd_mma_sm80_bf16_hd64, fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, bf16 128) => {
+        $crate::__score_mod_mma! {
+            $what, $type, $name, Bf16, MODIFIED_HD128,
+            fa_fwd_mma_sm80_bf16_hd128, fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, bf16 256) => {
+        $crate::__score_mod_mma! {
+            $what, $type, $name, Bf16, MODIFIED_HD256,
+            fa_fwd_mma_sm80_bf16_hd256, fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256
+        }
+    };
+    ($what:ident, $type:ty, $name:ident, $dtype:tt $head_dim:tt) => {
+        compile_error!("a dtype is one of f32, f16 and bf16, and a head_dim one of 64, 128 and 256")
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __score_mod_simt {
+    (kernels, $type:ty, $name:ident, $config:ident, $backward:ident, $forward:ident, $keys:ident, $queries:ident) => {
+        $crate::__simt_forward!($forward, $crate::config::simt::$config,
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__simt_backward!($keys, KeepKeys, $crate::config::simt::$backward, "dk and dv in fp32.",
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__simt_backward!($queries, KeepQueries, $crate::config::simt::$backward, "dq in fp32.",
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+    };
+    (rows, $type:ty, $name:ident, $config:ident, $backward:ident, $forward:ident, $keys:ident, $queries:ident) => {
+        &[
+            $crate::instances::rows::simt_forward(
+                concat!(stringify!($forward), "_", stringify!($name)),
+                &$crate::config::simt::$config,
+            ),
+            $crate::instances::rows::simt_backward(
+                concat!(stringify!($keys), "_", stringify!($name)),
+                $crate::instances::Operation::BackwardKeys,
+                &$crate::config::simt::$backward,
+            ),
+            $crate::instances::rows::simt_backward(
+                concat!(stringify!($queries), "_", stringify!($name)),
+                $crate::instances::Operation::BackwardQueries,
+                &$crate::config::simt::$backward,
+            ),
+        ]
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __score_mod_mma {
+    (kernels, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident) => {
+        $crate::__mma_forward!($forward, $dtype, $crate::config::mma::$config,
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__mma_backward!($keys, $dtype, KeepKeys, false, $crate::config::mma_backward::$config, "dk and dv.",
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__mma_backward!($queries, $dtype, KeepQueries, false, $crate::config::mma_backward::$config, "dq.",
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+    };
+    (rows, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident) => {
+        &[
+            $crate::instances::rows::mma_forward(
+                concat!(stringify!($forward), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                &$crate::config::mma::$config,
+            ),
+            $crate::instances::rows::mma_backward(
+                concat!(stringify!($keys), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                $crate::instances::Operation::BackwardKeys,
+                &$crate::config::mma_backward::$config,
+            ),
+            $crate::instances::rows::mma_backward(
+                concat!(stringify!($queries), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                $crate::instances::Operation::BackwardQueries,
+                &$crate::config::mma_backward::$config,
+            ),
+        ]
+    };
+}
