@@ -5,6 +5,7 @@
 
 mod arrangement;
 mod backward;
+mod decode;
 mod fill;
 mod kind;
 mod lengths;
@@ -18,6 +19,7 @@ mod stress;
 
 pub use arrangement::Arrangement;
 pub use backward::{BackwardCase, BackwardRun};
+pub use decode::{DecodeCase, DecodeSpec, KeyKind, decode_strategy};
 pub use fill::normal;
 pub use kind::InputKind;
 pub use lengths::Lengths;
