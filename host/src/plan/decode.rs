@@ -68,7 +68,7 @@ impl DecodeLaunch {
         let of_rows = (problem.batch() as u64)
             .saturating_mul(heads_kv)
             .saturating_mul(row_tiles);
-        let blocks = u64::from(gpu.multiprocessors * blocks_of_sm(kernel, gpu));
+        let blocks = u64::from(gpu.multiprocessors * blocks_of_sm(config, gpu));
         let capacity = problem.seq_kv() as u64;
         let items = most_items(of_rows, capacity, config.chunk_keys().into(), blocks);
         let fits = |items: &u64| *items < i32::MAX as u64;
@@ -97,10 +97,11 @@ impl DecodeLaunch {
     }
 }
 
-/// Blocks of `kernel` that an SM runs at once, as far as shared memory goes.
-fn blocks_of_sm(kernel: &Instance, gpu: &GpuCapabilities) -> u32 {
+/// Blocks of a kernel that an SM runs at once.
+fn blocks_of_sm(config: &DecodeConfig, gpu: &GpuCapabilities) -> u32 {
     let of_sm = gpu.shared_bytes.saturating_add(SYSTEM_SHARED_BYTES);
-    (of_sm / (kernel.shared_bytes + SYSTEM_SHARED_BYTES)).max(1)
+    let by_memory = of_sm / (config.shared_bytes() + SYSTEM_SHARED_BYTES);
+    by_memory.clamp(1, config.min_blocks)
 }
 
 /// `params` with addresses.

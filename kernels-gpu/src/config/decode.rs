@@ -29,7 +29,7 @@ impl DecodeConfig {
     /// Bytes of K and V of a chunk, whose partial result is then at most 4 % of it.
     const CHUNK_BYTES: u32 = 128 * 1024;
     /// Words that a block's threads exchange about its item of work.
-    pub const INFO_WORDS: u32 = 32;
+    pub const INFO_WORDS: u32 = 48;
 
     /// Bytes of a step's K, or V.
     pub const fn operand_bytes(&self) -> u32 {
@@ -88,9 +88,10 @@ pub const HD128: DecodeConfig = DecodeConfig {
     head_dim: 128,
     min_blocks: 2,
 };
+/// One block an SM, as Q takes 64 registers.
 pub const HD256: DecodeConfig = DecodeConfig {
     head_dim: 256,
-    min_blocks: 2,
+    min_blocks: 1,
 };
 
 /// Every tile shape.

@@ -14,7 +14,7 @@
 use crate::abi::Band;
 
 /// Children of a group, and of a super; a shift.
-const FAN_OUT_SHIFT: u32 = 3;
+pub const FAN_OUT_SHIFT: u32 = 3;
 
 /// Level of the nodes that all have the row as parent.
 pub const SUPER: u32 = 2;

@@ -5,49 +5,47 @@
 //! is used.
 
 use cuda_std::cp_async::{commit_group, copy16_padded};
-use cuda_std::warp::{any, lane_id, shuffle};
+use cuda_std::warp::{lane_id, shuffle, uniform};
 use cuda_std::{global, shared};
 
 use super::tile::Tile;
+use super::work::{Word, info};
 use crate::abi::{AttentionParams, CacheFault, TensorArg};
 use crate::config::decode::DecodeConfig;
-use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset, row_vec16s};
+use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset, row_bytes, row_vec16s};
 use crate::tile::black_box;
 use crate::units::{F32_BYTES, HALF_BYTES};
+
+/// No page.
+const NOWHERE: u32 = u32::MAX;
 
 /// A warp's pipeline of K and V.
 pub struct KvLoader<'a> {
     tile: &'a Tile<'a>,
-    /// Keys that are copied; others are 0.
-    keys: (u32, u32),
     /// The step whose keys are located next, and one past the last.
     step: u32,
     end: u32,
-    /// The table's entry for this lane's key of that step.
+    /// The table's entry for this lane's key of that step, and the key's place in its page.
     entry: u32,
-    /// Page and place of this lane's key of the step before; whether the key is copied.
+    entry_place: u32,
+    /// Page and place of this lane's key of the step before; [`NOWHERE`] if it is not copied.
     page: u32,
     place: u32,
-    is_there: bool,
-    /// Whether a page was bad.
-    pub is_poisoned: bool,
 }
 
 impl<'a> KvLoader<'a> {
     /// # Safety
     /// All 32 lanes reach the same call.
     #[inline(always)]
-    pub unsafe fn new(tile: &'a Tile<'a>, keys: (u32, u32), (step, end): (u32, u32)) -> Self {
+    pub unsafe fn new(tile: &'a Tile<'a>, (step, end): (u32, u32)) -> Self {
         let mut loader = Self {
             tile,
-            keys,
             step,
             end,
             entry: 0,
-            page: 0,
+            entry_place: 0,
+            page: NOWHERE,
             place: 0,
-            is_there: false,
-            is_poisoned: false,
         };
         loader.look_up();
         loader
@@ -56,29 +54,38 @@ impl<'a> KvLoader<'a> {
     /// This lane's key of the step that is located next.
     #[inline(always)]
     fn key(&self) -> u32 {
-        let first = self.step * DecodeConfig::STEP_KEYS + self.tile.warp * DecodeConfig::WARP_KEYS;
+        let first =
+            self.step * DecodeConfig::STEP_KEYS + self.tile.warp() * DecodeConfig::WARP_KEYS;
         first + lane_id() % DecodeConfig::WARP_KEYS
     }
 
     #[inline(always)]
     fn is_seen(&self, key: u32) -> bool {
-        key >= self.keys.0 && key < self.keys.1
+        key >= self.tile.get(Word::CopyBegin) && key < self.tile.get(Word::CopyEnd)
     }
 
     /// Asks for the table's entry of the next step.
     #[inline(always)]
     unsafe fn look_up(&mut self) {
-        let params = self.tile.params;
-        let batch = self.tile.item.batch;
-        self.entry = batch;
+        let params = self.tile.params();
         let key = self.key();
-        if let Some(table) = params.block_table
-            && self.step < self.end
-            && self.is_seen(key)
-        {
+        self.entry_place = key;
+        let Some(table) = params.block_table else {
+            self.entry = self.tile.get(Word::Batch);
+            return;
+        };
+        self.entry = NOWHERE;
+        if self.step < self.end && self.is_seen(key) {
+            let page_size = params.page_size;
             // SAFETY: a key is seen only where there are pages of one key at least.
-            core::hint::assert_unchecked(params.page_size != 0);
-            let column = key / params.page_size;
+            core::hint::assert_unchecked(page_size != 0);
+            let column = if page_size.is_power_of_two() {
+                key >> page_size.trailing_zeros()
+            } else {
+                key / page_size
+            };
+            self.entry_place = key - column * page_size;
+            let batch = self.tile.get(Word::Batch);
             let index = batch as u64 * params.table_stride + column as u64;
             self.entry = global::load_u32(table.get() + index * F32_BYTES as u64);
         }
@@ -87,20 +94,19 @@ impl<'a> KvLoader<'a> {
     /// Finds the keys of the next step, and asks for the entries of the one after it.
     #[inline(always)]
     unsafe fn locate(&mut self) {
-        let params = self.tile.params;
-        let key = self.key();
-        let is_seen = self.is_seen(key);
+        let is_seen = self.is_seen(self.key());
         // A page below 0 is a large one.
-        let is_page = self.entry < params.num_pages;
-        self.is_poisoned |= is_seen && !is_page;
-        self.is_there = is_seen && is_page;
-        self.page = self.entry;
-        self.place = key;
-        if params.block_table.is_some() && is_seen {
-            // SAFETY: as in `look_up`.
-            core::hint::assert_unchecked(params.page_size != 0);
-            self.place = key % params.page_size;
+        let is_page = self.entry < self.tile.params().num_pages;
+        if is_seen && !is_page {
+            report(self.tile, CacheFault::BadPage);
+            shared::atomic_or(info(Word::IsPoisoned as u32), 1);
         }
+        self.page = if is_seen && is_page {
+            self.entry
+        } else {
+            NOWHERE
+        };
+        self.place = self.entry_place;
         self.step += 1;
         self.look_up();
     }
@@ -113,8 +119,8 @@ impl<'a> KvLoader<'a> {
     pub unsafe fn copy_k(&mut self, slot: u32) {
         if self.step < self.end {
             self.locate();
-            let AttentionParams { k, head_dim, .. } = &self.tile.params.forward.attention;
-            self.copy(k, *head_dim, slot);
+            let AttentionParams { k, head_dim, .. } = self.tile.params().forward.attention;
+            self.copy(&k, head_dim, Word::KBase, Word::KMode, slot);
         } else {
             self.step = self.end + 1;
         }
@@ -128,63 +134,91 @@ impl<'a> KvLoader<'a> {
     #[inline(always)]
     pub unsafe fn copy_v(&mut self, slot: u32) {
         if self.step <= self.end {
-            let AttentionParams { v, head_dim_v, .. } = &self.tile.params.forward.attention;
-            self.copy(v, *head_dim_v, slot);
+            let AttentionParams { v, head_dim_v, .. } = self.tile.params().forward.attention;
+            self.copy(&v, head_dim_v, Word::VBase, Word::VMode, slot);
         }
         commit_group();
     }
 
     #[inline(always)]
-    unsafe fn copy(&self, operand: &TensorArg, dims: u32, slot: u32) {
+    unsafe fn copy(&self, operand: &TensorArg, dims: u32, base: Word, mode: Word, slot: u32) {
         let head_dim = self.tile.config.head_dim;
         let row_pieces = row_vec16s(head_dim) as u32;
         let rows_at_once = 32 / row_pieces;
-        let elements = self.page as i64 * operand.batch_stride
-            + self.place as i64 * operand.seq_stride
-            + self.tile.item.head_kv as i64 * operand.head_stride;
-        let elements = if self.is_there { elements } else { 0 };
-        let row_address = operand
-            .address
-            .wrapping_add_signed(elements * HALF_BYTES as i64);
-        // What a lane copies of a row that is not there.
-        let dims_there = if self.is_there { dims } else { 0 };
-        let lane = lane_id();
-        let dim = lane % row_pieces * VEC16_ELEMS as u32;
-        let strides = operand.batch_stride | operand.seq_stride | operand.head_stride;
-        let alignment = operand.address | (strides * HALF_BYTES as i64) as u64;
-        let is_vec16 = operand.dim_stride == 1 && alignment.is_multiple_of(VEC16_BYTES as u64);
-        let row_slot = self.tile.warp * DecodeConfig::WARP_KEYS;
+        let elements =
+            self.page as i64 * operand.batch_stride + self.place as i64 * operand.seq_stride;
+        // Rows that are not there have no address.
+        let row_address = if self.page != NOWHERE {
+            self.tile
+                .get_address(base)
+                .wrapping_add_signed(elements * HALF_BYTES as i64)
+        } else {
+            0
+        };
+        let lane = black_box(lane_id());
+        let vec16 = lane % row_pieces;
         let mut row = lane / row_pieces;
-        if is_vec16 {
+        let slot = slot + self.tile.warp() * DecodeConfig::WARP_KEYS * row_bytes(head_dim);
+        let mode = uniform(self.tile.get(mode));
+        if mode == CopyMode::Whole as u32 {
             for _ in 0..DecodeConfig::WARP_KEYS / rows_at_once {
-                let (address, dims) = of_lane(row_address, dims_there, row);
-                let elements = dims.saturating_sub(dim).min(VEC16_ELEMS as u32);
-                let from = if elements > 0 { dim * HALF_BYTES } else { 0 };
-                let to = slot + offset(head_dim, row_slot + row, dim / VEC16_ELEMS as u32);
-                copy16_padded(to, address + from as u64, elements * HALF_BYTES);
+                let address = of_lane(row_address, row);
+                let (from, bytes) = if address != 0 {
+                    (address + (vec16 * VEC16_BYTES) as u64, VEC16_BYTES)
+                } else {
+                    (operand.address, 0)
+                };
+                copy16_padded(slot + offset(head_dim, row, vec16), from, bytes);
                 row += rows_at_once;
             }
             return;
         }
+        let dim = vec16 * VEC16_ELEMS as u32;
         while row < black_box(DecodeConfig::WARP_KEYS) {
-            let (address, dims) = of_lane(row_address, dims_there, row);
-            let to = slot + offset(head_dim, row_slot + row, dim / VEC16_ELEMS as u32);
-            shared::store4_bits(to, gather(address, operand.dim_stride, dim, dims));
+            let address = of_lane(row_address, row);
+            let dims = if address != 0 { dims } else { 0 };
+            let to = slot + offset(head_dim, row, vec16);
+            if mode == CopyMode::Vec16 as u32 {
+                let elements = dims.saturating_sub(dim).min(VEC16_ELEMS as u32);
+                let from = if elements > 0 {
+                    address + (dim * HALF_BYTES) as u64
+                } else {
+                    operand.address
+                };
+                copy16_padded(to, from, elements * HALF_BYTES);
+            } else {
+                shared::store4_bits(to, gather(address, operand.dim_stride, dim, dims));
+            }
             row += rows_at_once;
         }
     }
+}
 
-    /// Sets the status bit if a page was bad; returns whether one was for any lane of the warp.
-    ///
-    /// # Safety
-    /// All 32 lanes reach the same call.
+/// How rows of an operand are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CopyMode {
+    /// Element by element.
+    Elements,
+    /// In pieces of 16 bytes, the last of which may be cut short.
+    Vec16,
+    /// In whole pieces, as many as a slot has.
+    Whole,
+}
+
+impl CopyMode {
+    /// Of an operand with rows of `dims` elements, to slots of `head_dim`.
     #[inline(always)]
-    pub unsafe fn report(&self) -> bool {
-        let is_poisoned = any(self.is_poisoned);
-        if is_poisoned && lane_id() == 0 {
-            report(self.tile, CacheFault::BadPage);
+    pub fn of(operand: &TensorArg, dims: u32, head_dim: usize) -> Self {
+        let strides = operand.batch_stride | operand.seq_stride | operand.head_stride;
+        let alignment = operand.address | (strides * HALF_BYTES as i64) as u64;
+        if operand.dim_stride != 1 || !alignment.is_multiple_of(VEC16_BYTES as u64) {
+            Self::Elements
+        } else if dims as usize == head_dim {
+            Self::Whole
+        } else {
+            Self::Vec16
         }
-        is_poisoned
     }
 }
 
@@ -194,17 +228,17 @@ impl<'a> KvLoader<'a> {
 /// The status is live.
 #[inline(always)]
 pub unsafe fn report(tile: &Tile<'_>, fault: CacheFault) {
-    if let Some(status) = tile.params.status {
+    if let Some(status) = tile.params().status {
         global::set_bits(status.get(), fault as u32);
     }
 }
 
-/// The address and dims that lane `lane` has.
+/// The address that lane `lane` has.
 #[inline(always)]
-unsafe fn of_lane(address: u64, dims: u32, lane: u32) -> (u64, u32) {
+unsafe fn of_lane(address: u64, lane: u32) -> u64 {
     let low = shuffle(address as u32, lane);
     let high = shuffle((address >> 32) as u32, lane);
-    ((high as u64) << 32 | low as u64, shuffle(dims, lane))
+    (high as u64) << 32 | low as u64
 }
 
 /// Elements `dim .. dim + 8` of a row of `dims`, zeros behind its end.

@@ -82,14 +82,12 @@ pub unsafe fn decode<
 >(
     params: &DecodeParams,
 ) {
-    let mut work = Work::new(params, K::CONFIG);
+    let work = Work::new(params, K::CONFIG);
     let mut index = uniform(block_idx_x());
-    while index < work.items {
-        let item = work.find(index);
-        let ticket = work.draw();
-        let tile = Tile::new(params, K::CONFIG, &item);
-        of_item::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(&tile);
-        index = work.next(ticket);
+    while index < work.items() {
+        work.find(index);
+        of_item::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(&Tile::new(params, K::CONFIG));
+        index = work.next();
     }
 }
 
@@ -112,25 +110,28 @@ unsafe fn of_item<
         let state = reduce::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(tile, position);
         // A value that is not finite may belong to a key that some rows of the tile see and others do not, for which
         // 0 · v is NaN: then the rows of each position are computed alone, and V is 0 where they do not see it.
-        let may_leak = position == ALL_POSITIONS && tile.positions_differ();
-        let leaks = may_leak && tile.has_overflowed(&state);
+        let leaks =
+            position == ALL_POSITIONS && tile.has_overflowed(&state) && tile.positions_differ();
         if any(sync_threads_or(leaks)) {
-            position = tile.first_position();
+            position = uniform(tile.positions().0);
+            tile.copy_for(position);
             continue;
         }
-        if tile.is_row() {
+        let is_row = any(tile.is_row());
+        if is_row {
             finish::<K, O_COLS>(tile, &state, position);
         } else {
-            climb::store::<O_COLS>(tile, tile.item.slot(), &state, position);
+            climb::store::<O_COLS>(tile, tile.slot(), &state, position);
         }
-        if position == ALL_POSITIONS || position == tile.last_position() {
+        if position == ALL_POSITIONS || position == uniform(tile.positions().1) {
             break;
         }
         position += 1;
-        // Shared memory is used again.
+        // Nobody reads shared memory any more.
         sync_threads();
+        tile.copy_for(position);
     }
-    if !tile.is_row() {
+    if !any(tile.is_row()) {
         climb::<K, O_COLS>(tile);
     }
 }

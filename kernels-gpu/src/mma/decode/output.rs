@@ -8,6 +8,7 @@ use cuda_std::{global, shared};
 use super::reduce::fold;
 use super::step::maximum;
 use super::tile::Tile;
+use super::work::Word;
 use super::{DecodeKernel, State};
 use crate::layout::fragment::row_column;
 use crate::tile::row_state::Finalized;
@@ -32,7 +33,7 @@ pub unsafe fn finish<K: DecodeKernel, const O_COLS: usize>(
         let sum = reduce_sum::<4>(row.rows[i].row_sum);
         if lane.is_multiple_of(4) {
             let of_row = maximum(lane / 4 + i as u32 * 8);
-            shared::store(of_row + tile.warp * F32_BYTES, sum);
+            shared::store(of_row + tile.warp() * F32_BYTES, sum);
         }
     }
     sync_threads();
@@ -64,8 +65,8 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
         None => state.rows[i].finalize_sum(sum),
         Some(sink) => state.rows[i].finalize_with_sink(sum, sink),
     };
-    let forward = &tile.params.forward;
-    let (batch, head, query) = (tile.item.batch, tile.head(row), tile.query(row));
+    let forward = &tile.params().forward;
+    let (batch, head, query) = (tile.get(Word::Batch), tile.head(row), tile.query(row));
     let o = &forward.o;
     let elements =
         batch as i64 * o.batch_stride + head as i64 * o.head_stride + query as i64 * o.seq_stride;
@@ -74,7 +75,7 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
     let dims = forward.attention.head_dim_v;
     for col in (0..O_COLS).step_by(2) {
         let pair = K::Element::cvt_pair(state.acc_o[i][col] * norm, state.acc_o[i][col + 1] * norm);
-        let dim = tile.warp * (O_COLS as u32 * 4) + row_column(lane, col as u32);
+        let dim = tile.warp() * (O_COLS as u32 * 4) + row_column(lane, col as u32);
         let place =
             |dim: u32| address.wrapping_add_signed(dim as i64 * o.dim_stride * HALF_BYTES as i64);
         if is_pair && dim + 1 < dims {
@@ -88,7 +89,7 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
             }
         }
     }
-    if lane.is_multiple_of(4) && tile.warp == 0 {
+    if lane.is_multiple_of(4) && tile.warp() == 0 {
         let attention = &forward.attention;
         let index = (batch as u64 * attention.heads_q as u64 + head as u64)
             * attention.seq_q as u64

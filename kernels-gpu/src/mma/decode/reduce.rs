@@ -7,12 +7,14 @@ use cuda_std::warp::uniform;
 
 use super::loader::{KvLoader, report};
 use super::step::{QFragments, Steps, add_output, wait_k};
-use super::tile::Tile;
-use super::{DecodeKernel, State};
+use super::tile::{ALL_POSITIONS, Tile};
+use super::work::{Word, draw};
+use super::{DecodeKernel, State, climb};
 use crate::abi::CacheFault;
 use crate::config::decode::DecodeConfig;
 use crate::math::{exp2, fma};
-use crate::tile::kv_tree::SUPER;
+use crate::tile::black_box;
+use crate::tile::kv_tree::{FAN_OUT_SHIFT, SUPER};
 
 /// Merges the state of the same rows over the keys after `into`'s. The one place where states meet, so that whoever merges
 /// them gets the same bits.
@@ -47,31 +49,35 @@ pub unsafe fn reduce<
     let mut ring = Ring::new(config);
     let (begin, end) = tile.steps();
     let (begin, end) = (uniform(begin), uniform(end));
-    let mut loader = KvLoader::new(tile, tile.keys(position), (begin, end));
+    let mut loader = KvLoader::new(tile, (begin, end));
     let q = {
         // All slots but the last, which Q passes through.
         let mut slot = 0;
-        while slot + 1 < config.slots() {
+        while slot + 1 < black_box(config.slots()) {
             match slot % 2 {
                 0 => loader.copy_k(ring.base + slot * config.operand_bytes()),
                 _ => loader.copy_v(ring.base + slot * config.operand_bytes()),
             }
             slot += 1;
         }
+        if position == ALL_POSITIONS {
+            // Its answer is waited for while K and V are on their way.
+            draw(&tile.params());
+        }
         QFragments::<K_STEPS>::load(tile, ring.base + slot * config.operand_bytes())
     };
-    let (transform, slopes) = tile.transform::<K::Element>();
+    let transform = tile.transform::<K::Element>();
     let steps = Steps {
         tile,
-        transform,
-        slopes,
+        scale_log2: transform.scale_log2,
+        is_plain: transform.is_plain,
     };
-    let (mut chunk, mut group, mut node) = (State::new(), State::new(), State::new());
+    let (mut chunk, mut node) = (State::new(), State::new());
     let mut step = begin;
     while step < end {
         wait_k::<KEPT>();
         let mut scores = q.scores::<K>(tile, ring.k());
-        steps.show_maxima(step, &mut scores);
+        steps.show_maxima::<K::Element>(step, &mut scores);
         sync_threads();
         if config.slots().is_multiple_of(2) {
             loader.copy_v(ring.last_v());
@@ -87,31 +93,65 @@ pub unsafe fn reduce<
         ring.advance();
         step += 1;
         if step % config.chunk_steps() == 0 || step == end {
-            if tile.item.level == 0 {
+            let level = uniform(tile.get(Word::Level));
+            if level == 0 {
                 node = chunk;
-            } else if tile.item.level < SUPER {
-                fold(&mut node, &chunk);
             } else {
-                fold(&mut group, &chunk);
-                if step % (config.chunk_steps() * 8) == 0 || step == end {
-                    fold(&mut node, &group);
-                    group = State::new();
-                }
+                fold(&mut node, &chunk);
+            }
+            if level == SUPER && (step % group_steps(config) == 0 || step == end) {
+                let (begin, _) = tile.steps();
+                let is_first = step - begin <= group_steps(config) - begin % group_steps(config);
+                add_group(tile, &mut node, position, is_first, step == end);
             }
             chunk = State::new();
         }
     }
     // What has been copied ahead is nothing, but is waited for before shared memory is used otherwise.
     wait_group::<0>();
-    if tile.item.keys.is_bad {
+    let is_bad = tile.get(Word::IsBad) != 0;
+    if is_bad {
         report(tile, CacheFault::BadLength);
     }
-    if loader.report() || tile.item.keys.is_bad {
+    // The last barrier of the loop, or of Q, has shown what was found before it.
+    if tile.get(Word::IsPoisoned) != 0 || is_bad {
         for row in &mut node.rows {
             row.row_sum = f32::NAN;
         }
     }
     node
+}
+
+/// Steps of a group.
+#[inline(always)]
+const fn group_steps(config: DecodeConfig) -> u32 {
+    config.chunk_steps() << FAN_OUT_SHIFT
+}
+
+/// Folds a group's state into that of the item, a super, which lies in the item's partial result between groups: there is no
+/// room for both in registers. After the last group `group` is the item's state, and otherwise that of nothing.
+///
+/// # Safety
+/// As [`reduce`].
+#[inline(always)]
+unsafe fn add_group<const O_COLS: usize>(
+    tile: &Tile<'_>,
+    group: &mut State<O_COLS>,
+    position: u32,
+    is_first: bool,
+    is_last: bool,
+) {
+    let mut node = State::<O_COLS>::new();
+    if !is_first {
+        node = climb::load(tile, tile.slot(), position);
+    }
+    fold(&mut node, group);
+    if is_last {
+        *group = node;
+    } else {
+        climb::store(tile, tile.slot(), &node, position);
+        *group = State::new();
+    }
 }
 
 /// The ring of K and V: the slot of the present step's K; V follows it.

@@ -4,19 +4,19 @@ use cuda_std::cp_async::wait_group;
 use cuda_std::half::Half;
 use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
 use cuda_std::thread::sync_threads;
-use cuda_std::warp::{any, lane_id, sync_warp};
+use cuda_std::warp::{any, lane_id, reduce_max, sync_warp};
 use cuda_std::{global, shared};
 
 use super::loader::gather;
 use super::tile::Tile;
+use super::work::Word;
 use super::{DecodeKernel, State};
 use crate::config::decode::DecodeConfig;
 use crate::layout::fragment::{TILE_K, row_column};
 use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset, row_bytes, row_vec16s};
-use crate::math::{exp2, max};
-use crate::mma::accumulator::Row;
+use crate::math::{exp2, fma, max};
+use crate::mma::Element;
 use crate::mma::gemm::{LaneAddress, Operand, multiply};
-use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::mask::apply_mask;
 use crate::units::{F32_BYTES, HALF_BYTES};
@@ -38,15 +38,16 @@ impl<const K_STEPS: usize> QFragments<K_STEPS> {
     pub unsafe fn load(tile: &Tile<'_>, stage: u32) -> Self {
         let head_dim = tile.config.head_dim;
         let row_pieces = row_vec16s(head_dim) as u32;
-        let attention = &tile.params.forward.attention;
+        let attention = &tile.params().forward.attention;
         let q = &attention.q;
+        let (row_begin, row_end) = tile.rows();
         let mut piece = cuda_std::thread::thread_idx_x();
         while piece < black_box(DecodeConfig::ROWS * row_pieces) {
             let (row, vec16) = (piece / row_pieces, piece % row_pieces);
-            let in_tile = tile.row_begin + row;
-            let is_there = in_tile < tile.row_end;
-            let in_tile = in_tile.min(tile.row_end - 1);
-            let elements = tile.item.batch as i64 * q.batch_stride
+            let in_tile = row_begin + row;
+            let is_there = in_tile < row_end;
+            let in_tile = in_tile.min(row_end - 1);
+            let elements = tile.get(Word::Batch) as i64 * q.batch_stride
                 + tile.head(in_tile) as i64 * q.head_stride
                 + tile.query(in_tile) as i64 * q.seq_stride;
             let address = q.address.wrapping_add_signed(elements * HALF_BYTES as i64);
@@ -79,8 +80,8 @@ impl<const K_STEPS: usize> QFragments<K_STEPS> {
     /// K has arrived and is visible to the warp; all 32 lanes reach the same call.
     #[inline(always)]
     pub unsafe fn scores<K: DecodeKernel>(&self, tile: &Tile<'_>, k_slot: u32) -> Scores {
-        let lane = lane_id();
-        let row = tile.warp * DecodeConfig::WARP_KEYS + lane % 8;
+        let lane = black_box(lane_id());
+        let row = tile.warp() * DecodeConfig::WARP_KEYS + lane % 8;
         let k = LaneAddress::new(k_slot, K::CONFIG.head_dim, (row, lane / 8));
         // Two sums, so that an instruction does not wait for the one before.
         let mut acc = [[[0.0; 2]; 2]; 2];
@@ -99,11 +100,12 @@ impl<const K_STEPS: usize> QFragments<K_STEPS> {
     }
 }
 
-/// What is the same for all steps of an item.
+/// What a thread keeps of the item from one step to the next.
 pub struct Steps<'a> {
     pub tile: &'a Tile<'a>,
-    pub transform: ScoreTransform,
-    pub slopes: [f32; 2],
+    pub scale_log2: f32,
+    /// Whether scores need no transform.
+    pub is_plain: bool,
 }
 
 impl Steps<'_> {
@@ -112,28 +114,32 @@ impl Steps<'_> {
     /// # Safety
     /// All 32 lanes reach the same call; nobody reads the maxima.
     #[inline(always)]
-    pub unsafe fn show_maxima(&self, step: u32, scores: &mut Scores) {
+    pub unsafe fn show_maxima<E: Element>(&self, step: u32, scores: &mut Scores) {
         let tile = self.tile;
-        let lane = lane_id();
+        let lane = black_box(lane_id());
         let begin = step * DecodeConfig::STEP_KEYS;
-        let first_key = begin + tile.warp * DecodeConfig::WARP_KEYS + row_column(lane, 0);
-        let keys = &tile.item.keys;
+        let first_key = begin + tile.warp() * DecodeConfig::WARP_KEYS + row_column(lane, 0);
         let query = |i: usize| tile.query(tile.row(i));
         let column = |j: usize| row_column(0, j as u32) as i32;
-        let corner =
-            keys.kv_len as i32 - tile.params.forward.attention.seq_q as i32 - first_key as i32;
-        self.transform
-            .apply_by_row(scores, &self.slopes, |i| query(i) as i32 + corner, column);
+        if !any(self.is_plain) {
+            let transform = tile.transform::<E>();
+            let seq_q = tile.params().forward.attention.seq_q;
+            let corner = tile.get(Word::KvLen) as i32 - seq_q as i32 - first_key as i32;
+            let slopes = [tile.slope(0), tile.slope(1)];
+            transform.apply_by_row(scores, &slopes, |i| query(i) as i32 + corner, column);
+        }
         let (first, last) = tile.seen_by_all();
         let end = begin + DecodeConfig::STEP_KEYS;
         if any((begin as i32) < first || end as i32 - 1 > last) {
-            apply_mask(scores, query, first_key, column, keys.band, keys.kv_len);
+            let kv_len = tile.get(Word::KvLen);
+            apply_mask(scores, query, first_key, column, tile.band(), kv_len);
         }
         for i in 0..2 {
-            let largest = Row::block_max(&scores[i], &self.transform);
+            let largest = reduce_max::<4>(max(scores[i][0], scores[i][1]));
+            let largest = fma(largest, self.scale_log2, E::SHIFT);
             if lane.is_multiple_of(4) {
                 let row = lane / 4 + i as u32 * 8;
-                shared::store(maximum(row) + tile.warp * F32_BYTES, largest);
+                shared::store(maximum(row) + tile.warp() * F32_BYTES, largest);
             }
         }
     }
@@ -148,7 +154,7 @@ impl Steps<'_> {
         scores: &mut Scores,
         state: &mut State<O_COLS>,
     ) {
-        let lane = lane_id();
+        let lane = black_box(lane_id());
         let mut bits = [0.0; 2];
         for i in 0..2 {
             let row = maximum(lane / 4 + i as u32 * 8);
@@ -162,11 +168,11 @@ impl Steps<'_> {
         }
         for i in 0..2 {
             for j in 0..2 {
-                state.rows[i].accumulate(&mut scores[i][j], self.transform.scale_log2);
+                state.rows[i].accumulate(&mut scores[i][j], self.scale_log2);
             }
             let pair = K::Element::cvt_pair(scores[i][0], scores[i][1]);
             let row = lane / 4 + i as u32 * 8;
-            let vec16 = offset(DecodeConfig::STEP_KEYS as usize, row, self.tile.warp);
+            let vec16 = offset(DecodeConfig::STEP_KEYS as usize, row, self.tile.warp());
             shared::store_bits(p_smem() + vec16 + lane % 4 * 2 * HALF_BYTES, pair);
         }
     }
@@ -197,7 +203,7 @@ pub unsafe fn add_output<K: DecodeKernel, const O_COLS: usize>(
 ) {
     const BLOCK_KEYS: u32 = 32;
     let head_dim = K::CONFIG.head_dim;
-    let lane = lane_id();
+    let lane = black_box(lane_id());
     let p = LaneAddress::q(p_smem(), DecodeConfig::STEP_KEYS as usize, lane);
     for block in 0..DecodeConfig::STEP_KEYS / BLOCK_KEYS {
         let mut p_frag = [[[0; 2]; 2]; 2];
@@ -207,7 +213,7 @@ pub unsafe fn add_output<K: DecodeKernel, const O_COLS: usize>(
         }
         for part in 0..O_COLS / 2 {
             // 32 keys × 8 columns.
-            let vec16 = tile.warp * (O_COLS as u32 / 2) + part as u32;
+            let vec16 = tile.warp() * (O_COLS as u32 / 2) + part as u32;
             let row = block * BLOCK_KEYS * row_bytes(head_dim);
             let [b0, b1, b2, b3] = load_x4_transposed(v_slot + row + offset(head_dim, lane, vec16));
             multiply::<K::Element, 2, O_COLS>(&mut state.acc_o, 2 * part, &p_frag[0], [b0, b1]);

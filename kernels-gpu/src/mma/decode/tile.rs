@@ -1,18 +1,22 @@
 //! The rows and keys of an item.
+//!
+//! The loop over keys has no register to spare, and needs these numbers once a step or less: they are written once an item to
+//! shared memory ([`super::work`]) and read where they are needed.
 
-use cuda_std::global;
-use cuda_std::thread::thread_idx_x;
-use cuda_std::warp::{WARP_SIZE, lane_id, uniform};
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, lane_id};
+use cuda_std::{global, shared};
 
 use super::State;
-use super::work::Item;
-use crate::abi::DecodeParams;
+use super::work::{Word, info, put};
+use crate::abi::{Band, DecodeParams};
 use crate::config::decode::DecodeConfig;
 use crate::layout::fragment::ROW_STEP;
 use crate::mma::Element;
 use crate::score::{ScoreTransform, alibi};
 use crate::tile::block_range::visible_keys;
 use crate::tile::kv_tree::Chunks;
+use crate::tile::{black_box, black_box64};
 
 /// Stands for the rows of all positions.
 pub const ALL_POSITIONS: u32 = u32::MAX;
@@ -21,128 +25,162 @@ pub const ALL_POSITIONS: u32 = u32::MAX;
 /// group.
 #[derive(Clone, Copy)]
 pub struct Tile<'a> {
-    pub params: &'a DecodeParams,
+    params: &'a DecodeParams,
     pub config: DecodeConfig,
-    pub item: Item,
-    /// Query heads to a head of K and V.
-    pub group: u32,
-    /// Rows of the tile: the first, and one past the last.
-    pub row_begin: u32,
-    pub row_end: u32,
-    /// Index of this warp.
-    pub warp: u32,
 }
 
 impl<'a> Tile<'a> {
-    /// # Safety
-    /// As [`decode`](super::decode); the whole block calls it with the same item.
+    /// The item that is described in shared memory.
     #[inline(always)]
-    pub unsafe fn new(params: &'a DecodeParams, config: DecodeConfig, item: &Item) -> Self {
-        let attention = &params.forward.attention;
+    pub fn new(params: &'a DecodeParams, config: DecodeConfig) -> Self {
+        Self { params, config }
+    }
+
+    /// The parameters, such that what is computed from them is computed again the next time.
+    #[inline(always)]
+    pub fn params(&self) -> DecodeParams {
+        reload(self.params)
+    }
+
+    /// A number of the item, read again each time.
+    #[inline(always)]
+    pub fn get(&self, word: Word) -> u32 {
+        // SAFETY: it is written, and a barrier has shown it.
+        unsafe { shared::load_bits(black_box(info(word as u32))) }
+    }
+
+    /// An address of the item, of two words.
+    #[inline(always)]
+    pub fn get_address(&self, word: Word) -> u64 {
+        let low = black_box(info(word as u32));
+        // SAFETY: as in `get`.
+        unsafe { (shared::load_bits(low + 4) as u64) << 32 | shared::load_bits(low) as u64 }
+    }
+
+    /// Index of this warp.
+    #[inline(always)]
+    pub fn warp(&self) -> u32 {
+        black_box(thread_idx_x()) / WARP_SIZE
+    }
+
+    /// Query heads to a head of K and V.
+    #[inline(always)]
+    fn group(&self) -> u32 {
+        let group = self.get(Word::Group);
         // SAFETY: heads_kv divides heads_q, and neither is 0 where there is an item.
-        core::hint::assert_unchecked(attention.heads_kv != 0);
-        let group = attention.heads_q / attention.heads_kv;
-        // SAFETY: as above.
-        core::hint::assert_unchecked(group != 0);
-        let row_begin = item.row_tile * DecodeConfig::ROWS;
-        let rows = attention.seq_q * group;
-        Self {
-            params,
-            config,
-            item: *item,
-            group,
-            row_begin,
-            row_end: rows.min(row_begin + DecodeConfig::ROWS),
-            warp: uniform(thread_idx_x() / WARP_SIZE),
-        }
+        unsafe { core::hint::assert_unchecked(group != 0) };
+        group
     }
 
     /// Row `i`, of two, of this lane; one of the tile's, also where it has less than 16.
     #[inline(always)]
     pub fn row(&self, i: usize) -> u32 {
-        let row = self.row_begin + lane_id() / 4 + i as u32 * ROW_STEP;
-        row.min(self.row_end - 1)
+        self.lane_row(i).min(self.get(Word::RowEnd) - 1)
+    }
+
+    #[inline(always)]
+    fn lane_row(&self, i: usize) -> u32 {
+        self.get(Word::RowBegin) + black_box(lane_id()) / 4 + i as u32 * ROW_STEP
+    }
+
+    /// Rows of the tile: the first, and one past the last.
+    #[inline(always)]
+    pub fn rows(&self) -> (u32, u32) {
+        (self.get(Word::RowBegin), self.get(Word::RowEnd))
     }
 
     /// Whether there is a row `i` of this lane, and it belongs to a query at `position`.
     #[inline(always)]
     pub fn has_row(&self, i: usize, position: u32) -> bool {
-        let row = self.row_begin + lane_id() / 4 + i as u32 * ROW_STEP;
-        row < self.row_end && (position == ALL_POSITIONS || row / self.group == position)
+        let row = self.lane_row(i);
+        let is_there = row < self.get(Word::RowEnd);
+        is_there && (position == ALL_POSITIONS || row / self.group() == position)
     }
 
     /// Query of a row.
     #[inline(always)]
     pub fn query(&self, row: u32) -> u32 {
-        row / self.group
+        row / self.group()
     }
 
     /// Query head of a row.
     #[inline(always)]
     pub fn head(&self, row: u32) -> u32 {
-        self.item.head_kv * self.group + row % self.group
+        let group = self.group();
+        self.get(Word::HeadKv) * group + row % group
     }
 
     /// Queries of the tile: the first and the last.
     #[inline(always)]
-    pub fn first_position(&self) -> u32 {
-        self.row_begin / self.group
+    pub fn positions(&self) -> (u32, u32) {
+        let (begin, end) = self.rows();
+        (self.query(begin), self.query(end - 1))
     }
 
     #[inline(always)]
-    pub fn last_position(&self) -> u32 {
-        (self.row_end - 1) / self.group
+    pub fn band(&self) -> Band {
+        Band {
+            lower: self.get(Word::Lower) as i32,
+            upper: self.get(Word::Upper) as i32,
+        }
     }
 
     /// Keys that the query at a position sees: the first and the last.
     #[inline(always)]
     fn visible(&self, position: u32) -> (i32, i32) {
-        visible_keys(position as i32, self.item.keys.band, self.item.keys.kv_len)
+        visible_keys(position as i32, self.band(), self.get(Word::KvLen))
     }
 
     /// Whether some rows of the tile see keys that others do not.
     #[inline(always)]
     pub fn positions_differ(&self) -> bool {
-        let (first, last) = (
-            self.visible(self.first_position()),
-            self.visible(self.last_position()),
-        );
+        let (first, last) = self.positions();
+        let (first, last) = (self.visible(first), self.visible(last));
         first.0 != last.0 || first.1 != last.1
     }
 
     /// Keys that every row of the tile sees: the first and the last.
     #[inline(always)]
     pub fn seen_by_all(&self) -> (i32, i32) {
-        let (_, last) = self.visible(self.first_position());
-        let (first, _) = self.visible(self.last_position());
-        (first, last)
+        let (first, last) = (self.get(Word::FullFirst), self.get(Word::FullLast));
+        (first as i32, last as i32)
     }
 
-    /// Keys of K and V that are not taken for zeros: those that some query of the sequence sees, or the one at `position`;
-    /// the first, and one past the last.
+    /// Takes keys of K and V for zeros that the queries at `position` do not see.
+    ///
+    /// # Safety
+    /// The whole block calls it, and nobody copies.
     #[inline(always)]
-    pub fn keys(&self, position: u32) -> (u32, u32) {
-        if position == ALL_POSITIONS {
-            return self.item.keys.seen;
+    pub unsafe fn copy_for(&self, position: u32) {
+        if thread_idx_x() == 0 {
+            let (first, last) = self.visible(position);
+            put(Word::CopyBegin, first as u32);
+            put(Word::CopyEnd, (last + 1) as u32);
         }
-        let (first, last) = self.visible(position);
-        (first as u32, (last + 1) as u32)
+        sync_threads();
+    }
+
+    /// Keys that some query of the sequence sees: the first, and one past the last.
+    #[inline(always)]
+    fn seen(&self) -> (u32, u32) {
+        (self.get(Word::SeenBegin), self.get(Word::SeenEnd))
+    }
+
+    /// The chunks that the sequence's queries see.
+    #[inline(always)]
+    pub fn chunks(&self) -> Chunks {
+        Chunks::of_keys(self.seen(), self.config.chunk_keys())
     }
 
     /// The item's steps: the first, and one past the last.
     #[inline(always)]
     pub fn steps(&self) -> (u32, u32) {
-        let Item {
-            chunks,
-            level,
-            node,
-            keys,
-            ..
-        } = &self.item;
-        let Chunks { begin, end } = chunks.of_node(*level, *node);
-        let (first, last) = keys.seen;
-        let begin = first.max(begin * self.config.chunk_keys());
-        let end = last.min(end * self.config.chunk_keys());
+        let of_node = self
+            .chunks()
+            .of_node(self.get(Word::Level), self.get(Word::Node));
+        let (first, last) = self.seen();
+        let begin = first.max(of_node.begin * self.config.chunk_keys());
+        let end = last.min(of_node.end * self.config.chunk_keys());
         if begin >= end {
             return (0, 0);
         }
@@ -153,28 +191,50 @@ impl<'a> Tile<'a> {
     /// Whether the item is all of its sequence.
     #[inline(always)]
     pub fn is_row(&self) -> bool {
-        self.item.chunks.nodes(self.item.level) == 1
+        self.chunks().nodes(self.get(Word::Level)) == 1
     }
 
-    /// How scores of this lane's rows are transformed, and their slopes.
+    /// The partial result of a node of `level`: that of its first item.
+    #[inline(always)]
+    pub fn slot_of(&self, level: u32, node: u32) -> u32 {
+        let (chunks, of_items) = (self.chunks(), self.get(Word::Level));
+        let first = chunks.of_node(level, node).first(of_items);
+        self.get(Word::FirstSlot) + (first - chunks.first(of_items)) * self.get(Word::Stride)
+    }
+
+    /// The partial result of the item itself.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.slot_of(self.get(Word::Level), self.get(Word::Node))
+    }
+
+    /// How scores of the rows are transformed, apart from their slopes.
+    #[inline(always)]
+    pub fn transform<E: Element>(&self) -> ScoreTransform {
+        ScoreTransform::of_rows(&self.params().forward.attention.score, E::SHIFT)
+    }
+
+    /// The slope of row `i` of this lane; 0 without slopes.
     ///
     /// # Safety
-    /// As [`Tile::new`].
+    /// The launch's arrays are live.
     #[inline(always)]
-    pub unsafe fn transform<E: Element>(&self) -> (ScoreTransform, [f32; 2]) {
-        let score = &self.params.forward.attention.score;
-        let slope = |i: usize| alibi::slope(score, self.item.batch, self.head(self.row(i)));
-        let transform = ScoreTransform::of_rows(score, E::SHIFT);
-        (transform, [slope(0), slope(1)])
+    pub unsafe fn slope(&self, i: usize) -> f32 {
+        let score = self.params().forward.attention.score;
+        if score.alibi_slopes.is_none() {
+            return 0.0;
+        }
+        alibi::slope(&score, self.get(Word::Batch), self.head(self.row(i)))
     }
 
     /// The sink of a row in nats, if there are sinks.
     ///
     /// # Safety
-    /// As [`Tile::new`].
+    /// As [`slope`](Self::slope).
     #[inline(always)]
     pub unsafe fn sink(&self, row: u32) -> Option<f32> {
-        let address = self.params.sinks?.get() + self.head(row) as u64 * size_of::<f32>() as u64;
+        let sinks = self.params().sinks?;
+        let address = sinks.get() + self.head(row) as u64 * size_of::<f32>() as u64;
         Some(f32::from_bits(global::load_u32(address)))
     }
 
@@ -191,4 +251,15 @@ impl<'a> Tile<'a> {
         }
         overflowed
     }
+}
+
+/// See [`Tile::params`].
+#[inline(always)]
+pub fn reload(params: &DecodeParams) -> DecodeParams {
+    const WORDS: usize = size_of::<DecodeParams>() / size_of::<u64>();
+    let mut words: [u64; WORDS] = bytemuck::cast(*params);
+    for word in &mut words {
+        *word = black_box64(*word);
+    }
+    bytemuck::cast(words)
 }

@@ -61,3 +61,25 @@ fn cuda() {
         );
     }
 }
+
+/// Two chunks of several row tiles, whose partial results another block merges.
+#[test]
+fn sim_merges_across_blocks() {
+    for seed in [SCHEDULES[1], SCHEDULES[2], 1, 2, 3, 4, 5, 6] {
+        let mut sim = Sim::on(SimDevice::with_schedule(seed));
+        let spec = DecodeSpec {
+            seq_q: 7,
+            group: 8,
+            heads_kv: 1,
+            page_size: Some(64),
+            mask: ferroflash::Mask::Window {
+                left: Some(192),
+                right: Some(0),
+            },
+            ..DecodeSpec::plain(&[570, 513])
+        };
+        for _ in 0..4 {
+            super::run_right(&mut sim, &spec);
+        }
+    }
+}
