@@ -126,12 +126,13 @@ impl Chunks {
 }
 
 /// The level of a launch's items, from the number of nodes of each level in all its sequences and heads: as high as leaves
-/// work for all `blocks`. It decides how fast a launch is, and no bit of its results.
+/// work for most of all `blocks`: an item takes some µs beyond its keys, and few blocks keep memory busy. It decides how fast a
+/// launch is, and no bit of its results.
 #[inline(always)]
 pub const fn item_level(nodes: [u64; 3], blocks: u64) -> u32 {
     if nodes[2] >= 4 * blocks {
         2
-    } else if 2 * nodes[1] >= 3 * blocks {
+    } else if 8 * nodes[1] >= 3 * blocks {
         1
     } else {
         0
@@ -148,7 +149,7 @@ pub fn most_items(rows: u64, capacity: u64, chunk_keys: u64, blocks: u64) -> u64
     let fan_out = 1 << FAN_OUT_SHIFT;
     // A level is chosen where there are fewer nodes of the next one than this.
     let groups = of_level(1).min(fan_out * 4 * blocks);
-    let chunks = of_level(0).min(fan_out * (3 * blocks).div_ceil(2));
+    let chunks = of_level(0).min(fan_out * (3 * blocks).div_ceil(8));
     of_level(2).max(groups).max(chunks)
 }
 

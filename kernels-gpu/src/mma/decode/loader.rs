@@ -247,13 +247,20 @@ unsafe fn of_lane(address: u64, lane: u32) -> u64 {
 /// The elements exist.
 #[inline(always)]
 pub unsafe fn gather(row: u64, dim_stride: i64, dim: u32, dims: u32) -> [u32; 4] {
-    let mut words = [0; 4];
-    for i in 0..VEC16_ELEMS as u32 {
+    let [mut a, mut b, mut c, mut d] = [0; 4];
+    // Rolled, so that it takes few registers; and so no array, which would be indexed by a variable.
+    let mut i = 0;
+    while i < black_box(VEC16_ELEMS as u32) {
         if dim + i < dims {
             let offset = (dim + i) as i64 * dim_stride * HALF_BYTES as i64;
             let element = global::load_u16(row.wrapping_add_signed(offset));
-            words[i as usize / 2] |= (element as u32) << (i % 2 * 16);
+            let bits = (element as u32) << (i % 2 * 16);
+            a |= if i / 2 == 0 { bits } else { 0 };
+            b |= if i / 2 == 1 { bits } else { 0 };
+            c |= if i / 2 == 2 { bits } else { 0 };
+            d |= if i / 2 == 3 { bits } else { 0 };
         }
+        i += 1;
     }
-    words
+    [a, b, c, d]
 }

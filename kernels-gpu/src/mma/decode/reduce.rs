@@ -60,18 +60,13 @@ pub unsafe fn reduce<
             }
             slot += 1;
         }
-        if position == ALL_POSITIONS {
-            // Its answer is waited for while K and V are on their way.
-            draw(&tile.params());
-        }
         QFragments::<K_STEPS>::load(tile, ring.base + slot * config.operand_bytes())
     };
-    let transform = tile.transform::<K::Element>();
-    let steps = Steps {
-        tile,
-        scale_log2: transform.scale_log2,
-        is_plain: transform.is_plain,
-    };
+    if position == ALL_POSITIONS {
+        // Its answer is waited for while K and V are on their way.
+        draw(&tile.params());
+    }
+    let steps = Steps { tile };
     let (mut chunk, mut node) = (State::new(), State::new());
     let mut step = begin;
     while step < end {

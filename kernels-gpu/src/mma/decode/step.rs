@@ -100,12 +100,9 @@ impl<const K_STEPS: usize> QFragments<K_STEPS> {
     }
 }
 
-/// What a thread keeps of the item from one step to the next.
+/// What steps have in common.
 pub struct Steps<'a> {
     pub tile: &'a Tile<'a>,
-    pub scale_log2: f32,
-    /// Whether scores need no transform.
-    pub is_plain: bool,
 }
 
 impl Steps<'_> {
@@ -121,8 +118,8 @@ impl Steps<'_> {
         let first_key = begin + tile.warp() * DecodeConfig::WARP_KEYS + row_column(lane, 0);
         let query = |i: usize| tile.query(tile.row(i));
         let column = |j: usize| row_column(0, j as u32) as i32;
-        if !any(self.is_plain) {
-            let transform = tile.transform::<E>();
+        let transform = tile.transform::<E>();
+        if !any(transform.is_plain) {
             let seq_q = tile.params().forward.attention.seq_q;
             let corner = tile.get(Word::KvLen) as i32 - seq_q as i32 - first_key as i32;
             let slopes = [tile.slope(0), tile.slope(1)];
@@ -136,7 +133,7 @@ impl Steps<'_> {
         }
         for i in 0..2 {
             let largest = reduce_max::<4>(max(scores[i][0], scores[i][1]));
-            let largest = fma(largest, self.scale_log2, E::SHIFT);
+            let largest = fma(largest, transform.scale_log2, E::SHIFT);
             if lane.is_multiple_of(4) {
                 let row = lane / 4 + i as u32 * 8;
                 shared::store(maximum(row) + tile.warp() * F32_BYTES, largest);
@@ -155,6 +152,7 @@ impl Steps<'_> {
         state: &mut State<O_COLS>,
     ) {
         let lane = black_box(lane_id());
+        let scale_log2 = self.tile.transform::<K::Element>().scale_log2;
         let mut bits = [0.0; 2];
         for i in 0..2 {
             let row = maximum(lane / 4 + i as u32 * 8);
@@ -168,7 +166,7 @@ impl Steps<'_> {
         }
         for i in 0..2 {
             for j in 0..2 {
-                state.rows[i].accumulate(&mut scores[i][j], self.scale_log2);
+                state.rows[i].accumulate(&mut scores[i][j], scale_log2);
             }
             let pair = K::Element::cvt_pair(scores[i][0], scores[i][1]);
             let row = lane / 4 + i as u32 * 8;

@@ -102,7 +102,7 @@ unsafe fn get(word: Word) -> u32 {
 /// Nobody else accesses the word before a barrier.
 #[inline(always)]
 pub unsafe fn put(word: Word, value: u32) {
-    shared::store_bits(info(word as u32), value);
+    shared::store_bits(black_box(info(word as u32)), value);
 }
 
 /// The keys of a sequence.
@@ -225,7 +225,7 @@ impl<'a> Work<'a> {
     /// As [`find`](Self::find); one warp calls it.
     #[inline(always)]
     unsafe fn search(&self, unit: u32, rest: u32) {
-        let lane = lane_id();
+        let lane = black_box(lane_id());
         let level = get(Word::ItemLevel);
         let (mut base, mut before) = (get(Word::Batch), get(Word::Before));
         // All lanes have read what one of them writes.
