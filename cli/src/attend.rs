@@ -11,6 +11,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::arguments::{BackendName, DTypeName, ForwardArgs, LayoutName};
+use crate::attend_cache::AttendCache;
 use crate::backends::{self, Work};
 use crate::failure::Failure;
 use crate::modifiers::{BlockArgs, ModifierArgs};
@@ -75,11 +76,26 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         slopes,
         d_o,
         options,
+        cache,
     } = file::read(&args.input, layout, asked, &args.blocks, options)?;
     let options = options
         .o_layout(layout)
         .cu_seqlens(cu_seqlens)
         .alibi(slopes);
+    if let Some(arrays) = cache {
+        args.refuse_gradients_of_cache()?;
+        let specs = inputs.each_ref().map(|tensor| *tensor.spec());
+        AttendCache::problem(specs, &arrays, &options)?;
+        let attend = AttendCache {
+            inputs,
+            arrays,
+            dtype: args.dtype.map(DType::from),
+            layout,
+            options,
+            output: Output::create("--output", &args.output)?,
+        };
+        return backends::run(args.backend, attend);
+    }
     let has_sinks = options.modifiers.sinks.is_some();
     let options = BackwardOptions::of(&options)
         .deterministic(args.deterministic)
@@ -100,6 +116,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         output,
     };
     backends::run(args.backend, attend)
+}
+
+impl Args {
+    fn refuse_gradients_of_cache(&self) -> Result<(), Failure> {
+        if !self.backward {
+            return Ok(());
+        }
+        let wrong = "the file has a cache, of which no gradients are computed";
+        let allowed = "a file without block_table and kv_lens";
+        Err(Failure::refused("--backward", wrong, allowed))
+    }
 }
 
 /// The forward pass, and the backward pass where gradients are asked for.
@@ -163,12 +190,7 @@ impl Work for Attend {
         let [q, k, v] = self.inputs.map(|input| upload(input, backend));
         let (q, k, v) = (q?, k?, v?);
         let result = forward_planned(backend, plan, &q, &k, &v)?;
-        let mut results = Results {
-            dtype: file_dtype,
-            layout: self.layout,
-            is_packed: plan.problem().is_packed(),
-            tensors: Vec::new(),
-        };
+        let mut results = Results::new(file_dtype, self.layout, plan.problem().is_packed());
         results.add("o", result.o.download(backend.memory())?)?;
         let lse = result.lse.as_ref().expect("it is asked for by default");
         results.add_lse(lse.download(backend.memory())?);
@@ -229,7 +251,7 @@ impl Attend {
 }
 
 /// The tensors of the output file.
-struct Results {
+pub struct Results {
     dtype: DType,
     layout: Layout,
     is_packed: bool,
@@ -237,8 +259,18 @@ struct Results {
 }
 
 impl Results {
+    /// None yet, of a file of this dtype and layout.
+    pub fn new(dtype: DType, layout: Layout, is_packed: bool) -> Self {
+        Self {
+            dtype,
+            layout,
+            is_packed,
+            tensors: Vec::new(),
+        }
+    }
+
     /// Adds a tensor in the file's dtype and layout.
-    fn add(&mut self, name: &'static str, tensor: HostTensor) -> Result<(), Error> {
+    pub fn add(&mut self, name: &'static str, tensor: HostTensor) -> Result<(), Error> {
         let tensor = match tensor.spec().dtype == self.dtype {
             true => tensor,
             false => tensor.convert(self.dtype, self.layout)?,
@@ -249,7 +281,7 @@ impl Results {
     }
 
     /// Adds lse, which has no axis of components in a file.
-    fn add_lse(&mut self, lse: HostTensor) {
+    pub fn add_lse(&mut self, lse: HostTensor) {
         let Shape {
             batch, heads, seq, ..
         } = lse.spec().shape;
@@ -269,7 +301,7 @@ impl Results {
         usize::from(self.is_packed)..
     }
 
-    fn write(&self, output: Output) -> Result<(), Failure> {
+    pub fn write(&self, output: Output) -> Result<(), Failure> {
         let layout = match self.layout {
             Layout::Bshd => "bshd",
             Layout::Bhsd => "bhsd",

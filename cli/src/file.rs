@@ -7,6 +7,7 @@ use ferroflash::{AlibiSlopes, CuSeqlens, DType, ForwardOptions, HostTensor, Layo
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
+use crate::attend_cache::{self, CacheArrays};
 use crate::failure::Failure;
 use crate::modifiers::{self, BlockArgs};
 use crate::tensor_file::{TensorFile, Unusable};
@@ -22,6 +23,8 @@ pub struct Inputs {
     pub d_o: Option<HostTensor>,
     /// The options, with the modifiers that the file has.
     pub options: ForwardOptions,
+    /// Of a cache, whose pages k and v then are.
+    pub cache: Option<CacheArrays>,
 }
 
 /// Tensors that a file has if and only if they are asked for.
@@ -66,6 +69,7 @@ pub fn read(
     // Small tensors first, so that errors in them are found before q, k and v are read.
     let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
     let slopes = asked.slopes.then(|| slopes(&mut file)).transpose()?;
+    let cache = attend_cache::read(&mut file)?;
     let options = modifiers::read(&mut file, blocks, options)?;
     let inputs = "the tensors q, k and v are needed";
     let [q, k, v] = ["q", "k", "v"].map(|name| operand(&file, name, inputs, layout, is_packed));
@@ -87,6 +91,7 @@ pub fn read(
         slopes,
         d_o: d_o.map(read).transpose()?,
         options,
+        cache,
     })
 }
 

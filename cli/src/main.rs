@@ -4,6 +4,7 @@
 
 mod arguments;
 mod attend;
+mod attend_cache;
 mod backends;
 mod bench;
 mod bench_gauge;

@@ -121,7 +121,7 @@ fn planned_inputs<B: Backend + ?Sized>(
 ///
 /// # Errors
 /// [`Error::Argument`] on one whose buffer `memory` did not allocate.
-fn inputs<M: Memory>(
+pub(crate) fn inputs<M: Memory>(
     memory: &M,
     q: &Tensor<M>,
     k: &Tensor<M>,
@@ -143,7 +143,7 @@ fn inputs<M: Memory>(
 ///
 /// A tensor belongs to one memory, and every access to it borrows that memory mutably: nobody else reads or writes it at
 /// the same time, so that only the operands of one call have to be kept apart.
-fn check_output<M: Memory>(
+pub(crate) fn check_output<M: Memory>(
     memory: &M,
     inputs: [&Tensor<M>; 3],
     output: &Output<M>,
@@ -178,7 +178,7 @@ fn check_output<M: Memory>(
 }
 
 /// Launches `plan` on `inputs`, the addresses of tensors of its problem, and new outputs.
-fn run_into_new<B: Backend + ?Sized>(
+pub(crate) fn run_into_new<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     inputs: &Operands,
@@ -233,7 +233,7 @@ pub fn forward_into<B: Backend + ?Sized>(
 }
 
 /// Launches `plan` on `inputs`, the addresses of tensors, and `output`, which nobody else has.
-fn run<B: Backend + ?Sized>(
+pub(crate) fn run<B: Backend + ?Sized>(
     backend: &mut B,
     plan: &Plan,
     inputs: &Operands,

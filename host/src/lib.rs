@@ -79,10 +79,12 @@
 
 pub mod backend;
 mod backward;
+mod decode;
 mod dtype;
 mod error;
 mod forward;
 mod host_tensor;
+mod kv_cache;
 mod memory;
 mod merge;
 pub mod plan;
@@ -105,23 +107,25 @@ pub use backend::sim::Sim;
 pub use backward::{
     Gradients, OutputGradients, backward, backward_into, backward_planned, backward_planned_into,
 };
+pub use decode::{decode, decode_into, decode_planned, decode_planned_into};
 pub use error::Error;
 pub use forward::{Output, forward, forward_into, forward_planned, forward_planned_into};
 pub use host_tensor::HostTensor;
 pub use kernels_gpu::dtype::DType;
+pub use kv_cache::{CacheFaults, Indices, KvCache};
 pub use memory::Memory;
 pub use merge::merge;
 #[doc(hidden)]
 pub use merge::{Merge, MergePart, MergeTensor};
 pub use plan::{
-    Capabilities, GpuCapabilities, GradientOperands, ModifierOperands, Operands, Plan,
-    WORKSPACE_ALIGN_BYTES, Workspace,
+    CacheOperands, Capabilities, GpuCapabilities, GradientOperands, ModifierOperands, Operands,
+    Plan, WORKSPACE_ALIGN_BYTES, Workspace,
 };
 // For the oracle, which takes it apart; an option is a new field.
 #[doc(hidden)]
 pub use problem::Score;
 pub use problem::{
-    AlibiSlopes, BackwardOptions, BiasTensor, BlockMask, BoundScoreMod, CuSeqlens,
+    AlibiSlopes, BackwardOptions, BiasTensor, BlockMask, BoundScoreMod, CacheLayout, CuSeqlens,
     DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths, Documents, Dropout, ForwardOptions,
     GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, PrefixLengths,
     Problem, SEQ_LIMIT, ScoreModification, Sequence, Sinks, Variant,

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 
 use ferroflash::Backend;
-use ferroflash_testing::cases::CaseSpec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -11,11 +10,11 @@ use proptest::test_runner::{Config, TestRunner};
 ///
 /// # Panics
 /// If one does not agree.
-pub fn agree_on<B: Backend>(
+pub fn agree_on<B: Backend, C: std::fmt::Debug>(
     backend: B,
     cases: u32,
-    strategy: &impl Strategy<Value = CaseSpec>,
-    agrees: impl Fn(&mut B, &CaseSpec) -> Result<(), TestCaseError>,
+    strategy: &impl Strategy<Value = C>,
+    agrees: impl Fn(&mut B, &C) -> Result<(), TestCaseError>,
 ) {
     let config = Config {
         cases,

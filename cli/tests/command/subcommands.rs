@@ -624,3 +624,67 @@ fn a_reader_that_goes_away_is_no_crash() {
         );
     }
 }
+
+/// Pages of two sequences: bhsd and bshd files of the same numbers give the same o, that of the keys without pages.
+#[test]
+fn a_paged_cache_is_attended_to() {
+    const KEYS: usize = 5;
+    let dir = TempDir::new().expect("a temporary folder");
+    // Sequence 0 has 5 keys in pages 3, 0 and 2; sequence 1 has 2 in page 1. Page 4, and the rest of page 2, are nobody's.
+    let table = Tensor {
+        shape: vec![2, 3],
+        ..Tensor::of_i32s("block_table", &[3, 0, 2, 1, -1, 99])
+    };
+    let kv_lens = Tensor::of_i32s("kv_lens", &[KEYS as i32, 2]);
+    let q = Tensor::new("q", Dtype::F32, &[2, 1, 4, 8]);
+    let mut pages = [
+        Tensor::new("k", Dtype::F32, &[5, 2, 2, 8]),
+        Tensor::new("v", Dtype::F32, &[5, 2, 2, 8]),
+    ];
+    for page in &mut pages {
+        // [page, place, head, dim]: place 1 of page 2, and all of page 4.
+        let row = 2 * 8 * size_of::<f32>();
+        for place in [2 * 2 + 1, 4 * 2, 4 * 2 + 1] {
+            let nan = f32::NAN.to_le_bytes();
+            let bytes = &mut page.bytes[place * row..(place + 1) * row];
+            bytes
+                .chunks_exact_mut(nan.len())
+                .for_each(|value| value.copy_from_slice(&nan));
+        }
+    }
+    let [k, v] = pages.clone();
+    let paged = dir.path().join("paged.safetensors");
+    files::write(&paged, &[q.clone(), k, v, table, kv_lens]);
+    let o = dir.path().join("o.safetensors");
+    let outcome = attend(&paged, &o, &["--mask", "causal", "--backend", "cpu"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("fa_decode_cpu_f32_tiled"),
+        "{}",
+        outcome.stderr
+    );
+    let found = f32s(&files::read(&o, "o"));
+
+    let gathered = pages.map(|page| {
+        let row = 2 * 8 * size_of::<f32>();
+        let places = [6, 7, 0, 1, 4].map(|place| &page.bytes[place * row..(place + 1) * row]);
+        Tensor {
+            shape: vec![1, KEYS, 2, 8],
+            bytes: places.concat(),
+            ..page
+        }
+    });
+    let [k, v] = gathered;
+    let of_first = Tensor {
+        shape: vec![1, 1, 4, 8],
+        bytes: q.bytes[..q.bytes.len() / 2].to_vec(),
+        ..q
+    };
+    let dense = dir.path().join("dense.safetensors");
+    files::write(&dense, &[of_first, k, v]);
+    let outcome = attend(&dense, &o, &["--mask", "causal", "--backend", "cpu"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let expected = f32s(&files::read(&o, "o"));
+    assert_eq!(found[..expected.len()], expected);
+    assert!(found.iter().all(|value| value.is_finite()));
+}

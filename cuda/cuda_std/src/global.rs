@@ -54,6 +54,29 @@ pub unsafe fn fetch_increment(address: u64, last: u32) -> u32 {
     old
 }
 
+/// Sets bits of a word that other threads of the GPU may be setting bits of too (`red.global.or.b32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned and inside an allocation.
+#[inline(always)]
+pub unsafe fn set_bits(address: u64, bits: u32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("red.relaxed.gpu.global.or.b32 [{}], {};", in(reg64) address, in(reg32) bits,
+            options(nostack));
+    }
+}
+
+/// Orders this thread's accesses before the fence, and what it has seen of others', before those after it, for all threads
+/// of the GPU (`fence.acq_rel.gpu`).
+///
+/// Before a relaxed atomic access it makes that a release, and after one an acquire. PTX ISA, "Memory Consistency Model".
+#[inline(always)]
+pub fn fence() {
+    // SAFETY: it only orders.
+    unsafe { asm!("fence.acq_rel.gpu;", options(nostack)) }
+}
+
 /// Adds to an f32 that other threads of the GPU may be adding to too (`red.global.add.f32`).
 ///
 /// # Safety

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use bytemuck::bytes_of;
 use kernels_gpu::abi::{ForwardParams, ModifierParams};
 use kernels_gpu::instances::Instance;
@@ -9,6 +11,7 @@ use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
 use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
+use crate::plan::decode::bind_decode;
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{Arrays, bind_block_states, bind_forward, bind_tile_list};
 use crate::plan::slopes::bind_slope_sums;
@@ -29,6 +32,8 @@ pub struct Gpu<D: Device> {
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
     workspace: OwnWorkspace<D::Buffer>,
+    /// Those of plans that read a cache, by the bytes that are 0 between launches: only plans that agree in them share one.
+    cache_workspaces: HashMap<usize, OwnWorkspace<D::Buffer>>,
     /// Receives an lse that nobody wants, since kernels always write it.
     unwanted_lse: OwnWorkspace<D::Buffer>,
     tensor_maps: TensorMaps,
@@ -44,6 +49,7 @@ impl<D: Device> Gpu<D> {
             device,
             most_shared_bytes: u32::MAX,
             workspace: OwnWorkspace::default(),
+            cache_workspaces: HashMap::new(),
             unwanted_lse: OwnWorkspace::default(),
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
@@ -142,7 +148,15 @@ impl<D: Device> Backend for Gpu<D> {
         let workspace = match (operands.workspace, plan.workspace_bytes()) {
             (Some(given), _) => given.address,
             (None, 0) => 0,
-            (None, bytes) => self.workspace.address(&mut self.device, bytes)?,
+            (None, bytes) => {
+                let own = match plan.problem().cache_layout() {
+                    None => &mut self.workspace,
+                    Some(_) => (self.cache_workspaces)
+                        .entry(plan.zeroed_workspace_bytes())
+                        .or_default(),
+                };
+                own.address(&mut self.device, bytes)?
+            }
         };
         let score_mod = plan.problem().modifiers().score_mod.as_ref();
         let places = Places {
@@ -160,6 +174,9 @@ impl<D: Device> Backend for Gpu<D> {
             if launched.is_err() {
                 // The launch may have stopped midway, with some tiles already taken from the counter.
                 self.workspace.give_up();
+                for workspace in self.cache_workspaces.values_mut() {
+                    workspace.give_up();
+                }
             }
             launched?;
         }
@@ -298,6 +315,11 @@ impl<D: Device> Gpu<D> {
                 let params = bind_sink_gradient(params, layout, operands, arrays, workspace);
                 // SAFETY: these are the kernel's parameters; it reads the workspace and sinks, and writes an f32 for each
                 // sink, which the caller vouches for.
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
+            }
+            StepParams::Decode(params) => {
+                let params = bind_decode(params, operands, lse, arrays, workspace);
+                // SAFETY: as for the forward kernels; of the cache it reads what lies in existing pages alone.
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::TileList(params) => {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
 //! | `backward` | the launches of a backward pass |
+//! | `decode` | the launch of attention to a cache |
 //! | `slopes` | those of the gradient by ALiBi's slopes |
 //! | `ds_chunks` | a backward pass in parts, where dS lies in the workspace |
 //! | `hopper` | launch data of Hopper's kernels: packed GQA, tensor maps, the order of tiles |
@@ -17,6 +18,7 @@
 
 pub(crate) mod backward;
 mod capabilities;
+pub(crate) mod decode;
 mod ds_chunks;
 mod hopper;
 pub(crate) mod modifiers;
@@ -26,7 +28,7 @@ mod select;
 pub(crate) mod slopes;
 
 use kernels_gpu::abi::{
-    BackwardParams, BlockStatesParams, DeltaParams, ForwardParams, ModifierParams,
+    BackwardParams, BlockStatesParams, DecodeParams, DeltaParams, ForwardParams, ModifierParams,
     SinkGradientParams, SlopeSumsParams,
 };
 use kernels_gpu::config::warp_per_row;
@@ -40,11 +42,12 @@ use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 pub use capabilities::{Capabilities, GpuCapabilities};
 pub(crate) use hopper::HopperForward;
 pub use modifiers::ModifierOperands;
-pub use operands::{GradientOperands, Operands, WORKSPACE_ALIGN_BYTES, Workspace};
+pub use operands::{CacheOperands, GradientOperands, Operands, WORKSPACE_ALIGN_BYTES, Workspace};
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
 use crate::{Error, Problem, Variant};
 use backward::{BackwardKernels, BackwardLaunches, WorkspaceLayout};
+use decode::DecodeLaunch;
 use modifiers::{StatesLaunch, modifier_params};
 use select::{How, Kernel, Question, choose};
 
@@ -77,6 +80,8 @@ pub struct Plan {
     /// Launches in order; empty on the CPU, or if there is nothing to compute.
     steps: Vec<Step>,
     workspace_bytes: usize,
+    /// How many of them are 0 between launches.
+    zeroed_bytes: Option<usize>,
 }
 
 /// One launch of a kernel.
@@ -125,6 +130,8 @@ pub(crate) enum StepParams {
     BlockStates(Box<BlockStatesParams>, u64),
     /// The parameters of the kernel that computes the gradient by sinks.
     SinkGradient(SinkGradientParams, WorkspaceLayout),
+    /// The parameters of a kernel that reads a cache.
+    Decode(Box<DecodeParams>),
     /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
 }
@@ -161,6 +168,7 @@ impl Plan {
             kernel: choice.kernel.as_ref().map(|kernel| kernel.instance),
             steps: Vec::new(),
             workspace_bytes: 0,
+            zeroed_bytes: None,
         };
         if let (Some(kernel), Capabilities::Gpu(gpu)) = (choice.kernel, here) {
             plan.add_steps(kernel, asked.params(), gpu);
@@ -174,6 +182,7 @@ impl Plan {
         match how {
             How::NotAtAll => {}
             How::Backward(kernels) => self.add_backward(&kernels),
+            How::Decode => self.add_decode(instance, gpu),
             How::Modified => self.add_modified(instance, params),
             How::Plain => {
                 let attention = &params.attention;
@@ -201,6 +210,16 @@ impl Plan {
                 self.add(instance, grid, params);
             }
         }
+    }
+
+    /// Adds the launch of a kernel that reads a cache.
+    fn add_decode(&mut self, instance: &'static Instance, gpu: &GpuCapabilities) {
+        let launch = DecodeLaunch::new(&self.problem, instance, gpu);
+        let launch = launch.expect("a kernel that was found fit");
+        self.workspace_bytes = launch.workspace_bytes;
+        self.zeroed_bytes = Some(launch.zeroed_bytes);
+        let params = StepParams::Decode(Box::new(launch.params));
+        self.add(instance, launch.grid, params);
     }
 
     /// Adds the launches of a forward kernel with modifiers.
@@ -351,9 +370,10 @@ impl Plan {
         match self.kernel {
             Some(kernel) => kernel.name.to_owned(),
             None => {
-                let pass = match self.problem.gradients() {
-                    None => "fwd",
-                    Some(_) => "bwd",
+                let pass = match (self.problem.gradients(), self.problem.cache_layout()) {
+                    (Some(_), _) => "bwd",
+                    (None, Some(_)) => "decode",
+                    (None, None) => "fwd",
                 };
                 let dtype = self.problem.q().dtype.name();
                 format!("fa_{pass}_cpu_{dtype}_{}", self.variant)
@@ -382,11 +402,13 @@ impl Plan {
     }
 
     /// How many of those bytes, from the first on, must be 0 before a workspace's first use: none of a backward pass, which
-    /// writes what it reads. A workspace that other plans use too is zeroed as the one that needs most asks for.
+    /// writes what it reads. A workspace that other plans use too is zeroed as the one that needs most asks for. A plan that
+    /// reads a cache shares one only with plans of the same number here, as it leaves other contents behind these bytes.
     pub fn zeroed_workspace_bytes(&self) -> usize {
-        match self.problem.gradients() {
-            None => self.workspace_bytes,
-            Some(_) => 0,
+        match (self.zeroed_bytes, self.problem.gradients()) {
+            (Some(zeroed), _) => zeroed,
+            (None, None) => self.workspace_bytes,
+            (None, Some(_)) => 0,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Addresses of a problem's operands, and checks of them.
 
 use super::{ModifierOperands, Plan};
-use crate::{Error, Lengths, Problem};
+use crate::{CacheLayout, Error, Lengths, Problem};
 
 /// Addresses of a problem's operands, in the memory of the backend that runs it.
 ///
@@ -42,6 +42,65 @@ pub struct Operands {
     pub gradients: Option<GradientOperands>,
     /// Addresses of the arrays of the problem's [`Modifiers`](crate::Modifiers).
     pub modifiers: ModifierOperands,
+    /// Addresses of a problem that reads a cache ([`Problem::decode`]); its k and v are the cache's.
+    pub cache: Option<CacheOperands>,
+}
+
+/// Addresses that attention to a cache has in addition to those of [`Operands`].
+///
+/// Kernels do not trust what lies there: see [`KvCache`](crate::KvCache).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheOperands {
+    /// Keys of each sequence, i32 `[batch]`.
+    pub kv_lens: u64,
+    /// Pages of each sequence, i32 `[batch, max_pages]`; needed by a paged cache, and ignored otherwise.
+    pub block_table: Option<u64>,
+    /// A u32 in which a launch sets the bits of [`CacheFaults`](crate::CacheFaults) that it meets, and clears none.
+    pub status: Option<u64>,
+}
+
+impl CacheOperands {
+    /// The addresses of a contiguous cache.
+    pub const fn new(kv_lens: u64) -> Self {
+        Self {
+            kv_lens,
+            block_table: None,
+            status: None,
+        }
+    }
+
+    /// Sets [`block_table`](Self::block_table).
+    pub fn block_table(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.block_table = address.into();
+        self
+    }
+
+    /// Sets [`status`](Self::status).
+    pub fn status(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.status = address.into();
+        self
+    }
+
+    /// Returns an error if one cannot be the address of its array.
+    fn check(&self, layout: CacheLayout) -> Result<(), Error> {
+        check_address("kv_lens", self.kv_lens, WORD_BYTES)?;
+        match (layout, self.block_table) {
+            (CacheLayout::Paged { .. }, None) => {
+                let wrong = "no address is given, and the cache has pages";
+                let allowed = "its address among those of the cache";
+                return Err(Error::argument("block_table", wrong, allowed));
+            }
+            (CacheLayout::Paged { max_pages, .. }, Some(address)) if max_pages > 0 => {
+                check_address("block_table", address, WORD_BYTES)?;
+            }
+            _ => {}
+        }
+        match self.status {
+            Some(address) => check_address("status", address, WORD_BYTES),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Addresses that a backward pass has in addition to those of [`Operands`].
@@ -189,6 +248,7 @@ impl Operands {
             workspace: None,
             gradients: None,
             modifiers: ModifierOperands::NONE,
+            cache: None,
         }
     }
 
@@ -234,6 +294,12 @@ impl Operands {
         self
     }
 
+    /// Sets [`cache`](Self::cache).
+    pub fn cache(mut self, cache: impl Into<Option<CacheOperands>>) -> Self {
+        self.cache = cache.into();
+        self
+    }
+
     /// The first operand whose address TMA cannot take, if there is one.
     pub(crate) fn misaligned_for_tma(&self) -> Option<Misaligned> {
         let GradientOperands {
@@ -265,6 +331,13 @@ impl Operands {
             check_address("lse", lse, WORD_BYTES)?;
         }
         self.check_gradients(problem)?;
+        if let Some(layout) = problem.cache_layout() {
+            let Some(cache) = &self.cache else {
+                let wrong = "no addresses of a cache are given";
+                return Err(Error::argument("cache", wrong, "that of kv_lens at least"));
+            };
+            cache.check(layout)?;
+        }
         self.check_workspace(plan.workspace_bytes())?;
         self.modifiers.check(problem.modifiers(), check_address)?;
         self.check_arrays(problem)

@@ -28,7 +28,7 @@ pub(super) fn attention_params(problem: &Problem) -> AttentionParams {
     let (q, k, v) = (problem.q(), problem.k(), problem.v());
     let (seq_q, seq_kv) = (problem.seq_q(), problem.seq_kv());
     let mask = match problem.lengths() {
-        Lengths::Dense => problem.mask().of_all(seq_q, seq_kv),
+        Lengths::Dense if problem.cache_layout().is_none() => problem.mask().of_all(seq_q, seq_kv),
         _ => problem.mask().of_each_sequence(seq_q, seq_kv),
     };
     let lengths = match problem.is_packed() {
@@ -200,6 +200,7 @@ mod tests {
         workspace: None,
         gradients: None,
         modifiers: ModifierOperands::NONE,
+        cache: None,
     };
 
     fn bound(problem: &Problem, arrays: &Arrays) -> ForwardParams {

@@ -7,6 +7,7 @@ use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, MODIFIED, Operation};
 
 use super::backward::BackwardKernels;
+use super::decode::find_decode;
 use super::hopper::{HopperForward, pack_gqa};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
@@ -108,6 +109,8 @@ pub(super) enum How {
     Hopper(Box<HopperForward>),
     /// With those and the parameters of modifiers.
     Modified,
+    /// With those of a cache.
+    Decode,
     /// A backward pass, with several kernels.
     Backward(Box<BackwardKernels>),
     /// There is nothing to compute.
@@ -123,6 +126,9 @@ fn find_kernel(
     let problem = asked.problem;
     if problem.gradients().is_some() {
         return find_backward(family, asked, gpu);
+    }
+    if problem.cache_layout().is_some() {
+        return find_decode_kernel(family, problem, gpu);
     }
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
@@ -192,6 +198,21 @@ pub(super) fn with_modifiers(problem: &Problem) -> String {
         None if modifiers.is_none() => String::new(),
         None => " with modifiers (masks, biases, sinks, dropout)".to_owned(),
     }
+}
+
+/// As [`find_kernel`], for attention to a cache.
+fn find_decode_kernel(
+    family: Family,
+    problem: &Problem,
+    gpu: &GpuCapabilities,
+) -> Result<Kernel, String> {
+    Ok(Kernel {
+        instance: find_decode(family, problem, gpu)?,
+        how: match problem.is_empty() {
+            true => How::NotAtAll,
+            false => How::Decode,
+        },
+    })
 }
 
 /// The kernels of `family` for a backward pass.

@@ -229,7 +229,7 @@ impl Problem {
 
     pub(crate) fn as_backward(&self) -> Option<&Backward> {
         match &self.operation {
-            Operation::Forward { .. } => None,
+            Operation::Forward { .. } | Operation::Decode(_) => None,
             Operation::Backward(backward) => Some(backward),
         }
     }

@@ -6,6 +6,7 @@ mod alibi;
 mod backward;
 mod check;
 mod cu_seqlens;
+mod decode;
 mod lengths;
 mod mask;
 mod modifiers;
@@ -18,6 +19,7 @@ pub use alibi::AlibiSlopes;
 pub(crate) use backward::Backward;
 pub use backward::{BackwardOptions, DEFAULT_WORKSPACE_LIMIT_BYTES, GradientSpecs};
 pub use cu_seqlens::CuSeqlens;
+pub use decode::CacheLayout;
 pub use lengths::{DeviceLengths, KnownArrays, Lengths};
 pub use mask::Mask;
 pub(crate) use modifiers::{Array, PairArray};
@@ -75,6 +77,8 @@ enum Operation {
     Forward { o: TensorSpec, lse: bool },
     /// dq, dk and dv.
     Backward(Box<Backward>),
+    /// o, and lse if it is wanted, of a cache's keys and values.
+    Decode(decode::Decode),
 }
 
 impl Problem {
@@ -177,6 +181,7 @@ impl Problem {
         match &self.operation {
             Operation::Forward { o, .. } => o,
             Operation::Backward(backward) => &backward.specs.o,
+            Operation::Decode(decode) => &decode.o,
         }
     }
 
@@ -185,6 +190,7 @@ impl Problem {
         match &self.operation {
             Operation::Forward { lse, .. } => *lse,
             Operation::Backward(_) => false,
+            Operation::Decode(decode) => decode.lse,
         }
     }
 
@@ -244,7 +250,7 @@ impl Problem {
         let heads = self.q().shape.heads as f64;
         let (head_dim, head_dim_v) = (self.q().shape.dim, self.v().shape.dim);
         let dims = match self.operation {
-            Operation::Forward { .. } => head_dim + head_dim_v,
+            Operation::Forward { .. } | Operation::Decode(_) => head_dim + head_dim_v,
             // S and dP; dV, dK and dQ.
             Operation::Backward(_) => 3 * head_dim + 2 * head_dim_v,
         };

@@ -75,7 +75,8 @@ impl Problem {
     }
 
     fn longest(&self) -> [usize; 2] {
-        let rows = [self.q().shape.seq, self.k().shape.seq];
+        let keys = self.cache_capacity().unwrap_or(self.k().shape.seq);
+        let rows = [self.q().shape.seq, keys];
         match self.lengths() {
             Lengths::Dense => rows,
             Lengths::Packed(packed) => [packed.longest_q(), packed.longest_kv()],
@@ -109,6 +110,10 @@ impl Problem {
     /// If `index` is not below [`batch`](Self::batch), or only the device knows the lengths.
     pub fn sequence(&self, index: usize) -> Sequence {
         assert!(index < self.batch());
+        assert!(
+            self.cache_layout().is_none(),
+            "only the device knows the lengths"
+        );
         let (q_rows, kv_rows) = match self.lengths() {
             Lengths::Dense => (0..self.q().shape.seq, 0..self.k().shape.seq),
             Lengths::Packed(packed) => {

@@ -6,6 +6,7 @@
 
 mod attention;
 mod backward;
+mod decode;
 mod forward;
 mod lengths;
 mod mask;
@@ -16,6 +17,7 @@ mod tensor;
 
 pub use attention::AttentionParams;
 pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms, SlopeSumsParams};
+pub use decode::{CacheFault, DecodeParams};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
@@ -48,6 +50,10 @@ mod tests {
         assert_eq!(offset_of!(ForwardParams, o), 216);
         assert_eq!(offset_of!(ForwardParams, lse), 256);
         assert_eq!(size_of::<ForwardParams>(), 264);
+        assert_eq!(offset_of!(DecodeParams, block_table), 264);
+        assert_eq!(offset_of!(DecodeParams, workspace), 304);
+        assert_eq!(offset_of!(DecodeParams, slots), 324);
+        assert_eq!(size_of::<DecodeParams>(), 328);
         assert_eq!(offset_of!(DeltaParams, lse), 80);
         assert_eq!(offset_of!(DeltaParams, terms), 96);
         assert_eq!(offset_of!(DeltaParams, dim), 140);

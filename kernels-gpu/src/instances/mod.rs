@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`; `merge`; `tile_list` and `block_states`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`; `decode`; `merge`; `tile_list` and `block_states`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -21,7 +21,7 @@
 //! | score_mod | a user's score modification is compiled in, by that name ([`crate::score_mod!`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
-//! Every operation is to be named like that (`bwd`, `decode`); a test holds the table to it.
+//! Every operation is to be named like that; a test holds the table to it.
 
 /// What a kernel is compiled with that takes modifiers as parameter `$modifiers`, or none.
 #[doc(hidden)]
@@ -69,6 +69,7 @@ macro_rules! __on_sm_80 {
 }
 
 mod backward;
+mod decode;
 mod merge;
 mod mma;
 mod modified;
@@ -91,11 +92,13 @@ pub mod rows {
 }
 
 pub use backward::BACKWARD;
+pub use decode::DECODE;
 pub use merge::MERGE;
 pub use modified::{BLOCK_STATES, MODIFIED, SINK_GRADIENT};
 pub use slopes::{SLOPE_SUMS, SLOPES};
 pub use tile_list::TILE_LIST;
 
+use crate::config::decode::DecodeConfig;
 use crate::config::limits::SM86_SHARED_BYTES;
 use crate::config::mma::MmaConfig;
 use crate::config::mma_backward::MmaBackwardConfig;
@@ -229,6 +232,8 @@ pub enum Operation {
     BackwardSinks,
     /// What the pairs of each tile of queries and block of keys look like, for the kernels that take modifiers.
     BlockStates,
+    /// o and lse of q and a cache of keys and values.
+    Decode,
     /// o and lse from those for parts of the keys.
     Merge,
     /// The list of a varlen launch's tiles.
@@ -253,6 +258,7 @@ impl Operation {
             Self::BackwardSlopeSums => "bwd_slope_sums",
             Self::BackwardSinks => "bwd_sinks",
             Self::BlockStates => "block_states",
+            Self::Decode => "decode",
             Self::Merge => "merge",
             Self::TileList => "tile_list",
             Self::Insight => "insight",
@@ -268,6 +274,7 @@ pub enum KernelConfig {
     MmaBackward(&'static MmaBackwardConfig),
     Wgmma(&'static WgmmaConfig),
     WgmmaBackward(&'static WgmmaBackwardConfig),
+    Decode(&'static DecodeConfig),
     /// None that a host computes with.
     Fixed,
 }
@@ -347,12 +354,12 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`MERGE`], and those that there is one of.
+/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`DECODE`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
     const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST, BLOCK_STATES, SINK_GRADIENT];
     let backward = BACKWARD.iter().chain(SLOPES);
     let of_problems = INSTANCES.iter().chain(MODIFIED).chain(backward);
-    of_problems.chain(MERGE).chain(OTHERS)
+    of_problems.chain(DECODE).chain(MERGE).chain(OTHERS)
 }
 
 /// The exported kernel of that name.

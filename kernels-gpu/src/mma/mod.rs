@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `forward.rs` | forward: the FlashAttention-2 loop, and the attempts at a tile |
 //! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, and both at once; the gradient by ALiBi's slopes |
+//! | `decode/` | attention of a few queries to a cache of keys and values |
 //! | `context.rs`, `tile_info.rs` | the tile of queries that a block works on, kept in shared memory |
 //! | `kv_loader.rs` | the pipeline that K and V arrive through |
 //! | `gemm.rs` | the two matrix products of a block of keys |
@@ -21,6 +22,7 @@ mod accumulator;
 mod backward;
 mod context;
 mod copy;
+mod decode;
 mod element;
 mod epilogue;
 mod forward;
@@ -33,6 +35,7 @@ use crate::config::mma::MmaConfig;
 use crate::modifiers::Modifiers;
 
 pub use backward::{MmaBackwardKernel, backward, slopes};
+pub use decode::{DecodeKernel, decode};
 pub use element::Element;
 pub use forward::forward;
 

@@ -85,6 +85,37 @@ impl ScoreTransform {
         }
     }
 
+    /// The transform for rows of different heads, whose slopes are given to [`apply_by_row`](Self::apply_by_row).
+    #[inline(always)]
+    pub fn of_rows(params: &ScoreParams, shift: f32) -> Self {
+        // Any slope but 0 leaves scores in nats, in which a row's own is counted.
+        let any = if params.alibi_slopes.is_some() {
+            1.0
+        } else {
+            0.0
+        };
+        Self {
+            slope: 0.0,
+            ..Self::of_head(params, any, shift)
+        }
+    }
+
+    /// As [`apply`](Self::apply), of a transform [`of_rows`](Self::of_rows), where row `i` has the slope `slopes[i]`.
+    #[inline(always)]
+    pub fn apply_by_row<const COLS: usize, const ROWS: usize>(
+        &self,
+        scores: &mut [[f32; COLS]; ROWS],
+        slopes: &[f32; ROWS],
+        distance: impl Fn(usize) -> i32,
+        column: impl Fn(usize) -> i32,
+    ) {
+        self.apply(scores, &distance, &column);
+        for i in 0..ROWS {
+            let row = core::array::from_mut(&mut scores[i]);
+            alibi::add_bias(row, slopes[i], |_| distance(i), &column);
+        }
+    }
+
     /// Turns `q · k` into scores, in place.
     ///
     /// Element `j` of row `i` is `distance(i) - column(j)` keys away from the query, counted on the diagonal that

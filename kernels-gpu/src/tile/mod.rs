@@ -11,6 +11,7 @@ pub mod ds_tiles;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;
 pub mod grid;
+pub mod kv_tree;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
 #[cfg(target_arch = "nvptx64")]

@@ -5,6 +5,8 @@
 
 mod arrangement;
 mod backward;
+mod decode;
+mod decode_strategy;
 mod fill;
 mod kind;
 mod lengths;
@@ -18,6 +20,8 @@ mod stress;
 
 pub use arrangement::Arrangement;
 pub use backward::{BackwardCase, BackwardRun};
+pub use decode::{DecodeCase, DecodeSpec, KeyKind};
+pub use decode_strategy::decode_strategy;
 pub use fill::normal;
 pub use kind::InputKind;
 pub use lengths::Lengths;

@@ -25,7 +25,7 @@ pub struct AlibiSpec {
 }
 
 impl AlibiSpec {
-    fn slopes(&self, batch: usize, heads: usize) -> Result<AlibiSlopes, Error> {
+    pub(super) fn slopes(&self, batch: usize, heads: usize) -> Result<AlibiSlopes, Error> {
         // Heads and batch entries that are mixed up show: neighbours differ, and no number of heads is 7.
         let slope = |index: usize| self.steepest / (1u32 << (index % 7)) as f32;
         let rows = if self.is_batched { batch } else { 1 };

@@ -156,12 +156,12 @@ fn mask(limit: u32) -> impl Strategy<Value = Mask> {
     ]
 }
 
-fn scale_factor() -> impl Strategy<Value = Option<f32>> {
+pub(super) fn scale_factor() -> impl Strategy<Value = Option<f32>> {
     let common = select(vec![0.3, 2.0, -1.0, 0.0]);
     prop_oneof![Just(None), prop_oneof![common, -2.0..2.0f32].prop_map(Some)]
 }
 
-fn softcap() -> impl Strategy<Value = Option<f32>> {
+pub(super) fn softcap() -> impl Strategy<Value = Option<f32>> {
     let common = select(vec![0.5, 15.0, 50.0]);
     prop_oneof![Just(None), prop_oneof![common, 0.5..60.0f32].prop_map(Some)]
 }
@@ -170,7 +170,7 @@ fn layout() -> impl Strategy<Value = Layout> {
     select(vec![Layout::Bshd, Layout::Bhsd])
 }
 
-fn arrangement() -> impl Strategy<Value = Arrangement> {
+pub(super) fn arrangement() -> impl Strategy<Value = Arrangement> {
     let order = Just(Arrangement::BSHD.order).prop_shuffle();
     let pad = || prop_oneof![select(vec![0, 0, 1, 4, 8]), 0..9usize];
     let padding = [pad(), pad(), pad(), pad()];

@@ -11,12 +11,14 @@
 //! | `math` | exp and tanh |
 //! | `gemm` | the register-tiled matrix product both GEMMs use |
 //! | `backward` | the backward pass, of the same parts |
+//! | `decode` | attention to a cache: sequence by sequence, on keys and values gathered from it |
 //! | `modifiers` | masks, biases, sinks and dropout of single pairs |
 //! | `merge` | joins partial results |
 //! | `pack` | moves strided operands of any dtype to and from f32 tiles |
 
 mod arrays;
 mod backward;
+mod decode;
 mod gemm;
 mod math;
 mod memory;
@@ -88,6 +90,11 @@ impl Backend for Cpu {
         }
         // SAFETY: the caller's promise is the one `known` asks for.
         let problem = unsafe { arrays::known(plan.problem(), operands) };
+        if let Some(layout) = problem.cache_layout() {
+            // SAFETY: the caller's promise is the one `run` asks for.
+            pool::install(|| unsafe { decode::run(&problem, layout, operands) });
+            return Ok(());
+        }
         pool::install(|| match problem.gradients() {
             // SAFETY: the caller's promise is the one `run` asks for.
             None => unsafe { tasks::run(&problem, operands) },

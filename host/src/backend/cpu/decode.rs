@@ -1,0 +1,214 @@
+//! Attention to a cache: the keys and values of each sequence are gathered, and then attended to as those of any other.
+
+use std::ops::Range;
+
+use kernels_gpu::abi::CacheFault;
+use kernels_gpu::tile::kv_tree::seen_keys;
+
+use super::pack::Matrix;
+use super::tasks;
+use crate::spec::{Layout, Shape, TensorSpec};
+use crate::{AlibiSlopes, CacheLayout, CacheOperands, ForwardOptions, Operands, Problem};
+
+/// Runs `problem`, whose slopes the host knows.
+///
+/// # Safety
+/// As for [`Backend::launch`](crate::Backend::launch).
+pub(super) unsafe fn run(problem: &Problem, layout: CacheLayout, operands: &Operands) {
+    let cache = operands.cache.expect("checked operands");
+    let mut faults = 0;
+    for index in 0..problem.batch() {
+        // SAFETY: there is a length for each sequence.
+        let kv_len = unsafe { word(cache.kv_lens, index) };
+        let cached = Cached {
+            problem,
+            operands,
+            layout,
+            cache,
+            index,
+        };
+        let capacity = problem.seq_kv();
+        let attended = match usize::try_from(kv_len).ok().filter(|&len| len <= capacity) {
+            None => Err(CacheFault::BadLength),
+            // SAFETY: the caller's promise is the one asked for.
+            Some(kv_len) => unsafe { cached.attend(kv_len) },
+        };
+        if let Err(fault) = attended {
+            faults |= fault as u32;
+            // SAFETY: the rows are this sequence's own.
+            unsafe { cached.poison() };
+        }
+    }
+    if let Some(status) = cache.status.filter(|_| faults != 0) {
+        let status = std::ptr::with_exposed_provenance_mut::<u32>(status as usize);
+        // SAFETY: the caller vouches for the word.
+        unsafe { *status |= faults };
+    }
+}
+
+/// Element `index` of an i32 array.
+///
+/// # Safety
+/// It exists.
+unsafe fn word(address: u64, index: usize) -> i32 {
+    let array = std::ptr::with_exposed_provenance::<i32>(address as usize);
+    // SAFETY: the caller vouches for it.
+    unsafe { *array.add(index) }
+}
+
+/// A sequence of a cache.
+struct Cached<'a> {
+    problem: &'a Problem,
+    operands: &'a Operands,
+    layout: CacheLayout,
+    cache: CacheOperands,
+    /// Number of the sequence.
+    index: usize,
+}
+
+impl Cached<'_> {
+    /// Computes the sequence's rows of o and lse from its `kv_len` keys.
+    ///
+    /// # Safety
+    /// The operands are as [`run`] requires.
+    unsafe fn attend(&self, kv_len: usize) -> Result<(), CacheFault> {
+        let problem = self.problem;
+        let shape = Shape {
+            batch: 1,
+            heads: problem.k().shape.heads,
+            seq: kv_len,
+            dim: problem.k().shape.dim,
+        };
+        let dtype = problem.k().dtype;
+        let dense = |dim| TensorSpec::contiguous(dtype, Shape { dim, ..shape }, Layout::Bhsd);
+        let fits = "it is no larger than the cache";
+        let k_spec = dense(shape.dim).expect(fits);
+        let v_spec = dense(problem.v().shape.dim).expect(fits);
+        let bytes = |spec: &TensorSpec| spec.shape.element_count().expect(fits) * dtype.bytes();
+        let mut k = vec![0u8; bytes(&k_spec)];
+        let mut v = vec![0u8; bytes(&v_spec)];
+        let seen = self.seen(kv_len);
+        for (from, address, to, gathered) in [
+            (problem.k(), self.operands.k, &k_spec, &mut k),
+            (problem.v(), self.operands.v, &v_spec, &mut v),
+        ] {
+            let start = gathered.as_mut_ptr().expose_provenance() as u64;
+            for key in seen.clone() {
+                let (page, place) = self.place(key).ok_or(CacheFault::BadPage)?;
+                let mut row = vec![0.0; to.shape.dim];
+                for head in 0..to.shape.heads {
+                    // SAFETY: the page and the place exist, and `gathered` has a row for each key of each head.
+                    unsafe {
+                        Matrix::new(from, address, page, head, place).read_row(0, &mut row);
+                        Matrix::new(to, start, 0, head, key).write_row(0, &row);
+                    }
+                }
+            }
+        }
+        // Keys that no query sees are not 0 · NaN: their places hold 0.
+        let addresses = [&k, &v].map(|gathered| gathered.as_ptr().expose_provenance() as u64);
+        // SAFETY: the gathered tensors hold what their specs reach, and the caller vouches for the rest.
+        unsafe { self.attend_to([k_spec, v_spec], addresses) };
+        Ok(())
+    }
+
+    /// Keys that some query of the sequence sees.
+    fn seen(&self, kv_len: usize) -> Range<usize> {
+        let seq_q = self.problem.seq_q();
+        let band = self.problem.mask().band(seq_q, kv_len);
+        let (begin, end) = seen_keys(seq_q as u32, kv_len as u32, band);
+        begin as usize..end as usize
+    }
+
+    /// The page of a key and its place there, if the page exists.
+    fn place(&self, key: usize) -> Option<(usize, usize)> {
+        let Shape {
+            batch: num_pages,
+            seq: page_size,
+            ..
+        } = self.problem.k().shape;
+        match self.layout {
+            CacheLayout::Contiguous => Some((self.index, key)),
+            CacheLayout::Paged { table_stride, .. } => {
+                let table = self.cache.block_table.expect("checked operands");
+                // SAFETY: the key is below the capacity, so that the table has an entry for it.
+                let page = unsafe { word(table, self.index * table_stride + key / page_size) };
+                let page = usize::try_from(page).ok().filter(|&page| page < num_pages);
+                page.map(|page| (page, key % page_size))
+            }
+        }
+    }
+
+    /// The sequence's own rows of q or o: their spec and address.
+    fn rows(&self, spec: &TensorSpec, address: u64) -> (TensorSpec, u64) {
+        let mut one = *spec;
+        one.shape.batch = 1;
+        let offset = spec.offset(self.index, 0, 0, 0) * spec.dtype.bytes() as i64;
+        (one, address.wrapping_add_signed(offset))
+    }
+
+    /// Elements of lse before the sequence's.
+    fn lse_offset(&self) -> usize {
+        let Shape { heads, seq, .. } = self.problem.o().shape;
+        self.index * heads * seq
+    }
+
+    /// # Safety
+    /// The operands are as [`run`] requires, and k and v lie at `addresses`.
+    unsafe fn attend_to(&self, [k, v]: [TensorSpec; 2], addresses: [u64; 2]) {
+        let problem = self.problem;
+        let (q, q_address) = self.rows(problem.q(), self.operands.q);
+        let (o, o_address) = self.rows(problem.o(), self.operands.o);
+        let heads = q.shape.heads;
+        let slopes = problem.alibi().map(|slopes| {
+            let of_sequence: Vec<_> = (0..heads)
+                .map(|head| slopes.get(self.index, head))
+                .collect();
+            AlibiSlopes::per_head(&of_sequence).expect("they were checked with the problem")
+        });
+        let mut options = ForwardOptions::new()
+            .mask(problem.mask())
+            .softmax_scale(problem.softmax_scale())
+            .softcap(problem.softcap())
+            .alibi(slopes);
+        options.modifiers = problem.modifiers().clone();
+        let of_sequence = Problem::new(q, k, v, o, &options).expect("a part of a checked problem");
+        let operands = Operands {
+            q: q_address,
+            k: addresses[0],
+            v: addresses[1],
+            o: o_address,
+            lse: (self.operands.lse).map(|lse| lse + (self.lse_offset() * size_of::<f32>()) as u64),
+            alibi_slopes: None,
+            cache: None,
+            ..*self.operands
+        };
+        // SAFETY: q, o and lse are the sequence's part of operands that the caller vouches for.
+        unsafe { tasks::run(&of_sequence, &operands) };
+    }
+
+    /// Fills the sequence's rows of o and lse with NaN.
+    ///
+    /// # Safety
+    /// As [`run`]; the rows are accessed by nobody else.
+    unsafe fn poison(&self) {
+        let Shape {
+            heads, seq, dim, ..
+        } = self.problem.o().shape;
+        let poisoned = vec![f32::NAN; dim];
+        for head in 0..heads {
+            for row in 0..seq {
+                let o = Matrix::new(self.problem.o(), self.operands.o, self.index, head, row);
+                // SAFETY: the row lies inside o.
+                unsafe { o.write_row(0, &poisoned) };
+            }
+        }
+        if let Some(lse) = self.operands.lse {
+            let lse = std::ptr::with_exposed_provenance_mut::<f32>(lse as usize);
+            for row in 0..heads * seq {
+                // SAFETY: lse has an element for every row.
+                unsafe { *lse.add(self.lse_offset() + row) = f32::NAN };
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The launch of attention to a cache: one kernel, whose blocks find their work from the lengths on the device.
+
+use bytemuck::Zeroable;
+use kernels_gpu::abi::{DecodeParams, DeviceAddress};
+use kernels_gpu::config::decode::{DecodeConfig, DecodeWorkspace};
+use kernels_gpu::instances::{DECODE, Family, Instance, KernelConfig};
+use kernels_gpu::tile::kv_tree::most_items;
+
+use super::GpuCapabilities;
+use super::operands::Operands;
+use super::params::{Arrays, bind_forward, forward_params};
+use super::select::instance_unfit;
+use crate::{CacheLayout, Problem};
+
+/// Shared memory that the system takes of an SM for each block.
+const SYSTEM_SHARED_BYTES: u32 = 1024;
+
+/// The kernel of `family` for a problem that reads a cache: of the smallest padded head_dim.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn find_decode(
+    family: Family,
+    problem: &Problem,
+    gpu: &GpuCapabilities,
+) -> Result<&'static Instance, String> {
+    let dtype = problem.q().dtype;
+    let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
+    let mut of_dtype = DECODE
+        .iter()
+        .filter(|kernel| kernel.family == family && kernel.dtype == dtype)
+        .peekable();
+    if of_dtype.peek().is_none() {
+        return Err(format!("it has no {} kernel for a cache", dtype.name()));
+    }
+    let kernel = of_dtype.find(|kernel| kernel.head_dim as usize >= head_dim);
+    let kernel = kernel.ok_or_else(|| format!("it has no kernel for head_dim {head_dim}"))?;
+    if let Some(reason) = instance_unfit(kernel, gpu) {
+        return Err(reason);
+    }
+    DecodeLaunch::new(problem, kernel, gpu).map(|_| kernel)
+}
+
+/// The launch of a decode kernel.
+pub(super) struct DecodeLaunch {
+    pub params: DecodeParams,
+    pub grid: u32,
+    pub workspace_bytes: usize,
+    pub zeroed_bytes: usize,
+}
+
+impl DecodeLaunch {
+    /// # Errors
+    /// Why `kernel` cannot run the problem.
+    pub fn new(
+        problem: &Problem,
+        kernel: &Instance,
+        gpu: &GpuCapabilities,
+    ) -> Result<Self, String> {
+        let KernelConfig::Decode(config) = kernel.config else {
+            unreachable!("a kernel of the table of decode kernels");
+        };
+        let too_large = || "its items of work are more than it can number".to_owned();
+        let heads_kv = problem.k().shape.heads as u64;
+        let rows = (problem.seq_q() as u64).saturating_mul(problem.group() as u64);
+        let tile_rows = u64::from(DecodeConfig::ROWS);
+        let row_tiles = rows.div_ceil(tile_rows);
+        let of_rows = (problem.batch() as u64)
+            .saturating_mul(heads_kv)
+            .saturating_mul(row_tiles);
+        let blocks = u64::from(gpu.multiprocessors * blocks_of_sm(config, gpu));
+        let capacity = problem.seq_kv() as u64;
+        let items = most_items(of_rows, capacity, config.chunk_keys().into(), blocks);
+        let fits = |items: &u64| *items < i32::MAX as u64;
+        let items = Some(items).filter(fits).ok_or_else(too_large)?;
+        let workspace = DecodeWorkspace::new(items).ok_or_else(too_large)?;
+        let partials = items * config.partial_bytes(rows.min(tile_rows) as u32);
+        let zeroed_bytes = workspace.zeroed_bytes();
+        let shape = problem.k().shape;
+        Ok(Self {
+            params: DecodeParams {
+                forward: forward_params(problem),
+                table_stride: match problem.cache_layout() {
+                    Some(CacheLayout::Paged { table_stride, .. }) => table_stride as u64,
+                    _ => 0,
+                },
+                num_pages: shape.batch as u32,
+                page_size: shape.seq as u32,
+                row_tiles: row_tiles as u32,
+                slots: workspace.slots,
+                ..DecodeParams::zeroed()
+            },
+            grid: blocks.min(items) as u32,
+            workspace_bytes: (zeroed_bytes + partials) as usize,
+            zeroed_bytes: zeroed_bytes as usize,
+        })
+    }
+}
+
+/// Blocks of a kernel that an SM runs at once.
+fn blocks_of_sm(config: &DecodeConfig, gpu: &GpuCapabilities) -> u32 {
+    let of_sm = gpu.shared_bytes.saturating_add(SYSTEM_SHARED_BYTES);
+    let by_memory = of_sm / (config.shared_bytes() + SYSTEM_SHARED_BYTES);
+    by_memory.clamp(1, config.min_blocks)
+}
+
+/// `params` with addresses.
+pub(crate) fn bind_decode(
+    params: &DecodeParams,
+    operands: &Operands,
+    lse_address: u64,
+    arrays: &Arrays,
+    workspace: u64,
+) -> DecodeParams {
+    let cache = operands.cache.expect("checked operands");
+    let address = |of: Option<u64>| of.and_then(DeviceAddress::new);
+    DecodeParams {
+        forward: bind_forward(&params.forward, operands, lse_address, arrays),
+        block_table: address(cache.block_table),
+        kv_lens: cache.kv_lens,
+        status: address(cache.status),
+        sinks: address(arrays.modifiers.sinks),
+        workspace,
+        ..*params
+    }
+}

@@ -1,0 +1,244 @@
+//! Attention to a cache of keys and values whose lengths only the device knows.
+
+use super::check::{check_dims, check_equal, check_options, check_output, check_sizes};
+use super::{Attention, ForwardOptions, Lengths, Modifiers, Operation, Problem, SEQ_LIMIT, Score};
+use crate::Error;
+use crate::spec::{Shape, TensorSpec};
+
+/// How the keys and values of sequences lie in a cache ([`KvCache`](crate::KvCache)), as far as the host knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheLayout {
+    /// A sequence is a batch entry of k and v, `[batch, heads_kv, capacity, head_dim]`, of which it uses the first keys.
+    Contiguous,
+    /// k and v are pages, `[num_pages, heads_kv, page_size, head_dim]`, and key `j` of sequence `b` lies in place
+    /// `j % page_size` of page `block_table[b][j / page_size]`.
+    Paged {
+        /// Columns of the block table: pages of the longest sequence.
+        max_pages: usize,
+        /// Elements from one row of the block table to the next.
+        table_stride: usize,
+    },
+}
+
+/// The cache and the outputs of a problem that reads one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Decode {
+    pub o: TensorSpec,
+    pub lse: bool,
+    pub layout: CacheLayout,
+}
+
+impl Problem {
+    /// Checks attention of the last queries of sequences to a cache of keys and values.
+    ///
+    /// A sequence has `kv_lens[b]` keys, a number that lies in the backend's memory
+    /// ([`CacheOperands`](crate::CacheOperands)); its last query stands at the last of them, so that masks and ALiBi are
+    /// aligned there. A sequence's results depend on its own queries and keys alone, bit for bit: not on the others of the
+    /// batch, nor on pages.
+    ///
+    /// # Arguments
+    /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256.
+    /// * `k`, `v`: as `layout` says, of q's dtype; heads_q is a multiple of heads_kv.
+    /// * `o`: `[batch, heads_q, seq_q, head_dim_v]` of q's dtype, in strides that keep its elements apart.
+    /// * `options`: of modifiers none but sinks, and no lengths.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] naming the first operand or option that is refused.
+    pub fn decode(
+        q: TensorSpec,
+        k: TensorSpec,
+        v: TensorSpec,
+        o: TensorSpec,
+        layout: CacheLayout,
+        options: &ForwardOptions,
+    ) -> Result<Self, Error> {
+        let as_batch = |spec: TensorSpec| TensorSpec {
+            shape: Shape {
+                batch: q.shape.batch,
+                ..spec.shape
+            },
+            ..spec
+        };
+        check_dims(&q, &as_batch(k), &as_batch(v))?;
+        check_equal("v", "num_pages", v.shape.batch, k.shape.batch, "k")?;
+        check_output(&q, &v, &o)?;
+        for (name, spec) in [("q", &q), ("k", &k), ("v", &v), ("o", &o)] {
+            check_sizes(name, spec)?;
+            spec.reach(name)?;
+        }
+        check_layout(&q, &k, layout)?;
+        check_decode_options(options)?;
+        let default_scale = || (1.0 / (q.shape.dim as f64).sqrt()) as f32;
+        let problem = Self {
+            attention: Attention {
+                q,
+                k,
+                v,
+                score: Score {
+                    softmax_scale: options.softmax_scale.unwrap_or_else(default_scale),
+                    softcap: options.softcap,
+                    alibi: options.alibi.clone(),
+                },
+                mask: options.mask,
+                modifiers: options.modifiers.clone(),
+                lengths: Lengths::Dense,
+            },
+            operation: Operation::Decode(Decode {
+                o,
+                lse: options.lse,
+                layout,
+            }),
+            force: options.force,
+        };
+        if let Some(slopes) = problem.alibi() {
+            slopes.check_shape(q.shape.heads, problem.batch())?;
+        }
+        problem.modifiers().check(&problem)?;
+        Ok(problem)
+    }
+
+    /// How the cache lies, if this problem reads one.
+    pub fn cache_layout(&self) -> Option<CacheLayout> {
+        match &self.operation {
+            Operation::Decode(decode) => Some(decode.layout),
+            _ => None,
+        }
+    }
+
+    /// The most keys that a sequence of this problem's cache may have.
+    pub(super) fn cache_capacity(&self) -> Option<usize> {
+        let layout = self.cache_layout()?;
+        Some(layout.capacity(self.k().shape.seq))
+    }
+}
+
+impl CacheLayout {
+    /// The most keys of a sequence, in pages of `page_size`, or rows, keys.
+    pub const fn capacity(self, page_size: usize) -> usize {
+        match self {
+            Self::Contiguous => page_size,
+            Self::Paged { max_pages, .. } => max_pages.saturating_mul(page_size),
+        }
+    }
+}
+
+fn check_layout(q: &TensorSpec, k: &TensorSpec, layout: CacheLayout) -> Result<(), Error> {
+    let Shape { batch, seq, .. } = k.shape;
+    match layout {
+        CacheLayout::Contiguous => check_equal("k", "batch", batch, q.shape.batch, "q")?,
+        CacheLayout::Paged { .. } if seq == 0 => {
+            return Err(Error::argument(
+                "k",
+                "page_size is 0",
+                "it must be 1 or more",
+            ));
+        }
+        CacheLayout::Paged { .. } => {}
+    }
+    let capacity = layout.capacity(seq);
+    if capacity >= SEQ_LIMIT {
+        let wrong = format!("a row has room for {capacity} keys");
+        let allowed = format!("it must be at most {}", SEQ_LIMIT - 1);
+        return Err(Error::argument("block_table", wrong, allowed));
+    }
+    if batch > i32::MAX as usize {
+        let wrong = format!("num_pages is {batch}");
+        return Err(Error::argument("k", wrong, "it must fit an i32"));
+    }
+    Ok(())
+}
+
+fn check_decode_options(options: &ForwardOptions) -> Result<(), Error> {
+    check_options(options)?;
+    if options.lengths != Lengths::Dense {
+        return Err(Error::argument(
+            "lengths",
+            "a cache has lengths of its own",
+            "no cu_seqlens and no seqused_kv beside kv_lens",
+        ));
+    }
+    let without_sinks = Modifiers {
+        sinks: None,
+        ..options.modifiers.clone()
+    };
+    if without_sinks.is_none() {
+        return Ok(());
+    }
+    Err(Error::argument(
+        "modifiers",
+        "attention to a cache takes none but sinks",
+        "no mask, bias, blocks, documents, prefix, chunk, dilation or dropout",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CuSeqlens, DType, Dropout, Layout};
+
+    fn spec(batch: usize, heads: usize, seq: usize) -> TensorSpec {
+        let shape = Shape {
+            batch,
+            heads,
+            seq,
+            dim: 8,
+        };
+        TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap()
+    }
+
+    const PAGED: CacheLayout = CacheLayout::Paged {
+        max_pages: 5,
+        table_stride: 5,
+    };
+
+    fn refused(
+        k: TensorSpec,
+        v: TensorSpec,
+        layout: CacheLayout,
+        options: &ForwardOptions,
+    ) -> String {
+        let q = spec(3, 4, 1);
+        match Problem::decode(q, k, v, q, layout, options) {
+            Err(Error::Argument { argument, .. }) => argument.into_owned(),
+            Ok(_) => String::new(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn caches_that_do_not_fit_are_named() {
+        let options = ForwardOptions::new();
+        let pages = spec(7, 2, 16);
+        assert_eq!(refused(pages, pages, PAGED, &options), "");
+        assert_eq!(
+            refused(pages, pages, CacheLayout::Contiguous, &options),
+            "k"
+        );
+        assert_eq!(refused(pages, spec(6, 2, 16), PAGED, &options), "v");
+        assert_eq!(refused(spec(7, 2, 0), spec(7, 2, 0), PAGED, &options), "k");
+        assert_eq!(
+            refused(spec(7, 3, 16), spec(7, 3, 16), PAGED, &options),
+            "q"
+        );
+        let wide = CacheLayout::Paged {
+            max_pages: SEQ_LIMIT / 16,
+            table_stride: 0,
+        };
+        assert_eq!(refused(pages, pages, wide, &options), "block_table");
+        let packed = CuSeqlens::from_lengths([(1, 1)]).unwrap();
+        let packed = options.clone().cu_seqlens(packed);
+        assert_eq!(refused(pages, pages, PAGED, &packed), "lengths");
+        let mut dropping = options;
+        dropping.modifiers.dropout = Some(Dropout::new(0.5, 1).unwrap());
+        assert_eq!(refused(pages, pages, PAGED, &dropping), "modifiers");
+    }
+
+    #[test]
+    fn lengths_are_bounded_by_the_table() {
+        let (q, pages) = (spec(3, 4, 2), spec(7, 2, 16));
+        let problem = Problem::decode(q, pages, pages, q, PAGED, &ForwardOptions::new()).unwrap();
+        assert_eq!((problem.batch(), problem.seq_q()), (3, 2));
+        assert_eq!(problem.seq_kv(), 80);
+        assert!(!problem.is_empty());
+    }
+}

@@ -1,0 +1,45 @@
+//! Parameters of attention to a cache of keys and values.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{DeviceAddress, ForwardParams};
+
+/// What a launch may find wrong in a cache's arrays, which the host does not read: bits of a status word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CacheFault {
+    /// An entry of the block table, of a page with keys that some query sees, is below 0 or not below `num_pages`.
+    BadPage = 1,
+    /// A length is below 0 or beyond the cache's capacity.
+    BadLength = 2,
+}
+
+/// Parameters of the decode kernels: `o[b, h, i, :] = Σⱼ P[b, h, i, j] · v[page(b, j), h', j mod page_size, :]`.
+///
+/// In `forward`, `k` and `v` are pages, whose batch axis counts pages; `seq_kv` is the most keys of a sequence, and the mask is
+/// counted from each sequence's bottom-right corner.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub struct DecodeParams {
+    pub forward: ForwardParams,
+    /// i32 `[batch, max_pages]`. `None`: page `b` is all of sequence `b`.
+    pub block_table: Option<DeviceAddress>,
+    /// Elements from one row of the block table to the next.
+    pub table_stride: u64,
+    /// i32 `[batch]`: keys of each sequence.
+    pub kv_lens: u64,
+    /// Receives bits of [`CacheFault`].
+    pub status: Option<DeviceAddress>,
+    /// f32 `[heads_q]`: a score of each head without a key, in nats.
+    pub sinks: Option<DeviceAddress>,
+    /// Counters and partial results; see [`crate::tile::kv_tree`].
+    pub workspace: u64,
+    /// Pages of k and v.
+    pub num_pages: u32,
+    /// Keys of a page.
+    pub page_size: u32,
+    /// Tiles of a kernel's rows that the queries of one head of k and v take.
+    pub row_tiles: u32,
+    /// Partial results that the workspace has room for.
+    pub slots: u32,
+}

@@ -1,0 +1,67 @@
+//! The decode kernels: attention to a cache of keys and values. In a table of their own.
+
+use super::{Arch, Family, Instance, KernelConfig, Operation};
+use crate::config::decode::{self, DecodeConfig};
+use crate::dtype::DType;
+
+macro_rules! decode_instances {
+    ($($name:ident = $element:ident, $config:path;)*) => {
+        $(
+            /// Attention of a few queries to a cache, on 16-bit elements by `mma.sync`.
+            ///
+            /// # Safety
+            /// `params` describes live allocations that hold every element it can address.
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+            #[cuda_std::launch_bounds(DecodeConfig::THREADS, $config.min_blocks)]
+            #[cuda_std::kernel]
+            pub unsafe fn $name(params: crate::abi::DecodeParams) {
+                const CONFIG: DecodeConfig = $config;
+                struct Kernel;
+                impl crate::mma::DecodeKernel for Kernel {
+                    const CONFIG: DecodeConfig = CONFIG;
+                    type Element = cuda_std::half::$element;
+                }
+                // SAFETY: forwarded to the launch.
+                unsafe {
+                    crate::mma::decode::<
+                        Kernel,
+                        { CONFIG.output_cols() },
+                        { CONFIG.head_dim / 16 },
+                        { CONFIG.slots() as usize - 2 },
+                        { CONFIG.slots() as usize - 1 },
+                    >(&params)
+                }
+            }
+        )*
+
+        /// Every kernel for a cache. They take [`DecodeParams`](crate::abi::DecodeParams).
+        pub const DECODE: &[Instance] =
+            &[$(instance(stringify!($name), DType::$element, &$config)),*];
+    };
+}
+
+const fn instance(name: &'static str, dtype: DType, config: &'static DecodeConfig) -> Instance {
+    Instance {
+        name,
+        family: Family::Mma,
+        arch: Arch::Sm80,
+        dtype,
+        head_dim: config.head_dim as u32,
+        block_m: DecodeConfig::ROWS,
+        block_n: DecodeConfig::STEP_KEYS,
+        threads: DecodeConfig::THREADS,
+        cluster: 1,
+        shared_bytes: config.shared_bytes(),
+        operation: Operation::Decode,
+        config: KernelConfig::Decode(config),
+    }
+}
+
+decode_instances! {
+    fa_decode_mma_sm80_bf16_hd64 = Bf16, decode::HD64;
+    fa_decode_mma_sm80_bf16_hd128 = Bf16, decode::HD128;
+    fa_decode_mma_sm80_bf16_hd256 = Bf16, decode::HD256;
+    fa_decode_mma_sm80_f16_hd64 = F16, decode::HD64;
+    fa_decode_mma_sm80_f16_hd128 = F16, decode::HD128;
+    fa_decode_mma_sm80_f16_hd256 = F16, decode::HD256;
+}

@@ -1,0 +1,266 @@
+//! From the cache's pages to the ring in shared memory.
+//!
+//! A warp copies the 8 keys of a step that it scores, in pieces of 16 bytes, whatever the size of pages: lanes `0..8` look up
+//! where the keys lie, and give the others the addresses of rows. An entry of the block table is asked for a step before it
+//! is used.
+
+use cuda_std::cp_async::{commit_group, copy16_padded};
+use cuda_std::warp::{lane_id, shuffle, uniform};
+use cuda_std::{global, shared};
+
+use super::tile::Tile;
+use super::work::{Word, info};
+use crate::abi::{AttentionParams, CacheFault, TensorArg};
+use crate::config::decode::DecodeConfig;
+use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset, row_bytes, row_vec16s};
+use crate::tile::black_box;
+use crate::units::{F32_BYTES, HALF_BYTES};
+
+/// No page.
+const NOWHERE: u32 = u32::MAX;
+
+/// A warp's pipeline of K and V.
+pub struct KvLoader<'a> {
+    tile: &'a Tile<'a>,
+    /// The step whose keys are located next, and one past the last.
+    step: u32,
+    end: u32,
+    /// The table's entry for this lane's key of that step, and the key's place in its page.
+    entry: u32,
+    entry_place: u32,
+    /// Page and place of this lane's key of the step before; [`NOWHERE`] if it is not copied.
+    page: u32,
+    place: u32,
+}
+
+impl<'a> KvLoader<'a> {
+    /// # Safety
+    /// All 32 lanes reach the same call.
+    #[inline(always)]
+    pub unsafe fn new(tile: &'a Tile<'a>, (step, end): (u32, u32)) -> Self {
+        let mut loader = Self {
+            tile,
+            step,
+            end,
+            entry: 0,
+            entry_place: 0,
+            page: NOWHERE,
+            place: 0,
+        };
+        loader.look_up();
+        loader
+    }
+
+    /// This lane's key of the step that is located next.
+    #[inline(always)]
+    fn key(&self) -> u32 {
+        let first =
+            self.step * DecodeConfig::STEP_KEYS + self.tile.warp() * DecodeConfig::WARP_KEYS;
+        first + lane_id() % DecodeConfig::WARP_KEYS
+    }
+
+    #[inline(always)]
+    fn is_seen(&self, key: u32) -> bool {
+        key >= self.tile.get(Word::CopyBegin) && key < self.tile.get(Word::CopyEnd)
+    }
+
+    /// Asks for the table's entry of the next step.
+    #[inline(always)]
+    unsafe fn look_up(&mut self) {
+        let params = self.tile.params();
+        let key = self.key();
+        self.entry_place = key;
+        let Some(table) = params.block_table else {
+            self.entry = self.tile.get(Word::Batch);
+            return;
+        };
+        self.entry = NOWHERE;
+        if self.step < self.end && self.is_seen(key) {
+            let page_size = params.page_size;
+            // SAFETY: a key is seen only where there are pages of one key at least.
+            core::hint::assert_unchecked(page_size != 0);
+            let column = if page_size.is_power_of_two() {
+                key >> page_size.trailing_zeros()
+            } else {
+                key / page_size
+            };
+            self.entry_place = key - column * page_size;
+            let batch = self.tile.get(Word::Batch);
+            let index = batch as u64 * params.table_stride + column as u64;
+            self.entry = global::load_u32(table.get() + index * F32_BYTES as u64);
+        }
+    }
+
+    /// Finds the keys of the next step, and asks for the entries of the one after it.
+    #[inline(always)]
+    unsafe fn locate(&mut self) {
+        let is_seen = self.is_seen(self.key());
+        // A page below 0 is a large one.
+        let is_page = self.entry < self.tile.params().num_pages;
+        if is_seen && !is_page {
+            report(self.tile, CacheFault::BadPage);
+            shared::atomic_or(info(Word::IsPoisoned as u32), 1);
+        }
+        self.page = if is_seen && is_page {
+            self.entry
+        } else {
+            NOWHERE
+        };
+        self.place = self.entry_place;
+        self.step += 1;
+        self.look_up();
+    }
+
+    /// Starts copying K of the next step, or nothing behind the last, as a group of its own.
+    ///
+    /// # Safety
+    /// All 32 lanes reach the same call, and nobody accesses the slot until the group is waited for.
+    #[inline(always)]
+    pub unsafe fn copy_k(&mut self, slot: u32) {
+        if self.step < self.end {
+            self.locate();
+            let AttentionParams { k, head_dim, .. } = self.tile.params().forward.attention;
+            self.copy(&k, head_dim, Word::KBase, Word::KMode, slot);
+        } else {
+            self.step = self.end + 1;
+        }
+        commit_group();
+    }
+
+    /// Starts copying V of the step that K was last copied of, or nothing, as a group of its own.
+    ///
+    /// # Safety
+    /// As [`copy_k`](Self::copy_k).
+    #[inline(always)]
+    pub unsafe fn copy_v(&mut self, slot: u32) {
+        if self.step <= self.end {
+            let AttentionParams { v, head_dim_v, .. } = self.tile.params().forward.attention;
+            self.copy(&v, head_dim_v, Word::VBase, Word::VMode, slot);
+        }
+        commit_group();
+    }
+
+    #[inline(always)]
+    unsafe fn copy(&self, operand: &TensorArg, dims: u32, base: Word, mode: Word, slot: u32) {
+        let head_dim = self.tile.config.head_dim;
+        let row_pieces = row_vec16s(head_dim) as u32;
+        let rows_at_once = 32 / row_pieces;
+        let elements =
+            self.page as i64 * operand.batch_stride + self.place as i64 * operand.seq_stride;
+        // Rows that are not there have no address.
+        let row_address = if self.page != NOWHERE {
+            self.tile
+                .get_address(base)
+                .wrapping_add_signed(elements * HALF_BYTES as i64)
+        } else {
+            0
+        };
+        let lane = black_box(lane_id());
+        let vec16 = lane % row_pieces;
+        let mut row = lane / row_pieces;
+        let slot = slot + self.tile.warp() * DecodeConfig::WARP_KEYS * row_bytes(head_dim);
+        let mode = uniform(self.tile.get(mode));
+        if mode == CopyMode::Whole as u32 {
+            for _ in 0..DecodeConfig::WARP_KEYS / rows_at_once {
+                let address = of_lane(row_address, row);
+                let (from, bytes) = if address != 0 {
+                    (address + (vec16 * VEC16_BYTES) as u64, VEC16_BYTES)
+                } else {
+                    (operand.address, 0)
+                };
+                copy16_padded(slot + offset(head_dim, row, vec16), from, bytes);
+                row += rows_at_once;
+            }
+            return;
+        }
+        let dim = vec16 * VEC16_ELEMS as u32;
+        while row < black_box(DecodeConfig::WARP_KEYS) {
+            let address = of_lane(row_address, row);
+            let dims = if address != 0 { dims } else { 0 };
+            let to = slot + offset(head_dim, row, vec16);
+            if mode == CopyMode::Vec16 as u32 {
+                let elements = dims.saturating_sub(dim).min(VEC16_ELEMS as u32);
+                let from = if elements > 0 {
+                    address + (dim * HALF_BYTES) as u64
+                } else {
+                    operand.address
+                };
+                copy16_padded(to, from, elements * HALF_BYTES);
+            } else {
+                shared::store4_bits(to, gather(address, operand.dim_stride, dim, dims));
+            }
+            row += rows_at_once;
+        }
+    }
+}
+
+/// How rows of an operand are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CopyMode {
+    /// Element by element.
+    Elements,
+    /// In pieces of 16 bytes, the last of which may be cut short.
+    Vec16,
+    /// In whole pieces, as many as a slot has.
+    Whole,
+}
+
+impl CopyMode {
+    /// Of an operand with rows of `dims` elements, to slots of `head_dim`.
+    #[inline(always)]
+    pub fn of(operand: &TensorArg, dims: u32, head_dim: usize) -> Self {
+        let strides = operand.batch_stride | operand.seq_stride | operand.head_stride;
+        let alignment = operand.address | (strides * HALF_BYTES as i64) as u64;
+        if operand.dim_stride != 1 || !alignment.is_multiple_of(VEC16_BYTES as u64) {
+            Self::Elements
+        } else if dims as usize == head_dim {
+            Self::Whole
+        } else {
+            Self::Vec16
+        }
+    }
+}
+
+/// Sets a bit of the launch's status.
+///
+/// # Safety
+/// The status is live.
+#[inline(always)]
+pub unsafe fn report(tile: &Tile<'_>, fault: CacheFault) {
+    if let Some(status) = tile.params().status {
+        global::set_bits(status.get(), fault as u32);
+    }
+}
+
+/// The address that lane `lane` has.
+#[inline(always)]
+unsafe fn of_lane(address: u64, lane: u32) -> u64 {
+    let low = shuffle(address as u32, lane);
+    let high = shuffle((address >> 32) as u32, lane);
+    (high as u64) << 32 | low as u64
+}
+
+/// Elements `dim .. dim + 8` of a row of `dims`, zeros behind its end.
+///
+/// # Safety
+/// The elements exist.
+#[inline(always)]
+pub unsafe fn gather(row: u64, dim_stride: i64, dim: u32, dims: u32) -> [u32; 4] {
+    let [mut a, mut b, mut c, mut d] = [0; 4];
+    // Rolled, so that it takes few registers; and so no array, which would be indexed by a variable.
+    let mut i = 0;
+    while i < black_box(VEC16_ELEMS as u32) {
+        if dim + i < dims {
+            let offset = (dim + i) as i64 * dim_stride * HALF_BYTES as i64;
+            let element = global::load_u16(row.wrapping_add_signed(offset));
+            let bits = (element as u32) << (i % 2 * 16);
+            a |= if i / 2 == 0 { bits } else { 0 };
+            b |= if i / 2 == 1 { bits } else { 0 };
+            c |= if i / 2 == 2 { bits } else { 0 };
+            d |= if i / 2 == 3 { bits } else { 0 };
+        }
+        i += 1;
+    }
+    [a, b, c, d]
+}

@@ -1,0 +1,137 @@
+//! Attention to a cache of keys and values: few rows, many keys, bound by memory.
+//!
+//! | who | does |
+//! |---|---|
+//! | block | 8 warps; takes items of work until none is left: the keys of a node of the tree ([`crate::tile::kv_tree`]) against a tile of 16 rows, the queries × heads that share a head of K and V |
+//! | warp, Q Kᵀ | all rows × its 8 of a step's 64 keys, which it has copied itself |
+//! | warp, P V | all rows × its eighth of the columns: no output is merged between warps; P crosses through shared memory |
+//!
+//! ```text
+//! shared memory   ring     K, V, K, V, … of 64 keys each, in slots of one operand
+//!                 P        [16 rows][64 keys]
+//!                 maxima   [16 rows][8 warps]
+//!                 info     words about the item
+//!
+//! a step          S = Q Kᵀ                              K: the warp's own copies
+//!                 row maxima of the warp → shared
+//!                 barrier                               shows the maxima; frees the ring's slots of the last V and this K
+//!                 start copying into both; P = exp2(S − m) → shared
+//!                 barrier                               shows P and V
+//!                 O += P V
+//! ```
+//!
+//! A row's maximum moves by its own scores alone, and rows that a step does not move are not touched: so neighbours in the
+//! tile cannot change a row's bits, and neither can anything else of the schedule.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `work.rs` | which item a block takes: found from the lengths alone |
+//! | `tile.rs` | the item's rows and keys |
+//! | `loader.rs` | from pages to the ring |
+//! | `step.rs` | scores, probabilities, output of a step |
+//! | `reduce.rs` | a node: steps to chunks, chunks to the node's state |
+//! | `climb.rs` | partial results, and who merges them |
+//! | `output.rs` | o and lse |
+
+mod climb;
+mod loader;
+mod output;
+mod reduce;
+mod step;
+mod tile;
+mod work;
+
+use cuda_std::thread::{block_idx_x, sync_threads, sync_threads_or};
+use cuda_std::warp::{any, uniform};
+
+use super::Element;
+use super::accumulator::Accumulator;
+use crate::abi::DecodeParams;
+use crate::config::decode::DecodeConfig;
+use climb::climb;
+use output::finish;
+use reduce::reduce;
+use tile::{ALL_POSITIONS, Tile};
+use work::Work;
+
+/// One instance of a kernel.
+///
+/// Of the const generics that go with it, `O_COLS` are the configuration's `output_cols`, `K_STEPS` the head_dim over 16,
+/// `KEPT` and `KEPT_V` the copies that may be unfinished when K, and V, of a step is waited for: two and one less than the
+/// ring's slots.
+pub trait DecodeKernel {
+    const CONFIG: DecodeConfig;
+    type Element: Element;
+}
+
+/// A thread's part of a tile's state: of rows `lane / 4` and `lane / 4 + 8`, its columns, the maximum, and its part of the sum.
+type State<const O_COLS: usize> = Accumulator<2, O_COLS>;
+
+/// All items of the launch.
+///
+/// # Safety
+/// `params` describes live allocations that hold every element it can address, and the launch has the instance's block size
+/// and shared memory.
+#[inline(always)]
+pub unsafe fn decode<
+    K: DecodeKernel,
+    const O_COLS: usize,
+    const K_STEPS: usize,
+    const KEPT: usize,
+    const KEPT_V: usize,
+>(
+    params: &DecodeParams,
+) {
+    let work = Work::new(params, K::CONFIG);
+    let mut index = uniform(block_idx_x());
+    while index < work.items() {
+        work.find(index);
+        of_item::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(&Tile::new(params, K::CONFIG));
+        index = work.next();
+    }
+}
+
+/// Computes an item, and merges what is complete with it.
+///
+/// # Safety
+/// As [`decode`]; the whole block calls it with the same tile.
+#[inline(always)]
+unsafe fn of_item<
+    K: DecodeKernel,
+    const O_COLS: usize,
+    const K_STEPS: usize,
+    const KEPT: usize,
+    const KEPT_V: usize,
+>(
+    tile: &Tile<'_>,
+) {
+    let mut position = ALL_POSITIONS;
+    loop {
+        let state = reduce::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(tile, position);
+        // A value that is not finite may belong to a key that some rows of the tile see and others do not, for which
+        // 0 · v is NaN: then the rows of each position are computed alone, and V is 0 where they do not see it.
+        let leaks =
+            position == ALL_POSITIONS && tile.has_overflowed(&state) && tile.positions_differ();
+        if any(sync_threads_or(leaks)) {
+            position = uniform(tile.positions().0);
+            tile.copy_for(position);
+            continue;
+        }
+        let is_row = any(tile.is_row());
+        if is_row {
+            finish::<K, O_COLS>(tile, &state, position);
+        } else {
+            climb::store::<O_COLS>(tile, tile.slot(), &state, position);
+        }
+        if position == ALL_POSITIONS || position == uniform(tile.positions().1) {
+            break;
+        }
+        position += 1;
+        // Nobody reads shared memory any more.
+        sync_threads();
+        tile.copy_for(position);
+    }
+    if !any(tile.is_row()) {
+        climb::<K, O_COLS>(tile);
+    }
+}

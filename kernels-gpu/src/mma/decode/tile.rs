@@ -1,0 +1,265 @@
+//! The rows and keys of an item.
+//!
+//! The loop over keys has no register to spare, and needs these numbers once a step or less: they are written once an item to
+//! shared memory ([`super::work`]) and read where they are needed.
+
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::{WARP_SIZE, lane_id};
+use cuda_std::{global, shared};
+
+use super::State;
+use super::work::{Word, info, put};
+use crate::abi::{Band, DecodeParams};
+use crate::config::decode::DecodeConfig;
+use crate::layout::fragment::ROW_STEP;
+use crate::mma::Element;
+use crate::score::{ScoreTransform, alibi};
+use crate::tile::block_range::visible_keys;
+use crate::tile::kv_tree::Chunks;
+use crate::tile::{black_box, black_box64};
+
+/// Stands for the rows of all positions.
+pub const ALL_POSITIONS: u32 = u32::MAX;
+
+/// An item, with what follows from it. Row `r` of those of a head of K and V is query `r / group` of head `r % group` of its
+/// group.
+#[derive(Clone, Copy)]
+pub struct Tile<'a> {
+    params: &'a DecodeParams,
+    pub config: DecodeConfig,
+}
+
+impl<'a> Tile<'a> {
+    /// The item that is described in shared memory.
+    #[inline(always)]
+    pub fn new(params: &'a DecodeParams, config: DecodeConfig) -> Self {
+        Self { params, config }
+    }
+
+    /// The parameters, such that what is computed from them is computed again the next time.
+    #[inline(always)]
+    pub fn params(&self) -> DecodeParams {
+        reload(self.params)
+    }
+
+    /// A number of the item, read again each time.
+    #[inline(always)]
+    pub fn get(&self, word: Word) -> u32 {
+        // SAFETY: it is written, and a barrier has shown it.
+        unsafe { shared::load_bits(black_box(info(word as u32))) }
+    }
+
+    /// An address of the item, of two words.
+    #[inline(always)]
+    pub fn get_address(&self, word: Word) -> u64 {
+        let low = black_box(info(word as u32));
+        // SAFETY: as in `get`.
+        unsafe { (shared::load_bits(low + 4) as u64) << 32 | shared::load_bits(low) as u64 }
+    }
+
+    /// Index of this warp.
+    #[inline(always)]
+    pub fn warp(&self) -> u32 {
+        black_box(thread_idx_x()) / WARP_SIZE
+    }
+
+    /// Query heads to a head of K and V.
+    #[inline(always)]
+    fn group(&self) -> u32 {
+        let group = self.get(Word::Group);
+        // SAFETY: heads_kv divides heads_q, and neither is 0 where there is an item.
+        unsafe { core::hint::assert_unchecked(group != 0) };
+        group
+    }
+
+    /// Row `i`, of two, of this lane; one of the tile's, also where it has less than 16.
+    #[inline(always)]
+    pub fn row(&self, i: usize) -> u32 {
+        self.lane_row(i).min(self.get(Word::RowEnd) - 1)
+    }
+
+    #[inline(always)]
+    fn lane_row(&self, i: usize) -> u32 {
+        self.get(Word::RowBegin) + black_box(lane_id()) / 4 + i as u32 * ROW_STEP
+    }
+
+    /// Rows of the tile: the first, and one past the last.
+    #[inline(always)]
+    pub fn rows(&self) -> (u32, u32) {
+        (self.get(Word::RowBegin), self.get(Word::RowEnd))
+    }
+
+    /// Whether there is a row `i` of this lane, and it belongs to a query at `position`.
+    #[inline(always)]
+    pub fn has_row(&self, i: usize, position: u32) -> bool {
+        let row = self.lane_row(i);
+        let is_there = row < self.get(Word::RowEnd);
+        is_there && (position == ALL_POSITIONS || row / self.group() == position)
+    }
+
+    /// Query of a row.
+    #[inline(always)]
+    pub fn query(&self, row: u32) -> u32 {
+        row / self.group()
+    }
+
+    /// Query head of a row.
+    #[inline(always)]
+    pub fn head(&self, row: u32) -> u32 {
+        let group = self.group();
+        self.get(Word::HeadKv) * group + row % group
+    }
+
+    /// Queries of the tile: the first and the last.
+    #[inline(always)]
+    pub fn positions(&self) -> (u32, u32) {
+        let (begin, end) = self.rows();
+        (self.query(begin), self.query(end - 1))
+    }
+
+    #[inline(always)]
+    pub fn band(&self) -> Band {
+        Band {
+            lower: self.get(Word::Lower) as i32,
+            upper: self.get(Word::Upper) as i32,
+        }
+    }
+
+    /// Keys that the query at a position sees: the first and the last.
+    #[inline(always)]
+    fn visible(&self, position: u32) -> (i32, i32) {
+        visible_keys(position as i32, self.band(), self.get(Word::KvLen))
+    }
+
+    /// Whether some rows of the tile see keys that others do not.
+    #[inline(always)]
+    pub fn positions_differ(&self) -> bool {
+        let (first, last) = self.positions();
+        let (first, last) = (self.visible(first), self.visible(last));
+        first.0 != last.0 || first.1 != last.1
+    }
+
+    /// Keys that every row of the tile sees: the first and the last.
+    #[inline(always)]
+    pub fn seen_by_all(&self) -> (i32, i32) {
+        let (first, last) = (self.get(Word::FullFirst), self.get(Word::FullLast));
+        (first as i32, last as i32)
+    }
+
+    /// Takes keys of K and V for zeros that the queries at `position` do not see.
+    ///
+    /// # Safety
+    /// The whole block calls it, and nobody copies.
+    #[inline(always)]
+    pub unsafe fn copy_for(&self, position: u32) {
+        if thread_idx_x() == 0 {
+            let (first, last) = self.visible(position);
+            put(Word::CopyBegin, first as u32);
+            put(Word::CopyEnd, (last + 1) as u32);
+        }
+        sync_threads();
+    }
+
+    /// Keys that some query of the sequence sees: the first, and one past the last.
+    #[inline(always)]
+    fn seen(&self) -> (u32, u32) {
+        (self.get(Word::SeenBegin), self.get(Word::SeenEnd))
+    }
+
+    /// The chunks that the sequence's queries see.
+    #[inline(always)]
+    pub fn chunks(&self) -> Chunks {
+        Chunks::of_keys(self.seen(), self.config.chunk_keys())
+    }
+
+    /// The item's steps: the first, and one past the last.
+    #[inline(always)]
+    pub fn steps(&self) -> (u32, u32) {
+        let of_node = self
+            .chunks()
+            .of_node(self.get(Word::Level), self.get(Word::Node));
+        let (first, last) = self.seen();
+        let begin = first.max(of_node.begin * self.config.chunk_keys());
+        let end = last.min(of_node.end * self.config.chunk_keys());
+        if begin >= end {
+            return (0, 0);
+        }
+        let step_keys = DecodeConfig::STEP_KEYS;
+        (begin / step_keys, end.div_ceil(step_keys))
+    }
+
+    /// Whether the item is all of its sequence.
+    #[inline(always)]
+    pub fn is_row(&self) -> bool {
+        self.chunks().nodes(self.get(Word::Level)) == 1
+    }
+
+    /// The partial result of a node of `level`: that of its first item.
+    #[inline(always)]
+    pub fn slot_of(&self, level: u32, node: u32) -> u32 {
+        let (chunks, of_items) = (self.chunks(), self.get(Word::Level));
+        let first = chunks.of_node(level, node).first(of_items);
+        self.get(Word::FirstSlot) + (first - chunks.first(of_items)) * self.get(Word::Stride)
+    }
+
+    /// The partial result of the item itself.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.slot_of(self.get(Word::Level), self.get(Word::Node))
+    }
+
+    /// How scores of the rows are transformed, apart from their slopes.
+    #[inline(always)]
+    pub fn transform<E: Element>(&self) -> ScoreTransform {
+        ScoreTransform::of_rows(&self.params().forward.attention.score, E::SHIFT)
+    }
+
+    /// The slope of row `i` of this lane; 0 without slopes.
+    ///
+    /// # Safety
+    /// The launch's arrays are live.
+    #[inline(always)]
+    pub unsafe fn slope(&self, i: usize) -> f32 {
+        let score = self.params().forward.attention.score;
+        if score.alibi_slopes.is_none() {
+            return 0.0;
+        }
+        alibi::slope(&score, self.get(Word::Batch), self.head(self.row(i)))
+    }
+
+    /// The sink of a row in nats, if there are sinks.
+    ///
+    /// # Safety
+    /// As [`slope`](Self::slope).
+    #[inline(always)]
+    pub unsafe fn sink(&self, row: u32) -> Option<f32> {
+        let sinks = self.params().sinks?;
+        let address = sinks.get() + self.head(row) as u64 * size_of::<f32>() as u64;
+        Some(f32::from_bits(global::load_u32(address)))
+    }
+
+    /// Whether an element of one of the tile's rows has left f32's range, or is NaN.
+    #[inline(always)]
+    pub fn has_overflowed<const O_COLS: usize>(&self, state: &State<O_COLS>) -> bool {
+        let mut overflowed = false;
+        for i in 0..2 {
+            let mut zero = 0.0;
+            for col in 0..O_COLS {
+                zero = crate::math::fma(state.acc_o[i][col], 0.0, zero);
+            }
+            overflowed |= zero != 0.0 && self.has_row(i, ALL_POSITIONS);
+        }
+        overflowed
+    }
+}
+
+/// See [`Tile::params`].
+#[inline(always)]
+pub fn reload(params: &DecodeParams) -> DecodeParams {
+    const WORDS: usize = size_of::<DecodeParams>() / size_of::<u64>();
+    let mut words: [u64; WORDS] = bytemuck::cast(*params);
+    for word in &mut words {
+        *word = black_box64(*word);
+    }
+    bytemuck::cast(words)
+}

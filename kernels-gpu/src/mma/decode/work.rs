@@ -1,0 +1,361 @@
+//! Which item of work a block takes. All blocks work it out alike from the lengths, which the host does not know.
+
+use cuda_std::thread::{grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::warp::{lane_id, shuffle, sync_warp, uniform, warp_id};
+use cuda_std::{global, shared};
+
+use super::loader::CopyMode;
+use super::tile::reload;
+use crate::abi::{AttentionParams, Band, DecodeParams, TensorArg};
+use crate::config::decode::{DecodeConfig, DecodeWorkspace};
+use crate::tile::black_box;
+use crate::tile::block_range::visible_keys;
+use crate::tile::kv_tree::{Chunks, item_level, seen_keys};
+use crate::units::{F32_BYTES, HALF_BYTES};
+
+/// The words of shared memory that a block's threads exchange.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub enum Word {
+    /// Sums of nodes by level, three of them.
+    Nodes = 0,
+    /// The item's sequence, and nodes of sequences before it.
+    Batch = 4,
+    Before,
+    /// The number of the next item.
+    Next,
+    /// Whether a block was the last of a node's children.
+    IsLast,
+    /// The item: see [`Tile`](super::tile::Tile).
+    KvLen,
+    IsBad,
+    Lower,
+    Upper,
+    SeenBegin,
+    SeenEnd,
+    Level,
+    Node,
+    HeadKv,
+    RowBegin,
+    RowEnd,
+    Group,
+    /// Number of the sequence's first item for the same head and row tile, and from one node's to the next one's.
+    FirstSlot,
+    Stride,
+    /// Keys that every row of the tile sees: the first and the last.
+    FullFirst,
+    FullLast,
+    /// Addresses of the head's first key of page 0, of K and of V: two words each.
+    KBase,
+    KBaseHigh,
+    VBase,
+    VBaseHigh,
+    /// How they are copied: a [`CopyMode`](super::loader::CopyMode) each.
+    KMode,
+    VMode,
+    /// Keys of K and V that are copied, others are taken for zeros: the first, and one past the last.
+    CopyBegin,
+    CopyEnd,
+    /// Whether a page of the item was bad.
+    IsPoisoned,
+    /// Level of all items, and their number.
+    ItemLevel,
+    Items,
+}
+
+const _: () = assert!((Word::Items as u32) < DecodeConfig::INFO_WORDS);
+
+/// More nodes of one thread's sequences do not change what items are.
+const MANY: u32 = 1 << 20;
+
+/// Address of a word of the item's info.
+#[inline(always)]
+pub fn info(word: u32) -> u32 {
+    shared::dynamic_base() + DecodeConfig::INFO_OFFSET + word * F32_BYTES
+}
+
+/// Address of the first key of page 0 of a head.
+#[inline(always)]
+fn head_address(operand: &TensorArg, head_kv: u32) -> u64 {
+    let offset = head_kv as i64 * operand.head_stride * HALF_BYTES as i64;
+    operand.address.wrapping_add_signed(offset)
+}
+
+/// Writes the word and the one behind it.
+///
+/// # Safety
+/// As [`put`].
+#[inline(always)]
+unsafe fn put_address(word: Word, address: u64) {
+    put(word, address as u32);
+    shared::store_bits(info(word as u32 + 1), (address >> 32) as u32);
+}
+
+/// # Safety
+/// The word is written and visible.
+#[inline(always)]
+unsafe fn get(word: Word) -> u32 {
+    shared::load_bits(black_box(info(word as u32)))
+}
+
+/// # Safety
+/// Nobody else accesses the word before a barrier.
+#[inline(always)]
+pub unsafe fn put(word: Word, value: u32) {
+    shared::store_bits(black_box(info(word as u32)), value);
+}
+
+/// The keys of a sequence.
+#[derive(Clone, Copy)]
+struct SequenceKeys {
+    /// 0 where the length is bad.
+    kv_len: u32,
+    is_bad: bool,
+    band: Band,
+    /// Keys that some query sees: the first, and one past the last.
+    seen: (u32, u32),
+}
+
+impl SequenceKeys {
+    /// Those of a sequence whose length is read as `length`.
+    #[inline(always)]
+    fn of_length(attention: &AttentionParams, length: u32) -> Self {
+        // A negative one is large.
+        let is_bad = length > attention.seq_kv;
+        let kv_len = if is_bad { 0 } else { length };
+        let band = attention.mask.of_sequence(attention.seq_q, kv_len);
+        Self {
+            kv_len,
+            is_bad,
+            band,
+            seen: seen_keys(attention.seq_q, kv_len, band),
+        }
+    }
+}
+
+/// A block's way through the items, which are numbered sequence by sequence, heads and row tiles innermost.
+pub struct Work<'a> {
+    params: &'a DecodeParams,
+    config: DecodeConfig,
+}
+
+impl<'a> Work<'a> {
+    /// # Safety
+    /// As [`decode`](super::decode); the whole block calls it.
+    #[inline(always)]
+    pub unsafe fn new(params: &'a DecodeParams, config: DecodeConfig) -> Self {
+        let work = Self { params, config };
+        let mut nodes = [0; 3];
+        let mut batch = thread_idx_x();
+        while batch < params.forward.attention.batch {
+            let (_, chunks) = work.keys(batch);
+            for level in 0..3 {
+                nodes[level] += chunks.nodes(level as u32);
+            }
+            // Of supers there are as few as the host has seen.
+            nodes[0] = nodes[0].min(MANY);
+            nodes[1] = nodes[1].min(MANY);
+            batch += DecodeConfig::THREADS;
+        }
+        let nodes = block_sums(nodes);
+        let stride = work.stride();
+        let of_all = [0, 1, 2].map(|level| nodes[level] as u64 * stride as u64);
+        let level = item_level(of_all, grid_dim_x() as u64);
+        let of_level = match level {
+            0 => nodes[0],
+            1 => nodes[1],
+            _ => nodes[2],
+        };
+        if thread_idx_x() == 0 {
+            put(Word::ItemLevel, level);
+            put(Word::Items, of_level * stride);
+            put(Word::Batch, 0);
+            put(Word::Before, 0);
+        }
+        sync_threads();
+        work
+    }
+
+    /// The number of items.
+    ///
+    /// # Safety
+    /// All 32 lanes reach the same call.
+    #[inline(always)]
+    pub unsafe fn items(&self) -> u32 {
+        uniform(get(Word::Items))
+    }
+
+    /// Items of a node.
+    #[inline(always)]
+    fn stride(&self) -> u32 {
+        let params = reload(self.params);
+        params.forward.attention.heads_kv * params.row_tiles
+    }
+
+    /// The keys of a sequence.
+    ///
+    /// # Safety
+    /// `batch` is below the launch's.
+    #[inline(always)]
+    unsafe fn keys(&self, batch: u32) -> (SequenceKeys, Chunks) {
+        let params = reload(self.params);
+        let length = global::load_u32(params.kv_lens + batch as u64 * F32_BYTES as u64);
+        let keys = SequenceKeys::of_length(&params.forward.attention, length);
+        (keys, Chunks::of_keys(keys.seen, self.config.chunk_keys()))
+    }
+
+    /// Describes item number `index`, which is below the number of items and above those asked for before, in shared memory.
+    ///
+    /// # Safety
+    /// The whole block calls it, and nobody reads the words of the item before.
+    #[inline(always)]
+    pub unsafe fn find(&self, index: u32) {
+        if uniform(warp_id()) == 0 {
+            let stride = self.stride();
+            // SAFETY: where there are items there are heads and rows.
+            core::hint::assert_unchecked(stride != 0);
+            self.search(index / stride, index % stride);
+        }
+        sync_threads();
+    }
+
+    /// Goes from the sequence of the item before to that of node number `unit`, 32 sequences at a time.
+    ///
+    /// # Safety
+    /// As [`find`](Self::find); one warp calls it.
+    #[inline(always)]
+    unsafe fn search(&self, unit: u32, rest: u32) {
+        let lane = black_box(lane_id());
+        let level = get(Word::ItemLevel);
+        let (mut base, mut before) = (get(Word::Batch), get(Word::Before));
+        // All lanes have read what one of them writes.
+        sync_warp();
+        loop {
+            let batch = base + lane;
+            let mut count = 0;
+            if batch < reload(self.params).forward.attention.batch {
+                count = self.keys(batch).1.nodes(level);
+            }
+            // The sum over this lane and those before it.
+            let mut end = before + count;
+            let mut by = 1;
+            while by < 32 {
+                let other = shuffle(end, lane.wrapping_sub(by) % 32) - before;
+                end += if lane >= by { other } else { 0 };
+                by *= 2;
+            }
+            if unit < end && unit >= end - count {
+                self.describe(batch, end - count, unit, rest);
+            }
+            let end = uniform(shuffle(end, 31));
+            if unit < end {
+                return;
+            }
+            base += 32;
+            before = end;
+        }
+    }
+
+    /// Writes the words of node number `unit`, of sequence `batch`, before which there are `before`, for head and row tile
+    /// number `rest`.
+    ///
+    /// # Safety
+    /// As [`find`](Self::find); one thread calls it.
+    #[inline(always)]
+    unsafe fn describe(&self, batch: u32, before: u32, unit: u32, rest: u32) {
+        let params = reload(self.params);
+        let attention = &params.forward.attention;
+        let (keys, chunks) = self.keys(batch);
+        let level = get(Word::ItemLevel);
+        put(Word::Before, before);
+        put(Word::Batch, batch);
+        put(Word::KvLen, keys.kv_len);
+        put(Word::IsBad, keys.is_bad as u32);
+        put(Word::Lower, keys.band.lower as u32);
+        put(Word::Upper, keys.band.upper as u32);
+        put(Word::SeenBegin, keys.seen.0);
+        put(Word::SeenEnd, keys.seen.1);
+        put(Word::CopyBegin, keys.seen.0);
+        put(Word::CopyEnd, keys.seen.1);
+        put(Word::IsPoisoned, 0);
+        put(Word::Level, level);
+        put(Word::Node, chunks.first(level) + (unit - before));
+        // SAFETY: neither is 0 where there is an item.
+        core::hint::assert_unchecked(params.row_tiles != 0 && attention.heads_kv != 0);
+        let group = attention.heads_q / attention.heads_kv;
+        // SAFETY: as above, as heads_kv divides heads_q.
+        core::hint::assert_unchecked(group != 0);
+        let row_begin = rest % params.row_tiles * DecodeConfig::ROWS;
+        let row_end = (attention.seq_q * group).min(row_begin + DecodeConfig::ROWS);
+        put(Word::HeadKv, rest / params.row_tiles);
+        put(Word::RowBegin, row_begin);
+        put(Word::RowEnd, row_end);
+        put(Word::Group, group);
+        let band = keys.band;
+        let visible = |row: u32| visible_keys((row / group) as i32, band, keys.kv_len);
+        put(Word::FullFirst, visible(row_end - 1).0 as u32);
+        put(Word::FullLast, visible(row_begin).1 as u32);
+        let head_kv = rest / params.row_tiles;
+        let (k, v) = (&attention.k, &attention.v);
+        put_address(Word::KBase, head_address(k, head_kv));
+        put_address(Word::VBase, head_address(v, head_kv));
+        let mode = |operand, dims| CopyMode::of(operand, dims, self.config.head_dim) as u32;
+        put(Word::KMode, mode(k, attention.head_dim));
+        put(Word::VMode, mode(v, attention.head_dim_v));
+        put(Word::FirstSlot, before * self.stride() + rest);
+        put(Word::Stride, self.stride());
+    }
+
+    /// The number of the next item, which [`draw`] has drawn.
+    ///
+    /// # Safety
+    /// The whole block calls it.
+    #[inline(always)]
+    pub unsafe fn next(&self) -> u32 {
+        sync_threads();
+        // Behind those that blocks begin with.
+        uniform(get(Word::Next)) + grid_dim_x()
+    }
+}
+
+/// Draws the number of a further item, by one thread.
+///
+/// # Safety
+/// A block draws once an item: the counter is then 0 again after the launch.
+#[inline(always)]
+pub unsafe fn draw(params: &DecodeParams) {
+    if thread_idx_x() == 0 {
+        let last = get(Word::Items) - 1;
+        put(Word::Next, global::fetch_increment(params.workspace, last));
+    }
+}
+
+/// The workspace of the launch.
+#[inline(always)]
+pub fn workspace(params: &DecodeParams) -> DecodeWorkspace {
+    DecodeWorkspace {
+        slots: params.slots,
+    }
+}
+
+/// Sums over all threads.
+///
+/// # Safety
+/// The whole block calls it.
+#[inline(always)]
+unsafe fn block_sums(mut values: [u32; 3]) -> [u32; 3] {
+    if thread_idx_x() < 3 {
+        shared::store_bits(info(Word::Nodes as u32 + thread_idx_x()), 0);
+    }
+    sync_threads();
+    for index in 0..3 {
+        for step in 0..5 {
+            values[index] += shuffle(values[index], lane_id() ^ 1 << step);
+        }
+        if lane_id() == 0 {
+            shared::fetch_add(info(Word::Nodes as u32 + index as u32), values[index]);
+        }
+    }
+    sync_threads();
+    [0, 1, 2].map(|index| shared::load_bits(info(Word::Nodes as u32 + index)))
+}

@@ -1,0 +1,255 @@
+//! The order in which the keys of a cached sequence are reduced: a tree over absolute key positions.
+//!
+//! ```text
+//! keys    0 .. C   C .. 2C   …          a chunk: C keys, reduced by the online softmax from nothing
+//! chunks  0 … 7    8 … 15    …          a group: a left fold of 8 chunks
+//! groups  0 … 7    8 … 15    …          a super: a left fold of 8 groups
+//! supers  0 …                           the row: a left fold of all supers
+//! ```
+//!
+//! Whoever computes a node, alone or from its children, folds the same states in the same order. So a row's bits depend on
+//! its own keys alone, whatever a launch takes as an item of work: chunks, groups or supers. A window visits only the
+//! chunks that it touches, with the same boundaries.
+
+use crate::abi::Band;
+
+/// Children of a group, and of a super; a shift.
+pub const FAN_OUT_SHIFT: u32 = 3;
+
+/// Level of the nodes that all have the row as parent.
+pub const SUPER: u32 = 2;
+
+/// Keys that some query of a sequence sees: the first, and one past the last. `band` is counted from the sequence's
+/// top-left corner.
+#[inline(always)]
+pub const fn seen_keys(seq_q: u32, kv_len: u32, band: Band) -> (u32, u32) {
+    let most = kv_len as i32;
+    let begin = clamp(band.lower, most);
+    // No sum overflows: both are at most `Band::OPEN`.
+    let end = clamp(seq_q as i32 + band.upper, most);
+    // No query sees the keys of a band that is empty.
+    if band.lower > band.upper || end < begin {
+        (0, 0)
+    } else {
+        (begin as u32, end as u32)
+    }
+}
+
+#[inline(always)]
+const fn clamp(value: i32, most: i32) -> i32 {
+    if value < 0 {
+        0
+    } else if value > most {
+        most
+    } else {
+        value
+    }
+}
+
+/// The chunks that a sequence's queries see: the first, and one past the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    pub begin: u32,
+    pub end: u32,
+}
+
+impl Chunks {
+    /// Those of keys `begin..end`, `chunk_keys` each.
+    #[inline(always)]
+    pub const fn of_keys((begin, end): (u32, u32), chunk_keys: u32) -> Self {
+        if begin < end {
+            Self {
+                begin: begin / chunk_keys,
+                end: (end - 1) / chunk_keys + 1,
+            }
+        } else {
+            Self { begin: 0, end: 0 }
+        }
+    }
+
+    /// The first node of `level`.
+    #[inline(always)]
+    pub const fn first(&self, level: u32) -> u32 {
+        self.begin >> (FAN_OUT_SHIFT * level)
+    }
+
+    /// Nodes of `level`; one for a sequence that sees no key.
+    #[inline(always)]
+    pub const fn nodes(&self, level: u32) -> u32 {
+        if self.begin < self.end {
+            ((self.end - 1) >> (FAN_OUT_SHIFT * level)) - self.first(level) + 1
+        } else {
+            1
+        }
+    }
+
+    /// The chunks of a node of `level` among these.
+    #[inline(always)]
+    pub const fn of_node(&self, level: u32, node: u32) -> Self {
+        let shift = FAN_OUT_SHIFT * level;
+        let (begin, end) = (node << shift, (node + 1) << shift);
+        Self {
+            begin: if begin > self.begin {
+                begin
+            } else {
+                self.begin
+            },
+            end: if end < self.end { end } else { self.end },
+        }
+    }
+
+    /// The children of the node of which `node` of `level` is one: the first, and their number. Above the supers is the row.
+    #[inline(always)]
+    pub const fn siblings(&self, level: u32, node: u32) -> (u32, u32) {
+        let (first, count) = (self.first(level), self.nodes(level));
+        if level == SUPER {
+            return (first, count);
+        }
+        let (begin, end) = (
+            node >> FAN_OUT_SHIFT << FAN_OUT_SHIFT,
+            ((node >> FAN_OUT_SHIFT) + 1) << FAN_OUT_SHIFT,
+        );
+        let begin = if begin > first { begin } else { first };
+        let last = first + count;
+        (begin, (if end < last { end } else { last }) - begin)
+    }
+
+    /// The parent of a node; the row is parent 0 of the supers.
+    #[inline(always)]
+    pub const fn parent(level: u32, node: u32) -> u32 {
+        if level == SUPER {
+            0
+        } else {
+            node >> FAN_OUT_SHIFT
+        }
+    }
+}
+
+/// The level of a launch's items, from the number of nodes of each level in all its sequences and heads: as high as leaves
+/// work for most of all `blocks`: an item takes some µs beyond its keys, and few blocks keep memory busy. It decides how fast a
+/// launch is, and no bit of its results.
+#[inline(always)]
+pub const fn item_level(nodes: [u64; 3], blocks: u64) -> u32 {
+    if nodes[2] >= 4 * blocks {
+        2
+    } else if 8 * nodes[1] >= 3 * blocks {
+        1
+    } else {
+        0
+    }
+}
+
+/// The most partial results that items of a launch leave, of `rows` sequences and heads of at most `capacity` keys in chunks of
+/// `chunk_keys`, on up to `blocks` blocks.
+pub fn most_items(rows: u64, capacity: u64, chunk_keys: u64, blocks: u64) -> u64 {
+    let of_level = |level| {
+        let nodes = capacity.div_ceil(chunk_keys << (FAN_OUT_SHIFT as u64 * level));
+        rows.saturating_mul(nodes.max(1))
+    };
+    let fan_out = 1 << FAN_OUT_SHIFT;
+    // A level is chosen where there are fewer nodes of the next one than this.
+    let groups = of_level(1).min(fan_out * 4 * blocks);
+    let chunks = of_level(0).min(fan_out * (3 * blocks).div_ceil(8));
+    of_level(2).max(groups).max(chunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    const CHUNK: u32 = 256;
+
+    fn ranges() -> impl Iterator<Item = Chunks> {
+        let edges = [
+            0, 1, 255, 256, 257, 2047, 2048, 16384, 16385, 40000, 131_072,
+        ];
+        edges.into_iter().flat_map(move |begin| {
+            let ends = edges.into_iter().filter(move |&end| end >= begin);
+            ends.map(move |end| Chunks::of_keys((begin, end), CHUNK))
+        })
+    }
+
+    /// The nodes of each level partition the chunks, in order.
+    #[test]
+    fn nodes_partition_the_chunks() {
+        for chunks in ranges().filter(|chunks| chunks.begin < chunks.end) {
+            for level in 0..=SUPER {
+                let first = chunks.first(level);
+                let of_nodes = (first..first + chunks.nodes(level)).flat_map(|node| {
+                    let Chunks { begin, end } = chunks.of_node(level, node);
+                    assert!(begin < end);
+                    begin..end
+                });
+                assert!(of_nodes.eq(chunks.begin..chunks.end));
+            }
+        }
+    }
+
+    /// Climbing from any level meets every node once as the first of its siblings, and ends at one row.
+    #[test]
+    fn siblings_have_one_parent() {
+        for chunks in ranges() {
+            for level in 0..=SUPER {
+                let first = chunks.first(level);
+                let nodes = first..first + chunks.nodes(level);
+                let mut parents: Vec<u32> = nodes
+                    .clone()
+                    .map(|node| Chunks::parent(level, node))
+                    .collect();
+                for node in nodes.clone() {
+                    let (begin, count) = chunks.siblings(level, node);
+                    let parent = Chunks::parent(level, node);
+                    let of_parent = nodes
+                        .clone()
+                        .filter(|&node| Chunks::parent(level, node) == parent);
+                    assert!(of_parent.eq(begin..begin + count));
+                }
+                parents.dedup();
+                let above = if level == SUPER {
+                    1
+                } else {
+                    chunks.nodes(level + 1)
+                };
+                assert_eq!(parents.len() as u32, above);
+            }
+        }
+    }
+
+    /// What a launch takes as items always fits the workspace.
+    #[test]
+    fn items_fit_the_workspace() {
+        for blocks in [1, 7, 132, 264] {
+            for capacity in [1, 255, 4096, 131_072] {
+                for rows in [1, 8, 500, 4096] {
+                    let most = most_items(rows, capacity, u64::from(CHUNK), blocks);
+                    for length in [1, capacity / 9 + 1, capacity / 2 + 1, capacity] {
+                        let chunks = Chunks::of_keys((0, length as u32), CHUNK);
+                        let nodes = [0, 1, 2].map(|level| rows * u64::from(chunks.nodes(level)));
+                        assert!(nodes[item_level(nodes, blocks) as usize] <= most);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn seen_keys_are_those_of_all_queries() {
+        let bounds = [-Band::OPEN, -9, -1, 0, 2, 7, Band::OPEN];
+        for (lower, upper) in bounds.into_iter().flat_map(|l| bounds.map(|u| (l, u))) {
+            let band = Band { lower, upper };
+            for (seq_q, kv_len) in (1..4u32).flat_map(|q| (0..6u32).map(move |kv| (q, kv))) {
+                let sees = |j: u32| {
+                    (0..seq_q).any(|i| {
+                        let distance = j as i32 - i as i32;
+                        lower <= distance && distance <= upper
+                    })
+                };
+                let (begin, end) = seen_keys(seq_q, kv_len, band);
+                let seen: Vec<u32> = (0..kv_len).filter(|&j| sees(j)).collect();
+                assert!(seen.into_iter().eq(begin..end), "{band:?} {seq_q} {kv_len}");
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Attention to a cache: caches in pages and not, of any lengths, whose places beyond the keys hold what must not matter.
+
+use std::fmt;
+
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::arrangement::Arrangement;
+use super::fill::mix;
+use super::spec::AlibiSpec;
+use crate::oracle::{self, Inputs, Rows, Verdict};
+use ferroflash::{
+    AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Indices, KvCache, Layout, Mask,
+    Output, Problem, Shape, Sinks, TensorSpec, decode,
+};
+
+/// One case, small enough to print.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodeSpec {
+    /// Element type of q, k, v and o.
+    pub dtype: DType,
+    /// Keys of each sequence.
+    pub kv_lens: Vec<usize>,
+    /// Queries of each sequence.
+    pub seq_q: usize,
+    /// Keys of a page; `None` for a contiguous cache.
+    pub page_size: Option<usize>,
+    /// Heads of k and v.
+    pub heads_kv: usize,
+    /// Query heads to a head of k and v.
+    pub group: usize,
+    /// Components of q and k.
+    pub head_dim: usize,
+    /// Components of v and o.
+    pub head_dim_v: usize,
+    /// Which keys each query sees.
+    pub mask: Mask,
+    /// softmax_scale over its default of `1 / sqrt(head_dim)`, or the default itself.
+    pub scale_factor: Option<f32>,
+    /// Scores are capped at this.
+    pub softcap: Option<f32>,
+    /// Biases that grow with distance.
+    pub alibi: Option<AlibiSpec>,
+    /// Whether each head has a score without a key.
+    pub sinks: bool,
+    /// What the keys are.
+    pub keys: KeyKind,
+    /// Arrangement of q, k and v in memory.
+    pub arrangements: [Arrangement; 3],
+    /// Seed of values, of the order of pages and of what lies in unused places.
+    pub seed: u64,
+}
+
+/// Contents of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Normal numbers.
+    Random,
+    /// The last key that the last query sees outweighs all others.
+    LastDominates,
+    /// Keys whose scores grow from one to the next, so that maxima move all the time.
+    Growing,
+}
+
+/// A case with its inputs.
+#[derive(Clone, Debug)]
+pub struct DecodeCase {
+    /// `[batch, heads_q, seq_q, head_dim]`.
+    pub q: HostTensor,
+    /// Pages, or batch entries, of keys.
+    pub k: HostTensor,
+    /// Pages, or batch entries, of values.
+    pub v: HostTensor,
+    /// `[batch, max_pages]`, of a paged cache.
+    pub block_table: Option<(Vec<i32>, usize)>,
+    /// `[batch]`.
+    pub kv_lens: Vec<i32>,
+    /// Options of the computation.
+    pub options: ForwardOptions,
+}
+
+impl DecodeSpec {
+    /// A plain case: bf16, 4 query heads on 2, head_dim 64, causal, pages of 16.
+    pub fn plain(kv_lens: &[usize]) -> Self {
+        Self {
+            dtype: DType::Bf16,
+            kv_lens: kv_lens.to_vec(),
+            seq_q: 1,
+            page_size: Some(16),
+            heads_kv: 2,
+            group: 2,
+            head_dim: 64,
+            head_dim_v: 64,
+            mask: Mask::Causal,
+            scale_factor: None,
+            softcap: None,
+            alibi: None,
+            sinks: false,
+            keys: KeyKind::Random,
+            arrangements: [Arrangement::BSHD; 3],
+            seed: 7,
+        }
+    }
+
+    fn heads_q(&self) -> usize {
+        self.heads_kv * self.group
+    }
+
+    fn normals(&self, stream: u64) -> impl FnMut() -> f32 + use<> {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, stream));
+        move || rng.sample(StandardNormal)
+    }
+
+    /// Makes the inputs. What sequence `b` holds depends on the seed, on `b` and on its length alone: not on pages.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    pub fn build(&self) -> Result<DecodeCase, Error> {
+        let batch = self.kv_lens.len();
+        let longest = self.kv_lens.iter().copied().max().unwrap_or(0);
+        let place = Place::new(self, longest);
+        let shape = |batch, heads, seq, dim| Shape {
+            batch,
+            heads,
+            seq,
+            dim,
+        };
+        let [of_q, of_k, of_v] = self.arrangements;
+        let mut q = of_q.allocate(
+            self.dtype,
+            shape(batch, self.heads_q(), self.seq_q, self.head_dim),
+        )?;
+        let (pages, rows) = (place.pages, place.page_size);
+        let mut k = of_k.allocate(self.dtype, shape(pages, self.heads_kv, rows, self.head_dim))?;
+        let mut v = of_v.allocate(
+            self.dtype,
+            shape(pages, self.heads_kv, rows, self.head_dim_v),
+        )?;
+        let stale = [f32::NAN, f32::INFINITY, 3e4, f32::NEG_INFINITY];
+        for (number, tensor) in [&mut k, &mut v].into_iter().enumerate() {
+            let mut at = self.seed as usize % stale.len() + number;
+            tensor.fill(|| {
+                at += 1;
+                stale[at / 7 % stale.len()]
+            });
+        }
+        for (index, &kv_len) in self.kv_lens.iter().enumerate() {
+            self.fill_sequence(index, kv_len, &place, [&mut q, &mut k, &mut v]);
+        }
+        let default_scale = 1.0 / (self.head_dim as f32).sqrt();
+        let slopes = |alibi: AlibiSpec| alibi.slopes(batch, self.heads_q());
+        let mut options = ForwardOptions::new()
+            .mask(self.mask)
+            .softcap(self.softcap)
+            .alibi(self.alibi.map(slopes).transpose()?)
+            .softmax_scale(self.scale_factor.map(|factor| factor * default_scale));
+        if self.sinks {
+            let sinks: Vec<_> = (0..self.heads_q())
+                .map(|head| head as f32 * 0.7 - 1.0)
+                .collect();
+            options.modifiers.sinks = Some(Sinks::per_head(&sinks)?);
+        }
+        Ok(DecodeCase {
+            q,
+            k,
+            v,
+            block_table: place.table.map(|table| (table, place.max_pages)),
+            kv_lens: self.kv_lens.iter().map(|&len| len as i32).collect(),
+            options,
+        })
+    }
+
+    /// Writes the queries, keys and values of a sequence.
+    fn fill_sequence(
+        &self,
+        index: usize,
+        kv_len: usize,
+        place: &Place,
+        [q, k, v]: [&mut HostTensor; 3],
+    ) {
+        let stream = 16 * index as u64;
+        let mut normal = self.normals(stream);
+        for head in 0..self.heads_q() {
+            for (row, dim) in pairs(self.seq_q, self.head_dim) {
+                q.set(index, head, row, dim, normal());
+            }
+        }
+        for head in 0..self.heads_kv {
+            // Towards the last query of the group's first head.
+            let towards = |q: &HostTensor, dim| match self.seq_q {
+                0 => 0.0,
+                rows => q.get(index, head * self.group, rows - 1, dim),
+            };
+            let mut keys = self.normals(mix(stream, 1 + head as u64));
+            let mut values = self.normals(mix(stream, 101 + head as u64));
+            for key in 0..kv_len {
+                let (page, row) = place.of(index, key);
+                let part = match self.keys {
+                    KeyKind::Random => 0.0,
+                    KeyKind::LastDominates if key + 1 == kv_len => 2.0,
+                    KeyKind::LastDominates => 0.0,
+                    KeyKind::Growing => 2.0 * key as f32 / kv_len as f32,
+                };
+                for dim in 0..self.head_dim {
+                    k.set(page, head, row, dim, keys() + part * towards(q, dim));
+                }
+                for dim in 0..self.head_dim_v {
+                    v.set(page, head, row, dim, values());
+                }
+            }
+        }
+    }
+}
+
+fn pairs(outer: usize, inner: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..outer).flat_map(move |x| (0..inner).map(move |y| (x, y)))
+}
+
+/// Where keys lie.
+struct Place {
+    page_size: usize,
+    pages: usize,
+    max_pages: usize,
+    table: Option<Vec<i32>>,
+}
+
+impl Place {
+    fn new(spec: &DecodeSpec, longest: usize) -> Self {
+        let batch = spec.kv_lens.len();
+        let Some(page_size) = spec.page_size else {
+            return Self {
+                page_size: longest + spec.seed as usize % 3,
+                pages: batch,
+                max_pages: 1,
+                table: None,
+            };
+        };
+        // The table has room for more pages than the longest sequence needs, and some pages are nobody's.
+        let max_pages = longest.div_ceil(page_size) + spec.seed as usize % 2;
+        let owned: usize = spec.kv_lens.iter().map(|len| len.div_ceil(page_size)).sum();
+        let pages = owned + 1 + spec.seed as usize % 3;
+        let mut numbers: Vec<i32> = (0..pages as i32).collect();
+        numbers.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(mix(spec.seed, 999)));
+        let mut numbers = numbers.into_iter();
+        // What lies beyond a sequence's pages must not be looked at.
+        let mut table = vec![i32::MIN; batch * max_pages];
+        for (row, len) in table.chunks_mut(max_pages.max(1)).zip(&spec.kv_lens) {
+            for entry in &mut row[..len.div_ceil(page_size)] {
+                *entry = numbers.next().expect("there are as many");
+            }
+        }
+        Self {
+            page_size,
+            pages,
+            max_pages,
+            table: Some(table),
+        }
+    }
+
+    /// Page and row of a key.
+    fn of(&self, sequence: usize, key: usize) -> (usize, usize) {
+        match &self.table {
+            None => (sequence, key),
+            Some(table) => {
+                let page = table[sequence * self.max_pages + key / self.page_size];
+                (page as usize, key % self.page_size)
+            }
+        }
+    }
+}
+
+impl DecodeCase {
+    /// Uploads the cache.
+    ///
+    /// # Errors
+    /// Those of [`KvCache::paged`].
+    pub fn cache<B: Backend>(&self, backend: &mut B) -> Result<KvCache<B::Memory>, Error> {
+        let memory = backend.memory();
+        let (k, v) = (self.k.upload(memory)?, self.v.upload(memory)?);
+        let kv_lens = Indices::upload(memory, &self.kv_lens, [self.kv_lens.len(), 1])?;
+        match &self.block_table {
+            None => KvCache::contiguous(memory, k, v, kv_lens),
+            Some((table, max_pages)) => {
+                let table = Indices::upload(memory, table, [self.kv_lens.len(), *max_pages])?;
+                KvCache::paged(memory, k, v, table, kv_lens)
+            }
+        }
+    }
+
+    /// Runs the case on `backend` and fetches o and lse.
+    ///
+    /// # Errors
+    /// Those of [`decode`].
+    pub fn run<B: Backend>(&self, backend: &mut B) -> Result<(HostTensor, HostTensor), Error> {
+        let cache = self.cache(backend)?;
+        let q = self.q.upload(backend.memory())?;
+        let Output { o, lse, .. } = decode(backend, &q, &cache, &self.options)?;
+        let lse = lse.expect("it is asked for by default");
+        let memory = backend.memory();
+        Ok((o.download(memory)?, lse.download(memory)?))
+    }
+
+    /// Compares a sequence's rows with the oracle's, of its queries and of the keys and values that lie where the cache says.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the inputs do not fit together.
+    pub fn check(
+        &self,
+        sequence: usize,
+        o: &HostTensor,
+        lse: &HostTensor,
+    ) -> Result<Verdict, Error> {
+        let kv_len = self.kv_lens[sequence] as usize;
+        let page_size = self.k.spec().shape.seq;
+        let place = |key: usize| match &self.block_table {
+            None => (sequence, key),
+            Some((table, max_pages)) => {
+                let page = table[sequence * max_pages + key / page_size];
+                (page as usize, key % page_size)
+            }
+        };
+        let of_query = |row| (sequence, row);
+        let seq_q = self.q.spec().shape.seq;
+        let [q, o, lse] = [&self.q, o, lse].map(|tensor| gathered(tensor, seq_q, of_query));
+        let [k, v] = [&self.k, &self.v].map(|tensor| gathered(tensor, kv_len, place));
+        let mut options = self.options.clone();
+        if let Some(slopes) = &self.options.alibi {
+            let heads = self.q.spec().shape.heads;
+            let of_sequence: Vec<_> = (0..heads).map(|head| slopes.get(sequence, head)).collect();
+            options.alibi = Some(AlibiSlopes::per_head(&of_sequence)?);
+        }
+        options.force = None;
+        let (q, k, v) = (q?, k?, v?);
+        let problem = Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), &options)?;
+        let inputs = Inputs {
+            q: &q,
+            k: &k,
+            v: &v,
+        };
+        Ok(oracle::check(&problem, inputs, &o?, &lse?, Rows::All))
+    }
+}
+
+/// `rows` rows of all heads, which lie at `place` (batch entry and row) of `tensor`, as a tensor of batch 1.
+fn gathered(
+    tensor: &HostTensor,
+    rows: usize,
+    place: impl Fn(usize) -> (usize, usize),
+) -> Result<HostTensor, Error> {
+    let spec = tensor.spec();
+    let shape = Shape {
+        batch: 1,
+        seq: rows,
+        ..spec.shape
+    };
+    let dense = TensorSpec::contiguous(spec.dtype, shape, Layout::Bhsd)?;
+    let elements = shape.element_count().unwrap_or(0);
+    let mut to = HostTensor::new(dense, 0, vec![0; elements * spec.dtype.bytes()])?;
+    for head in 0..shape.heads {
+        for (row, dim) in pairs(rows, shape.dim) {
+            let (batch, at) = place(row);
+            to.set(0, head, row, dim, tensor.get(batch, head, at, dim));
+        }
+    }
+    Ok(to)
+}
+
+impl fmt::Display for DecodeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            dtype,
+            kv_lens,
+            seq_q,
+            page_size,
+            heads_kv,
+            head_dim,
+            head_dim_v,
+            mask,
+            ..
+        } = self;
+        let heads_q = self.heads_q();
+        let dtype = dtype.name();
+        write!(
+            f,
+            "{dtype} {seq_q}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?}"
+        )
+    }
+}

@@ -1,0 +1,73 @@
+//! The generator of caches.
+
+use ferroflash::{DType, Mask};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::arrangement::Arrangement;
+use super::decode::{DecodeSpec, KeyKind};
+use super::spec::AlibiSpec;
+use super::strategy::{arrangement, scale_factor, softcap};
+
+/// Any case of one of `dtypes`, of at most `most_keys` keys in all.
+pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<DecodeSpec> {
+    let length = prop_oneof![
+        1 => Just(0),
+        2 => 1..8usize,
+        4 => 1..=most_keys,
+        6 => (select(vec![64, 128, 256, 512, 1024]), 0..=2usize).prop_map(|(tile, by)| tile + by - 1),
+    ]
+    .prop_map(move |length| length.min(most_keys));
+    let lengths = proptest::collection::vec(length, 0..=4);
+    let page_size =
+        prop_oneof![1 => Just(None), 4 => select(vec![1, 3, 16, 64, 256]).prop_map(Some)];
+    let heads = (
+        1..=3usize,
+        select(vec![1, 2, 3, 4, 8, 17]),
+        select(vec![1, 1, 2, 3, 7]),
+    );
+    let dim = || select(vec![8, 40, 64, 80, 128, 160, 256]);
+    let dims = (dim(), dim(), any::<bool>());
+    let mask = prop_oneof![
+        2 => Just(Mask::None),
+        3 => Just(Mask::Causal),
+        3 => (0..200u32).prop_map(|left| Mask::Window { left: Some(left), right: Some(0) }),
+        1 => (0..9u32, 0..5u32).prop_map(|(left, right)| Mask::Window { left: Some(left), right: Some(right) }),
+    ];
+    let alibi = prop_oneof![
+        2 => Just(None),
+        1 => any::<bool>().prop_map(|is_batched| Some(AlibiSpec { steepest: 0.1, is_batched })),
+    ];
+    let score = (mask, scale_factor(), softcap(), alibi, any::<bool>());
+    let keys = select(vec![
+        KeyKind::Random,
+        KeyKind::LastDominates,
+        KeyKind::Growing,
+    ]);
+    let inputs = (select(dtypes.to_vec()), keys, any::<u64>());
+    // As often as any, as kernels read it fastest.
+    let place = || prop_oneof![Just(Arrangement::BSHD), arrangement()];
+    let place = [place().boxed(), place().boxed(), place().boxed()];
+    (lengths, page_size, heads, dims, score, inputs, place)
+        .prop_map(
+            |(kv_lens, page_size, heads, dims, score, inputs, arrangements)| DecodeSpec {
+                dtype: inputs.0,
+                kv_lens,
+                seq_q: heads.2,
+                page_size,
+                heads_kv: heads.0,
+                group: heads.1,
+                head_dim: dims.0,
+                head_dim_v: if dims.2 { dims.0 } else { dims.1 },
+                mask: score.0,
+                scale_factor: score.1,
+                softcap: score.2,
+                alibi: score.3,
+                sinks: score.4,
+                keys: inputs.1,
+                arrangements,
+                seed: inputs.2,
+            },
+        )
+        .boxed()
+}

@@ -1,0 +1,116 @@
+//! Lengths and pages that cannot be.
+
+use ferroflash::{Backend, CacheFaults, DType, HostTensor, Output, decode};
+use ferroflash_testing::cases::{DecodeCase, DecodeSpec};
+
+use super::bits;
+
+/// Runs a case, and returns what it found wrong too.
+fn run<B: Backend>(backend: &mut B, case: &DecodeCase) -> ((HostTensor, HostTensor), CacheFaults) {
+    let cache = case.cache(backend).unwrap();
+    let q = case.q.upload(backend.memory()).unwrap();
+    let Output { o, lse, .. } = decode(backend, &q, &cache, &case.options).unwrap();
+    let memory = backend.memory();
+    let result = (
+        o.download(memory).unwrap(),
+        lse.unwrap().download(memory).unwrap(),
+    );
+    (result, cache.faults(memory).unwrap())
+}
+
+fn is_poisoned(sequence: usize, result: &(HostTensor, HostTensor)) -> bool {
+    let bits = bits(sequence, result);
+    bits.iter().all(|&bits| f32::from_bits(bits).is_nan())
+}
+
+/// Sequence 1 of three is spoilt in every way; the others keep their bits.
+fn poison_stays<B: Backend>(backend: &mut B, dtype: DType) {
+    for (seq_q, page_size) in [(1, Some(16)), (3, Some(3)), (2, None)] {
+        let spec = DecodeSpec {
+            dtype,
+            seq_q,
+            page_size,
+            ..DecodeSpec::plain(&[40, 300, 7])
+        };
+        let case = spec.build().unwrap();
+        let (good, faults) = run(backend, &case);
+        assert!(!faults.any());
+        let capacity = match &case.block_table {
+            None => case.k.spec().shape.seq,
+            Some((_, max_pages)) => max_pages * page_size.unwrap(),
+        };
+        for length in [-1, i32::MIN, capacity as i32 + 1, i32::MAX] {
+            let mut case = case.clone();
+            case.kv_lens[1] = length;
+            let (spoilt, faults) = run(backend, &case);
+            assert!(is_poisoned(1, &spoilt), "length {length}");
+            assert!(faults.bad_length && !faults.bad_page, "length {length}");
+            for other in [0, 2] {
+                assert_eq!(bits(other, &spoilt), bits(other, &good), "length {length}");
+            }
+        }
+        let Some((table, max_pages)) = &case.block_table else {
+            continue;
+        };
+        let last = 299 / page_size.unwrap();
+        for (entry, page) in [
+            (0, -1),
+            (last, case.k.spec().shape.batch as i32),
+            (last / 2, i32::MAX),
+            (last, i32::MIN),
+        ] {
+            let mut case = case.clone();
+            let mut table = table.clone();
+            table[max_pages + entry] = page;
+            case.block_table = Some((table, *max_pages));
+            let (spoilt, faults) = run(backend, &case);
+            assert!(is_poisoned(1, &spoilt), "page {page}");
+            assert!(faults.bad_page && !faults.bad_length, "page {page}");
+            for other in [0, 2] {
+                assert_eq!(bits(other, &spoilt), bits(other, &good), "page {page}");
+            }
+        }
+    }
+}
+
+/// A page that a window has left behind may have been given back.
+fn pages_out_of_sight_are_not_looked_at<B: Backend>(backend: &mut B, dtype: DType) {
+    let spec = DecodeSpec {
+        dtype,
+        seq_q: 2,
+        mask: ferroflash::Mask::Window {
+            left: Some(20),
+            right: Some(0),
+        },
+        ..DecodeSpec::plain(&[600])
+    };
+    let mut case = spec.build().unwrap();
+    let (good, _) = run(backend, &case);
+    let (table, _) = case.block_table.as_mut().unwrap();
+    // Keys 578 to 599 are seen: the first of them lies in page 36.
+    table[..36].fill(-1);
+    let (given_back, faults) = run(backend, &case);
+    assert!(!faults.any());
+    assert_eq!(bits(0, &given_back), bits(0, &good));
+    case.block_table.as_mut().unwrap().0[36] = -1;
+    let (spoilt, faults) = run(backend, &case);
+    assert!(faults.bad_page && is_poisoned(0, &spoilt));
+}
+
+fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
+    poison_stays(backend, dtype);
+    pages_out_of_sight_are_not_looked_at(backend, dtype);
+}
+
+fn all<B: Backend>(backend: &mut B) {
+    all_of(backend, DType::Bf16);
+}
+
+#[test]
+fn cpu() {
+    for dtype in [DType::F32, DType::Bf16] {
+        all_of(&mut ferroflash::Cpu::new(), dtype);
+    }
+}
+
+ferroflash_tests::on_simulator_and_gpu!(all, "impossible lengths and pages");
