@@ -15,12 +15,12 @@ impl Operand {
     /// A ValueError that names the operand, if it is of another rank; a TypeError if it is something else.
     pub fn new(
         name: &'static str,
-        given: &Bound<'_, PyTuple>,
+        given: &Bound<'_, PyAny>,
         dtype: DType,
         layout: Layout,
     ) -> PyResult<Self> {
-        let (sizes, strides) = (given.get_item(1)?, given.get_item(2)?);
-        let (sizes, strides) = (sizes.cast::<PyTuple>()?, strides.cast::<PyTuple>()?);
+        let (address, sizes, strides): (u64, Bound<'_, PyTuple>, Bound<'_, PyTuple>) =
+            given.extract()?;
         // The rows of packed sequences are those of one batch entry.
         let (sizes, strides) = match (layout, sizes.len()) {
             (_, 4) => (sizes.extract()?, strides.extract()?),
@@ -34,43 +34,58 @@ impl Operand {
                 return Err(crate::errors::exception(given.py(), error));
             }
         };
-        let (batch, outer, inner, dim): (i64, i64, i64, i64) = strides;
+        let pairs = Pairs(address, sizes, strides);
+        let spec = pairs.spec(dtype, layout);
+        Ok(Self { address, spec })
+    }
+}
+
+/// `(address, shape, strides)` of rank 4.
+type Axes<T> = (T, T, T, T);
+#[derive(FromPyObject)]
+pub struct Pairs(pub u64, pub Axes<usize>, pub Axes<i64>);
+
+impl Pairs {
+    /// Its spec, with the axes in the order of `layout`.
+    pub fn spec(&self, dtype: DType, layout: Layout) -> TensorSpec {
+        let (batch, outer, inner, dim) = self.2;
         let (head, seq) = match layout {
             Layout::Bshd => (inner, outer),
             Layout::Bhsd => (outer, inner),
         };
-        let strides = Strides {
-            batch,
-            head,
-            seq,
-            dim,
-        };
-        Ok(Self {
-            address: given.get_item(0)?.extract()?,
-            spec: TensorSpec {
-                dtype,
-                shape: layout.shape(<[usize; 4]>::from(sizes)),
-                strides,
+        TensorSpec {
+            dtype,
+            shape: layout.shape(self.1.into()),
+            strides: Strides {
+                batch,
+                head,
+                seq,
+                dim,
             },
-        })
+        }
     }
 }
 
-/// Packed sequences: `(address of cu_seqlens_q, of cu_seqlens_kv, batch, longest_q, longest_kv)`.
-#[derive(FromPyObject)]
-pub struct Packed(pub u64, pub u64, pub usize, pub usize, pub usize);
-
-/// Slopes of ALiBi: `(address, whether each batch entry has its own)`.
-#[derive(FromPyObject)]
-pub struct Slopes(pub u64, pub bool);
-
-/// What a backward pass has beside: `(d_o, address of d_lse, dq, dk, dv, address of d_alibi_slopes)`.
-#[derive(FromPyObject)]
-pub struct Gradients<'py>(
-    pub Bound<'py, PyTuple>,
-    pub Option<u64>,
-    pub Bound<'py, PyTuple>,
-    pub Bound<'py, PyTuple>,
-    pub Bound<'py, PyTuple>,
-    pub Option<u64>,
-);
+/// Everything that a call may have beside q, k, v and o: an attribute each, `None` where it has none. Names are those of
+/// `ferroflash.torch.attention`; a number is an address.
+#[derive(Default, FromPyObject)]
+pub struct Arrays {
+    /// Those of cu_seqlens_q and of cu_seqlens_k, batch, longest_q, longest_k.
+    pub packed: Option<(u64, u64, usize, usize, usize)>,
+    pub seqused_k: Option<u64>,
+    /// And whether each batch entry has its own.
+    pub alibi_slopes: Option<(u64, bool)>,
+    /// Bytes, `[batch, heads, seq_q, seq_k]`, as the bias.
+    pub mask: Option<Pairs>,
+    /// And its dtype.
+    pub bias: Option<(Pairs, usize)>,
+    pub sinks: Option<u64>,
+    /// Ids of queries, of keys, and whether each batch entry has its own.
+    pub documents: Option<(u64, u64, bool)>,
+    pub prefix_len: Option<u64>,
+    pub dropout_state: Option<u64>,
+    /// Of a backward pass, as what follows.
+    pub d_lse: Option<u64>,
+    pub d_alibi_slopes: Option<u64>,
+    pub d_sinks: Option<u64>,
+}

@@ -5,7 +5,7 @@ from typing import Any
 
 __version__: str
 
-_Operand = tuple[int, tuple[int, ...], tuple[int, ...]]
+Operand = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 class Options:
     """Everything but the tensors: made once, for any number of calls."""
@@ -20,6 +20,9 @@ class Options:
         top_left: bool = False,
         heads_first: bool = False,
         deterministic: bool = False,
+        chunk: int | None = None,
+        dilation: int | None = None,
+        dropout_p: float = 0.0,
     ) -> Options: ...
 
 def launch(
@@ -27,16 +30,10 @@ def launch(
     stream: int,
     dtype: int,
     options: Options,
-    q: _Operand,
-    k: _Operand,
-    v: _Operand,
-    o: _Operand,
+    operands: tuple[Operand, ...],
     lse: int | None,
-    packed: tuple[int, int, int, int, int] | None,
-    seqused_kv: int | None,
-    alibi_slopes: tuple[int, bool] | None,
+    arrays: Any,
     allocate: Callable[[int, bool], Any],
     is_capturing: bool,
-    gradients: tuple[_Operand, int | None, _Operand, _Operand, _Operand, int | None] | None = None,
 ) -> None: ...
 def device_names() -> list[str]: ...
