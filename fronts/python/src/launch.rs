@@ -1,7 +1,6 @@
-use ferroflash::{DType, GradientOperands, GradientSpecs, ModifierOperands, Operands, Plan};
+use ferroflash::{GradientOperands, GradientSpecs, ModifierOperands, Operands, Plan};
 use ferroflash::{Problem, Workspace};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::backends::Place;
 use crate::errors::exception;
@@ -21,7 +20,7 @@ pub fn launch(
     stream: u64,
     dtype: usize,
     options: PyRef<'_, Options>,
-    operands: Bound<'_, PyTuple>,
+    operands: Vec<Operand>,
     lse: Option<u64>,
     arrays: Option<Arrays>,
     allocate: Bound<'_, PyAny>,
@@ -29,16 +28,14 @@ pub fn launch(
 ) -> PyResult<()> {
     let raise = |error| exception(py, error);
     let arrays = arrays.unwrap_or_default();
-    let take = |(given, name)| Operand::new(name, &given, DType::ALL[dtype], options.layout);
-    let names = ["q", "k", "v", "o", "d_o", "dq", "dk", "dv"];
-    let operands = operands.iter().zip(names).map(take);
-    let operands = operands.collect::<PyResult<Vec<_>>>()?;
     let [q, k, v, o, gradients @ ..] = &operands[..] else {
         panic!("Python's half gives four operands or eight");
     };
-    let asked = options.forward(q.spec.shape.heads, &arrays);
+    let spec = |operand: &Operand| operand.spec(dtype, options.layout);
+    let [q_spec, k_spec, v_spec, o_spec] = [q, k, v, o].map(spec);
+    let asked = options.forward(q_spec.shape.heads, &arrays);
     let asked = asked.map_err(raise)?;
-    let mut addresses = Operands::new(q.address, k.address, v.address, o.address)
+    let mut addresses = Operands::new(q.0, k.0, v.0, o.0)
         .lse(lse)
         .cu_seqlens(arrays.packed.map(|(q, kv, ..)| [q, kv]))
         .seqused_kv(arrays.seqused_k)
@@ -46,23 +43,18 @@ pub fn launch(
         .modifiers(modifiers(&arrays));
     let problem = match gradients {
         [d_o, dq, dk, dv] => {
-            let [o, d_o_spec] = [o.spec, d_o.spec];
-            let mut of = GradientOperands::new(d_o.address, dq.address, dk.address, dv.address);
+            let mut of = GradientOperands::new(d_o.0, dq.0, dk.0, dv.0);
             of.d_lse = arrays.d_lse;
             of.d_alibi_slopes = arrays.d_alibi_slopes;
             of.d_sinks = arrays.d_sinks;
             addresses = addresses.gradients(of);
-            let specs = GradientSpecs {
-                o,
-                d_o: d_o_spec,
-                dq: dq.spec,
-                dk: dk.spec,
-                dv: dv.spec,
-            };
+            let [d_o, dq, dk, dv] = [d_o, dq, dk, dv].map(spec);
+            #[rustfmt::skip] // as they are named
+            let specs = GradientSpecs { o: o_spec, d_o, dq, dk, dv };
             let asked = options.backward(&asked, &arrays);
-            Problem::backward(q.spec, k.spec, v.spec, specs, &asked)
+            Problem::backward(q_spec, k_spec, v_spec, specs, &asked)
         }
-        _ => Problem::new(q.spec, k.spec, v.spec, o.spec, &asked),
+        _ => Problem::new(q_spec, k_spec, v_spec, o_spec, &asked),
     };
     let problem = problem.map_err(raise)?;
     let place = Place::new(device, stream).map_err(raise)?;

@@ -15,6 +15,7 @@ from torch import Tensor
 from . import _native
 from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments
 
+_NONE = (None,) * TENSORS
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 # The handle of a GPU's current stream, by the function that Triton and Inductor use: a tenth of the time that a
@@ -27,10 +28,8 @@ _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.i
 
 @functools.lru_cache(maxsize=1024)
 def _options(scalars: tuple[Any, ...]) -> _native.Options:
-    """Those of `Arguments`' scalars, which have the names of the native options."""
-    named = dict(zip(Arguments._fields[SCALARS:], scalars))
-    named["softcap"] = named["softcap"] or None
-    return _native.Options(**named)
+    """Those of `Arguments`' scalars."""
+    return _native.Options(Arguments(*_NONE, 0, 0, *scalars))
 
 
 def _is_elsewhere(*tensors: Tensor) -> bool:
@@ -145,14 +144,11 @@ class _Arrays:
         return tensor.data_ptr()
 
 
-_NONE = (None,) * TENSORS
 # What makes no sense alone.
 _TOGETHER = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k"), ("doc_q", "doc_kv", "doc_k")
 
 
-def _arrays(q: Tensor, k: Tensor, device: int, arguments: Arguments) -> _Arrays | None:
-    if arguments[:TENSORS] == _NONE:
-        return None
+def _arrays(q: Tensor, k: Tensor, device: int, arguments: Arguments) -> _Arrays:
     for first, second, named in _TOGETHER:
         if (getattr(arguments, first) is None) != (getattr(arguments, second) is None):
             missing, given = (first, named) if getattr(arguments, first) is None else (named, first)
@@ -165,8 +161,18 @@ def dropout_state(device: torch.device) -> Tensor:
     return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
-def _operand(tensor: Tensor) -> _native.Operand:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
+def _operand(name: str, tensor: Tensor, heads_first: bool) -> _native.Operand:
+    """A tensor where it lies, of rank 4: rows of packed sequences are those of one batch entry."""
+    shape, strides = tensor.shape, tensor.stride()
+    if len(shape) == 3 and not heads_first:
+        shape, strides = (1, *shape), (0, *strides)
+    elif len(shape) != 4:
+        raise ValueError(f"{name}: it has {len(shape)} axes; it must have 4, or 3 where sequences are packed")
+    return tensor.data_ptr(), shape, strides
+
+
+def _operands(heads_first: bool, **tensors: Tensor) -> tuple[_native.Operand, ...]:
+    return tuple(_operand(name, tensor, heads_first) for name, tensor in tensors.items())
 
 
 @functools.cache
@@ -211,25 +217,30 @@ def forward(
         number is None
         or not (dtype is k.dtype is v.dtype)
         or not (device == k.get_device() == v.get_device())
-        or (not q.is_cuda and _is_elsewhere(q, k, v))
+        or (device < 0 and _is_elsewhere(q, k, v))
     ):
         _refuse(q, (("k", k), ("v", v)))
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = _arrays(q, k, device, arguments)
+    arrays = None if arguments[:TENSORS] == _NONE else _arrays(q, k, device, arguments)
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if o is None:
-        o = empty_output(q, v)
+        o = torch.empty_like(q) if q_shape[-1] == v_shape[-1] else empty_output(q, v)
     lse = empty_lse(q, arguments.heads_first) if needs_lse or is_capturing else None
+    if len(q_shape) == len(k_shape) == len(v_shape) == 4:
+        operands = (
+            (q.data_ptr(), q_shape, q.stride()),
+            (k.data_ptr(), k_shape, k.stride()),
+            (v.data_ptr(), v_shape, v.stride()),
+            (o.data_ptr(), o.shape, o.stride()),
+        )
+    else:
+        operands = _operands(arguments.heads_first, q=q, k=k, v=v, o=o)
     _native.launch(
         device,
         stream,
         number,
         _options(arguments[SCALARS:]),
-        (
-            (q.data_ptr(), q.shape, q.stride()),
-            (k.data_ptr(), k.shape, k.stride()),
-            (v.data_ptr(), v.shape, v.stride()),
-            (o.data_ptr(), o.shape, o.stride()),
-        ),
+        operands,
         None if lse is None else lse.data_ptr(),
         arrays,
         _allocator(device),
@@ -253,7 +264,7 @@ def backward(
     _refuse(q, (("k", k), ("v", v), ("o", o), ("d_o", d_o)))
     device = q.get_device()
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = _arrays(q, k, device, arguments)
+    arrays = None if arguments[:TENSORS] == _NONE else _arrays(q, k, device, arguments)
     lse = lse.contiguous()
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     others: list[Tensor | None] = [None] * len(DIFFERENTIABLE)
@@ -271,7 +282,7 @@ def backward(
         stream,
         _DTYPES[q.dtype],
         _options(arguments[SCALARS:]),
-        tuple(map(_operand, (q, k, v, o, d_o, dq, dk, dv))),
+        _operands(arguments.heads_first, q=q, k=k, v=v, o=o, d_o=d_o, dq=dq, dk=dk, dv=dv),
         lse.data_ptr(),
         arrays,
         _allocator(device),

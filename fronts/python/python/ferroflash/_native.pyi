@@ -8,22 +8,9 @@ __version__: str
 Operand = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 class Options:
-    """Everything but the tensors: made once, for any number of calls."""
+    """Everything but the tensors, of `Arguments`: made once, for any number of calls."""
 
-    def __new__(
-        cls,
-        *,
-        softmax_scale: float | None = None,
-        softcap: float | None = None,
-        left: int | None = None,
-        right: int | None = None,
-        top_left: bool = False,
-        heads_first: bool = False,
-        deterministic: bool = False,
-        chunk: int | None = None,
-        dilation: int | None = None,
-        dropout_p: float = 0.0,
-    ) -> Options: ...
+    def __new__(cls, scalars: Any) -> Options: ...
 
 def launch(
     device: int,

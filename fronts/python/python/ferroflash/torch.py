@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import DIFFERENTIABLE, Arguments, window
+from ._arguments import DIFFERENTIABLE, TENSORS, Arguments, window
 from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
@@ -20,6 +20,7 @@ _operator = torch.ops.ferroflash.forward.default
 
 # And the bias, which is refused if it requires one.
 _WITH_GRADIENTS = (*DIFFERENTIABLE, "bias")
+_NONE = (None,) * TENSORS
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -132,22 +133,31 @@ def attention(
 
 def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
     """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
-    if not _is_compiling() and _functorch_level() is not None:
-        return Mappable.apply(q, k, v, *arguments)
     if (
         _is_compiling()
         or not (type(q) is type(k) is type(v) is Tensor)
         or _dispatch_modes() != 0
         or (_is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type))
+        or _functorch_level() is not None
     ):
-        return _operator(q, k, v, *arguments)
-    if _is_grad_enabled():
-        of_others = (getattr(arguments, name) for name in _WITH_GRADIENTS)
-        if (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
-            or any(tensor is not None and tensor.requires_grad for tensor in of_others)
-        ):
-            return Differentiable.apply(q, k, v, *arguments)
+        return _dispatched(q, k, v, arguments)
+    if _is_grad_enabled() and (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (arguments[:TENSORS] != _NONE and _has_gradients(arguments))
+    ):
+        return Differentiable.apply(q, k, v, *arguments)
     return _eager.forward(q, k, v, arguments, needs_lse)
+
+
+def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
+    """Through torch's dispatcher, or its transforms."""
+    if not _is_compiling() and _functorch_level() is not None:
+        return Mappable.apply(q, k, v, *arguments)
+    return _operator(q, k, v, *arguments)
+
+
+def _has_gradients(arguments: Arguments) -> bool:
+    tensors = (getattr(arguments, name) for name in _WITH_GRADIENTS)
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
