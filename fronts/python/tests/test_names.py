@@ -105,7 +105,8 @@ def test_torch_does_what_is_not_covered(device: torch.device) -> None:
     mask = torch.randn(11, 11, device=device, requires_grad=True)
     expected = functional.scaled_dot_product_attention(q, q, q, mask)
     assert torch.equal(ferroflash.scaled_dot_product_attention(q, q, q, mask), expected)
-    assert torch.equal(ferroflash.scaled_dot_product_attention(q, q, q, dropout_p=1.0), torch.zeros_like(q))
+    if device.type == "cpu":  # on a GPU torch gives NaN
+        assert torch.equal(ferroflash.scaled_dot_product_attention(q, q, q, dropout_p=1.0), torch.zeros_like(q))
     with pytest.raises(NotImplementedError, match="window_size"):
         ferroflash.scaled_dot_product_attention(q, q, q, mask, window_size=(3, 0))
     # Heads that only enable_gqa would share, and two masks at once, are torch's to refuse.

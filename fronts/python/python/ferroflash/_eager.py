@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments
+from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments, has_arrays
 
 _NONE = (None,) * TENSORS
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -92,9 +92,10 @@ class _Arrays:
         if arguments.cu_seqlens_q is not None:
             batch = arguments.cu_seqlens_q.numel() - 1
             seq_q, seq_k = arguments.max_seqlen_q, arguments.max_seqlen_kv
-            sums = [(name, getattr(arguments, f"cu_seqlens_{of}")) for name, of in (("q", "q"), ("k", "kv"))]
-            at = (self._array(f"cu_seqlens_{name}", sum_, torch.int32, (max(batch, 0) + 1,)) for name, sum_ in sums)
-            self.packed = (*at, batch, seq_q, seq_k)
+            shape = (max(batch, 0) + 1,)
+            at_q = self._array("cu_seqlens_q", arguments.cu_seqlens_q, torch.int32, shape)
+            at_k = self._array("cu_seqlens_k", arguments.cu_seqlens_kv, torch.int32, shape)
+            self.packed = (at_q, at_k, batch, seq_q, seq_k)
         if arguments.seqused_kv is not None:
             self.seqused_k = self._array("seqused_k", arguments.seqused_kv, torch.int32, (batch,))
         if (slopes := arguments.alibi_slopes) is not None:
@@ -221,7 +222,7 @@ def forward(
     ):
         _refuse(q, (("k", k), ("v", v)))
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = None if arguments[:TENSORS] == _NONE else _arrays(q, k, device, arguments)
+    arrays = _arrays(q, k, device, arguments) if has_arrays(arguments) else None
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if o is None:
         o = torch.empty_like(q) if q_shape[-1] == v_shape[-1] else empty_output(q, v)
@@ -264,7 +265,7 @@ def backward(
     _refuse(q, (("k", k), ("v", v), ("o", o), ("d_o", d_o)))
     device = q.get_device()
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = None if arguments[:TENSORS] == _NONE else _arrays(q, k, device, arguments)
+    arrays = _arrays(q, k, device, arguments) if has_arrays(arguments) else None
     lse = lse.contiguous()
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     others: list[Tensor | None] = [None] * len(DIFFERENTIABLE)

@@ -48,7 +48,7 @@ def _attend(
     return_attn_probs: bool,
 ) -> _Result:
     """What all functions below are: `lengths` are cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k."""
-    is_plain = lengths is _DENSE and alibi_slopes is None and dropout_p == 0.0 and type(window_size) is tuple
+    is_plain = lengths[0] is None and alibi_slopes is None and dropout_p == 0.0 and type(window_size) is tuple
     if is_plain and not is_compiling():
         arguments = without_arrays(softmax_scale, causal, window_size, softcap, deterministic)
     else:

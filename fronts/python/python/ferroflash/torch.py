@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import DIFFERENTIABLE, TENSORS, Arguments, window
+from ._arguments import DIFFERENTIABLE, Arguments, has_arrays, window
 from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
@@ -20,7 +20,6 @@ _operator = torch.ops.ferroflash.forward.default
 
 # And the bias, which is refused if it requires one.
 _WITH_GRADIENTS = (*DIFFERENTIABLE, "bias")
-_NONE = (None,) * TENSORS
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -142,10 +141,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) 
     ):
         return _dispatched(q, k, v, arguments)
     if _is_grad_enabled() and (
-        q.requires_grad
-        or k.requires_grad
-        or v.requires_grad
-        or (arguments[:TENSORS] != _NONE and _has_gradients(arguments))
+        q.requires_grad or k.requires_grad or v.requires_grad or (has_arrays(arguments) and _has_gradients(arguments))
     ):
         return Differentiable.apply(q, k, v, *arguments)
     return _eager.forward(q, k, v, arguments, needs_lse)
