@@ -106,7 +106,7 @@ impl Place for OnCuda {
         let ordinal = self.stream.context().ordinal();
         let handle: *mut c_void = self.stream.cu_stream().cast();
         BACKENDS.with_borrow_mut(|backends| {
-            let launched = || -> std::result::Result<(), ferroflash::Error> {
+            let mut launched = || -> std::result::Result<(), ferroflash::Error> {
                 let backend = match backends.entry((ordinal, handle.addr())) {
                     std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
                     std::collections::hash_map::Entry::Vacant(new) => {
