@@ -42,6 +42,8 @@ enum Command {
     Package,
     /// Build the Python package's wheel in target/python
     Wheel(commands::wheel::Args),
+    /// Test the crate for candle, and type-check its CUDA half
+    Candle,
     /// Formatting, lints, who may import whom, then everything `test` runs: what to do before offering a change
     Ci,
 }
@@ -65,6 +67,7 @@ fn main() -> anyhow::Result<()> {
         Command::Tidy => tools::run_alone(&["tidy"]),
         Command::Package => tools::run_alone(&["package"]),
         Command::Wheel(args) => commands::wheel::run(&args),
+        Command::Candle => commands::candle::run(),
         Command::Ci => commands::ci::run(),
     }
 }

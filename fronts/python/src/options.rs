@@ -1,87 +1,98 @@
-use ferroflash::{AlibiSlopes, BackwardOptions, DeviceLengths, Error};
-use ferroflash::{ForwardOptions, Layout, Lengths, Mask};
+use ferroflash::{AlibiSlopes, BackwardOptions, BiasTensor, DeviceLengths, Documents, Dropout};
+use ferroflash::{Error, ForwardOptions, Layout, Lengths, Mask, MaskTensor, PrefixLengths, Sinks};
 use pyo3::prelude::*;
 
-use crate::operands::{Packed, Slopes};
+use crate::operands::Arrays;
 
-/// Everything but the tensors: made once, for any number of calls.
-///
-/// * `softmax_scale`: multiplies q · k; by default 1 / sqrt(head_dim).
-/// * `softcap`: scores become softcap · tanh(score / softcap).
-/// * `left`, `right`: keys visible before and after a query's own position; `None` leaves a side open.
-/// * `top_left`: whether a query's own position is its index, and not counted from the last key back.
-/// * `heads_first`: whether operands are given as `[batch, heads, seq, dim]`, and not as `[batch, seq, heads, dim]`.
-/// * `deterministic`: whether two backward passes must give the same bits.
+/// The scalars of `Arguments` in Python, where they are explained.
+#[derive(FromPyObject)]
+struct Scalars {
+    softmax_scale: Option<f32>,
+    softcap: f32,
+    left: Option<u32>,
+    right: Option<u32>,
+    top_left: bool,
+    heads_first: bool,
+    deterministic: bool,
+    chunk: Option<u32>,
+    dilation: Option<u32>,
+    dropout_p: f32,
+}
+
+/// Everything but the tensors, of `Arguments`: made once, for any number of calls.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub struct Options {
     /// Without what a call's arrays say.
     options: ForwardOptions,
     pub layout: Layout,
-    deterministic: bool,
+    scalars: Scalars,
 }
 
 #[pymethods]
 impl Options {
     #[new]
-    #[pyo3(signature = (*, softmax_scale=None, softcap=None, left=None, right=None, top_left=false, heads_first=false,
-                        deterministic=false))]
-    fn new(
-        softmax_scale: Option<f32>,
-        softcap: Option<f32>,
-        left: Option<u32>,
-        right: Option<u32>,
-        top_left: bool,
-        heads_first: bool,
-        deterministic: bool,
-    ) -> Self {
+    fn new(scalars: Scalars) -> Self {
         let saturated = |side: u32| i32::try_from(side).unwrap_or(i32::MAX);
-        let mask = match (left, right, top_left) {
+        let mask = match (scalars.left, scalars.right, scalars.top_left) {
             (None, None, _) => Mask::None,
-            (_, _, true) => Mask::Band {
+            (left, right, true) => Mask::Band {
                 lower: left.map(|left| -saturated(left)),
                 upper: right.map(saturated),
             },
             (None, Some(0), false) => Mask::Causal,
-            (_, _, false) => Mask::Window { left, right },
+            (left, right, false) => Mask::Window { left, right },
         };
         Self {
             options: ForwardOptions::new()
-                .softmax_scale(softmax_scale)
-                .softcap(softcap)
-                .mask(mask),
-            layout: match heads_first {
+                .softmax_scale(scalars.softmax_scale)
+                .softcap(Some(scalars.softcap).filter(|softcap| *softcap != 0.0))
+                .mask(mask)
+                .chunk(scalars.chunk)
+                .dilation(scalars.dilation),
+            layout: match scalars.heads_first {
                 true => Layout::Bhsd,
                 false => Layout::Bshd,
             },
-            deterministic,
+            scalars,
         }
     }
 }
 
 impl Options {
     /// Those of a forward pass of `heads` query heads.
-    pub fn forward(
-        &self,
-        heads: usize,
-        packed: Option<&Packed>,
-        has_seqused_kv: bool,
-        slopes: Option<&Slopes>,
-    ) -> Result<ForwardOptions, Error> {
-        let packed = packed.map(|packed| DeviceLengths::cu_seqlens(packed.2, packed.3, packed.4));
-        let lengths = match (packed.transpose()?, has_seqused_kv) {
-            (None, false) => Lengths::Dense,
-            (None, true) => DeviceLengths::seqused_kv().into(),
-            (Some(packed), false) => packed.into(),
-            (Some(packed), true) => packed.and_seqused_kv().into(),
+    pub fn forward(&self, heads: usize, arrays: &Arrays) -> Result<ForwardOptions, Error> {
+        let packed = arrays.packed;
+        let packed = packed.map(|(_, _, batch, q, kv)| DeviceLengths::cu_seqlens(batch, q, kv));
+        let lengths = match (packed.transpose()?, arrays.seqused_k) {
+            (None, None) => Lengths::Dense,
+            (None, Some(_)) => DeviceLengths::seqused_kv().into(),
+            (Some(packed), None) => packed.into(),
+            (Some(packed), Some(_)) => packed.and_seqused_kv().into(),
         };
-        let slopes = slopes.map(|slopes| AlibiSlopes::on_device(heads, slopes.1));
-        Ok(self.options.clone().alibi(slopes).lengths(lengths))
+        let slopes = arrays.alibi_slopes;
+        let mut options = self.options.clone().lengths(lengths);
+        options.alibi = slopes.map(|(_, batched)| AlibiSlopes::on_device(heads, batched));
+        // What hides, changes or drops single pairs.
+        let of = &mut options.modifiers;
+        let mask = arrays.mask.as_ref();
+        of.mask = mask.map(|mask| MaskTensor::on_device(mask.1.into(), mask.2.into()));
+        let bias = arrays.bias.as_ref();
+        let bias = bias.map(|(bias, dtype)| bias.spec(*dtype, Layout::Bhsd));
+        of.bias = bias.as_ref().map(BiasTensor::on_device);
+        of.sinks = arrays.sinks.map(|_| Sinks::on_device(heads));
+        of.documents = (arrays.documents).map(|(_, _, batched)| Documents::on_device(batched));
+        of.prefix = arrays.prefix_len.map(|_| PrefixLengths::on_device());
+        if arrays.dropout_state.is_some() {
+            of.dropout = Some(Dropout::new(self.scalars.dropout_p, 0)?.state_on_device());
+        }
+        Ok(options)
     }
 
     /// Those of the backward pass of `forward`.
-    pub fn backward(&self, forward: &ForwardOptions, alibi_gradient: bool) -> BackwardOptions {
+    pub fn backward(&self, forward: &ForwardOptions, arrays: &Arrays) -> BackwardOptions {
         BackwardOptions::of(forward)
-            .deterministic(self.deterministic)
-            .alibi_gradient(alibi_gradient)
+            .deterministic(self.scalars.deterministic)
+            .alibi_gradient(arrays.d_alibi_slopes.is_some())
+            .sink_gradient(arrays.d_sinks.is_some())
     }
 }

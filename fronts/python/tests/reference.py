@@ -23,9 +23,21 @@ def attention(
     top_left: bool = False,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    doc_q: Tensor | None = None,
+    doc_k: Tensor | None = None,
+    prefix_len: Tensor | None = None,
+    chunk: int | None = None,
+    dilation: int | None = None,
+    kept: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """o [batch, seq_q, heads_q, head_dim_v] and lse [batch, heads_q, seq_q] in f64, of operands [batch, seq, heads, dim]."""
+    """o [batch, seq_q, heads_q, head_dim_v] and lse [batch, heads_q, seq_q] in f64, of operands [batch, seq, heads, dim].
+
+    `kept` is what probabilities are multiplied with after the softmax.
+    """
     q, k, v = (x.double() for x in (q, k, v))
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
@@ -48,9 +60,28 @@ def attention(
         visible &= distance >= -left
     if right is not None:
         visible &= distance <= right
+    keys = torch.arange(seq_k, device=q.device)
+    if prefix_len is not None:
+        visible = visible | (keys < prefix_len[:, None, None, None])
+    if mask is not None:
+        visible = visible & (mask != 0)
+    if doc_q is not None:
+        visible = visible & (doc_q[..., None, :, None] == doc_k[..., None, None, :])
+    positions = torch.arange(seq_q, device=q.device)[:, None] + seq_k - seq_q
+    if chunk is not None:
+        visible = visible & (positions // chunk == keys // chunk)
+    if dilation is not None:
+        visible = visible & ((positions - keys) % dilation == 0)
+    if bias is not None:
+        scores = scores + bias.double()
     scores = scores.masked_fill(~visible, -math.inf)
-    lse = torch.logsumexp(scores, -1)
+    # The key of a sink has no value.
+    column = scores.new_full((), -math.inf) if sinks is None else sinks.double()[:, None, None]
+    with_sinks = torch.cat([scores, column.expand(*scores.shape[:3], 1)], -1)
+    lse = torch.logsumexp(with_sinks, -1)
     p = torch.exp(scores - torch.where(lse == -math.inf, 0.0, lse)[..., None])
+    if kept is not None:
+        p = p * kept
     return torch.einsum("bhqk,bkhd->bqhd", p, v), lse
 
 
@@ -61,9 +92,12 @@ def packed(
     outputs = []
     parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k))
     slopes = options.pop("alibi_slopes", None)
+    arrays = {name: options.pop(name) for name in ("mask", "bias", "kept") if options.get(name) is not None}
     for index, part in enumerate(parts):
         own = slopes if slopes is None or slopes.dim() == 1 else slopes[index]
-        outputs.append(attention(*(x[None] for x in part), alibi_slopes=own, **options))
+        # Arrays over pairs are as large as the longest sequences.
+        of_pairs = {name: x[index : index + 1, :, : len(part[0]), : len(part[1])] for name, x in arrays.items()}
+        outputs.append(attention(*(x[None] for x in part), alibi_slopes=own, **of_pairs, **options))
     return torch.cat([o[0] for o, _ in outputs]), torch.cat([lse[0] for _, lse in outputs], -1)
 
 

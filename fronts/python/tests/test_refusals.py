@@ -52,11 +52,9 @@ def test_small_arrays_are_named() -> None:
 @pytest.mark.parametrize(
     ("function", "argument", "value"),
     [
-        (ferroflash.flash_attn_func, "dropout_p", 0.1),
         (fa3.flash_attn_func, "qv", Q),
         (fa3.flash_attn_func, "q_descale", Q),
-        (fa3.flash_attn_func, "attention_chunk", 4),
-        (fa4.flash_attn_func, "learnable_sink", Q),
+        (fa4.flash_attn_func, "full_block_cnt", Q),
         (fa4.flash_attn_func, "mask_mod", max),
         (fa4.flash_attn_varlen_func, "score_mod", max),
         (fa4.flash_attn_varlen_func, "page_table", Q),

@@ -9,13 +9,10 @@ import pytest
 import reference
 import torch
 from ferroflash import registry
+from ferroflash.torch import attention
 from torch.nn import attention as torch_attention
 
 pytestmark = pytest.mark.skipif(not registry._registered, reason="this torch has no registry of attention")
-
-
-def never(*_: Any, **__: Any) -> None:
-    raise AssertionError("the kernel below was called")
 
 
 def test_it_is_registered_activated_and_restored() -> None:
@@ -35,7 +32,7 @@ def operands(device: torch.device) -> list[torch.Tensor]:
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_both_passes_of_torchs_function(device: torch.device, is_causal: bool) -> None:
     q, k, v, d_o = operands(device)
-    outputs = registry._sdpa_forward(never, q, k, v, 0.0, is_causal, False, scale=0.3)
+    outputs = registry._sdpa_forward(q, k, v, 0.0, is_causal, False, scale=0.3)
     o, lse, cum_q, cum_k, max_q, max_k, rng_state, unused, _ = outputs
     first = [x.transpose(1, 2) for x in (q, k, v, d_o)]
 
@@ -47,7 +44,7 @@ def test_both_passes_of_torchs_function(device: torch.device, is_causal: bool) -
     reference.check("lse", lse, expected_lse, 1e-3)
     lengths = cum_q, cum_k, max_q, max_k
     rest = 0.0, is_causal, rng_state, unused
-    actual = registry._sdpa_backward(never, d_o, q, k, v, o, lse, *lengths, *rest, scale=0.3)
+    actual = registry._sdpa_backward(d_o, q, k, v, o, lse, *lengths, *rest, scale=0.3)
     for gradient, exact in zip(actual, reference.gradients(of, first[:3], first[3])):
         reference.check("gradient", gradient.transpose(1, 2), exact, 4e-2)
 
@@ -58,40 +55,57 @@ def test_both_passes_of_packed_sequences(device: torch.device) -> None:
     q, k, v, d_o = (torch.randn(30, 2, 16, device=device, dtype=torch.bfloat16) for _ in range(4))
     given = sums, sums, 21, 21, 0.0, True
     window = {"window_size_left": 4, "window_size_right": 0}
-    o, lse, rng_state, unused, _ = registry._flash_forward(never, q, k, v, *given, False, **window)
+    o, lse, rng_state, unused, _ = registry._flash_forward(q, k, v, *given, False, **window)
 
     def of(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return reference.packed(*x, lengths, lengths, window_size=(4, 0))
 
     reference.check("o", o, of(q, k, v)[0], 2e-2)
     into = torch.empty_like(o)
-    assert torch.equal(registry._flash_forward_into(never, into, q, k, v, *given, False, **window), lse)
+    assert torch.equal(registry._flash_forward_into(into, q, k, v, *given, False, **window), lse)
     assert torch.equal(into, o)
-    actual = registry._flash_backward(never, d_o, q, k, v, o, lse, *given, rng_state, unused, **window)
+    actual = registry._flash_backward(d_o, q, k, v, o, lse, *given, rng_state, unused, **window)
     for gradient, exact in zip(actual, reference.gradients(of, [q, k, v], d_o)):
         reference.check("gradient", gradient, exact, 4e-2)
 
 
-def test_what_is_not_covered_goes_below_unchanged(device: torch.device) -> None:
+def test_dropout_of_torchs_function(device: torch.device) -> None:
+    """The state that the forward pass returns gives the backward pass the same mask."""
     q, k, v, d_o = operands(device)
-    calls: list[tuple[Any, Any]] = []
+    torch.manual_seed(3)
+    o, lse, *lengths, state, unused, _ = registry._sdpa_forward(q, k, v, 0.3, True)
+    first = [x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(3)
+    expected = attention(*first, causal=True, dropout_p=0.3)
+    assert torch.equal(o, expected.transpose(1, 2))
+    actual = registry._sdpa_backward(d_o, q, k, v, o, lse, *lengths, 0.3, True, state, unused)
+    for mine, other in zip(actual, torch.autograd.grad(expected, first, d_o.transpose(1, 2))):
+        torch.testing.assert_close(mine, other.transpose(1, 2))
 
-    def below(*args: Any, **kwargs: Any) -> str:
-        calls.append((args, kwargs))
-        return "from below"
 
-    assert registry._sdpa_forward(below, q, k, v, 0.1, True, False, scale=0.3) == "from below"
-    assert calls.pop() == ((q, k, v, 0.1, True, False), {"scale": 0.3})
+def test_what_is_not_covered_goes_below_unchanged(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, _ = operands(device)
     lengths = None, None, 30, 30, 0.1, True
-    given = d_o, q, k, v, q, q, *lengths, q, q
-    assert registry._sdpa_backward(below, *given, scale=0.3) == "from below"
-    assert registry._flash_backward(below, *given, scale=0.3) == "from below"
-    assert len(calls.pop()[0]) == len(given) == len(calls.pop()[0])
     table = {"block_table": q, "num_splits": 3}
-    assert registry._flash_forward(below, q, k, v, *lengths[:4], 0.0, True, False, **table) == "from below"
-    assert calls.pop()[1]["block_table"] is q
-    registry._flash_forward_into(below, d_o, q, k, v, *lengths[:4], 0.0, True, False, **table)
-    assert calls.pop()[0][:2] == (d_o, q)
+    assert registry._sdpa_forward(q, k, v, return_debug_mask=True) is NotImplemented
+    assert registry._flash_forward(q, k, v, *lengths, False, **table) is NotImplemented
+    assert registry._flash_forward_into(q, q, k, v, *lengths, False, **table) is NotImplemented
+    assert registry._sdpa_backward(*[q] * 6, *lengths, q, q, new=q) is NotImplemented
+    assert registry._flash_backward(*[q] * 6, *lengths, q, q, new=q) is NotImplemented
+
+    class Kernel:
+        def call_boxed(self, *args: Any, **kwargs: Any) -> Any:
+            return "below", args, kwargs
+
+    class Library:
+        def impl(self, name: str, function: Any, *_: Any, **__: Any) -> None:
+            self.function = function
+
+    monkeypatch.setattr(torch.library, "get_kernel", lambda *_: Kernel())
+    library = Library()
+    registry._override(library, "some", lambda *args, **kwargs: NotImplemented if kwargs else args)
+    assert library.function("keys", q, scale=0.3) == ("below", ("keys", q), {"scale": 0.3})
+    assert library.function("keys", q) == (q,)
 
 
 def test_the_operators_of_this_torch_take_what_is_handed_below() -> None:
@@ -101,7 +115,7 @@ def test_the_operators_of_this_torch_take_what_is_handed_below() -> None:
             continue
         schema = getattr(torch.ops.aten, name).default._schema
         mine = registry._OVERRIDES["_flash_attention_forward" if name.endswith("inplace") else name]
-        parameters = list(mine.__annotations__)[1:]
+        parameters = list(mine.__annotations__)
         positional = [argument.name for argument in schema.arguments if not argument.kwarg_only]
         if name.endswith("inplace"):
             positional.remove("out")

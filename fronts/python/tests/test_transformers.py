@@ -115,12 +115,78 @@ def test_a_sliding_window(device: torch.device) -> None:
     close(*logits)
 
 
-def test_refusals(device: torch.device) -> None:
-    q = torch.randn(1, 2, 5, 16, device=device)
+def test_packed_sequences_in_several_rows(pair: Pair, device: torch.device) -> None:
+    """Without their lengths, and more than one row: the mask tells which sequence a token belongs to."""
+    rows = [[5, 11, 4], [13, 7]]
+    tokens = torch.randint(VOCABULARY, (2, 20), device=device)
+    positions = torch.stack([torch.cat([torch.arange(n, device=device) for n in lengths]) for lengths in rows])
+    with torch.no_grad():
+        logits = pair[0](tokens, position_ids=positions, use_cache=False).logits
+        for row, lengths in enumerate(rows):
+            parts = tokens[row : row + 1].split(lengths, 1)
+            close(logits[row : row + 1], torch.cat([pair[1](part).logits for part in parts], 1))
+
+
+def test_masks_of_all_pairs(pair: Pair, device: torch.device) -> None:
+    tokens = torch.randint(VOCABULARY, (2, 20), device=device)
+    shown = (torch.rand(2, 1, 20, 20, device=device) > 0.4) | torch.eye(20, device=device).bool()
+    bias = torch.where(shown, 0.0, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        expected = pair[1](tokens, attention_mask=bias).logits
+        close(pair[0](tokens, attention_mask=bias).logits, expected)
+        close(pair[0](tokens, attention_mask=shown).logits, expected)
+
+
+def test_generates_with_a_static_cache(pair: Pair, device: torch.device) -> None:
+    """Its keys are longer than what is written of them."""
+    tokens = torch.randint(1, VOCABULARY, (2, 9), device=device)
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0
+    options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": mask, "pad_token_id": 0}
+    options |= {"cache_implementation": "static", "disable_compile": True}
+    assert torch.equal(*(llama.generate(tokens, **options) for llama in pair))
+
+
+def test_which_masks_are_materialised(device: torch.device) -> None:
+    from transformers import masking_utils as theirs
+
+    def mask(function: Any, q_offset: Any = 4, **rest: Any) -> torch.Tensor | None:
+        return ours.mask(2, 8, 12, q_offset, mask_function=function, device=device, **rest)
+
+    causal, padding = theirs.causal_mask_function, torch.ones(2, 12, dtype=torch.bool, device=device)
+    assert mask(causal) is mask(theirs.sliding_window_causal_mask_function(5)) is None
+    assert mask(theirs.bidirectional_mask_function, attention_mask=padding) is None
+    padding[1, :3] = False
+    assert torch.equal(mask(causal, attention_mask=padding), padding)
+    chunks = theirs.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int, device=device))
+    unknown = theirs.or_masks(causal, lambda b, h, q, k: (q < 6) & (k < 6))
+    for function, q_offset in ((chunks, 4), (unknown, 4), (causal, 2), (causal, torch.tensor(4, device=device))):
+        given = {"mask_function": function, "attention_mask": padding, "allow_is_causal_skip": False, "device": device}
+        assert torch.equal(
+            mask(function, q_offset, attention_mask=padding), theirs.sdpa_mask(2, 8, 12, q_offset, **given)
+        )
+
+
+def test_sinks_and_dropout(device: torch.device) -> None:
+    """As gpt-oss has them, whose own eager attention is the reference."""
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
     module = torch.nn.Module()
-    for name, value in {"dropout": 0.1, "s_aux": q, "attention_mask": q}.items():
-        given = {"attention_mask": None, name: value}
-        with pytest.raises(NotImplementedError, match=name):
-            ours.forward(module, q, q, q, **given)
+    module.sinks = torch.nn.Parameter(torch.randn(4, device=device))
+    module.num_key_value_groups, module.is_causal = 2, True
+    q = torch.randn(2, 4, 10, 16, device=device)
+    k = torch.randn(2, 2, 10, 16, device=device)
+    causal = torch.full((10, 10), -torch.inf, device=device).triu(1)[None, None]
+    expected, _ = eager_attention_forward(module, q, k, k, causal, scaling=0.25)
+    actual, _ = ours.forward(module, q, k, k, None, scaling=0.25, s_aux=module.sinks)
+    close(actual, expected)
+    for gradient, exact in zip(*(torch.autograd.grad(o.square().sum(), module.sinks) for o in (actual, expected))):
+        torch.testing.assert_close(gradient, exact, rtol=1e-3, atol=1e-4)
+    torch.manual_seed(1)
+    dropped, _ = ours.forward(module, q, k, k, None, dropout=0.5, s_aux=module.sinks)
+    assert not torch.allclose(dropped, actual)
+
+
+def test_a_name_that_transformers_would_take_for_another() -> None:
     with pytest.raises(ValueError, match="flash"):
         ours.register("ferroflash")

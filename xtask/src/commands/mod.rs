@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub mod bench;
+pub mod candle;
 pub mod ci;
 pub mod dist;
 pub mod docs;

@@ -3,7 +3,7 @@
 use xshell::{Shell, cmd};
 
 use crate::commands::verify::has_gpu;
-use crate::commands::wheel;
+use crate::commands::{candle, wheel};
 use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
@@ -31,6 +31,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     );
     if filter.is_empty() {
         wheel::test(&mut report)?;
+        candle::test(&mut report)?;
     }
     if !has_gpu() {
         let reason = "tests on a GPU: no NVIDIA driver here (pack them with `cargo xtask dist`)";

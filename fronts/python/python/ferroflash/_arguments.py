@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,18 @@ class Arguments(NamedTuple):
     seqused_kv: Tensor | None = None
     # Slopes of ALiBi, float32 [heads_q] or [batch, heads_q] on q's device.
     alibi_slopes: Tensor | None = None
+    # What hides or changes single pairs, of a shape that broadcasts to [batch, heads_q, seq_q, seq_kv]: bool or uint8, and in nats.
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    # Scores of keys without a value, float32 [heads_q].
+    sinks: Tensor | None = None
+    # Documents of queries and of keys, int32 [batch, seq] or [seq].
+    doc_q: Tensor | None = None
+    doc_kv: Tensor | None = None
+    # How many of the first keys every query sees, int32 [batch].
+    prefix_len: Tensor | None = None
+    # Seed and offset of dropout, int64 [2]; None: nothing is dropped.
+    dropout_state: Tensor | None = None
     # Upper bounds on the lengths of packed sequences; not used otherwise.
     max_seqlen_q: int = 0
     max_seqlen_kv: int = 0
@@ -35,16 +48,31 @@ class Arguments(NamedTuple):
     heads_first: bool = False
     # Whether two backward passes must give the same bits.
     deterministic: bool = False
+    # A query sees keys of its own chunk of so many positions, and at distances that are multiples.
+    chunk: int | None = None
+    dilation: int | None = None
+    # How many probabilities are dropped; those left are divided by 1 - dropout_p.
+    dropout_p: float = 0.0
 
 
+# The tensors come first.
 SCHEMA = (
-    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, Tensor? seqused_kv, Tensor? alibi_slopes, SymInt max_seqlen_q, "
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, Tensor? seqused_kv, Tensor? alibi_slopes, Tensor? mask, Tensor? bias, "
+    "Tensor? sinks, Tensor? doc_q, Tensor? doc_kv, Tensor? prefix_len, Tensor? dropout_state, SymInt max_seqlen_q, "
     "SymInt max_seqlen_kv, float? softmax_scale, float softcap, int? left, int? right, bool top_left, bool heads_first, "
-    "bool deterministic"
+    "bool deterministic, int? chunk, int? dilation, float dropout_p"
 )
+TENSORS = SCHEMA.count("Tensor")
+_NONE = (None,) * TENSORS
+SCALARS = TENSORS + 2  # those that are the same for any lengths: where they begin
 
-# How many of them are tensors; they come first.
-TENSORS = 4
+# By which a loss has gradients, beside q, k and v.
+DIFFERENTIABLE = "alibi_slopes", "sinks"
+
+
+def has_arrays(arguments: Arguments) -> bool:
+    """Whether a tensor is given. Not by `==`, for which a tensor takes 100 µs."""
+    return any(map(operator.is_not, arguments[:TENSORS], _NONE))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,3 +96,32 @@ def window(window_size: tuple[int | None, int | None], causal: bool) -> tuple[in
     if causal:
         return left, 0
     return left, None if right is None or right < 0 else right
+
+
+def common(
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int | None, int | None],
+    softcap: float | None,
+    deterministic: bool = False,
+) -> dict[str, Any]:
+    """What all functions of FlashAttention's names hand on to `ferroflash.torch.attention` as it is."""
+    return {
+        "softmax_scale": softmax_scale,
+        "causal": causal,
+        "window_size": window_size,
+        "softcap": softcap or 0.0,
+        "deterministic": deterministic,
+    }
+
+
+def packed(
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_k: Tensor | None,
+) -> dict[str, Any]:
+    """The lengths of packed sequences, as `ferroflash.torch.attention` takes them."""
+    lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k}
+    return {**lengths, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}

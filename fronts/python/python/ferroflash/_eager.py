@@ -6,14 +6,16 @@ Nobody here knows autograd or torch's dispatcher; `_operators` makes operators o
 from __future__ import annotations
 
 import functools
-from typing import Callable
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
 
 from . import _native
-from ._arguments import Arguments
+from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments, has_arrays
 
+_NONE = (None,) * TENSORS
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 # The handle of a GPU's current stream, by the function that Triton and Inductor use: a tenth of the time that a
@@ -25,24 +27,9 @@ _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.i
 
 
 @functools.lru_cache(maxsize=1024)
-def _options(
-    softmax_scale: float | None,
-    softcap: float,
-    left: int | None,
-    right: int | None,
-    top_left: bool,
-    heads_first: bool,
-    deterministic: bool,
-) -> _native.Options:
-    return _native.Options(
-        softmax_scale=softmax_scale,
-        softcap=softcap if softcap != 0.0 else None,
-        left=left,
-        right=right,
-        top_left=top_left,
-        heads_first=heads_first,
-        deterministic=deterministic,
-    )
+def _options(scalars: tuple[Any, ...]) -> _native.Options:
+    """Those of `Arguments`' scalars."""
+    return _native.Options(Arguments(*_NONE, 0, 0, *scalars))
 
 
 def _is_elsewhere(*tensors: Tensor) -> bool:
@@ -63,63 +50,130 @@ def _refuse(q: Tensor, others: tuple[tuple[str, Tensor], ...]) -> None:
             raise ValueError(f"{name}: it is on {tensor.device}; it must be on {q.device}, as q is")
 
 
-def _array(name: str, tensor: Tensor, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...], device: int) -> Tensor:
-    """A small array as kernels read it: contiguous. Refuses one of another dtype, shape or device."""
-    if tensor.dtype is not dtype:
-        raise ValueError(f"{name}: its dtype is {tensor.dtype}; it must be {dtype}")
+def _pairs(name: str, tensor: Tensor, whole: tuple[int, ...], device: int) -> _native.Operand | None:
+    """An array over pairs, where it lies; an axis along which all elements are one has a size of 1. None if it is empty."""
+    missing = 4 - tensor.dim()
+    if missing < 0:
+        raise ValueError(f"{name}: it has {tensor.dim()} axes; it must have 4 or fewer")
     if tensor.get_device() != device:
         raise ValueError(f"{name}: it is on {tensor.device}; it must be on the device of q")
-    if tuple(tensor.shape) not in shapes:
-        allowed = " or ".join(str(list(shape)) for shape in shapes)
-        raise ValueError(f"{name}: its shape is {list(tensor.shape)}; it must be {allowed}")
-    return tensor.contiguous()
+    shape, strides = [*[1] * missing, *tensor.shape], [*[0] * missing, *tensor.stride()]
+    for axis in range(3):
+        if strides[axis] == 0 and shape[axis] == whole[axis]:
+            shape[axis] = 1
+    if shape[3] == 1:
+        shape[3], strides[3] = whole[3], 0
+    return (tensor.data_ptr(), tuple(shape), tuple(strides)) if tensor.numel() else None
 
 
 class _Arrays:
-    """The small arrays of a call, held while the work is queued, and as the native half takes them."""
+    """What a call has beside q, k, v and o, as the native half takes it: what is not there is None."""
 
-    __slots__ = ("held", "packed", "seqused_kv", "slopes")
+    packed: tuple[int, int, int, int, int] | None = None
+    seqused_k: int | None = None
+    alibi_slopes: tuple[int, bool] | None = None
+    mask: _native.Operand | None = None
+    bias: tuple[_native.Operand, int] | None = None
+    sinks: int | None = None
+    documents: tuple[int, int, bool] | None = None
+    prefix_len: int | None = None
+    dropout_state: int | None = None
+    d_lse: int | None = None
+    d_alibi_slopes: int | None = None
+    d_sinks: int | None = None
 
-    def __init__(self, q: Tensor, device: int, arguments: Arguments) -> None:
-        self.packed = self.seqused_kv = self.slopes = None
-        cu_seqlens_q, cu_seqlens_kv, seqused_kv, alibi_slopes = arguments[:4]
-        self.held = held = []
-        batch = q.shape[0]
-        if cu_seqlens_q is not None:
-            batch = cu_seqlens_q.numel() - 1
-            shapes = ((max(batch, 0) + 1,),)
-            cu_seqlens_q = _array("cu_seqlens_q", cu_seqlens_q, torch.int32, shapes, device)
-            cu_seqlens_kv = _array("cu_seqlens_k", cu_seqlens_kv, torch.int32, shapes, device)
-            held += cu_seqlens_q, cu_seqlens_kv
-            longest = arguments.max_seqlen_q, arguments.max_seqlen_kv
-            self.packed = (cu_seqlens_q.data_ptr(), cu_seqlens_kv.data_ptr(), batch, *longest)
-        if seqused_kv is not None:
-            seqused_kv = _array("seqused_k", seqused_kv, torch.int32, ((batch,),), device)
-            held.append(seqused_kv)
-            self.seqused_kv = seqused_kv.data_ptr()
-        if alibi_slopes is not None:
-            heads = q.shape[1] if arguments.heads_first else q.shape[-2]
-            alibi_slopes = _array("alibi_slopes", alibi_slopes, torch.float32, ((heads,), (batch, heads)), device)
-            held.append(alibi_slopes)
-            self.slopes = (alibi_slopes.data_ptr(), alibi_slopes.dim() == 2)
+    def __init__(self, q: Tensor, k: Tensor, device: int, arguments: Arguments) -> None:
+        self._device = device
+        # Held while the work is queued.
+        self._held: list[Tensor] = []
+        first = arguments.heads_first
+        batch, heads, seq_q = q.shape[0], q.shape[1 if first else -2], q.shape[2 if first else -3]
+        seq_k = k.shape[2 if first else -3]
+        if arguments.cu_seqlens_q is not None:
+            batch = arguments.cu_seqlens_q.numel() - 1
+            seq_q, seq_k = arguments.max_seqlen_q, arguments.max_seqlen_kv
+            shape = (max(batch, 0) + 1,)
+            at_q = self._array("cu_seqlens_q", arguments.cu_seqlens_q, torch.int32, shape)
+            at_k = self._array("cu_seqlens_k", arguments.cu_seqlens_kv, torch.int32, shape)
+            self.packed = (at_q, at_k, batch, seq_q, seq_k)
+        if arguments.seqused_kv is not None:
+            self.seqused_k = self._array("seqused_k", arguments.seqused_kv, torch.int32, (batch,))
+        if (slopes := arguments.alibi_slopes) is not None:
+            at = self._array("alibi_slopes", slopes, torch.float32, (heads,), (batch, heads))
+            self.alibi_slopes = at, slopes.dim() == 2
+        self._modifiers(
+            arguments, (batch, heads, seq_q, seq_k), (q.shape[-3], k.shape[-3]) if not first else (seq_q, seq_k)
+        )
+
+    def _modifiers(self, arguments: Arguments, pairs: tuple[int, int, int, int], rows: tuple[int, int]) -> None:
+        batch, heads = pairs[:2]
+        if (mask := arguments.mask) is not None:
+            if mask.dtype not in (torch.bool, torch.uint8):
+                raise ValueError(f"mask: its dtype is {mask.dtype}; it must be bool or uint8")
+            self.mask = _pairs("mask", mask, pairs, self._device)
+        if (bias := arguments.bias) is not None:
+            if bias.dtype not in _DTYPES:
+                raise ValueError(f"bias: its dtype is {bias.dtype}; it must be float32, float16 or bfloat16")
+            at = _pairs("bias", bias, pairs, self._device)
+            self.bias = None if at is None else (at, _DTYPES[bias.dtype])
+        if arguments.sinks is not None:
+            self.sinks = self._array("sinks", arguments.sinks, torch.float32, (heads,))
+        if (doc_q := arguments.doc_q) is not None and (doc_kv := arguments.doc_kv) is not None:
+            is_batched = doc_q.dim() == 2
+            shapes = [((batch,) if is_batched else ()) + (count,) for count in rows]
+            at = [
+                self._array(name, ids, torch.int32, shape)
+                for name, ids, shape in zip(("doc_q", "doc_k"), (doc_q, doc_kv), shapes)
+            ]
+            self.documents = (*at, is_batched) if all(at) else None
+        if arguments.prefix_len is not None:
+            self.prefix_len = self._array("prefix_len", arguments.prefix_len, torch.int32, (batch,))
+        if arguments.dropout_state is not None:
+            self.dropout_state = self._array("dropout_state", arguments.dropout_state, torch.int64, (2,))
+
+    def _array(self, name: str, tensor: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> int:
+        """Where a small array lies, made contiguous, as kernels read it. Refuses one of another dtype, shape or device."""
+        if tensor.dtype is not dtype:
+            raise ValueError(f"{name}: its dtype is {tensor.dtype}; it must be {dtype}")
+        if tensor.get_device() != self._device:
+            raise ValueError(f"{name}: it is on {tensor.device}; it must be on the device of q")
+        if tuple(tensor.shape) not in shapes:
+            allowed = " or ".join(str(list(shape)) for shape in shapes)
+            raise ValueError(f"{name}: its shape is {list(tensor.shape)}; it must be {allowed}")
+        tensor = tensor.contiguous()
+        self._held.append(tensor)
+        return tensor.data_ptr()
 
 
-class _NoArrays:
-    packed = seqused_kv = slopes = None
+# What makes no sense alone.
+_TOGETHER = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k"), ("doc_q", "doc_kv", "doc_k")
 
 
-def _arrays(q: Tensor, device: int, arguments: Arguments) -> _Arrays | type[_NoArrays]:
-    cu_seqlens_q, cu_seqlens_kv, seqused_kv, alibi_slopes = arguments[:4]
-    if (cu_seqlens_q is None) != (cu_seqlens_kv is None):
-        missing, given = ("q", "k") if cu_seqlens_q is None else ("k", "q")
-        raise ValueError(f"cu_seqlens_{missing}: it is None; it must be given where cu_seqlens_{given} is")
-    if cu_seqlens_q is None and seqused_kv is None and alibi_slopes is None:
-        return _NoArrays
-    return _Arrays(q, device, arguments)
+def _arrays(q: Tensor, k: Tensor, device: int, arguments: Arguments) -> _Arrays:
+    for first, second, named in _TOGETHER:
+        if (getattr(arguments, first) is None) != (getattr(arguments, second) is None):
+            missing, given = (first, named) if getattr(arguments, first) is None else (named, first)
+            raise ValueError(f"{missing}: it is None; it must be given where {given} is")
+    return _Arrays(q, k, device, arguments)
 
 
-def _operand(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
+def dropout_state(device: torch.device) -> Tensor:
+    """Seed and offset of dropout from torch's generator, where the device reads them: in a graph others at each replay."""
+    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
+
+
+def _operand(name: str, tensor: Tensor, heads_first: bool) -> _native.Operand:
+    """A tensor where it lies, of rank 4: rows of packed sequences are those of one batch entry."""
+    shape, strides = tensor.shape, tensor.stride()
+    if len(shape) == 3 and not heads_first:
+        shape, strides = (1, *shape), (0, *strides)
+    elif len(shape) != 4:
+        raise ValueError(f"{name}: it has {len(shape)} axes; it must have 4, or 3 where sequences are packed")
+    return tensor.data_ptr(), shape, strides
+
+
+def _operands(heads_first: bool, **tensors: Tensor) -> tuple[_native.Operand, ...]:
+    return tuple(_operand(name, tensor, heads_first) for name, tensor in tensors.items())
 
 
 @functools.cache
@@ -164,27 +218,32 @@ def forward(
         number is None
         or not (dtype is k.dtype is v.dtype)
         or not (device == k.get_device() == v.get_device())
-        or (not q.is_cuda and _is_elsewhere(q, k, v))
+        or (device < 0 and _is_elsewhere(q, k, v))
     ):
         _refuse(q, (("k", k), ("v", v)))
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = _arrays(q, device, arguments)
+    arrays = _arrays(q, k, device, arguments) if has_arrays(arguments) else None
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if o is None:
-        o = empty_output(q, v)
+        o = torch.empty_like(q) if q_shape[-1] == v_shape[-1] else empty_output(q, v)
     lse = empty_lse(q, arguments.heads_first) if needs_lse or is_capturing else None
+    if len(q_shape) == len(k_shape) == len(v_shape) == 4:
+        operands = (
+            (q.data_ptr(), q_shape, q.stride()),
+            (k.data_ptr(), k_shape, k.stride()),
+            (v.data_ptr(), v_shape, v.stride()),
+            (o.data_ptr(), o.shape, o.stride()),
+        )
+    else:
+        operands = _operands(arguments.heads_first, q=q, k=k, v=v, o=o)
     _native.launch(
         device,
         stream,
         number,
-        _options(*arguments[6:]),
-        (q.data_ptr(), q.shape, q.stride()),
-        (k.data_ptr(), k.shape, k.stride()),
-        (v.data_ptr(), v.shape, v.stride()),
-        (o.data_ptr(), o.shape, o.stride()),
+        _options(arguments[SCALARS:]),
+        operands,
         None if lse is None else lse.data_ptr(),
-        arrays.packed,
-        arrays.seqused_kv,
-        arrays.slopes,
+        arrays,
         _allocator(device),
         is_capturing,
     )
@@ -200,42 +259,34 @@ def backward(
     o: Tensor,
     lse: Tensor,
     arguments: Arguments,
-    alibi_gradient: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """dq, dk and dv, and if it is asked for, the gradient by ALiBi's slopes, of the loss's gradients by o and lse."""
+    wanted: Sequence[bool] = (False,) * len(DIFFERENTIABLE),
+) -> tuple[Tensor | None, ...]:
+    """dq, dk and dv of the loss's gradients by o and lse, and those by `DIFFERENTIABLE` arguments that are `wanted`."""
     _refuse(q, (("k", k), ("v", v), ("o", o), ("d_o", d_o)))
     device = q.get_device()
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = _arrays(q, device, arguments)
+    arrays = _arrays(q, k, device, arguments) if has_arrays(arguments) else None
     lse = lse.contiguous()
-    d_lse = None if d_lse is None else d_lse.contiguous()
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    d_slopes = None
-    if alibi_gradient:
-        d_slopes = torch.empty(arguments.alibi_slopes.shape, dtype=torch.float32, device=q.device)
-    gradients = (
-        _operand(d_o),
-        None if d_lse is None else d_lse.data_ptr(),
-        _operand(dq),
-        _operand(dk),
-        _operand(dv),
-        None if d_slopes is None else d_slopes.data_ptr(),
-    )
+    others: list[Tensor | None] = [None] * len(DIFFERENTIABLE)
+    if d_lse is not None or any(wanted):
+        arrays = arrays or _Arrays(q, k, device, arguments)
+        if d_lse is not None:
+            d_lse = d_lse.contiguous()
+            arrays.d_lse = d_lse.data_ptr()
+        for index, name in enumerate(DIFFERENTIABLE):
+            if wanted[index]:
+                others[index] = gradient = q.new_empty(getattr(arguments, name).shape, dtype=torch.float32)
+                setattr(arrays, f"d_{name}", gradient.data_ptr())
     _native.launch(
         device,
         stream,
         _DTYPES[q.dtype],
-        _options(*arguments[6:]),
-        _operand(q),
-        _operand(k),
-        _operand(v),
-        _operand(o),
+        _options(arguments[SCALARS:]),
+        _operands(arguments.heads_first, q=q, k=k, v=v, o=o, d_o=d_o, dq=dq, dk=dk, dv=dv),
         lse.data_ptr(),
-        arrays.packed,
-        arrays.seqused_kv,
-        arrays.slopes,
+        arrays,
         _allocator(device),
         is_capturing,
-        gradients,
     )
-    return dq, dk, dv, d_slopes
+    return dq, dk, dv, *others

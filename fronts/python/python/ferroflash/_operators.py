@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import SCHEMA, TENSORS, Arguments
+from ._arguments import DIFFERENTIABLE, SCHEMA, TENSORS, Arguments
 
 _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -36,7 +36,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor o, Tensor lse)", tags=_TAGS)
 _LIBRARY.define(
     f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
-    "bool alibi_gradient) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_alibi_slopes)",
+    "bool[] wanted) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_alibi_slopes, Tensor d_sinks)",
     tags=_TAGS,
 )
 
@@ -47,10 +47,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tenso
 
 def _backward(
     d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *rest, alibi_gradient = rest
-    dq, dk, dv, d_slopes = _eager.backward(d_o, d_lse, q, k, v, o, lse, Arguments(*rest), alibi_gradient)
-    return dq, dk, dv, q.new_empty(0, dtype=torch.float32) if d_slopes is None else d_slopes
+) -> tuple[Tensor, ...]:
+    gradients = _eager.backward(d_o, d_lse, q, k, v, o, lse, Arguments(*rest[:-1]), rest[-1])
+    return tuple(q.new_empty(0, dtype=torch.float32) if gradient is None else gradient for gradient in gradients)
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -59,11 +58,13 @@ def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor
 
 def _backward_shapes(
     d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *rest, alibi_gradient = rest
-    shape = Arguments(*rest).alibi_slopes.shape if alibi_gradient else (0,)
-    d_slopes = q.new_empty(shape, dtype=torch.float32)
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_slopes
+) -> tuple[Tensor, ...]:
+    arguments = Arguments(*rest[:-1])
+    shapes = [
+        getattr(arguments, name).shape if is_wanted else (0,) for name, is_wanted in zip(DIFFERENTIABLE, rest[-1])
+    ]
+    others = (q.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *others
 
 
 for _key in ("CUDA", "CPU"):
@@ -76,7 +77,14 @@ torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRA
 # Autograd
 
 
+# Where the arguments are among the operator's inputs that have gradients, or should.
+_OTHERS = [3 + Arguments._fields.index(name) for name in DIFFERENTIABLE]
+_BIAS = 3 + Arguments._fields.index("bias")
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    if ctx.needs_input_grad[_BIAS]:
+        raise NotImplementedError("bias: ferroflash has no gradient by it yet; it must not require one")
     tensors = inputs[: 3 + TENSORS]
     ctx.save_for_backward(*tensors, *output)
     ctx.scalars = inputs[3 + TENSORS :]
@@ -91,19 +99,22 @@ def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[
         return tuple(gradients)
     if d_o is None:
         d_o = torch.zeros_like(o)
-    by_slopes = 3 + Arguments._fields.index("alibi_slopes")
-    alibi_gradient = ctx.needs_input_grad[by_slopes]
+    wanted = [ctx.needs_input_grad[index] for index in _OTHERS]
     given = d_o, d_lse, q, k, v, o, lse
     # Past the dispatcher, unless gradients are to be differentiated, or computed for several d_o at once, or only traced.
     if not torch.is_grad_enabled() and is_plain(*(x for x in given if x is not None)):
-        dq, dk, dv, d_slopes = _eager.backward(*given, Arguments(*arguments), alibi_gradient)
+        gradients[:3], others = _split(_eager.backward(*given, Arguments(*arguments), wanted))
     else:
         call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
-        dq, dk, dv, d_slopes = call(*given, *arguments, alibi_gradient)
-    gradients[:3] = dq, dk, dv
-    if alibi_gradient:
-        gradients[by_slopes] = d_slopes
+        gradients[:3], others = _split(call(*given, *arguments, wanted))
+    for index, is_wanted, gradient in zip(_OTHERS, wanted, others):
+        gradients[index] = gradient if is_wanted else None
     return tuple(gradients)
+
+
+def _split(gradients: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Gradients by q, k and v, and those by other arguments."""
+    return gradients[:3], gradients[3:]
 
 
 def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
@@ -143,20 +154,44 @@ def _unfolded(tensor: Tensor, size: int) -> Tensor:
     return tensor.unflatten(0, (size, tensor.shape[0] // size))
 
 
+def _refuse_mapped(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(f"{name}: ferroflash does not map it (vmap) yet")
+
+
+def _folded_pairs(tensor: Tensor, axis: int | None, size: int, batch: int) -> Tensor:
+    """An array that broadcasts over pairs, for the examples in the batch: one for all of them stays so."""
+    each = tensor.unsqueeze(0) if axis is None else tensor.movedim(axis, 0)
+    each = each.reshape(each.shape[0], *[1] * (5 - each.dim()), *each.shape[1:])
+    if axis is None and each.shape[1] == 1:
+        return each[0]
+    return each.expand(size, batch, *each.shape[2:]).flatten(0, 1)
+
+
+def _folded_rows(tensor: Tensor, axis: int | None, size: int, batch: int) -> Tensor:
+    """An array [batch, n], or [n] for all of a batch, for the examples in the batch."""
+    each = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    if each.dim() == 2:
+        each = each.unsqueeze(1).expand(-1, batch, -1)
+    return each.flatten(0, 1)
+
+
 def _folded_arguments(q: Tensor, q_axis: int | None, dims: Any, rest: Any, size: int) -> list[Any]:
     arguments = Arguments(*rest)
-    if arguments.cu_seqlens_q is not None:
-        raise NotImplementedError("cu_seqlens_q: ferroflash does not map packed sequences (vmap) yet")
+    _refuse_mapped(cu_seqlens_q=arguments.cu_seqlens_q, dropout_p=arguments.dropout_state)
     folded = list(arguments)
     batch = q.shape[0] if q_axis is None else q.movedim(q_axis, 0).shape[1]
     for index, name in enumerate(Arguments._fields[:TENSORS]):
         tensor, axis = arguments[index], dims[index]
         if tensor is None:
             continue
-        # Slopes may be shared by a batch, and are then of its every entry.
-        if name == "alibi_slopes" and tensor.dim() - (axis is not None) == 1:
-            each = tensor.expand(size, -1) if axis is None else tensor.movedim(axis, 0)
-            folded[index] = each.unsqueeze(1).expand(-1, batch, -1).flatten(0, 1)
+        if name in ("mask", "bias"):
+            folded[index] = _folded_pairs(tensor, axis, size, batch)
+        elif name in ("alibi_slopes", "doc_q", "doc_kv"):
+            folded[index] = _folded_rows(tensor, axis, size, batch)
+        elif name == "sinks":
+            _refuse_mapped(sinks=axis)
         else:
             folded[index] = _folded(tensor, axis, size)
     return folded
@@ -174,18 +209,20 @@ def _map_forward(
 
 def _map_backward(call: Callable[..., Any], info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    *rest, alibi_gradient = given[7:]
+    *rest, wanted = given[7:]
+    slopes_wanted, sinks_wanted = wanted
+    _refuse_mapped(sinks=sinks_wanted or None)
     arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size)
     tensors = [_folded(tensor, axis, size) for tensor, axis in zip(given[:7], in_dims)]
-    *gradients, d_slopes = call(*tensors, *arguments, alibi_gradient)
+    *gradients, d_slopes, d_sinks = call(*tensors, *arguments, wanted)
     gradients = [_unfolded(gradient, size) for gradient in gradients]
-    if not alibi_gradient:
-        return (*gradients, d_slopes), (0, 0, 0, None)
+    if not slopes_wanted:
+        return (*gradients, d_slopes, d_sinks), (0, 0, 0, None, None)
     d_slopes = _unfolded(d_slopes, size)
     slopes = Arguments._fields.index("alibi_slopes")
     if rest[slopes].dim() - (in_dims[7 + slopes] is not None) == 1:
         d_slopes = d_slopes.sum(1)
-    return (*gradients, d_slopes), (0, 0, 0, 0)
+    return (*gradients, d_slopes, d_sinks), (0, 0, 0, 0, None)
 
 
 for _name, _map in (("forward", _map_forward), ("backward", _map_backward)):
@@ -235,7 +272,7 @@ class MappableGradients(torch.autograd.Function):
     """The operator `backward`, for transforms."""
 
     @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, ...]:
         return torch.ops.ferroflash.backward(*given)
 
     @staticmethod

@@ -3,8 +3,8 @@
 What is given to them and what they return is as there: q [batch, seq_q, heads_q, head_dim], packed [total_q, heads_q, head_dim];
 lse float32 [batch, heads_q, seq_q], packed [heads_q, total_q]; causal masks and windows are aligned to the bottom-right corner;
 -1 is an open side of a window. Besides, tensors may be float32, on the CPU, and of any strides, without being copied, and
-gradients by lse and alibi_slopes are right. What is not supported raises NotImplementedError that names the argument.
-`ferroflash.torch.attention` says more of each argument.
+gradients by lse and alibi_slopes are right. Probabilities are never there: None is returned for them.
+What is not supported raises NotImplementedError that names the argument. `ferroflash.torch.attention` says more of each argument.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Union
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ._arguments import Arguments, window, without_arrays
+from ._arguments import Arguments, common, window, without_arrays
+from ._eager import dropout_state
 from ._kvcache import attend_cache
 from ._refuse import refuse
 from .torch import run
@@ -32,9 +33,46 @@ __all__ = [
 _Result = Union[Tensor, "tuple[Tensor, Tensor, None]"]
 
 
-def _returned(o: Tensor, lse: Tensor | None, return_attn_probs: bool) -> _Result:
-    """What FlashAttention 2 returns: there are no probabilities without dropout."""
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: tuple[Tensor | None, Tensor | None, int, int],
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    return_attn_probs: bool,
+) -> _Result:
+    """What all functions below are: `lengths` are cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k."""
+    is_plain = lengths[0] is None and alibi_slopes is None and dropout_p == 0.0 and type(window_size) is tuple
+    if is_plain and not is_compiling():
+        arguments = without_arrays(softmax_scale, causal, window_size, softcap, deterministic)
+    else:
+        left, right = window(window_size, causal)
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k = lengths
+        arguments = Arguments(
+            cu_seqlens_q,
+            cu_seqlens_k,
+            alibi_slopes=alibi_slopes,
+            dropout_state=dropout_state(q.device) if dropout_p else None,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_kv=max_seqlen_k,
+            softmax_scale=softmax_scale,
+            softcap=softcap,
+            left=left,
+            right=right,
+            deterministic=deterministic,
+            dropout_p=dropout_p,
+        )
+    o, lse = run(q, k, v, arguments, return_attn_probs)
     return (o, lse, None) if return_attn_probs else o
+
+
+_DENSE = (None, None, 0, 0)
 
 
 def flash_attn_func(
@@ -51,15 +89,8 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """Attention of q [batch, seq_q, heads_q, head_dim] to k and v [batch, seq_k, heads_k, head_dim]: o, or (o, lse, None)."""
-    if dropout_p != 0.0:
-        refuse(dropout_p=True)
-    if is_compiling() or alibi_slopes is not None or type(window_size) is not tuple:
-        left, right = window(window_size, causal)
-        scalars = softmax_scale, softcap, left, right, False, False, deterministic
-        arguments = Arguments(None, None, None, alibi_slopes, 0, 0, *scalars)
-    else:
-        arguments = without_arrays(softmax_scale, causal, window_size, softcap, deterministic)
-    return _returned(*run(q, k, v, arguments, return_attn_probs), return_attn_probs)
+    rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, k, v, _DENSE, *rest)
 
 
 def flash_attn_qkvpacked_func(
@@ -74,10 +105,8 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """`flash_attn_func` of the three parts of qkv [batch, seq, 3, heads, head_dim], which are not copied."""
-    q, k, v = qkv.unbind(-3)
-    return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    )
+    rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(*qkv.unbind(-3), _DENSE, *rest)
 
 
 def flash_attn_kvpacked_func(
@@ -93,10 +122,8 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """`flash_attn_func` of q and the two parts of kv [batch, seq_k, 2, heads_k, head_dim], which are not copied."""
-    k, v = kv.unbind(-3)
-    return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    )
+    rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, *kv.unbind(-3), _DENSE, *rest)
 
 
 def flash_attn_varlen_func(
@@ -121,24 +148,9 @@ def flash_attn_varlen_func(
 
     cu_seqlens_q and cu_seqlens_k, int32 [batch + 1], stay on the device.
     """
-    refuse(dropout_p=dropout_p != 0.0, block_table=block_table is not None)
-    left, right = window(window_size, causal)
-    arguments = Arguments(
-        cu_seqlens_q,
-        cu_seqlens_k,
-        None,
-        alibi_slopes,
-        max_seqlen_q,
-        max_seqlen_k,
-        softmax_scale,
-        softcap,
-        left,
-        right,
-        False,
-        False,
-        deterministic,
-    )
-    return _returned(*run(q, k, v, arguments, return_attn_probs), return_attn_probs)
+    refuse(block_table=block_table)
+    rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k), *rest)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -155,22 +167,8 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """`flash_attn_varlen_func` of the three parts of qkv [total, 3, heads, head_dim], which are not copied."""
-    q, k, v = qkv.unbind(-3)
-    lengths = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        *lengths,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-    )
+    rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(*qkv.unbind(-3), (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), *rest)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -190,22 +188,8 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """`flash_attn_varlen_func` of q and the two parts of kv [total_k, 2, heads_k, head_dim], which are not copied."""
-    k, v = kv.unbind(-3)
-    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        *lengths,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-    )
+    rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, *kv.unbind(-3), (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k), *rest)
 
 
 def flash_attn_with_kvcache(
@@ -235,22 +219,8 @@ def flash_attn_with_kvcache(
     head_dim], where given, are written behind them first, into the cache, and used too. rotary_interleaved and num_splits, which
     cannot change a result here, are ignored.
     """
-    refuse(
-        rotary_cos=rotary_cos is not None,
-        rotary_sin=rotary_sin is not None,
-        cache_batch_idx=cache_batch_idx is not None,
-        cache_leftpad=cache_leftpad is not None,
-        block_table=block_table is not None,
-    )
-    o, lse = attend_cache(
-        q,
-        (k_cache, v_cache),
-        (k, v),
-        cache_seqlens,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-    )
+    refuse(rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
+    refuse(cache_leftpad=cache_leftpad, block_table=block_table)
+    options = common(softmax_scale, causal, window_size, softcap)
+    o, lse = attend_cache(q, (k_cache, v_cache), (k, v), cache_seqlens, alibi_slopes=alibi_slopes, **options)
     return (o, lse) if return_softmax_lse else o

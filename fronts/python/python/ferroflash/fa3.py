@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from torch import Tensor
 
+from ._arguments import common, packed
 from ._kvcache import attend_cache
 from ._refuse import refuse
 from .torch import attention
@@ -40,24 +41,9 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> _Result:
     """Attention of q [batch, seq_q, heads_q, head_dim] to k and v [batch, seq_k, heads_k, head_dim]: out, or (out, lse)."""
-    refuse(
-        qv=qv is not None,
-        q_descale=q_descale is not None,
-        k_descale=k_descale is not None,
-        v_descale=v_descale is not None,
-        attention_chunk=attention_chunk != 0,
-    )
-    return attention(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        deterministic=deterministic,
-        return_lse=return_attn_probs,
-    )
+    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options = common(softmax_scale, causal, window_size, softcap, deterministic)
+    return attention(q, k, v, chunk=attention_chunk or None, return_lse=return_attn_probs, **options)
 
 
 def flash_attn_varlen_func(
@@ -89,30 +75,10 @@ def flash_attn_varlen_func(
 
     cu_seqlens_q and cu_seqlens_k, int32 [batch + 1], and seqused_k, int32 [batch], stay on the device.
     """
-    refuse(
-        seqused_q=seqused_q is not None,
-        qv=qv is not None,
-        q_descale=q_descale is not None,
-        k_descale=k_descale is not None,
-        v_descale=v_descale is not None,
-        attention_chunk=attention_chunk != 0,
-    )
-    return attention(
-        q,
-        k,
-        v,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        seqused_k=seqused_k,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        deterministic=deterministic,
-        return_lse=return_attn_probs,
-    )
+    refuse(seqused_q=seqused_q, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options = common(softmax_scale, causal, window_size, softcap, deterministic)
+    options |= packed(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
+    return attention(q, k, v, chunk=attention_chunk or None, return_lse=return_attn_probs, **options)
 
 
 def flash_attn_with_kvcache(
@@ -148,29 +114,9 @@ def flash_attn_with_kvcache(
     return_softmax_lse: bool = False,
 ) -> _Result:
     """Attention to a cache, as `ferroflash.flash_attn_with_kvcache`; max_seqlen_q is ignored, as q is not packed."""
-    refuse(
-        qv=qv is not None,
-        rotary_cos=rotary_cos is not None,
-        rotary_sin=rotary_sin is not None,
-        cache_batch_idx=cache_batch_idx is not None,
-        cache_leftpad=cache_leftpad is not None,
-        page_table=page_table is not None,
-        cu_seqlens_q=cu_seqlens_q is not None,
-        cu_seqlens_k_new=cu_seqlens_k_new is not None,
-        rotary_seqlens=rotary_seqlens is not None,
-        q_descale=q_descale is not None,
-        k_descale=k_descale is not None,
-        v_descale=v_descale is not None,
-        attention_chunk=attention_chunk != 0,
-    )
-    o, lse = attend_cache(
-        q,
-        (k_cache, v_cache),
-        (k, v),
-        cache_seqlens,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-    )
+    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table)
+    refuse(cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, cu_seqlens_k_new=cu_seqlens_k_new)
+    refuse(cu_seqlens_q=cu_seqlens_q, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options = common(softmax_scale, causal, window_size, softcap)
+    o, lse = attend_cache(q, (k_cache, v_cache), (k, v), cache_seqlens, chunk=attention_chunk or None, **options)
     return (o, lse) if return_softmax_lse else o

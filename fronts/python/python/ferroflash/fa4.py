@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ._arguments import common, packed
 from ._refuse import refuse
 from .torch import attention
 
@@ -38,25 +39,10 @@ def flash_attn_func(
     return_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention of q [batch, seq_q, heads_q, head_dim] to k and v [batch, seq_k, heads_k, head_dim]: (out, lse)."""
-    refuse(
-        learnable_sink=learnable_sink is not None,
-        mask_mod=mask_mod is not None,
-        full_block_cnt=full_block_cnt is not None,
-        full_block_idx=full_block_idx is not None,
-        mask_block_cnt=mask_block_cnt is not None,
-        mask_block_idx=mask_block_idx is not None,
-    )
-    return attention(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap or 0.0,
-        deterministic=deterministic,
-        return_lse=True,
-    )
+    refuse(mask_mod=mask_mod, full_block_cnt=full_block_cnt, full_block_idx=full_block_idx)
+    refuse(mask_block_cnt=mask_block_cnt, mask_block_idx=mask_block_idx)
+    options = common(softmax_scale, causal, window_size, softcap, deterministic)
+    return attention(q, k, v, sinks=learnable_sink, return_lse=True, **options)
 
 
 def flash_attn_varlen_func(
@@ -87,30 +73,13 @@ def flash_attn_varlen_func(
 
     Bounds on the lengths of sequences that are not given are those of all packed rows.
     """
-    refuse(
-        seqused_q=seqused_q is not None,
-        page_table=page_table is not None,
-        learnable_sink=learnable_sink is not None,
-        score_mod=score_mod is not None,
-        block_sparse_tensors=block_sparse_tensors is not None,
-        aux_tensors=aux_tensors is not None,
-    )
+    refuse(seqused_q=seqused_q, page_table=page_table, score_mod=score_mod)
+    refuse(block_sparse_tensors=block_sparse_tensors, aux_tensors=aux_tensors)
     for name, array, other in (("q", cu_seqlens_q, cu_seqlens_k), ("k", cu_seqlens_k, cu_seqlens_q)):
         if array is None and other is not None:
             raise NotImplementedError(f"cu_seqlens_{name}: ferroflash packs q as k and v; it must be given too")
-    return attention(
-        q,
-        k,
-        v,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=q.shape[0] if max_seqlen_q is None else max_seqlen_q,
-        max_seqlen_k=k.shape[0] if max_seqlen_k is None else max_seqlen_k,
-        seqused_k=seqused_k,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap or 0.0,
-        deterministic=deterministic,
-        return_lse=True,
-    )
+    max_seqlen_q = q.shape[0] if max_seqlen_q is None else max_seqlen_q
+    max_seqlen_k = k.shape[0] if max_seqlen_k is None else max_seqlen_k
+    options = common(softmax_scale, causal, window_size, softcap, deterministic)
+    options |= packed(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
+    return attention(q, k, v, sinks=learnable_sink, return_lse=True, **options)

@@ -1,8 +1,9 @@
 """ferroflash among torch's own implementations of attention (`torch.nn.attention`, torch 2.11 and later).
 
 While it is active, `scaled_dot_product_attention` and `varlen_attn` run on ferroflash wherever torch would run
-FlashAttention 2: CUDA tensors in float16 or bfloat16, without a mask. What ferroflash does not cover (dropout, paged
-caches) goes to torch's own kernels, with its gradients.
+FlashAttention 2: CUDA tensors in float16 or bfloat16, without a mask. What ferroflash does not cover (paged caches) goes to
+torch's own kernels. A backward pass with dropout has to run on what its forward pass ran on: neither `activate()` nor
+`restore()` may come between them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ def restore() -> None:
         torch.nn.attention.restore_flash_attention_impl()
 
 
+# What an operator is handed if ferroflash does not cover it: NotImplemented is returned then.
+_BELOW = NotImplemented
+
+
 def _sdpa_forward(
-    below: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -51,18 +55,16 @@ def _sdpa_forward(
     *,
     scale: float | None = None,
     **unknown: Any,
-) -> tuple[Any, ...]:
+) -> Any:
     """`aten::_scaled_dot_product_flash_attention`, on [batch, heads, seq, head_dim]."""
-    if dropout_p != 0.0 or return_debug_mask or _given(unknown):
-        return below(query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale, **unknown)
-    left, right = window((None, None), is_causal)
-    arguments = Arguments(softmax_scale=scale, left=left, right=right, heads_first=True)
-    o, lse = _eager.forward(query, key, value, arguments)
-    return o, lse, None, None, query.shape[2], key.shape[2], *_unused(query)
+    if return_debug_mask or _given(unknown):
+        return _BELOW
+    arguments = _arguments(dropout_p, is_causal, softmax_scale=scale, heads_first=True)
+    o, lse, *rest = _forward(query, key, value, arguments)
+    return o, lse, None, None, query.shape[2], key.shape[2], *rest
 
 
 def _sdpa_backward(
-    below: Any,
     grad_out: Tensor,
     query: Tensor,
     key: Tensor,
@@ -80,19 +82,15 @@ def _sdpa_backward(
     *,
     scale: float | None = None,
     **unknown: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Any:
     """`aten::_scaled_dot_product_flash_attention_backward`."""
-    if dropout_p != 0.0 or _given(unknown):
-        lengths = cum_seq_q, cum_seq_k, max_q, max_k
-        rest = dropout_p, is_causal, philox_seed, philox_offset
-        return below(grad_out, query, key, value, out, logsumexp, *lengths, *rest, scale=scale, **unknown)
-    left, right = window((None, None), is_causal)
-    arguments = _deterministic(Arguments(softmax_scale=scale, left=left, right=right, heads_first=True))
-    return _eager.backward(grad_out, None, query, key, value, out, logsumexp, arguments)[:3]
+    if _given(unknown):
+        return _BELOW
+    arguments = _arguments(dropout_p, is_causal, softmax_scale=scale, heads_first=True)
+    return _backward(grad_out, query, key, value, out, logsumexp, arguments, philox_seed)
 
 
 def _flash_forward(
-    below: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -111,33 +109,24 @@ def _flash_forward(
     alibi_slopes: Tensor | None = None,
     out: Tensor | None = None,
     **unknown: Any,
-) -> tuple[Any, ...]:
+) -> Any:
     """`aten::_flash_attention_forward`, on [batch, seq, heads, head_dim], or packed rows."""
-    if dropout_p != 0.0 or return_debug_mask or _given(unknown):
-        own = {} if out is None else {"out": out}
-        lengths = cum_seq_q, cum_seq_k, max_q, max_k
-        rest = dropout_p, is_causal, return_debug_mask
-        sides = {"window_size_left": window_size_left, "window_size_right": window_size_right}
-        arrays = {"seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
-        return below(query, key, value, *lengths, *rest, scale=scale, **sides, **arrays, **own, **unknown)
-    left, right = window((window_size_left, window_size_right), is_causal)
-    lengths = cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, max_q, max_k
-    arguments = Arguments(*lengths, softmax_scale=scale, left=left, right=right)
-    o, lse = _eager.forward(query, key, value, arguments, o=out)
-    return o, lse, *_unused(query)
+    if return_debug_mask or _given(unknown):
+        return _BELOW
+    lengths = cum_seq_q, cum_seq_k, max_q, max_k
+    sides = window_size_left, window_size_right
+    arguments = _arguments(dropout_p, is_causal, lengths, sides, softmax_scale=scale)
+    arguments = arguments._replace(seqused_kv=seqused_k, alibi_slopes=alibi_slopes)
+    return _forward(query, key, value, arguments, out)
 
 
-def _flash_forward_into(below: Any, out: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _flash_forward_into(out: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`aten::_flash_attention_forward_no_dropout_inplace`, which writes `out` and returns lse."""
-
-    def below_into(*args: Any, out: Tensor, **kwargs: Any) -> tuple[Any, ...]:
-        return out, below(out, *args, **kwargs)
-
-    return _flash_forward(below_into, *args, out=out, **kwargs)[1]
+    results = _flash_forward(*args, out=out, **kwargs)
+    return _BELOW if results is _BELOW else results[1]
 
 
 def _flash_backward(
-    below: Any,
     grad_out: Tensor,
     query: Tensor,
     key: Tensor,
@@ -157,17 +146,14 @@ def _flash_backward(
     window_size_left: int | None = None,
     window_size_right: int | None = None,
     **unknown: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Any:
     """`aten::_flash_attention_backward`."""
-    if dropout_p != 0.0 or _given(unknown):
-        lengths = cum_seq_q, cum_seq_k, max_q, max_k
-        sides = {"window_size_left": window_size_left, "window_size_right": window_size_right}
-        rest = dropout_p, is_causal, rng_state, unused
-        return below(grad_out, query, key, value, out, logsumexp, *lengths, *rest, scale=scale, **sides, **unknown)
-    left, right = window((window_size_left, window_size_right), is_causal)
-    lengths = cum_seq_q, cum_seq_k, None, None, max_q, max_k
-    arguments = _deterministic(Arguments(*lengths, softmax_scale=scale, left=left, right=right))
-    return _eager.backward(grad_out, None, query, key, value, out, logsumexp, arguments)[:3]
+    if _given(unknown):
+        return _BELOW
+    lengths = cum_seq_q, cum_seq_k, max_q, max_k
+    sides = window_size_left, window_size_right
+    arguments = _arguments(dropout_p, is_causal, lengths, sides, softmax_scale=scale)
+    return _backward(grad_out, query, key, value, out, logsumexp, arguments, rng_state)
 
 
 def _given(unknown: dict[str, Any]) -> bool:
@@ -175,14 +161,55 @@ def _given(unknown: dict[str, Any]) -> bool:
     return any(value is not None for name, value in unknown.items() if name != "num_splits")
 
 
-def _deterministic(arguments: Arguments) -> Arguments:
-    return arguments._replace(deterministic=torch.are_deterministic_algorithms_enabled())
+def _arguments(
+    dropout_p: float,
+    is_causal: bool,
+    lengths: tuple[Tensor | None, Tensor | None, int, int] = (None, None, 0, 0),
+    sides: tuple[int | None, int | None] = (None, None),
+    **others: Any,
+) -> Arguments:
+    cum_seq_q, cum_seq_k, max_q, max_k = lengths
+    left, right = window(sides, is_causal)
+    return Arguments(
+        cum_seq_q,
+        cum_seq_k,
+        max_seqlen_q=max_q,
+        max_seqlen_kv=max_k,
+        left=left,
+        right=right,
+        dropout_p=dropout_p,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        **others,
+    )
 
 
-def _unused(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The random numbers' state, an unused result and the debug mask, of a pass without dropout."""
-    rng_state = torch.empty((2,), dtype=torch.uint64, device=query.device)
-    return rng_state, torch.empty((), dtype=torch.uint64, device=query.device), query.new_empty(0)
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, out: Tensor | None = None
+) -> tuple[Any, ...]:
+    """o, lse, the random numbers' state, an unused result and the debug mask."""
+    if arguments.dropout_p == 0.0:
+        state = torch.empty((2,), dtype=torch.int64, device=query.device)
+    else:
+        state = _eager.dropout_state(query.device)
+        arguments = arguments._replace(dropout_state=state)
+    o, lse = _eager.forward(query, key, value, arguments, o=out)
+    unused = torch.empty((), dtype=torch.uint64, device=query.device)
+    return o, lse, state.view(torch.uint64), unused, query.new_empty(0)
+
+
+def _backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    arguments: Arguments,
+    state: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if arguments.dropout_p != 0.0:
+        arguments = arguments._replace(dropout_state=state.view(torch.int64))
+    return _eager.backward(grad_out, None, query, key, value, out, logsumexp, arguments)[:3]
 
 
 _OVERRIDES = {
@@ -209,10 +236,8 @@ def _override(library: torch.library.Library, name: str, implementation: Any) ->
     kernel = torch.library.get_kernel(f"aten::{name}", "CUDA")
 
     def overridden(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        def below(*args: Any, **kwargs: Any) -> Any:
-            return kernel.call_boxed(keyset, *args, **kwargs)
-
-        return implementation(below, *args, **kwargs)
+        results = implementation(*args, **kwargs)
+        return kernel.call_boxed(keyset, *args, **kwargs) if results is _BELOW else results
 
     with warnings.catch_warnings():
         # torch warns of what is asked for here.

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import Arguments, window
+from ._arguments import DIFFERENTIABLE, Arguments, has_arrays, window
 from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
 __all__ = ["activate", "attention", "restore"]
 
 _operator = torch.ops.ferroflash.forward.default
+
+# And the bias, which is refused if it requires one.
+_WITH_GRADIENTS = (*DIFFERENTIABLE, "bias")
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -37,6 +40,15 @@ def attention(
     top_left: bool = False,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    doc_q: Tensor | None = None,
+    doc_k: Tensor | None = None,
+    prefix_len: Tensor | None = None,
+    chunk: int | None = None,
+    dilation: int | None = None,
+    dropout_p: float = 0.0,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
     max_seqlen_q: int = 0,
@@ -47,7 +59,7 @@ def attention(
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale) · v over the keys that the mask leaves visible; exact, differentiable by q, k, v,
-    alibi_slopes, o and lse.
+    alibi_slopes, sinks, o and lse.
 
     Args:
         q: [batch, seq_q, heads_q, head_dim], float32, float16 or bfloat16, on the CPU or a CUDA device, of any strides; head_dim
@@ -60,6 +72,17 @@ def attention(
         top_left: counts positions from the first key instead, as torch's is_causal does: query i stands at i.
         softcap: scores become softcap · tanh(score / softcap), in nats; 0: they do not.
         alibi_slopes: float32 [heads_q] or [batch, heads_q]; -slope · |i + seq_k - seq_q - j| is added to scores.
+        mask: bool or uint8, of a shape that broadcasts to [batch, heads_q, seq_q, seq_k], of any strides: keys that are 0 there
+            are not seen, of those that the other masks show.
+        bias: float32, float16 or bfloat16, of a shape as the mask's, of any strides: added to scores, in nats. It must not
+            require a gradient.
+        sinks: [heads_q], the score of a key without a value that every query of a head sees; lse counts it.
+        doc_q, doc_k: int32 [batch, seq] or [seq], of packed sequences [total]: queries see keys of their own document.
+        prefix_len: int32 [batch]: so many first keys are seen by every query, causal and window_size notwithstanding.
+        chunk: a query sees keys of its own chunk of so many positions.
+        dilation: a query sees keys whose distance from it is a multiple.
+        dropout_p: so many of the probabilities, drawn from torch's generator of q's device, are dropped; the others are divided
+            by 1 - dropout_p. lse is that without dropout.
         cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] on q's device, where sequences begin and end in the packed rows. They are
             never read by the host, nor is seqused_k.
         max_seqlen_q, max_seqlen_k: bounds on the lengths of packed sequences.
@@ -74,6 +97,7 @@ def attention(
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
+        NotImplementedError: names the argument: a bias that requires a gradient.
         torch.OutOfMemoryError: the device lacks memory.
     """
     left, right = window(window_size, causal)
@@ -82,6 +106,13 @@ def attention(
         cu_seqlens_k,
         seqused_k,
         alibi_slopes,
+        mask,
+        bias,
+        sinks if sinks is None or sinks.dtype is torch.float32 else sinks.float(),
+        doc_q,
+        doc_k,
+        prefix_len,
+        _eager.dropout_state(q.device) if dropout_p else None,
         max_seqlen_q,
         max_seqlen_k,
         softmax_scale,
@@ -91,6 +122,9 @@ def attention(
         top_left,
         heads_first,
         deterministic,
+        chunk,
+        dilation,
+        dropout_p,
     )
     o, lse = run(q, k, v, arguments, return_lse)
     return (o, lse) if return_lse else o
@@ -98,17 +132,28 @@ def attention(
 
 def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
     """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
-    if not _is_compiling() and _functorch_level() is not None:
-        return Mappable.apply(q, k, v, *arguments)
     if (
         _is_compiling()
         or not (type(q) is type(k) is type(v) is Tensor)
         or _dispatch_modes() != 0
         or (_is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type))
+        or _functorch_level() is not None
     ):
-        return _operator(q, k, v, *arguments)
-    if _is_grad_enabled():
-        slopes = arguments.alibi_slopes
-        if q.requires_grad or k.requires_grad or v.requires_grad or (slopes is not None and slopes.requires_grad):
-            return Differentiable.apply(q, k, v, *arguments)
+        return _dispatched(q, k, v, arguments)
+    if _is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (has_arrays(arguments) and _has_gradients(arguments))
+    ):
+        return Differentiable.apply(q, k, v, *arguments)
     return _eager.forward(q, k, v, arguments, needs_lse)
+
+
+def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
+    """Through torch's dispatcher, or its transforms."""
+    if not _is_compiling() and _functorch_level() is not None:
+        return Mappable.apply(q, k, v, *arguments)
+    return _operator(q, k, v, *arguments)
+
+
+def _has_gradients(arguments: Arguments) -> bool:
+    tensors = (getattr(arguments, name) for name in _WITH_GRADIENTS)
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)

@@ -1,0 +1,413 @@
+//! Attention as an operation of candle.
+
+use std::sync::OnceLock;
+
+use candle::{
+    CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, StorageRef, Tensor, bail,
+};
+use ferroflash::{
+    AlibiSlopes, BackwardOptions, DeviceLengths, ForwardOptions, GradientOperands, GradientSpecs,
+    Lengths,
+};
+use ferroflash::{Mask, Operands, Problem, Strides, TensorSpec};
+
+use crate::place::{Address, OnCpu, Place};
+
+/// Everything but q, k and v; and, once it has run, lse, which its gradients are computed from.
+pub struct Attention {
+    options: ForwardOptions,
+    /// f32, contiguous.
+    slopes: Option<Tensor>,
+    /// u32, contiguous; and the longest sequences.
+    packed: Option<([Tensor; 2], [usize; 2])>,
+    lse: OnceLock<Storage>,
+}
+
+/// One of q, k and v: its memory, and how it lies there.
+type Operand<'a, P> = (&'a <P as Place>::Memory, &'a Layout);
+
+impl Attention {
+    pub fn new(softmax_scale: f32) -> Self {
+        Self {
+            options: ForwardOptions::new().softmax_scale(softmax_scale),
+            slopes: None,
+            packed: None,
+            lse: OnceLock::new(),
+        }
+    }
+
+    pub fn causal(mut self, causal: bool) -> Self {
+        if causal {
+            self.options.mask = Mask::Causal;
+        }
+        self
+    }
+
+    pub fn window(mut self, left: Option<usize>, right: Option<usize>) -> Self {
+        let side = |keys: usize| u32::try_from(keys).unwrap_or(u32::MAX);
+        let (left, right) = (left.map(side), right.map(side));
+        self.options.mask = match (left, right) {
+            (None, None) => Mask::None,
+            (None, Some(0)) => Mask::Causal,
+            _ => Mask::Window { left, right },
+        };
+        self
+    }
+
+    pub fn softcap(mut self, softcap: f32) -> Self {
+        self.options.softcap = Some(softcap).filter(|softcap| *softcap != 0.0);
+        self
+    }
+
+    pub fn slopes(mut self, slopes: Option<&Tensor>) -> Result<Self> {
+        if let Some(slopes) = slopes {
+            if slopes.dtype() != DType::F32 {
+                bail!(
+                    "alibi_slopes: its dtype is {:?}; it must be F32",
+                    slopes.dtype()
+                );
+            }
+            self.slopes = Some(slopes.contiguous()?);
+        }
+        Ok(self)
+    }
+
+    pub fn packed(mut self, sums: [&Tensor; 2], longest: [usize; 2]) -> Result<Self> {
+        for (name, sums) in ["seqlens_q", "seqlens_k"].into_iter().zip(sums) {
+            if sums.dtype() != DType::U32 || sums.rank() != 1 || sums.elem_count() == 0 {
+                bail!(
+                    "{name}: it is {:?} {:?}; it must be U32 [batch + 1]",
+                    sums.dtype(),
+                    sums.dims()
+                );
+            }
+        }
+        if sums[0].dims() != sums[1].dims() {
+            bail!(
+                "seqlens_k: its shape is {:?}; it must be {:?}, that of seqlens_q",
+                sums[1].dims(),
+                sums[0].dims()
+            );
+        }
+        let [q, k] = sums;
+        self.packed = Some(([q.contiguous()?, k.contiguous()?], longest));
+        Ok(self)
+    }
+
+    pub fn run(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        q.apply_op3(k, v, self)
+    }
+
+    /// The library's options of a problem with `heads` heads of q.
+    fn options(&self, heads: usize) -> Result<ForwardOptions> {
+        let mut options = self.options.clone();
+        if let Some(([sums, _], [longest_q, longest_k])) = &self.packed {
+            let batch = sums.elem_count() - 1;
+            let lengths = DeviceLengths::cu_seqlens(batch, *longest_q, *longest_k);
+            options.lengths = Lengths::from(lengths.map_err(candle::Error::wrap)?);
+        }
+        if let Some(slopes) = &self.slopes {
+            let batch = self
+                .packed
+                .as_ref()
+                .map(|([sums, _], _)| sums.elem_count() - 1);
+            match (slopes.dims(), batch) {
+                ([of_heads], _) if *of_heads == heads => {}
+                ([of_batch, of_heads], batch)
+                    if *of_heads == heads && batch.is_none_or(|batch| batch == *of_batch) => {}
+                (shape, _) => bail!(
+                    "alibi_slopes: its shape is {shape:?}; it must be [{heads}] or [batch, {heads}]"
+                ),
+            }
+            options.alibi = Some(AlibiSlopes::on_device(heads, slopes.rank() == 2));
+        }
+        Ok(options)
+    }
+
+    /// The small arrays: both running sums, and slopes.
+    fn arrays(&self) -> [Option<&Tensor>; 3] {
+        let sums = |index: usize| self.packed.as_ref().map(|(sums, _)| &sums[index]);
+        [sums(0), sums(1), self.slopes.as_ref()]
+    }
+
+    fn check(&self, q: &Layout, k: &Layout, v: &Layout) -> Result<()> {
+        let rank = if self.packed.is_some() { 3 } else { 4 };
+        for (name, layout) in [("q", q), ("k", k), ("v", v)] {
+            if layout.dims().len() != rank {
+                bail!(
+                    "{name}: it has {} axes; it must have {rank}",
+                    layout.dims().len()
+                );
+            }
+        }
+        match (&self.slopes, q.dims()) {
+            (Some(slopes), [batch, _, _, _])
+                if slopes.rank() == 2 && slopes.dims()[0] != *batch =>
+            {
+                bail!(
+                    "alibi_slopes: its batch is {}; it must be {batch}, that of q",
+                    slopes.dims()[0]
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn forward<P: Place>(
+        &self,
+        place: &P,
+        dtype: DType,
+        [q, k, v]: [Operand<'_, P>; 3],
+    ) -> Result<(P::Memory, Shape)> {
+        self.check(q.1, k.1, v.1)?;
+        let [q_spec, k_spec, v_spec] = [q, k, v].map(|(_, layout)| spec(dtype, layout));
+        let (q_spec, k_spec, v_spec) = (q_spec?, k_spec?, v_spec?);
+        let mut dims = q.1.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = v_spec.shape.dim;
+        }
+        let shape = Shape::from(dims);
+        let o_spec = spec(dtype, &Layout::contiguous(&shape))?;
+        let options = self.options(q_spec.shape.heads)?;
+        let problem =
+            Problem::new(q_spec, k_spec, v_spec, o_spec, &options).map_err(candle::Error::wrap)?;
+        let mut o = place.allocate(dtype, shape.elem_count())?;
+        let rows = q_spec.shape.batch * q_spec.shape.heads * q_spec.shape.seq;
+        let mut lse = place.allocate(DType::F32, rows)?;
+        {
+            let arrays = guards(self.arrays());
+            let arrays = addresses(place, &arrays)?;
+            let [q, k, v] =
+                [q, k, v].map(|(memory, layout)| place.read(memory, layout.start_offset()));
+            let (q, k, v) = (q?, k?, v?);
+            let (o, lse) = (place.write(&mut o)?, place.write(&mut lse)?);
+            let operands = with_arrays(Operands::new(q.at, k.at, v.at, o.at).lse(lse.at), &arrays);
+            // SAFETY: every address is that of memory which is held here, of the shape and strides that candle says; o and lse
+            // are new; candle's stream orders whatever else uses them.
+            unsafe { place.launch(&problem, &operands)? };
+        }
+        // Set once: an operation is run once.
+        let _ = self.lse.set(P::wrap(lse));
+        Ok((o, shape))
+    }
+}
+
+impl CustomOp3 for Attention {
+    fn name(&self) -> &'static str {
+        "ferroflash"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_layout: &Layout,
+        k: &CpuStorage,
+        k_layout: &Layout,
+        v: &CpuStorage,
+        v_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        use candle::backend::BackendStorage;
+        let dtype = same_dtype([q.dtype(), k.dtype(), v.dtype()])?;
+        self.forward(&OnCpu, dtype, [(q, q_layout), (k, k_layout), (v, v_layout)])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &candle::CudaStorage,
+        q_layout: &Layout,
+        k: &candle::CudaStorage,
+        k_layout: &Layout,
+        v: &candle::CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<(candle::CudaStorage, Shape)> {
+        use candle::backend::BackendStorage;
+        let dtype = same_dtype([q.dtype(), k.dtype(), v.dtype()])?;
+        let place = crate::cuda::OnCuda::new(q.device());
+        self.forward(&place, dtype, [(q, q_layout), (k, k_layout), (v, v_layout)])
+    }
+
+    fn bwd(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        o: &Tensor,
+        d_o: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let all = q.apply_op3_no_bwd(k, v, &Gradients { of: self, o, d_o })?;
+        let mut begin = 0;
+        let mut part = |of: &Tensor| -> Result<_> {
+            let gradient = all.narrow(0, begin, of.elem_count())?.reshape(of.dims())?;
+            begin += of.elem_count();
+            Ok(Some(gradient))
+        };
+        Ok((part(q)?, part(k)?, part(v)?))
+    }
+}
+
+/// dq, dk and dv, one behind the other, as an operation on q, k and v.
+struct Gradients<'a> {
+    of: &'a Attention,
+    o: &'a Tensor,
+    d_o: &'a Tensor,
+}
+
+impl Gradients<'_> {
+    fn run<P: Place>(
+        &self,
+        place: &P,
+        dtype: DType,
+        [q, k, v]: [Operand<'_, P>; 3],
+    ) -> Result<(P::Memory, Shape)> {
+        let dense = |layout: &Layout| spec(dtype, &Layout::contiguous(layout.shape()));
+        let specs = GradientSpecs {
+            o: spec(dtype, self.o.layout())?,
+            d_o: spec(dtype, self.d_o.layout())?,
+            dq: dense(q.1)?,
+            dk: dense(k.1)?,
+            dv: dense(v.1)?,
+        };
+        let [q_spec, k_spec, v_spec] = [q, k, v].map(|(_, layout)| spec(dtype, layout));
+        let (q_spec, k_spec, v_spec) = (q_spec?, k_spec?, v_spec?);
+        let options = BackwardOptions::of(&self.of.options(q_spec.shape.heads)?);
+        let problem = Problem::backward(q_spec, k_spec, v_spec, specs, &options)
+            .map_err(candle::Error::wrap)?;
+        let counts = [q, k, v].map(|(_, layout)| layout.shape().elem_count());
+        let shape = Shape::from(counts.iter().sum::<usize>());
+        let mut all = place.allocate(dtype, shape.elem_count())?;
+        {
+            let [sums_q, sums_k, slopes] = self.of.arrays();
+            let held = guards([sums_q, sums_k, slopes, Some(self.o), Some(self.d_o)]);
+            let [sums_q, sums_k, slopes, o, d_o] = addresses(place, &held)?;
+            let lse = self.of.lse.get().and_then(P::of);
+            let (Some(o), Some(d_o), Some(lse)) = (o, d_o, lse) else {
+                bail!("attention is differentiated on another device than it ran on")
+            };
+            let lse = place.read(lse, 0)?;
+            let [q, k, v] =
+                [q, k, v].map(|(memory, layout)| place.read(memory, layout.start_offset()));
+            let (q, k, v) = (q?, k?, v?);
+            let all = place.write(&mut all)?;
+            let bytes = |count: usize| (count * dtype.size_in_bytes()) as u64;
+            let (dq, dk) = (all.at, all.at + bytes(counts[0]));
+            let gradients = GradientOperands::new(d_o.at, dq, dk, dk + bytes(counts[1]));
+            let operands = Operands::new(q.at, k.at, v.at, o.at)
+                .lse(lse.at)
+                .gradients(gradients);
+            let operands = with_arrays(operands, &[sums_q, sums_k, slopes]);
+            // SAFETY: as in the forward pass; `all` is new and holds the three gradients.
+            unsafe { place.launch(&problem, &operands)? };
+        }
+        Ok((all, shape))
+    }
+}
+
+impl CustomOp3 for Gradients<'_> {
+    fn name(&self) -> &'static str {
+        "ferroflash-backward"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_layout: &Layout,
+        k: &CpuStorage,
+        k_layout: &Layout,
+        v: &CpuStorage,
+        v_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
+        self.run(&OnCpu, self.dtype()?, operands)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &candle::CudaStorage,
+        q_layout: &Layout,
+        k: &candle::CudaStorage,
+        k_layout: &Layout,
+        v: &candle::CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<(candle::CudaStorage, Shape)> {
+        let place = crate::cuda::OnCuda::new(candle::backend::BackendStorage::device(q));
+        let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
+        self.run(&place, self.dtype()?, operands)
+    }
+}
+
+impl Gradients<'_> {
+    fn dtype(&self) -> Result<DType> {
+        same_dtype([self.o.dtype(), self.d_o.dtype(), self.o.dtype()])
+    }
+}
+
+fn same_dtype([q, k, v]: [DType; 3]) -> Result<DType> {
+    for (name, dtype) in [("k", k), ("v", v)] {
+        if dtype != q {
+            bail!("{name}: its dtype is {dtype:?}; it must be {q:?}, that of q");
+        }
+    }
+    Ok(q)
+}
+
+/// The spec of a tensor `[batch, seq, heads, dim]`, or of packed rows `[total, heads, dim]`, which are those of one batch entry.
+fn spec(dtype: DType, layout: &Layout) -> Result<TensorSpec> {
+    let dtype = match dtype {
+        DType::F32 => ferroflash::DType::F32,
+        DType::F16 => ferroflash::DType::F16,
+        DType::BF16 => ferroflash::DType::Bf16,
+        other => bail!("q: its dtype is {other:?}; it must be F32, F16 or BF16"),
+    };
+    let (dims, strides) = match (layout.dims(), layout.stride()) {
+        (&[total, heads, dim], &[s, h, d]) => ([1, total, heads, dim], [0, s, h, d]),
+        (&[batch, seq, heads, dim], &[b, s, h, d]) => ([batch, seq, heads, dim], [b, s, h, d]),
+        (dims, _) => bail!("a tensor has {} axes; it must have 3 or 4", dims.len()),
+    };
+    let [batch, seq, head, dim] = strides.map(|stride| stride as i64);
+    Ok(TensorSpec {
+        dtype,
+        shape: ferroflash::Layout::Bshd.shape(dims),
+        strides: Strides {
+            batch,
+            head,
+            seq,
+            dim,
+        },
+    })
+}
+
+type Guard<'a> = Option<(StorageRef<'a>, &'a Layout)>;
+
+/// Holds tensors' memory for reading.
+fn guards<const N: usize>(tensors: [Option<&Tensor>; N]) -> [Guard<'_>; N] {
+    tensors.map(|tensor| tensor.map(Tensor::storage_and_layout))
+}
+
+/// Where tensors lie that are held.
+fn addresses<'a, P: Place, const N: usize>(
+    place: &'a P,
+    held: &'a [Guard<'_>; N],
+) -> Result<[Option<Address<'a>>; N]> {
+    let mut found = [const { None }; N];
+    for (address, held) in found.iter_mut().zip(held) {
+        if let Some((storage, layout)) = held {
+            let Some(memory) = P::of(storage) else {
+                bail!("seqlens_q, seqlens_k or alibi_slopes is on another device than q")
+            };
+            *address = Some(place.read(memory, layout.start_offset())?);
+        }
+    }
+    Ok(found)
+}
+
+fn with_arrays(
+    operands: Operands,
+    [sums_q, sums_k, slopes]: &[Option<Address<'_>>; 3],
+) -> Operands {
+    let sums = sums_q.as_ref().zip(sums_k.as_ref());
+    operands
+        .cu_seqlens(sums.map(|(q, k)| [q.at, k.at]))
+        .alibi_slopes(slopes.as_ref().map(|slopes| slopes.at))
+}
