@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod ci;
+pub mod coverage;
 pub mod dist;
 pub mod docs;
 pub mod doctor;

@@ -3,7 +3,9 @@
 
 mod budgets;
 mod build;
+mod coverage;
 mod kernels;
+mod mutants;
 mod package;
 mod ptx_checks;
 mod sass;
@@ -30,6 +32,10 @@ enum Command {
         #[arg(long)]
         no_smoke_test: bool,
     },
+    /// Say what the tests that ran last executed of the kernels' PTX
+    Coverage(coverage::Args),
+    /// Break the kernels' PTX, and see the tests that ran last notice
+    Mutants(mutants::Args),
     /// Hold the workspace's modules to the table of who may import whom
     Tidy,
 }
@@ -43,6 +49,8 @@ fn main() -> anyhow::Result<()> {
             report.finish("ptx")
         }
         Command::Package { no_smoke_test } => package::run(!no_smoke_test),
+        Command::Coverage(args) => coverage::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Tidy => tidy::run(),
     }
 }
