@@ -56,7 +56,7 @@ pub fn empty_folder() -> anyhow::Result<std::path::PathBuf> {
 }
 
 /// Runs the tests, which must pass. Those on the CPU backend and on a GPU launch nothing in the simulator.
-fn record(filter: &[String]) -> anyhow::Result<()> {
+pub fn record(filter: &[String]) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
     sh.set_var(FOLDER_VAR, empty_folder()?);

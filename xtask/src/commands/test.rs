@@ -3,7 +3,7 @@
 use xshell::{Shell, cmd};
 
 use crate::commands::verify::has_gpu;
-use crate::commands::wheel;
+use crate::commands::{coverage, wheel};
 use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
@@ -15,6 +15,10 @@ pub struct Args {
     filter: Vec<String>,
 }
 
+/// The mutants of PTX that are tried each time, drawn anew each day. So few may survive by chance: what is asked for tells
+/// only whether the tests notice mutants at all, and each that survives is printed.
+const SAMPLE: &[&str] = &["--count", "16", "--at-least", "50"];
+
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::default();
     if args.filter.is_empty() {
@@ -23,13 +27,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
     let filter = &args.filter;
-    report.add(
-        match cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}").run() {
-            Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
-            Err(error) => Outcome::Failed(error.to_string()),
-        },
-    );
+    let tests = cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}");
+    let tests = match filter.is_empty() {
+        true => tests.env(coverage::FOLDER_VAR, coverage::empty_folder()?),
+        false => tests,
+    };
+    let outcome = tests.run();
+    let passed = outcome.is_ok();
+    report.add(match outcome {
+        Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
+        Err(error) => Outcome::Failed(error.to_string()),
+    });
     if filter.is_empty() {
+        if passed {
+            tools::run(&["coverage", "--brief"], &mut report)?;
+            tools::run(&[&["mutants"], SAMPLE].concat(), &mut report)?;
+        } else {
+            let reason = "coverage and mutants of the PTX: tests failed";
+            report.add(Outcome::NotRun(reason.to_owned()));
+        }
         wheel::test(&mut report)?;
     }
     if !has_gpu() {

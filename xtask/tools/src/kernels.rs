@@ -24,7 +24,7 @@ const GENERATIONS: [(&str, u32); 6] = [
 ];
 
 /// Architectures ptxas assembles a kernel for: every generation that it can run on.
-fn assembled_archs(kernel: &Kernel) -> Vec<&'static str> {
+pub fn assembled_archs(kernel: &Kernel) -> Vec<&'static str> {
     if kernel.arch == Arch::Sm90a.name() {
         return vec!["sm_90a"];
     }
@@ -77,22 +77,42 @@ fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
 pub struct Tools {
     ptxas: PathBuf,
     nvdisasm: PathBuf,
+    /// Both programs' releases.
+    pub releases: String,
 }
 
 impl Tools {
+    /// Programs that are not there, of these releases.
+    #[cfg(test)]
+    pub fn named(releases: &str) -> Self {
+        Self {
+            ptxas: PathBuf::new(),
+            nvdisasm: PathBuf::new(),
+            releases: releases.to_owned(),
+        }
+    }
+
     /// Finds the programs, or installs them.
     pub fn find_or_install() -> Result<Self, Error> {
         let venv = paths::tools_venv();
+        let ptxas = install::tool(&tool::PTXAS, &venv)?;
+        let nvdisasm = install::tool(&tool::NVDISASM, &venv)?;
+        let releases = [tool::version(&ptxas)?, tool::version(&nvdisasm)?];
         Ok(Self {
-            ptxas: install::tool(&tool::PTXAS, &venv)?,
-            nvdisasm: install::tool(&tool::NVDISASM, &venv)?,
+            ptxas,
+            nvdisasm,
+            releases: releases.join("; "),
         })
     }
 }
 
 /// Fills in the figures of ptxas and of its machine code, and writes the manifest. Kernels whose PTX is older than the
-/// last manifest keep its figures, if they are complete.
-pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
+/// last manifest keep its figures, if they are complete. Of kernels that `passed` none are filled in.
+pub fn assemble(
+    build: &mut Build,
+    tools: &Tools,
+    passed: impl Fn(&Kernel) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     let manifest = paths::ptx().join(FILE_NAME);
     let last = Build::read(&paths::ptx()).unwrap_or_default();
     let last_age = fs::metadata(&manifest).and_then(|file| file.modified());
@@ -107,6 +127,9 @@ pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
             && age < *last_age
         {
             kernel.resources = known.resources.clone();
+            continue;
+        }
+        if passed(kernel)? {
             continue;
         }
         let archs = assembled_archs(kernel).into_iter();

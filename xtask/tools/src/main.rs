@@ -7,6 +7,7 @@ mod coverage;
 mod kernels;
 mod mutants;
 mod package;
+mod passed;
 mod ptx_checks;
 mod sass;
 mod tidy;
@@ -15,6 +16,7 @@ use clap::Parser;
 use xtask::report::{Outcome, Report};
 
 use kernels::Tools;
+use passed::Passed;
 
 #[derive(Parser)]
 enum Command {
@@ -66,9 +68,14 @@ fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
     ptx_checks::check_text(&build, report)?;
     match Tools::find_or_install() {
         Ok(tools) => {
-            kernels::assemble(&mut build, &tools)?;
+            let budgets = budgets::read()?;
+            let passed = Passed::read()?;
+            kernels::assemble(&mut build, &tools, |kernel| {
+                Ok(!pin_registers && passed.holds(kernel, &tools, &budgets)?)
+            })?;
             if pin_registers {
                 budgets::write(&build)?;
+                Passed::write(&build, &tools, &budgets::read()?)?;
             }
             ptx_checks::check_resources(&build, &budgets::read()?, report);
         }
