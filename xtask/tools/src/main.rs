@@ -13,6 +13,7 @@ mod sass;
 mod tidy;
 
 use clap::Parser;
+use cuda_builder::compiler::RUSTC_VAR;
 use xtask::report::{Outcome, Report};
 
 use kernels::Tools;
@@ -75,7 +76,10 @@ fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
             })?;
             if pin_registers {
                 budgets::write(&build)?;
-                Passed::write(&build, &tools, &budgets::read()?)?;
+                // A second compiler's PTX is not what CI assembles.
+                if std::env::var_os(RUSTC_VAR).is_none() {
+                    Passed::write(&build, &tools, &budgets::read()?)?;
+                }
             }
             ptx_checks::check_resources(&build, &budgets::read()?, report);
         }

@@ -59,6 +59,16 @@ fn is_branch(opcode: &str) -> bool {
 }
 
 impl Figures {
+    /// Both together.
+    pub fn with(&self, other: &Self) -> Self {
+        Self {
+            instructions: self.instructions + other.instructions,
+            executed: self.executed + other.executed,
+            guarded: self.guarded + other.guarded,
+            both_ways: self.both_ways + other.both_ways,
+        }
+    }
+
     /// Per cent of the instructions that ran.
     pub fn executed_percent(&self) -> f64 {
         percent(self.executed, self.instructions)

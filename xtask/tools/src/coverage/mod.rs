@@ -14,6 +14,7 @@ pub mod recorded;
 pub mod source;
 mod unexecuted;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -84,9 +85,24 @@ pub fn covered(build: &Build, tests: &[Test], part: &str) -> anyhow::Result<Vec<
 }
 
 fn print_table(covered: &[Covered]) {
-    println!("| kernel | instructions | executed | not executed | guards | seen both ways |");
+    print_rows(
+        "kernel",
+        covered.iter().map(|k| (k.entry.clone(), k.figures)),
+    );
+    let mut groups: BTreeMap<String, Figures> = BTreeMap::new();
+    for kernel in covered {
+        let sum = groups.entry(group(&kernel.entry)).or_default();
+        *sum = sum.with(&kernel.figures);
+    }
+    groups.insert("all".to_owned(), total(covered));
+    println!();
+    print_rows("kernels", groups);
+}
+
+fn print_rows(what: &str, rows: impl IntoIterator<Item = (String, Figures)>) {
+    println!("| {what} | instructions | executed | not executed | guards | seen both ways |");
     println!("|---|---|---|---|---|---|");
-    let row = |name: &str, figures: &Figures| {
+    for (name, figures) in rows {
         println!(
             "| {name} | {} | {:.1} % | {} | {} | {:.1} % |",
             figures.instructions,
@@ -95,23 +111,21 @@ fn print_table(covered: &[Covered]) {
             figures.guarded,
             figures.both_ways_percent(),
         );
-    };
-    for kernel in covered {
-        row(&kernel.entry, &kernel.figures);
     }
-    row("all", &total(covered));
+}
+
+/// Operation and family of a kernel, which its name says before the architecture, and whether it takes modifiers.
+fn group(entry: &str) -> String {
+    let (group, _) = entry.split_once("_sm").unwrap_or((entry, ""));
+    match entry.strip_suffix("_modified") {
+        Some(_) => format!("{group}_*_modified"),
+        None => format!("{group}_*"),
+    }
 }
 
 fn total(covered: &[Covered]) -> Figures {
-    covered.iter().fold(Figures::default(), |sum, kernel| {
-        let one = kernel.figures;
-        Figures {
-            instructions: sum.instructions + one.instructions,
-            executed: sum.executed + one.executed,
-            guarded: sum.guarded + one.guarded,
-            both_ways: sum.both_ways + one.both_ways,
-        }
-    })
+    let figures = covered.iter().map(|kernel| kernel.figures);
+    figures.fold(Figures::default(), |sum, one| sum.with(&one))
 }
 
 /// Records the figures of `covered`; those of other kernels stay while the kernels exist.

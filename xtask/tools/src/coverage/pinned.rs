@@ -19,9 +19,9 @@ pub struct Floor {
     pub both_ways: f64,
 }
 
-/// What is asked of a kernel for which nothing is recorded.
-const GOAL: Floor = Floor {
-    executed: 99.0,
+/// What is asked of a kernel for which nothing is recorded yet.
+const UNRECORDED: Floor = Floor {
+    executed: 75.0,
     both_ways: 0.0,
 };
 
@@ -62,7 +62,7 @@ impl Floor {
 
 /// What is wrong with the figures of a kernel whose recorded ones are `floor`.
 pub fn faults(figures: &Figures, floor: Option<&Floor>) -> Vec<String> {
-    let floor = floor.unwrap_or(&GOAL);
+    let floor = floor.unwrap_or(&UNRECORDED);
     let shares = [
         (
             "of its instructions are executed",
@@ -111,16 +111,16 @@ mod tests {
     }
 
     #[test]
-    fn a_new_kernel_has_to_reach_the_goal() {
-        let found = faults(&FIGURES, None);
-        assert_eq!(
-            found,
-            ["96.6 % of its instructions are executed, recorded are 99.0 %"]
-        );
-        let all = Figures {
-            executed: 1000,
+    fn a_new_kernel_has_to_be_run() {
+        assert_eq!(faults(&FIGURES, None), [""; 0]);
+        let never = Figures {
+            executed: 0,
+            both_ways: 0,
             ..FIGURES
         };
-        assert_eq!(faults(&all, None), [""; 0]);
+        assert_eq!(
+            faults(&never, None),
+            ["0.0 % of its instructions are executed, recorded are 75.0 %"]
+        );
     }
 }

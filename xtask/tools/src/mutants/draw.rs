@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use kernels_gpu::instances;
@@ -30,11 +31,14 @@ pub struct Mutant {
     pub source: Option<Place>,
     /// The whole text.
     pub text: String,
+    /// Where the kernel as it is shipped lies.
+    pub whole: PathBuf,
 }
 
 /// A kernel whose mutants are drawn.
 pub struct Subject {
     pub kernel: String,
+    path: PathBuf,
     text: String,
     source: Source,
     /// What tests execute of it.
@@ -52,6 +56,7 @@ impl Subject {
         anyhow::ensure!(!coverage.is_empty(), "no test launches {entry}");
         Ok(Self {
             source: Source::of(&kernel.ptx)?,
+            path: kernel.ptx.clone(),
             kernel: entry,
             text,
             coverage,
@@ -108,6 +113,7 @@ impl Subject {
             after: mutation.broken,
             source: self.source.line(statement.line).cloned(),
             text,
+            whole: self.path.clone(),
         })
     }
 }
@@ -128,6 +134,7 @@ mod tests {
     fn subject(coverage: &str) -> Subject {
         Subject {
             kernel: "k".to_owned(),
+            path: PathBuf::new(),
             text: TEXT.to_owned(),
             source: Source::empty(),
             coverage: coverage.parse().unwrap(),

@@ -33,7 +33,7 @@ use crate::kernels;
 use draw::{Mutant, Subject};
 use operators::Class;
 use table::Table;
-use trial::Verdict;
+use trial::{Verdict, Whole};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -117,12 +117,19 @@ fn tried(mutants: &[Mutant], tests: &[Test], seed: u64) -> anyhow::Result<Table>
         fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
     }
     let table = Mutex::new(Table::default());
+    let whole = Whole::default();
     let done = AtomicUsize::new(0);
     mutants
         .par_iter()
         .enumerate()
         .try_for_each(|(number, mutant)| {
-            let verdict = trial::run(mutant, tests, &folder.join(number.to_string()), seed)?;
+            let verdict = trial::run(
+                mutant,
+                tests,
+                &folder.join(number.to_string()),
+                seed,
+                &whole,
+            )?;
             let done = done.fetch_add(1, Relaxed) + 1;
             let mut table = table
                 .lock()
