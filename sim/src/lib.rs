@@ -55,8 +55,8 @@ pub use exec::{Checks, LaunchConfig, Report, Stream, launch};
 pub use fault::{Access, BlockState, Fault, FaultKind};
 pub use ir::Parameter;
 pub use memory::Memory;
-pub use module::{KernelInfo, Module};
-pub use stats::{LineStatistics, Statistics};
+pub use module::{Instruction, KernelInfo, Module};
+pub use stats::{Coverage, CoverageError, LineStatistics, Statistics};
 pub use tensor_map::{
     OutOfBoundsFill, Swizzle, TENSOR_MAP_BYTES, TensorMap, TensorMapError, TensorMapType,
 };

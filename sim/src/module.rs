@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::analysis::{self, Divergence};
 use crate::decode;
 use crate::error::{MemoryError, ParseError, SimError, SourceLines};
-use crate::ir::{Kernel, Op, Parameter};
+use crate::ir::{Kernel, Op, Parameter, Pred};
 use crate::memory::Memory;
 use crate::ptx::ast::{Init, VarSpace};
 use crate::ptx::parse;
@@ -203,6 +203,17 @@ fn zeroed(bytes: u64) -> Result<Vec<u8>, MemoryError> {
     Ok(zeros)
 }
 
+/// An instruction of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction<'m> {
+    /// 1-based line of the PTX text.
+    pub line: u32,
+    /// The dotted opcode, as written.
+    pub opcode: &'m str,
+    /// Whether a predicate decides which threads execute it.
+    pub is_guarded: bool,
+}
+
 /// Properties of a kernel that a launcher needs.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelInfo<'m> {
@@ -249,6 +260,18 @@ impl<'m> KernelInfo<'m> {
     /// Number of instructions after inlining calls.
     pub fn instructions(&self) -> usize {
         self.kernel.code.len()
+    }
+
+    /// The instructions after inlining calls, in order; the last is the return that every body ends with, written or not.
+    pub fn code(&self) -> impl Iterator<Item = Instruction<'m>> {
+        let kernel = self.kernel;
+        let opcodes = (0..).map(|pc| kernel.opcode(pc));
+        let code = kernel.code.iter().zip(opcodes);
+        code.map(|(inst, opcode)| Instruction {
+            line: inst.line,
+            opcode,
+            is_guarded: inst.guard != Pred::TRUE,
+        })
     }
 
     /// Barriers and warp-wide instructions that a branch guards about which the threads that must reach them together

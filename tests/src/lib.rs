@@ -12,6 +12,7 @@ pub mod not_run;
 pub mod packed_kernels;
 pub mod paths;
 pub mod random_cases;
+pub mod replaced;
 pub mod schedules;
 pub mod specs;
 pub mod verdicts;

@@ -30,6 +30,8 @@ enum Command {
     Dist,
     /// Say what the build needs, what is found, and how to get what is missing
     Doctor(commands::doctor::Args),
+    /// Say what the tests execute of every kernel's PTX, and hold it to the recorded figures
+    Coverage(commands::coverage::Args),
     /// Break the kernels in known ways and see the tests notice
     Mutants(commands::mutants::Args),
     /// Run `ferroflash attend` on a real model's attention layer and compare with the model's own output
@@ -61,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Dist => commands::dist::run(),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Coverage(args) => commands::coverage::run(&args),
         Command::Mutants(args) => commands::mutants::run(&args),
         Command::Example(args) => commands::example::run(&args),
         Command::Docs(args) => commands::docs::run(&args),

@@ -19,6 +19,11 @@ pub fn ptx() -> PathBuf {
     target().join("ptx")
 }
 
+/// The folder into which tests write what they executed of the kernels.
+pub fn coverage() -> PathBuf {
+    target().join("coverage")
+}
+
 /// The virtual environment that holds NVIDIA's programs if no CUDA toolkit is installed.
 pub fn tools_venv() -> PathBuf {
     target().join("nvidia-venv")

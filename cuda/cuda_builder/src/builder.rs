@@ -6,6 +6,7 @@ use std::thread;
 
 use crate::manifest::write_if_changed;
 use crate::ptx::finish::{LaunchBounds, finish, launch_bounds};
+use crate::ptx::lines::{annotate, separate};
 use crate::ptx::split::split;
 use crate::{Build, Compiler, Error, Kernel, cargo};
 
@@ -16,7 +17,11 @@ pub struct CudaBuilder {
     archs: Vec<String>,
     copy_to: Option<PathBuf>,
     target_dir: Option<PathBuf>,
+    source_lines: bool,
 }
+
+/// What a module's table of source lines is named, in place of `ptx`: see [`CudaBuilder::source_lines`].
+pub const LINES_EXTENSION: &str = "lines";
 
 impl CudaBuilder {
     /// A build of the crate in `crate_dir`, which lies in a workspace with a `gpu` profile.
@@ -26,6 +31,7 @@ impl CudaBuilder {
             archs: Vec::new(),
             copy_to: None,
             target_dir: None,
+            source_lines: false,
         }
     }
 
@@ -47,6 +53,13 @@ impl CudaBuilder {
         self
     }
 
+    /// Whether to write a table of source lines next to each module, `ENTRY.lines`: a line `PTX_LINE PATH:LINE:COLUMN`
+    /// wherever the source line of the instructions changes. It takes a profile with line tables. Modules never hold them.
+    pub fn source_lines(mut self, wanted: bool) -> Self {
+        self.source_lines = wanted;
+        self
+    }
+
     /// Compiles with the compiler that [`Compiler::find`] finds, and returns the kernels; installs nothing. A kernel
     /// without `#[launch_bounds]` is refused: the number of registers it may use would be the assembler's guess.
     pub fn build(self) -> Result<Build, Error> {
@@ -62,7 +75,13 @@ impl CudaBuilder {
         std::fs::create_dir_all(&output).map_err(Error::io(&output))?;
 
         let compiler = Compiler::find(&crate_dir)?;
-        let compile = |arch| kernels(&compiler, &crate_dir, arch, &target_dir, &output);
+        let folders = Folders {
+            crate_dir: &crate_dir,
+            target_dir: &target_dir,
+            output: &output,
+            source_lines: self.source_lines,
+        };
+        let compile = |arch| kernels(&compiler, arch, &folders);
         let compile = &compile;
         // In parallel, as each keeps one core busy for most of a minute.
         let of_archs = thread::scope(|scope| {
@@ -83,18 +102,22 @@ impl CudaBuilder {
     }
 }
 
+/// Where a build reads and writes.
+struct Folders<'a> {
+    crate_dir: &'a Path,
+    target_dir: &'a Path,
+    output: &'a Path,
+    /// Whether tables of source lines go to `output` too.
+    source_lines: bool,
+}
+
 /// Compiles the crate for `arch`, and writes a module a kernel to `output`.
-fn kernels(
-    compiler: &Compiler,
-    crate_dir: &Path,
-    arch: &str,
-    target_dir: &Path,
-    output: &Path,
-) -> Result<Vec<Kernel>, Error> {
-    let path = cargo::compile(compiler, crate_dir, arch, target_dir)?;
+fn kernels(compiler: &Compiler, arch: &str, folders: &Folders<'_>) -> Result<Vec<Kernel>, Error> {
+    let path = cargo::compile(compiler, folders.crate_dir, arch, folders.target_dir)?;
     let raw = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-    let bounds = launch_bounds(&raw)?;
-    let modules = split(&finish(&raw)?)?;
+    let (annotated, files) = annotate(&raw);
+    let bounds = launch_bounds(&annotated)?;
+    let modules = split(&finish(&annotated)?)?;
     let kernel = |(entry, text): (String, String)| {
         let Some((_, bounds)) = bounds.iter().find(|(name, _)| *name == entry) else {
             return Err(Error::Ptx(format!(
@@ -106,8 +129,12 @@ fn kernels(
             min_blocks,
             cluster,
         } = *bounds;
-        let ptx = output.join(format!("{entry}.ptx"));
+        let ptx = folders.output.join(format!("{entry}.ptx"));
+        let (text, lines) = separate(&text, &files);
         write_if_changed(&ptx, &text)?;
+        if folders.source_lines {
+            write_if_changed(&ptx.with_extension(LINES_EXTENSION), &lines)?;
+        }
         Ok(Kernel {
             entry,
             arch: arch.to_owned(),

@@ -15,7 +15,8 @@
 //! asks for.
 //!
 //! Keeps the names of Rust-CUDA's `cuda_builder`. The steps, one module each: find a compiler that can build `core` for
-//! the GPU ([`compiler`]); run cargo with it (`cargo`); write the directives rustc cannot emit ([`ptx::finish`]); cut
+//! the GPU ([`compiler`]); run cargo with it (`cargo`); take what is for debuggers out of the
+//! text ([`ptx::lines`]); write the directives rustc cannot emit ([`ptx::finish`]); cut
 //! the text into one module per kernel ([`ptx::split`]); describe them in [`manifest`]. A crate that carries PTX calls
 //! [`build_script::embed`] from its build script. To check PTX, [`tool`] finds NVIDIA's programs, [`ptxas`] assembles
 //! and reads the report, [`nvdisasm`] disassembles the result.
@@ -35,7 +36,7 @@ pub mod ptxas;
 mod run;
 pub mod tool;
 
-pub use builder::CudaBuilder;
+pub use builder::{CudaBuilder, LINES_EXTENSION};
 pub use compiler::Compiler;
 pub use embed::Compression;
 pub use error::Error;

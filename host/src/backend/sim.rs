@@ -1,5 +1,8 @@
 //! The shipped kernels on the CPU, in a PTX simulator that checks them while they run.
 
+mod recording;
+mod replaced;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +13,17 @@ use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
 use ptx_sim::{Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
 
+use self::recording::Recording;
 use super::device::{Counts, Device, DeviceInfo, Launch};
 use super::pool;
 use crate::memory::{FOREIGN_BUFFER, check_owned};
 use crate::sealed::Sealed;
 use crate::{Error, Gpu, Memory};
+
+#[doc(hidden)]
+pub use self::recording::FOLDER_VAR as COVERAGE_FOLDER_VAR;
+#[doc(hidden)]
+pub use self::replaced::{FILE_VAR as REPLACED_FILE_VAR, replaced_kernel};
 
 /// Runs problems on a simulated Hopper GPU.
 ///
@@ -46,6 +55,7 @@ pub struct SimDevice {
     counts: Counts,
     /// Statistics of each launch, in order; `None` until the first call of [`take_statistics`](Self::take_statistics).
     statistics: Option<Vec<KernelStatistics>>,
+    recording: Recording,
     info: DeviceInfo,
 }
 
@@ -94,6 +104,7 @@ impl SimDevice {
             checks: Checks::ALL,
             counts: Counts::default(),
             statistics: None,
+            recording: Recording::new(),
             info: DeviceInfo {
                 name: DEVICE_NAME.to_owned(),
                 compute_capability: (9, 0),
@@ -125,6 +136,7 @@ impl SimDevice {
 
     fn count(&mut self, launch: &Launch<'_>, report: ptx_sim::Report) {
         self.counts.warp_instructions += report.warp_instructions;
+        self.recording.add(launch.kernel.name, &report);
         let Some(statistics) = report.statistics else {
             return;
         };
@@ -258,7 +270,8 @@ impl Device for SimDevice {
     unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Error> {
         let name = launch.kernel.name;
         if !self.modules.contains_key(name) {
-            let module = Module::parse((launch.ptx)(launch.kernel))
+            let text = replaced::text(name).unwrap_or_else(|| (launch.ptx)(launch.kernel));
+            let module = Module::parse(text)
                 .map_err(|error| failure(format!("loading kernel {name}"), error))?;
             self.modules.insert(name, module);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::stats::Statistics;
+use crate::stats::{Coverage, Statistics};
 
 /// Checks and counts to do while a kernel runs. Bounds and alignment are always checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Checks {
     /// Unordered accesses to shared or global memory, missing proxy fences, and use of what an
     /// unfinished asynchronous operation still reads or writes are faults.
     pub races: bool,
-    /// Count instructions, sectors, bank conflicts and tensor operations.
+    /// Count instructions, sectors, bank conflicts and tensor operations, and note what was executed.
     pub statistics: bool,
 }
 
@@ -134,4 +134,6 @@ pub struct Report {
     pub elapsed: Duration,
     /// Detailed counts, if [`Checks::statistics`] asked for them.
     pub statistics: Option<Statistics>,
+    /// What was executed, if [`Checks::statistics`] asked for counts.
+    pub coverage: Option<Coverage>,
 }

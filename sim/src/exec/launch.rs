@@ -17,7 +17,7 @@ use crate::ir::{Kernel, Touched};
 use crate::memory::Memory;
 use crate::memory::global::View;
 use crate::module::Module;
-use crate::stats::Statistics;
+use crate::stats::{Coverage, Statistics};
 
 /// Largest cluster (portable size; PTX ISA §2.2.2).
 const MAX_CLUSTER: u64 = 8;
@@ -290,6 +290,7 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Report, SimError> {
     Ok(Report {
         warp_instructions: outcome.instructions,
         elapsed: start.elapsed(),
+        coverage: outcome.counters.as_ref().map(|c| Coverage::new(c)),
         statistics: outcome
             .counters
             .map(|c| Statistics::new(launch.kernel, &c, launch.source)),

@@ -57,7 +57,7 @@ impl State<'_> {
             self.pc = pc;
             self.instructions += 1;
             if let Some(counters) = &mut self.counters {
-                counters.executed(pc, m);
+                counters.executed(pc, mask, m);
             }
             match &inst.op {
                 Op::Bra { target } => {

@@ -1,10 +1,12 @@
 //! Counting what a kernel does, by instruction.
 
+mod coverage;
 mod memory;
 mod report;
 
 use std::ops::AddAssign;
 
+pub use coverage::{Coverage, CoverageError};
 pub(crate) use memory::{passes, sectors, sectors_of_ranges};
 pub use report::{LineStatistics, Statistics};
 
@@ -14,6 +16,8 @@ pub(crate) struct Count {
     /// Times a warp executed it, and lanes that took part.
     pub(crate) warps: u64,
     pub(crate) lanes: u64,
+    /// Lanes that once reached it with a guard that did not hold.
+    pub(crate) skipped_lanes: u32,
     /// Global-memory requests (one a warp, or one a bulk copy), and 32-byte sectors they touched.
     pub(crate) global_requests: u64,
     pub(crate) sectors: u64,
@@ -27,6 +31,7 @@ impl AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.warps += other.warps;
         self.lanes += other.lanes;
+        self.skipped_lanes |= other.skipped_lanes;
         self.global_requests += other.global_requests;
         self.sectors += other.sectors;
         self.shared_requests += other.shared_requests;
@@ -47,11 +52,13 @@ impl Counters {
         }
     }
 
+    /// Lanes `m` of a group executed the instruction at `pc`; the guard of the others did not hold.
     #[inline(always)]
-    pub(crate) fn executed(&mut self, pc: u32, m: u32) {
+    pub(crate) fn executed(&mut self, pc: u32, group: u32, m: u32) {
         let count = &mut self.by_pc[pc as usize];
         count.warps += 1;
         count.lanes += u64::from(m.count_ones());
+        count.skipped_lanes |= group & !m;
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

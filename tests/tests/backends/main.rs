@@ -8,6 +8,7 @@ mod every_kernel;
 mod extremes;
 mod gqa;
 mod growing_scores;
+mod hooks;
 mod merge;
 mod modifiers;
 mod non_finite;

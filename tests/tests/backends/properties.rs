@@ -8,6 +8,7 @@ use ferroflash_testing::cases::{self, CaseSpec, Limits, dtypes_of};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use kernels_gpu::config::limits::SM86_SHARED_BYTES;
 use kernels_gpu::config::simt;
@@ -28,6 +29,10 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
     for variant in variants {
         case.options.force = Some(variant);
+        let plan = backend.plan(&case.problem().map_err(fail)?).map_err(fail)?;
+        if is_plan_untouched(&plan) {
+            continue;
+        }
         let (o, lse) = case.run(backend).map_err(fail)?;
         let verdict = case.check(&o, &lse, Rows::All).map_err(fail)?;
         prop_assert!(verdict.passed(), "{variant}: {spec}: {verdict}");

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod candle;
 pub mod ci;
+pub mod coverage;
 pub mod dist;
 pub mod docs;
 pub mod doctor;

@@ -10,10 +10,26 @@ use xshell::{Shell, cmd};
 use xtask::paths;
 use xtask::report::{Outcome, Report};
 
+use crate::commands::coverage;
+use crate::tools;
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Only the mutants whose name contains this
     filter: Option<String>,
+    /// Break the kernels' PTX instead, at random, on lines that tests execute; tests are run once first unless they have
+    /// been, by `cargo xtask coverage`
+    #[arg(long, conflicts_with = "filter")]
+    ptx: bool,
+    /// Only kernels whose names contain this
+    #[arg(long, requires = "ptx")]
+    kernel: Option<String>,
+    /// Mutants of PTX to try
+    #[arg(long, requires = "ptx", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Seed of mutants and problems; the day's number if not given
+    #[arg(long, requires = "ptx")]
+    seed: Option<u64>,
 }
 
 /// One way to break the code, which the tests must notice.
@@ -321,8 +337,30 @@ const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Breaks a copy of the tree in each way and runs the tests of what is broken on it: they must fail.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    match args.ptx {
+        true => of_ptx(args),
+        false => of_source(args),
+    }
+}
+
+/// Draws mutants of PTX, and tries them on the tests whose coverage is recorded.
+fn of_ptx(args: &Args) -> anyhow::Result<()> {
+    let recorded = fs::read_dir(paths::coverage());
+    if recorded.is_ok_and(|mut files| files.next().is_some()) {
+        println!("tests that `cargo xtask coverage` ran last are run again on each mutant");
+    } else {
+        coverage::record(&[])?;
+    }
+    let mut arguments = vec!["mutants".to_owned(), format!("--count={}", args.count)];
+    arguments.extend(args.kernel.iter().map(|part| format!("--kernel={part}")));
+    arguments.extend(args.seed.iter().map(|seed| format!("--seed={seed}")));
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    tools::run_alone(&arguments)
+}
+
+/// Breaks a copy of the tree in each way and runs the tests of what is broken on it: they must fail.
+fn of_source(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     let copy = paths::target().join("mutants/tree");
     copy_tree(&sh, &copy)?;

@@ -3,7 +3,7 @@
 use xshell::{Shell, cmd};
 
 use crate::commands::verify::has_gpu;
-use crate::commands::{candle, wheel};
+use crate::commands::{candle, coverage, wheel};
 use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
@@ -23,13 +23,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
     let filter = &args.filter;
-    report.add(
-        match cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}").run() {
-            Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
-            Err(error) => Outcome::Failed(error.to_string()),
-        },
-    );
+    let tests = cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}");
+    let tests = match filter.is_empty() {
+        true => tests.env(coverage::FOLDER_VAR, coverage::empty_folder()?),
+        false => tests,
+    };
+    let outcome = tests.run();
+    let passed = outcome.is_ok();
+    report.add(match outcome {
+        Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
+        Err(error) => Outcome::Failed(error.to_string()),
+    });
     if filter.is_empty() {
+        if passed {
+            tools::run(&["coverage", "--brief"], &mut report)?;
+        } else {
+            let reason = "coverage of the PTX: tests failed";
+            report.add(Outcome::NotRun(reason.to_owned()));
+        }
         wheel::test(&mut report)?;
         candle::test(&mut report)?;
     }

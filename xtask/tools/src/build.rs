@@ -8,7 +8,7 @@ use xtask::paths;
 pub fn run() -> anyhow::Result<()> {
     let mut build = kernels::compile()?;
     match Tools::find_or_install() {
-        Ok(tools) => kernels::assemble(&mut build, &tools)?,
+        Ok(tools) => kernels::assemble(&mut build, &tools, |_| Ok(false))?,
         Err(error) => {
             eprintln!("no registers in the manifest: {error}");
             build.write(&paths::ptx())?;

@@ -8,6 +8,7 @@ use cuda_builder::manifest::{FILE_NAME, Resources};
 use cuda_builder::{Build, CudaBuilder, Error, Kernel, install, nvdisasm, ptxas, tool};
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use kernels_gpu::instances::{Arch, Instance};
+use rayon::prelude::*;
 
 use crate::sass;
 use xtask::paths;
@@ -23,7 +24,7 @@ const GENERATIONS: [(&str, u32); 6] = [
 ];
 
 /// Architectures ptxas assembles a kernel for: every generation that it can run on.
-fn assembled_archs(kernel: &Kernel) -> Vec<&'static str> {
+pub fn assembled_archs(kernel: &Kernel) -> Vec<&'static str> {
     if kernel.arch == Arch::Sm90a.name() {
         return vec!["sm_90a"];
     }
@@ -66,6 +67,7 @@ pub fn compile_product() -> Result<Build, Error> {
 fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
     let builder = CudaBuilder::new(paths::root().join(crate_dir))
         .target_dir(paths::target().join("gpu"))
+        .source_lines(true)
         .copy_to(paths::ptx());
     let archs = Arch::ALL.into_iter().map(Arch::name);
     archs.fold(builder, CudaBuilder::arch).build()
@@ -75,26 +77,47 @@ fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
 pub struct Tools {
     ptxas: PathBuf,
     nvdisasm: PathBuf,
+    /// Both programs' releases.
+    pub releases: String,
 }
 
 impl Tools {
+    /// Programs that are not there, of these releases.
+    #[cfg(test)]
+    pub fn named(releases: &str) -> Self {
+        Self {
+            ptxas: PathBuf::new(),
+            nvdisasm: PathBuf::new(),
+            releases: releases.to_owned(),
+        }
+    }
+
     /// Finds the programs, or installs them.
     pub fn find_or_install() -> Result<Self, Error> {
         let venv = paths::tools_venv();
+        let ptxas = install::tool(&tool::PTXAS, &venv)?;
+        let nvdisasm = install::tool(&tool::NVDISASM, &venv)?;
+        let releases = [tool::version(&ptxas)?, tool::version(&nvdisasm)?];
         Ok(Self {
-            ptxas: install::tool(&tool::PTXAS, &venv)?,
-            nvdisasm: install::tool(&tool::NVDISASM, &venv)?,
+            ptxas,
+            nvdisasm,
+            releases: releases.join("; "),
         })
     }
 }
 
 /// Fills in the figures of ptxas and of its machine code, and writes the manifest. Kernels whose PTX is older than the
-/// last manifest keep its figures, if they are complete.
-pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
+/// last manifest keep its figures, if they are complete. Of kernels that `passed` none are filled in.
+pub fn assemble(
+    build: &mut Build,
+    tools: &Tools,
+    passed: impl Fn(&Kernel) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     let manifest = paths::ptx().join(FILE_NAME);
     let last = Build::read(&paths::ptx()).unwrap_or_default();
     let last_age = fs::metadata(&manifest).and_then(|file| file.modified());
-    for kernel in &mut build.kernels {
+    let mut wanted = Vec::new();
+    for (index, kernel) in build.kernels.iter_mut().enumerate() {
         let age = fs::metadata(&kernel.ptx)?.modified()?;
         let known = last
             .kernels
@@ -106,11 +129,23 @@ pub fn assemble(build: &mut Build, tools: &Tools) -> anyhow::Result<()> {
             kernel.resources = known.resources.clone();
             continue;
         }
-        for arch in assembled_archs(kernel) {
-            let resources = assemble_one(kernel, arch, tools)
-                .with_context(|| format!("{} for {arch}", kernel.entry))?;
-            kernel.resources.push(resources);
+        if passed(kernel)? {
+            continue;
         }
+        let archs = assembled_archs(kernel).into_iter();
+        wanted.extend(archs.map(|arch| (index, arch)));
+    }
+    // ptxas keeps one core busy: each core runs its own.
+    let assembled: Vec<_> = wanted
+        .par_iter()
+        .map(|&(index, arch)| {
+            let kernel = &build.kernels[index];
+            assemble_one(kernel, arch, tools)
+                .with_context(|| format!("{} for {arch}", kernel.entry))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    for ((index, _), resources) in wanted.into_iter().zip(assembled) {
+        build.kernels[index].resources.push(resources);
     }
     build.write(&paths::ptx())?;
     Ok(())
@@ -132,11 +167,12 @@ fn is_complete(kernel: &Kernel) -> bool {
 }
 
 fn assemble_one(kernel: &Kernel, arch: &str, tools: &Tools) -> anyhow::Result<Resources> {
-    let cubin = paths::target().join("checked.cubin");
+    let cubin = kernel.ptx.with_extension(format!("{arch}.cubin"));
     let mut resources = ptxas::assemble(&tools.ptxas, &kernel.ptx, arch, &cubin)?;
     if let Some(instruction) = matrix_instruction(kernel) {
         let graph = nvdisasm::control_flow(&tools.nvdisasm, &cubin)?;
         resources.main_loops = Some(sass::main_loops(&graph, instruction)?);
     }
+    fs::remove_file(&cubin)?;
     Ok(resources)
 }

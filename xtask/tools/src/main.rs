@@ -3,16 +3,21 @@
 
 mod budgets;
 mod build;
+mod coverage;
 mod kernels;
+mod mutants;
 mod package;
+mod passed;
 mod ptx_checks;
 mod sass;
 mod tidy;
 
 use clap::Parser;
+use cuda_builder::compiler::RUSTC_VAR;
 use xtask::report::{Outcome, Report};
 
 use kernels::Tools;
+use passed::Passed;
 
 #[derive(Parser)]
 enum Command {
@@ -30,6 +35,10 @@ enum Command {
         #[arg(long)]
         no_smoke_test: bool,
     },
+    /// Say what the tests that ran last executed of the kernels' PTX
+    Coverage(coverage::Args),
+    /// Break the kernels' PTX, and see the tests that ran last notice
+    Mutants(mutants::Args),
     /// Hold the workspace's modules to the table of who may import whom
     Tidy,
 }
@@ -43,6 +52,8 @@ fn main() -> anyhow::Result<()> {
             report.finish("ptx")
         }
         Command::Package { no_smoke_test } => package::run(!no_smoke_test),
+        Command::Coverage(args) => coverage::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Tidy => tidy::run(),
     }
 }
@@ -58,9 +69,17 @@ fn check_ptx(pin_registers: bool, report: &mut Report) -> anyhow::Result<()> {
     ptx_checks::check_text(&build, report)?;
     match Tools::find_or_install() {
         Ok(tools) => {
-            kernels::assemble(&mut build, &tools)?;
+            let budgets = budgets::read()?;
+            let passed = Passed::read()?;
+            kernels::assemble(&mut build, &tools, |kernel| {
+                Ok(!pin_registers && passed.holds(kernel, &tools, &budgets)?)
+            })?;
             if pin_registers {
                 budgets::write(&build)?;
+                // A second compiler's PTX is not what CI assembles.
+                if std::env::var_os(RUSTC_VAR).is_none() {
+                    Passed::write(&build, &tools, &budgets::read()?)?;
+                }
             }
             ptx_checks::check_resources(&build, &budgets::read()?, report);
         }

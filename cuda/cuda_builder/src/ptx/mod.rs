@@ -2,4 +2,5 @@
 
 pub mod finish;
 pub mod item;
+pub mod lines;
 pub mod split;

@@ -1,0 +1,131 @@
+//! A kernel's figures: the share of its instructions that ran, and of its guards that held and failed.
+
+use anyhow::Context;
+use ptx_sim::{Coverage, Module};
+
+/// An instruction of a kernel, and what was seen of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// 1-based line of the PTX text.
+    pub number: u32,
+    pub is_executed: bool,
+    /// Whether it is guarded and only one outcome was seen, though it was reached.
+    pub is_one_sided: bool,
+}
+
+/// Counts of a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub instructions: u32,
+    pub executed: u32,
+    /// Instructions with a guard, branches that depend on one among them.
+    pub guarded: u32,
+    /// Of those, the ones that some thread executed and some skipped.
+    pub both_ways: u32,
+}
+
+/// The instructions of the only kernel of a PTX module with what `covered` says of them. What is only there because
+/// every body ends with a return is left out.
+pub fn lines(
+    ptx: &str,
+    covered: impl FnOnce(usize) -> anyhow::Result<Coverage>,
+) -> anyhow::Result<(Vec<Line>, Figures)> {
+    let module = Module::parse(ptx)?;
+    let kernel = module.kernels().next().context("a module has a kernel")?;
+    let coverage = covered(kernel.instructions())?;
+    let mut code: Vec<_> = kernel.code().enumerate().collect();
+    code.pop();
+    let mut figures = Figures::default();
+    let lines = code.into_iter().map(|(index, instruction)| {
+        let (executed, skipped) = (coverage.is_executed(index), coverage.is_skipped(index));
+        let is_both = executed && skipped;
+        figures.instructions += 1;
+        // A guarded instruction that all threads skip was reached, but what it does was not.
+        figures.executed += u32::from(executed || skipped && is_branch(instruction.opcode));
+        figures.guarded += u32::from(instruction.is_guarded);
+        figures.both_ways += u32::from(instruction.is_guarded && is_both);
+        Line {
+            number: instruction.line,
+            is_executed: executed || skipped && is_branch(instruction.opcode),
+            is_one_sided: instruction.is_guarded && (executed || skipped) && !is_both,
+        }
+    });
+    Ok((lines.collect(), figures))
+}
+
+/// A branch that is never taken ran all the same; its target shows in the figures.
+fn is_branch(opcode: &str) -> bool {
+    opcode.starts_with("bra") || opcode.starts_with("brx")
+}
+
+impl Figures {
+    /// Both together.
+    pub fn with(&self, other: &Self) -> Self {
+        Self {
+            instructions: self.instructions + other.instructions,
+            executed: self.executed + other.executed,
+            guarded: self.guarded + other.guarded,
+            both_ways: self.both_ways + other.both_ways,
+        }
+    }
+
+    /// Per cent of the instructions that ran.
+    pub fn executed_percent(&self) -> f64 {
+        percent(self.executed, self.instructions)
+    }
+
+    /// Per cent of the guards of which both outcomes were seen.
+    pub fn both_ways_percent(&self) -> f64 {
+        percent(self.both_ways, self.guarded)
+    }
+}
+
+/// Of nothing, everything was seen.
+fn percent(part: u32, whole: u32) -> f64 {
+    match whole {
+        0 => 100.0,
+        whole => f64::from(part) * 100.0 / f64::from(whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &str = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{\n\
+        .reg .pred %p<3>;\n.reg .b32 %r<3>;\nmov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 4;\n\
+        @%p1 bra END;\n@%p1 mov.u32 %r1, 3;\nEND:\nret;\n}\n";
+
+    fn of(digits: &str) -> (Vec<Line>, Figures) {
+        let seen: Coverage = digits.parse().unwrap();
+        lines(PTX, |instructions| {
+            assert_eq!(instructions, 6);
+            Ok(seen)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn what_ran_is_counted() {
+        let (lines, figures) = of("113310");
+        let numbers: Vec<_> = lines.iter().map(|line| line.number).collect();
+        assert_eq!(numbers, [8, 9, 10, 11, 13]);
+        let wanted = Figures {
+            instructions: 5,
+            executed: 5,
+            guarded: 2,
+            both_ways: 2,
+        };
+        assert_eq!(figures, wanted);
+        // The branch is never taken, the move always skipped, which is no execution.
+        let (lines, figures) = of("112210");
+        let executed: Vec<_> = lines.iter().map(|line| line.is_executed).collect();
+        assert_eq!(executed, [true, true, true, false, true]);
+        assert_eq!((figures.executed, figures.both_ways), (4, 0));
+        assert!(lines[2].is_one_sided && lines[3].is_one_sided && !lines[4].is_one_sided);
+        assert_eq!(figures.executed_percent(), 80.0);
+        // Nothing ran.
+        let (_, figures) = of("");
+        assert_eq!((figures.executed, figures.instructions), (0, 5));
+    }
+}

@@ -1,0 +1,163 @@
+//! What the tests execute of every kernel's PTX: `cargo xtask coverage`.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `recorded` | reads what simulated GPUs wrote while the tests ran |
+//! | `figures` | counts what ran of a kernel |
+//! | `source` | finds the Rust source behind PTX |
+//! | `unexecuted` | lists what did not run, by its source |
+//! | `pinned` | holds figures to those recorded before |
+
+mod figures;
+mod pinned;
+pub mod recorded;
+pub mod source;
+mod unexecuted;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use cuda_builder::Build;
+use xtask::paths;
+use xtask::report::{Outcome, Report};
+
+use crate::kernels;
+use figures::{Figures, Line};
+use recorded::Test;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only kernels whose names contain this
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Record the figures, to which later runs are held
+    #[arg(long)]
+    pin: bool,
+    /// Say only whether figures hold
+    #[arg(long)]
+    brief: bool,
+}
+
+/// A kernel's coverage.
+pub struct Covered {
+    pub entry: String,
+    pub ptx: PathBuf,
+    pub lines: Vec<Line>,
+    pub figures: Figures,
+}
+
+/// Prints the figures of what the last run of the tests recorded, and holds them to the recorded ones.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let build = kernels::compile_product()?;
+    let tests = recorded::read(&paths::coverage()).context("run the tests first")?;
+    let covered = covered(&build, &tests, args.kernel.as_deref().unwrap_or_default())?;
+    if !args.brief {
+        print_table(&covered);
+        unexecuted::print(&covered)?;
+    }
+    if args.pin {
+        pin(&covered)?;
+    }
+    let mut report = Report::default();
+    hold(&covered, &mut report)?;
+    report.finish("coverage")
+}
+
+/// The coverage of every kernel whose name contains `part`.
+pub fn covered(build: &Build, tests: &[Test], part: &str) -> anyhow::Result<Vec<Covered>> {
+    let wanted = build.kernels.iter().filter(|k| k.entry.contains(part));
+    let covered = wanted.map(|kernel| {
+        let ptx = fs::read_to_string(&kernel.ptx)?;
+        let seen = |instructions| recorded::of_kernel(tests, &kernel.entry, instructions);
+        let (lines, figures) = figures::lines(&ptx, seen)?;
+        Ok(Covered {
+            entry: kernel.entry.clone(),
+            ptx: kernel.ptx.clone(),
+            lines,
+            figures,
+        })
+    });
+    let covered: Vec<_> = covered.collect::<anyhow::Result<_>>()?;
+    anyhow::ensure!(!covered.is_empty(), "no kernel's name contains `{part}`");
+    Ok(covered)
+}
+
+fn print_table(covered: &[Covered]) {
+    print_rows(
+        "kernel",
+        covered.iter().map(|k| (k.entry.clone(), k.figures)),
+    );
+    let mut groups: BTreeMap<String, Figures> = BTreeMap::new();
+    for kernel in covered {
+        let sum = groups.entry(group(&kernel.entry)).or_default();
+        *sum = sum.with(&kernel.figures);
+    }
+    groups.insert("all".to_owned(), total(covered));
+    println!();
+    print_rows("kernels", groups);
+}
+
+fn print_rows(what: &str, rows: impl IntoIterator<Item = (String, Figures)>) {
+    println!("| {what} | instructions | executed | not executed | guards | seen both ways |");
+    println!("|---|---|---|---|---|---|");
+    for (name, figures) in rows {
+        println!(
+            "| {name} | {} | {:.1} % | {} | {} | {:.1} % |",
+            figures.instructions,
+            figures.executed_percent(),
+            figures.instructions - figures.executed,
+            figures.guarded,
+            figures.both_ways_percent(),
+        );
+    }
+}
+
+/// Operation and family of a kernel, which its name says before the architecture, and whether it takes modifiers.
+fn group(entry: &str) -> String {
+    let (group, _) = entry.split_once("_sm").unwrap_or((entry, ""));
+    match entry.strip_suffix("_modified") {
+        Some(_) => format!("{group}_*_modified"),
+        None => format!("{group}_*"),
+    }
+}
+
+fn total(covered: &[Covered]) -> Figures {
+    let figures = covered.iter().map(|kernel| kernel.figures);
+    figures.fold(Figures::default(), |sum, one| sum.with(&one))
+}
+
+/// Records the figures of `covered`; those of other kernels stay while the kernels exist.
+fn pin(covered: &[Covered]) -> anyhow::Result<()> {
+    let mut floors = pinned::read().unwrap_or_default();
+    floors.retain(|entry, _| kernels_gpu::instances::find(entry).is_some());
+    for kernel in covered {
+        let floor = pinned::Floor::under(&kernel.figures);
+        floors.insert(kernel.entry.clone(), floor);
+    }
+    pinned::write(&floors)
+}
+
+fn hold(covered: &[Covered], report: &mut Report) -> anyhow::Result<()> {
+    let floors = pinned::read()?;
+    for kernel in covered {
+        let faults = pinned::faults(&kernel.figures, floors.get(&kernel.entry));
+        if !faults.is_empty() {
+            let (entry, faults) = (&kernel.entry, faults.join("; "));
+            report.add(Outcome::Failed(format!("{entry}: {faults}")));
+        }
+    }
+    let total = total(covered);
+    if !report.has_failed() {
+        report.add(Outcome::Passed(format!(
+            "coverage of {} kernels: {:.2} % of {} instructions, {:.1} % of {} guards both ways",
+            covered.len(),
+            total.executed_percent(),
+            total.instructions,
+            total.both_ways_percent(),
+            total.guarded,
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! What did not run, by the source lines it is of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Covered;
+use super::source::{Place, Source};
+
+/// Folder of the kernels' own source: lines of `core` and of instructions' wrappers are named by the line that needs them.
+const KERNELS: &str = "kernels-gpu/";
+
+/// Instructions and kernels of a source line.
+#[derive(Default)]
+struct Missing {
+    instructions: u32,
+    kernels: BTreeSet<String>,
+    /// The first lines of PTX, of one kernel.
+    ptx: Vec<u32>,
+}
+
+/// Most lines of PTX that are named for a line of source.
+const NAMED: usize = 4;
+
+/// Prints every source line behind instructions that did not run, those with the most first.
+pub fn print(covered: &[Covered]) -> anyhow::Result<()> {
+    let mut missing: BTreeMap<Option<Place>, Missing> = BTreeMap::new();
+    for kernel in covered {
+        if kernel.lines.iter().all(|line| line.is_executed) {
+            continue;
+        }
+        let source = Source::of(&kernel.ptx)?;
+        for (number, place) in places(kernel, &source) {
+            let of_place = missing.entry(place).or_default();
+            of_place.instructions += 1;
+            of_place.kernels.insert(kernel.entry.clone());
+            if of_place.kernels.len() == 1 && of_place.ptx.len() < NAMED {
+                of_place.ptx.push(number);
+            }
+        }
+    }
+    let mut missing: Vec<_> = missing.into_iter().collect();
+    missing.sort_by_key(|(_, missing)| u32::MAX - missing.instructions);
+    println!("\nnot executed, by source line:");
+    for (place, missing) in missing {
+        let place = place.map_or("(no source line)".to_owned(), |place| place.to_string());
+        let Missing {
+            instructions,
+            kernels,
+            ptx,
+        } = missing;
+        let first = kernels.first().map_or("", String::as_str);
+        println!(
+            "{instructions:>6} instructions of {} kernels: {place} (PTX lines {ptx:?} of {first}, …)",
+            kernels.len()
+        );
+    }
+    Ok(())
+}
+
+/// The unexecuted lines of PTX, each with the source line that it is named by: its own where that is a kernel's, else the
+/// nearest kernel's line before it in the same run of unexecuted lines, else the nearest behind.
+fn places(kernel: &Covered, source: &Source) -> Vec<(u32, Option<Place>)> {
+    let runs = kernel.lines.split(|line| line.is_executed);
+    let mut found = Vec::new();
+    for run in runs {
+        let own = |number| {
+            source
+                .line(number)
+                .filter(|place| place.file.starts_with(KERNELS))
+        };
+        let first = run.iter().find_map(|line| own(line.number));
+        let mut last = first;
+        for line in run {
+            last = own(line.number).or(last);
+            let place = last.or_else(|| source.line(line.number));
+            found.push((line.number, place.cloned()));
+        }
+    }
+    found
+}

@@ -1,0 +1,55 @@
+//! Mutants that are known to change nothing a test could see, each with the reason.
+
+use std::fs;
+
+use anyhow::Context;
+use serde::Deserialize;
+use xtask::paths;
+
+use super::draw::Mutant;
+
+/// Mutants that are equivalent for one reason.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Equivalent {
+    /// How the instruction is broken; the name of an operator.
+    operator: String,
+    /// How the opcode of the instruction begins.
+    opcode: String,
+    /// Text of the line of Rust that it is of, without the space around it: lines move, and what they say moves with them.
+    /// Any line, if it is left out.
+    source: Option<String>,
+    /// Why nothing can tell.
+    #[serde(rename = "because")]
+    _because: String,
+}
+
+/// Reads the list.
+pub fn read() -> anyhow::Result<Vec<Equivalent>> {
+    let path = paths::root().join("kernels-gpu/equivalent-mutants.json");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+impl Equivalent {
+    /// Whether `mutant` is one of these.
+    pub fn is(&self, mutant: &Mutant) -> bool {
+        let opcode = mutant.before.trim_start_matches(|c| c != ' ');
+        let opcode = match mutant.before.starts_with('@') {
+            true => opcode.trim_start(),
+            false => &mutant.before,
+        };
+        self.operator == mutant.operator
+            && opcode.starts_with(&self.opcode)
+            && (self.source.as_deref())
+                .is_none_or(|wanted| source_text(mutant) == Some(wanted.to_owned()))
+    }
+}
+
+/// The line of Rust that a mutant is of.
+pub fn source_text(mutant: &Mutant) -> Option<String> {
+    let place = mutant.source.as_ref()?;
+    let text = fs::read_to_string(paths::root().join(&place.file)).ok()?;
+    let line = text.lines().nth(place.line.checked_sub(1)? as usize)?;
+    Some(line.trim().to_owned())
+}
