@@ -50,8 +50,7 @@ pub fn compile(
 ) -> Result<PathBuf, Error> {
     let target_dir = target_dir.join(arch);
     // Crates that share a folder do not overwrite each other's.
-    let name = manifest_dir.file_name().unwrap_or_default();
-    let ptx = target_dir.join(name).with_extension("ptx");
+    let ptx = target_dir.join(file_name(manifest_dir)?);
     std::fs::create_dir_all(&target_dir).map_err(Error::io(&target_dir))?;
     let linker = target_dir.join("linker.sh");
     write_if_changed(&linker, LINKER)?;
@@ -65,6 +64,21 @@ pub fn compile(
         run()?;
     }
     Ok(ptx)
+}
+
+/// The name of the PTX of the crate in `manifest_dir`: its folder's and that of the folder around it, as several crates of kernels may
+/// lie in folders of one name.
+fn file_name(manifest_dir: &Path) -> Result<String, Error> {
+    let path = manifest_dir
+        .canonicalize()
+        .map_err(Error::io(manifest_dir))?;
+    let names: Vec<_> = path
+        .iter()
+        .rev()
+        .take(2)
+        .map(|name| name.to_string_lossy())
+        .collect();
+    Ok(format!("{}.ptx", names.join("-of-")))
 }
 
 /// Runs cargo without the network, and with it only if that fails for want of it: a build that was fetched before works

@@ -362,9 +362,7 @@ impl Modifiers for ModifierParams {
             return;
         }
         // SAFETY: forwarded to the caller.
-        shown::hide_but(&at, tile, &pair, mark, |elements| unsafe {
-            self.shown(elements)
-        });
+        shown::hide_but!(at, tile, pair, mark, elements => unsafe { self.shown(elements) });
     }
 
     #[inline(always)]

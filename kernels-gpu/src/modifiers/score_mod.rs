@@ -6,7 +6,7 @@ use core::ops::Range;
 use bytemuck::{Pod, Zeroable};
 
 use super::dropout::Dropout;
-use super::{Modifiers, Pair, Place, existing, shown};
+use super::{Modifiers, Pair, Place, black_box, existing, shown};
 use crate::abi::{BlockState, ModifierParams};
 use crate::instances::Instance;
 use crate::tile::row_state::{Finalized, RowState};
@@ -229,7 +229,7 @@ impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
         // SAFETY: forwarded to the caller.
         unsafe { self.params.hide(&at, tile, &pair, mark) };
         if S::HIDES.any() {
-            shown::hide_but(&at, tile, &pair, mark, |elements| {
+            shown::hide_but!(at, tile, pair, mark, elements => {
                 elements.that(|at, pair| self.score_mod.is_visible(at, pair))
             });
         }

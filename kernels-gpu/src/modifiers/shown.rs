@@ -41,37 +41,35 @@ impl<A: Fn() -> Place, P: Fn(usize, usize) -> Pair> Elements<'_, A, P> {
     }
 }
 
-/// Sets elements of a tile to `mark` but for those of which `shown` gives a bit.
-#[inline(always)]
-pub(super) fn hide_but<A, P, const COLS: usize, const ROWS: usize>(
-    at: &A,
-    tile: &mut [[f32; COLS]; ROWS],
-    pair: &P,
-    mark: f32,
-    shown: impl Fn(&Elements<'_, A, P>) -> u32,
-) {
-    for element in tile.as_flattened_mut() {
-        // Or else choices made before would be kept, and made with those below.
-        *element = f32::from_bits(black_box(element.to_bits()));
-    }
-    for i in 0..ROWS {
-        for begin in (0..COLS).step_by(u32::BITS as usize) {
-            let end = if begin + 32 < COLS { begin + 32 } else { COLS };
-            let word = shown(&Elements {
-                at,
-                pair,
-                row: i,
-                begin,
-                count: (end - begin) as u32,
-            });
-            for j in begin..end {
-                if word >> (j - begin) & 1 == 0 {
-                    tile[i][j] = mark;
+/// Sets elements of a tile to `mark` but for those of which `$shown` gives a bit. A macro, as what a function is given as a closure
+/// may stay a function, which no kernel has.
+macro_rules! hide_but {
+    ($at:expr, $tile:expr, $pair:expr, $mark:expr, $elements:ident => $shown:expr) => {
+        for element in $tile.as_flattened_mut() {
+            // Or else choices made before would be kept, and made with those below.
+            *element = f32::from_bits(black_box(element.to_bits()));
+        }
+        for i in 0..ROWS {
+            for begin in (0..COLS).step_by(u32::BITS as usize) {
+                let end = if begin + 32 < COLS { begin + 32 } else { COLS };
+                let $elements = &shown::Elements {
+                    at: &$at,
+                    pair: &$pair,
+                    row: i,
+                    begin,
+                    count: (end - begin) as u32,
+                };
+                let word = $shown;
+                for j in begin..end {
+                    if word >> (j - begin) & 1 == 0 {
+                        $tile[i][j] = $mark;
+                    }
                 }
             }
         }
-    }
+    };
 }
+pub(super) use hide_but;
 
 /// `pair`, or the last of the sequence if it does not exist: its elements may be read.
 #[inline(always)]

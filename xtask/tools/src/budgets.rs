@@ -31,7 +31,7 @@ fn is_none(bytes: &u32) -> bool {
 }
 
 /// The most that is pinned: beyond, a kernel's tile is too large.
-const MOST_SPILLED_BYTES: u32 = 256;
+const MOST_SPILLED_BYTES: u32 = 288;
 
 /// Budgets by kernel.
 pub type Budgets = BTreeMap<String, Budget>;

@@ -174,7 +174,9 @@ impl<'a> KvLoader<'a> {
             return;
         }
         let dim = vec16 * VEC16_ELEMS as u32;
-        while row < black_box(DecodeConfig::WARP_KEYS) {
+        // All lanes take as many rows: counted by a number that is the same in all of them.
+        let mut taken = 0;
+        while taken < black_box(DecodeConfig::WARP_KEYS) {
             let address = of_lane(row_address, row);
             let dims = if address != 0 { dims } else { 0 };
             let to = slot + offset(head_dim, row, vec16);
@@ -190,6 +192,7 @@ impl<'a> KvLoader<'a> {
                 shared::store4_bits(to, gather(address, operand.dim_stride, dim, dims));
             }
             row += rows_at_once;
+            taken += rows_at_once;
         }
     }
 }

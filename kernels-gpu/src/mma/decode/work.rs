@@ -95,7 +95,10 @@ unsafe fn put_address(word: Word, address: u64) {
 /// The word is written and visible.
 #[inline(always)]
 unsafe fn get(word: Word) -> u32 {
-    shared::load_bits(black_box(info(word as u32)))
+    // The base is hidden: the address would else be that of a store which one thread makes, computed on both ways around it, and
+    // what is loaded would not be known to be the same for the whole block.
+    let base = black_box(shared::dynamic_base());
+    shared::load_bits(base + DecodeConfig::INFO_OFFSET + word as u32 * F32_BYTES)
 }
 
 /// # Safety
