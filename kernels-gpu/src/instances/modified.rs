@@ -85,7 +85,12 @@ const ON_EVERY_GPU: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MM
 #[cuda_std::kernel]
 pub unsafe fn fa_block_states_simt_sm80(params: crate::abi::BlockStatesParams) {
     // SAFETY: forwarded to the launch.
-    unsafe { crate::tile::block_states::block_states(&params, &params.modifiers) }
+    unsafe {
+        crate::tile::block_states::block_states::<{ crate::config::warp_per_row::ROWS }, _>(
+            &params,
+            &params.modifiers,
+        )
+    }
 }
 
 /// The kernel that finds the state of every tile and block. It takes

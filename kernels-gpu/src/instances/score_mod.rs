@@ -81,7 +81,7 @@ macro_rules! score_mod {
             ) {
                 let modifiers = $crate::modifiers::WithScoreMod::new(params.modifiers, score_mod);
                 // SAFETY: forwarded to the launch.
-                unsafe { $crate::tile::block_states::block_states(&params, &modifiers) }
+                unsafe { $crate::tile::block_states::block_states::<{ $crate::config::warp_per_row::ROWS }, _>(&params, &modifiers) }
             }
         }
     };

@@ -9,18 +9,20 @@ use cuda_std::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp, uniform};
 
 use crate::abi::{AttentionParams, BlockState, BlockStatesParams};
-use crate::config::warp_per_row::ROWS as WARPS;
 use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::grid::divide;
 use crate::tile::sequence::Sequence;
 
-/// Finds all states, with any number of blocks of threads, of `modifiers`: those of the parameters, or these and what is
+/// Finds all states, with any number of blocks of `WARPS` warps, of `modifiers`: those of the parameters, or these and what is
 /// compiled in.
 ///
 /// # Safety
 /// `params` describes live allocations that hold every element it can address.
 #[inline(always)]
-pub unsafe fn block_states<M: Modifiers>(params: &BlockStatesParams, modifiers: &M) {
+pub unsafe fn block_states<const WARPS: u32, M: Modifiers>(
+    params: &BlockStatesParams,
+    modifiers: &M,
+) {
     let (tiles, blocks) = (params.tiles as u64, params.blocks as u64);
     let count = params.batch as u64 * params.heads as u64 * tiles * blocks;
     let warp = uniform(thread_idx_x() / WARP_SIZE);
