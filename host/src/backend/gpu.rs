@@ -332,8 +332,7 @@ impl<D: Device> Gpu<D> {
                 unsafe { self.hopper_forward(step, places, params, hopper, None) }
             }
             StepParams::ModifiedHopperForward(params, hopper, modifiers, states) => {
-                let states = states.map(|offset| workspace + offset);
-                let modifiers = bind_modifiers(modifiers, &arrays.modifiers, states);
+                let modifiers = places.modifiers(modifiers, *states);
                 // SAFETY: forwarded to the caller; the arrays of modifiers have an element for every pair.
                 unsafe { self.hopper_forward(step, places, params, hopper, Some(&modifiers)) }
             }
@@ -350,7 +349,7 @@ impl<D: Device> Gpu<D> {
         places: &Places<'_>,
         params: &ForwardParams,
         hopper: &HopperForward,
-        modifiers: Option<&ModifierParams>,
+        modifiers: Option<&[u8]>,
     ) -> Result<(), Error> {
         let params = bind_forward(params, places.operands, places.lse, places.arrays);
         let specs = hopper.maps(places.operands);
@@ -364,7 +363,7 @@ impl<D: Device> Gpu<D> {
             bytes_of(&o),
             bytes_of(&hopper.schedule),
             bytes_of(&places.workspace),
-            modifiers.map_or(&[], bytes_of),
+            modifiers.unwrap_or_default(),
         ];
         let count = params.len() - usize::from(modifiers.is_none());
         // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and no launch that

@@ -15,7 +15,7 @@ use crate::{CacheLayout, Problem};
 /// Shared memory that the system takes of an SM for each block.
 const SYSTEM_SHARED_BYTES: u32 = 1024;
 
-/// The kernel of `family` for a problem that reads a cache: of the smallest padded head_dim.
+/// The kernel of `family` for a problem that reads a cache, of the smallest padded head_dim, and its launch.
 ///
 /// # Errors
 /// Why there is none.
@@ -23,7 +23,7 @@ pub(super) fn find_decode(
     family: Family,
     problem: &Problem,
     gpu: &GpuCapabilities,
-) -> Result<&'static Instance, String> {
+) -> Result<(&'static Instance, DecodeLaunch), String> {
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
     let mut of_dtype = DECODE
@@ -38,10 +38,11 @@ pub(super) fn find_decode(
     if let Some(reason) = instance_unfit(kernel, gpu) {
         return Err(reason);
     }
-    DecodeLaunch::new(problem, kernel, gpu).map(|_| kernel)
+    Ok((kernel, DecodeLaunch::new(problem, kernel, gpu)?))
 }
 
 /// The launch of a decode kernel.
+#[derive(Debug)]
 pub(super) struct DecodeLaunch {
     pub params: DecodeParams,
     pub grid: u32,
@@ -52,11 +53,7 @@ pub(super) struct DecodeLaunch {
 impl DecodeLaunch {
     /// # Errors
     /// Why `kernel` cannot run the problem.
-    pub fn new(
-        problem: &Problem,
-        kernel: &Instance,
-        gpu: &GpuCapabilities,
-    ) -> Result<Self, String> {
+    fn new(problem: &Problem, kernel: &Instance, gpu: &GpuCapabilities) -> Result<Self, String> {
         let KernelConfig::Decode(config) = kernel.config else {
             unreachable!("a kernel of the table of decode kernels");
         };

@@ -182,7 +182,7 @@ impl Plan {
         match how {
             How::NotAtAll => {}
             How::Backward(kernels) => self.add_backward(&kernels),
-            How::Decode => self.add_decode(instance, gpu),
+            How::Decode(launch) => self.add_decode(instance, *launch),
             How::Modified => self.add_modified(instance, params),
             How::Plain => {
                 let attention = &params.attention;
@@ -213,9 +213,7 @@ impl Plan {
     }
 
     /// Adds the launch of a kernel that reads a cache.
-    fn add_decode(&mut self, instance: &'static Instance, gpu: &GpuCapabilities) {
-        let launch = DecodeLaunch::new(&self.problem, instance, gpu);
-        let launch = launch.expect("a kernel that was found fit");
+    fn add_decode(&mut self, instance: &'static Instance, launch: DecodeLaunch) {
         self.workspace_bytes = launch.workspace_bytes;
         self.zeroed_bytes = Some(launch.zeroed_bytes);
         let params = StepParams::Decode(Box::new(launch.params));

@@ -7,7 +7,7 @@ use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, MODIFIED, Operation};
 
 use super::backward::BackwardKernels;
-use super::decode::find_decode;
+use super::decode::{DecodeLaunch, find_decode};
 use super::hopper::{HopperForward, pack_gqa};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
@@ -110,7 +110,7 @@ pub(super) enum How {
     /// With those and the parameters of modifiers.
     Modified,
     /// With those of a cache.
-    Decode,
+    Decode(Box<DecodeLaunch>),
     /// A backward pass, with several kernels.
     Backward(Box<BackwardKernels>),
     /// There is nothing to compute.
@@ -128,7 +128,12 @@ fn find_kernel(
         return find_backward(family, asked, gpu);
     }
     if problem.cache_layout().is_some() {
-        return find_decode_kernel(family, problem, gpu);
+        let (instance, launch) = find_decode(family, problem, gpu)?;
+        let how = match problem.is_empty() {
+            true => How::NotAtAll,
+            false => How::Decode(Box::new(launch)),
+        };
+        return Ok(Kernel { instance, how });
     }
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
@@ -198,21 +203,6 @@ pub(super) fn with_modifiers(problem: &Problem) -> String {
         None if modifiers.is_none() => String::new(),
         None => " with modifiers (masks, biases, sinks, dropout)".to_owned(),
     }
-}
-
-/// As [`find_kernel`], for attention to a cache.
-fn find_decode_kernel(
-    family: Family,
-    problem: &Problem,
-    gpu: &GpuCapabilities,
-) -> Result<Kernel, String> {
-    Ok(Kernel {
-        instance: find_decode(family, problem, gpu)?,
-        how: match problem.is_empty() {
-            true => How::NotAtAll,
-            false => How::Decode,
-        },
-    })
 }
 
 /// The kernels of `family` for a backward pass.
