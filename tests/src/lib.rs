@@ -4,6 +4,7 @@
 //! [`paths`] finds what they need in both.
 
 pub mod command;
+pub mod corpus;
 pub mod device_lengths;
 pub mod files;
 pub mod folder;

@@ -68,6 +68,8 @@ pub struct KernelStatistics {
     pub grid: u32,
     /// Counts of every PTX line.
     pub statistics: ptx_sim::Statistics,
+    /// The kernel's instructions that ran.
+    pub coverage: ptx_sim::Coverage,
 }
 
 /// An allocation in a simulated GPU's memory.
@@ -147,6 +149,7 @@ impl SimDevice {
                 kernel: launch.kernel.name,
                 grid: launch.grid,
                 statistics,
+                coverage: report.coverage.unwrap_or_default(),
             });
         }
     }

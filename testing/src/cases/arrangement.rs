@@ -1,10 +1,11 @@
 use ferroflash::{DType, Error, HostTensor};
 use ferroflash::{Shape, Strides, TensorSpec};
+use serde::{Deserialize, Serialize};
 
 /// How a tensor lies in its buffer: any order of axes, padding after each, any axis backwards.
 ///
 /// Axes are numbered batch 0, head 1, seq 2, dim 3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrangement {
     /// Axes from the slowest to the fastest.
     pub order: [usize; 4],

@@ -2,6 +2,7 @@ use std::fmt;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
 
 use super::fill::mix;
 use super::planted::plant;
@@ -14,7 +15,7 @@ use ferroflash::{DType, HostTensor, Shape};
 /// The kinds from [`Large`](Self::Large) on make a softmax that keeps a row's first reference leave its fast path. They
 /// are made for a softmax_scale of `1 / sqrt(head_dim)`; another one scales the amounts below. All of their values are
 /// finite in every dtype.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputKind {
     /// Nothing is changed.
     Random,

@@ -2,11 +2,12 @@ use std::fmt;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
 
 use ferroflash::{CuSeqlens, Error};
 
 /// The sequences of a case.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lengths {
     /// Equal lengths, one sequence a batch entry.
     Dense {

@@ -5,9 +5,11 @@
 
 mod arrangement;
 mod backward;
+mod corpus;
 mod decode;
 mod decode_strategy;
 mod fill;
+mod foreign;
 mod kind;
 mod lengths;
 mod limits;
@@ -20,6 +22,7 @@ mod stress;
 
 pub use arrangement::Arrangement;
 pub use backward::{BackwardCase, BackwardRun};
+pub use corpus::{CorpusCase, Pass};
 pub use decode::{DecodeCase, DecodeSpec, KeyKind};
 pub use decode_strategy::decode_strategy;
 pub use fill::normal;

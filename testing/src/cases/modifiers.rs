@@ -12,8 +12,10 @@ use proptest::sample::select;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
 
 use super::fill::mix;
+use super::foreign;
 
 /// The most elements of an array; of one that would be larger, axes hold for all.
 const MOST_ELEMENTS: usize = 1 << 21;
@@ -22,11 +24,13 @@ const MOST_ELEMENTS: usize = 1 << 21;
 type Broadcast = [bool; 3];
 
 /// Which modifiers a case has.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ModifierSpec {
     /// A mask that hides pairs at random, so many of a hundred, and some rows whole.
     pub mask: Option<(Broadcast, u32)>,
     /// A bias of N(0, 1) numbers.
+    #[serde(with = "foreign::bias")]
     pub bias: Option<(Broadcast, DType)>,
     /// Blocks of so many queries and keys, a third of them hidden.
     pub blocks: Option<[u32; 2]>,
@@ -45,6 +49,11 @@ pub struct ModifierSpec {
 }
 
 impl ModifierSpec {
+    /// Whether there are none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The modifiers of a case of `problem`, which has none yet.
     ///
     /// # Errors

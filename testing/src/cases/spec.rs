@@ -3,9 +3,11 @@ use std::fmt;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
 
 use super::arrangement::Arrangement;
 use super::fill::mix;
+use super::foreign;
 use super::kind::InputKind;
 use super::lengths::Lengths;
 use super::modifiers::ModifierSpec;
@@ -16,7 +18,7 @@ use ferroflash::{
 };
 
 /// Slopes of a case.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlibiSpec {
     /// The first slope; each one after it is half the one before, and every seventh is this one again.
     pub steepest: f32,
@@ -38,9 +40,10 @@ impl AlibiSpec {
 }
 
 /// One case, small enough to print.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaseSpec {
     /// Element type of q, k, v and o.
+    #[serde(with = "foreign::dtype")]
     pub dtype: DType,
     /// Its sequences.
     pub lengths: Lengths,
@@ -53,6 +56,7 @@ pub struct CaseSpec {
     /// Components of v and o.
     pub head_dim_v: usize,
     /// Which keys each query sees.
+    #[serde(with = "foreign::mask")]
     pub mask: Mask,
     /// softmax_scale over its default of `1 / sqrt(head_dim)`, or the default itself.
     pub scale_factor: Option<f32>,
@@ -61,12 +65,14 @@ pub struct CaseSpec {
     /// Biases that grow with distance.
     pub alibi: Option<AlibiSpec>,
     /// What changes, hides or drops single pairs.
+    #[serde(default, skip_serializing_if = "ModifierSpec::is_none")]
     pub modifiers: ModifierSpec,
     /// Contents of the inputs.
     pub kind: InputKind,
     /// Arrangement of q, k and v in memory.
     pub arrangements: [Arrangement; 3],
     /// Layout of o in memory.
+    #[serde(with = "foreign::LayoutText")]
     pub o_layout: Layout,
     /// Seed of the inputs' values.
     pub seed: u64,

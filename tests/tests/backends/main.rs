@@ -1,6 +1,7 @@
 //! Every backend against the oracle. One binary: each would link the library, the simulator and all kernels.
 
 mod backward;
+mod corpus;
 mod decode;
 mod determinism;
 mod device_lengths;

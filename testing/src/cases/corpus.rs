@@ -1,0 +1,111 @@
+//! Cases that are kept because of what they make kernels execute: a corpus, as a fuzzer keeps one.
+
+use std::fmt;
+
+use ferroflash::{Error, Problem, Variant};
+use kernels_gpu::instances::Family;
+use serde::{Deserialize, Serialize};
+
+use super::spec::CaseSpec;
+
+/// A case, and what decides which kernels run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CorpusCase {
+    /// The case.
+    pub spec: CaseSpec,
+    /// Name of the [`Family`] that runs it.
+    pub family: String,
+    /// Shared memory of a block, bytes.
+    pub shared_bytes: u32,
+    /// Which pass it is.
+    pub pass: Pass,
+}
+
+/// A pass of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pass {
+    /// Attention.
+    Forward,
+    /// Its gradients, from the forward pass of whichever family is preferred.
+    Backward {
+        /// Whether results are to repeat bit for bit.
+        deterministic: bool,
+        /// Whether there is a workspace, for what is stored between kernels.
+        has_workspace: bool,
+    },
+}
+
+impl Pass {
+    /// Every pass.
+    pub const ALL: [Self; 5] = [
+        Self::Forward,
+        Self::backward(false, true),
+        Self::backward(false, false),
+        Self::backward(true, true),
+        Self::backward(true, false),
+    ];
+
+    const fn backward(deterministic: bool, has_workspace: bool) -> Self {
+        Self::Backward {
+            deterministic,
+            has_workspace,
+        }
+    }
+}
+
+impl CorpusCase {
+    /// The family that runs it.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    pub fn variant(&self) -> Variant {
+        let family = Family::ALL.into_iter().find(|is| is.name() == self.family);
+        let family = family.unwrap_or_else(|| panic!("no family is called `{}`", self.family));
+        Variant::of_family(family).expect("every family is a variant")
+    }
+
+    /// The case's problem.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if it is none.
+    pub fn problem(&self) -> Result<Problem, Error> {
+        match self.pass {
+            Pass::Forward => {
+                let mut case = self.spec.build()?;
+                case.options.force = Some(self.variant());
+                case.problem()
+            }
+            Pass::Backward { .. } => self.backward()?.problem(),
+        }
+    }
+
+    /// The case of a backward pass.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    ///
+    /// # Panics
+    /// If it is another pass.
+    pub fn backward(&self) -> Result<super::BackwardCase, Error> {
+        let Pass::Backward {
+            deterministic,
+            has_workspace,
+        } = self.pass
+        else {
+            panic!("{self} is not of the backward pass");
+        };
+        let mut case = self.spec.build_backward()?;
+        case.forward.options.force = Some(self.variant());
+        case.deterministic = deterministic;
+        case.workspace_limit_bytes = (!has_workspace).then_some(0);
+        Ok(case)
+    }
+}
+
+impl fmt::Display for CorpusCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = self.shared_bytes / 1024;
+        write!(f, "{} of {kib} KiB, {:?}, ", self.family, self.pass)?;
+        self.spec.fmt(f)
+    }
+}

@@ -1,0 +1,231 @@
+//! Drawing cases for a kernel.
+
+use std::collections::BTreeMap;
+
+use ferroflash::backend::sim::Sim;
+use ferroflash::{DType, Mask};
+use ferroflash_testing::cases::{
+    Arrangement, CaseSpec, CorpusCase, InputKind, Lengths, Limits, Pass, drawn,
+};
+use ferroflash_tests::corpus;
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
+use kernels_gpu::instances::{self, Family, Instance, Operation};
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::seen::Seen;
+
+/// Cases for the kernels of which least is executed.
+pub struct Draws {
+    targets: Vec<&'static Instance>,
+    /// Draws for each kernel since one gained something.
+    idle: BTreeMap<&'static str, u32>,
+    rng: Xoshiro256PlusPlus,
+}
+
+/// Large enough for several tiles a side.
+const SMALL: Limits = Limits {
+    seq: 300,
+    work: 5_000_000,
+};
+
+/// Shared memory of the GPUs that there are.
+const LIMITS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
+
+/// Cases that the corpus has no form for: caches, parts that are merged, and what no problem is given to.
+fn has_cases(instance: &Instance) -> bool {
+    use Operation::{Decode, Insight, Merge};
+    !matches!(instance.operation, Decode | Insight | Merge)
+}
+
+impl Draws {
+    pub fn new(part: &str, rng: Xoshiro256PlusPlus) -> Self {
+        let targets = instances::all().filter(|row| has_cases(row) && row.name.contains(part));
+        Self {
+            targets: targets.collect(),
+            idle: BTreeMap::new(),
+            rng,
+        }
+    }
+
+    /// A kernel, and a case for it.
+    pub fn next(&mut self, sim: &mut Sim, seen: &Seen) -> Option<(&'static str, CorpusCase)> {
+        let target = self.target(seen);
+        let case = self.case(target);
+        let kernels = corpus::kernels(sim, &case);
+        if kernels.is_some_and(|kernels| kernels.contains(&target.name)) {
+            return Some((target.name, case));
+        }
+        None
+    }
+
+    /// Notes whether a case drawn for `target` gained something.
+    pub fn learn(&mut self, target: &'static str, has_gained: bool) {
+        let idle = self.idle.entry(target).or_default();
+        *idle = if has_gained { 0 } else { *idle + 1 };
+    }
+
+    fn target(&mut self, seen: &Seen) -> &'static Instance {
+        let weight = |row: &Instance| {
+            let idle = self.idle.get(row.name).copied().unwrap_or(0) as f64;
+            // One that never ran comes first.
+            let missing = seen
+                .missing(row.name)
+                .map_or(1e5, |(missing, _)| missing as f64);
+            (missing + 1.0) / (1.0 + idle * idle)
+        };
+        let weights: Vec<f64> = self.targets.iter().map(|row| weight(row)).collect();
+        let mut at = self.rng.random_range(0.0..weights.iter().sum::<f64>());
+        let last = self.targets.len() - 1;
+        let index = weights.iter().position(|weight| {
+            at -= weight;
+            at < 0.0
+        });
+        self.targets[index.unwrap_or(last)]
+    }
+
+    fn is_so(&mut self, probability: f64) -> bool {
+        self.rng.random_bool(probability)
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.rng.random_range(0..values.len())]
+    }
+
+    fn case(&mut self, target: &Instance) -> CorpusCase {
+        let is_modified =
+            target.name.ends_with("_modified") || target.operation == Operation::BlockStates;
+        let wants = |spec: &CaseSpec| {
+            let has_modifiers =
+                target.operation != Operation::BackwardSinks || spec.modifiers.sinks;
+            has_modifiers && spec.modifiers.is_none() != is_modified
+                || matches!(
+                    target.operation,
+                    Operation::BackwardDelta | Operation::BackwardSinks
+                )
+        };
+        let dtype = if target.operation == Operation::BlockStates
+            || target.operation == Operation::BackwardSinks
+        {
+            self.one_of(&DType::ALL)
+        } else {
+            target.dtype
+        };
+        let seed = self.rng.random();
+        let dtypes = [dtype];
+        let mut specs = drawn(&dtypes, SMALL, seed).filter(wants);
+        let spec = specs.next().expect("every kind is drawn");
+        let family = match target.name.contains("_wgmma_") {
+            _ if dtype == DType::F32 => Family::Simt,
+            true => Family::Wgmma,
+            false if target.family == Family::Simt => self.one_of(&[Family::Mma, Family::Wgmma]),
+            false => target.family,
+        };
+        let pass = match target.operation {
+            Operation::Forward | Operation::TileList => Pass::Forward,
+            Operation::BlockStates => self.one_of(&Pass::ALL),
+            _ => self.one_of(&Pass::ALL[1..]),
+        };
+        let mut spec = self.fitted(spec, target, family, pass);
+        spec.dtype = dtype;
+        CorpusCase {
+            spec,
+            family: family.name().to_owned(),
+            shared_bytes: self.shared_bytes(target),
+            pass,
+        }
+    }
+
+    /// Of a GPU that it fits: mostly the least, so that a tile for much shared memory is not chosen in its place.
+    fn shared_bytes(&mut self, target: &Instance) -> u32 {
+        let least = LIMITS
+            .into_iter()
+            .find(|limit| target.shared_bytes <= *limit);
+        let least = least.filter(|_| target.shared_bytes > 0 && self.is_so(0.9));
+        least.unwrap_or(SM90_SHARED_BYTES)
+    }
+
+    /// `spec` with dimensions and lengths of those that `target` is chosen for, and more often what few draws have.
+    fn fitted(
+        &mut self,
+        spec: CaseSpec,
+        target: &Instance,
+        family: Family,
+        pass: Pass,
+    ) -> CaseSpec {
+        let mut spec = spec;
+        if target.head_dim > 0 {
+            self.fit_dims(&mut spec, target);
+        }
+        if let Some(config) = target.wgmma() {
+            if config.varlen && matches!(spec.lengths, Lengths::Dense { .. }) {
+                spec.lengths = spec.lengths.made_uneven(spec.seed);
+            }
+            if config.min_rows > 0 && self.is_so(0.9) {
+                self.lengthen(&mut spec, config.min_rows as usize);
+            }
+        }
+        if self.is_so(0.25) {
+            spec.softcap = Some(self.one_of(&[0.05, 0.3, 1.0, 5.0]));
+        }
+        if pass == Pass::Forward && self.is_so(0.25) && spec.dtype != DType::F32 {
+            spec.kind = self.one_of(&InputKind::ALL);
+            spec.scale_factor = None;
+        } else if self.is_so(0.3) {
+            spec.kind = InputKind::NonFinite;
+        }
+        if self.is_so(0.15) {
+            spec.mask = Mask::Causal;
+        }
+        if self.is_so(0.2) {
+            spec.arrangements = [Arrangement::BSHD; 3];
+        }
+        match family {
+            Family::Wgmma => spec.reachable_by_tma(),
+            _ => spec,
+        }
+    }
+
+    fn fit_dims(&mut self, spec: &mut CaseSpec, target: &Instance) {
+        let widest = target.head_dim as usize;
+        let of_v = target
+            .wgmma()
+            .map_or(widest, |config| config.head_dim_v as usize);
+        let exact = self.is_so(0.5);
+        let above = match widest {
+            0..=64 => 0,
+            65..=128 => 64,
+            129..=192 => 128,
+            _ => 128,
+        };
+        let within = |dim: usize, widest: usize| {
+            if exact {
+                widest
+            } else {
+                above.min(widest - 1) + 1 + dim % (widest - above.min(widest - 1))
+            }
+        };
+        let dims = (within(spec.head_dim, widest), within(spec.head_dim_v, of_v));
+        let wide_v = self.is_so(0.2) && of_v == widest;
+        (spec.head_dim, spec.head_dim_v) = if wide_v { (dims.1, dims.0) } else { dims };
+    }
+
+    /// Makes the first sequence so long that a kernel is preferred, and heads few.
+    fn lengthen(&mut self, spec: &mut CaseSpec, rows: usize) {
+        let by = self.rng.random_range(0..40);
+        (spec.heads_kv, spec.group) = (1, 1);
+        match &mut spec.lengths {
+            Lengths::Dense {
+                batch,
+                seq_q,
+                seq_kv,
+            } => {
+                (*batch, *seq_q, *seq_kv) = (1, rows + by, (*seq_kv).min(200));
+            }
+            Lengths::Varlen(lengths) => {
+                lengths.truncate(3);
+                lengths.push((rows + by, self.rng.random_range(1..200)));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Grows the corpus of cases ([`ferroflash_tests::corpus`]) as a fuzzer does: draws cases for the kernels of which least is
+//! executed, runs them in the simulator, and keeps those that execute what no other did.
+//!
+//! ```text
+//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART] [--seed S]
+//! ```
+//!
+//! It runs the cases that are kept already first, and in the end leaves out those that others have made superfluous.
+
+mod draw;
+mod seen;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use ferroflash::Backend;
+use ferroflash::backend::sim::{KernelStatistics, Sim, SimDevice};
+use ferroflash_testing::cases::CorpusCase;
+use ferroflash_tests::corpus;
+use ptx_sim::Checks;
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use draw::Draws;
+use seen::{Kept, Seen};
+
+#[derive(Parser)]
+struct Args {
+    /// How long cases are drawn
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// Only for kernels whose names contain this
+    #[arg(long, default_value = "")]
+    kernel: String,
+    /// Seed of the draws
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Instructions that a case must be the first to execute, or guards it must be the first to see held or failed
+    #[arg(long, default_value_t = 20)]
+    least: usize,
+}
+
+/// The simulated GPU, made anew after a case that it stopped at. It counts and checks nothing, which is faster: what is kept is
+/// checked.
+struct Runner {
+    sim: Sim,
+}
+
+impl Runner {
+    fn new() -> Self {
+        let counts = Checks {
+            statistics: true,
+            ..Checks::NONE
+        };
+        let mut sim = Sim::on(SimDevice::new().checks(counts));
+        sim.memory().take_statistics();
+        Self { sim }
+    }
+
+    /// What `case` executes, and how long it takes.
+    fn run(
+        &mut self,
+        case: &CorpusCase,
+    ) -> Result<(Vec<KernelStatistics>, Duration), ferroflash::Error> {
+        let begin = Instant::now();
+        let outcome = corpus::run(&mut self.sim, case);
+        let launches = self.sim.memory().take_statistics();
+        if outcome.is_err() {
+            *self = Self::new();
+        }
+        outcome.map(|()| (launches, begin.elapsed()))
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    let mut runner = Runner::new();
+    let mut checked = Sim::new();
+    let mut seen = Seen::default();
+    let mut kept: Vec<Kept> = Vec::new();
+    let text = fs::read_to_string(corpus::path()).unwrap_or_default();
+    for case in corpus::parse(&text)? {
+        match runner.run(&case) {
+            Ok((launches, time)) => {
+                let mine = seen.take(&launches, time);
+                kept.push(mine.of(case));
+            }
+            Err(error) => println!("left out: {case}: {error}"),
+        }
+    }
+    println!("{} cases, {}", kept.len(), seen.summary());
+
+    let mut draws = Draws::new(&args.kernel, Xoshiro256PlusPlus::seed_from_u64(args.seed));
+    let end = Instant::now() + Duration::from_secs(args.seconds);
+    let mut said = Instant::now();
+    while Instant::now() < end {
+        let Some((target, case)) = draws.next(&mut runner.sim, &seen) else {
+            continue;
+        };
+        let (launches, time) = match runner.run(&case) {
+            Ok(ran) => ran,
+            Err(error) => {
+                println!("FAILED: {case}: {error}");
+                continue;
+            }
+        };
+        let gain = seen.gain(&launches);
+        // One that takes seconds has to be worth several.
+        let is_worth_it = gain as f64 >= args.least as f64 * time.as_secs_f64().max(1.0);
+        draws.learn(target, is_worth_it);
+        if is_worth_it {
+            // Kept cases are tests: those of kinds that have no bound under their options are none.
+            if let Err(wrong) = corpus::check(&mut checked, &case) {
+                println!("WRONG: {case}: {wrong}");
+                checked = Sim::new();
+                continue;
+            }
+            let mine = seen.take(&launches, time);
+            kept.push(mine.of(case));
+        }
+        if said.elapsed() > Duration::from_secs(30) {
+            said = Instant::now();
+            println!("{} cases, {}", kept.len(), seen.summary());
+            save(&kept)?;
+        }
+    }
+    let kept = seen::without_superfluous(kept);
+    save(&kept)?;
+    println!("{} cases, {}", kept.len(), seen.summary());
+    seen.print_least(&args.kernel);
+    Ok(())
+}
+
+fn save(kept: &[Kept]) -> Result<(), Box<dyn std::error::Error>> {
+    let cases: Vec<_> = kept.iter().map(|kept| kept.case.clone()).collect();
+    fs::write(corpus::path(), corpus::text(&cases)?)?;
+    Ok(())
+}

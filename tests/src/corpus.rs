@@ -1,0 +1,84 @@
+//! The corpus of cases in `tests/corpus.jsonl`: chosen for what they make the kernels execute, and run with every test of
+//! the workspace, so that `cargo xtask coverage` finds the same figures each time. `cargo run -p ferroflash-tests --example
+//! grow_corpus` chooses them.
+
+use std::path::PathBuf;
+
+use ferroflash::Backend;
+use ferroflash::backend::{Device, Gpu};
+use ferroflash_testing::cases::{CorpusCase, Pass};
+use ferroflash_testing::oracle::Rows;
+
+/// The file, a case a line.
+pub fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus.jsonl")
+}
+
+/// The cases of a file's text.
+///
+/// # Errors
+/// Which line is none.
+pub fn parse(text: &str) -> Result<Vec<CorpusCase>, serde_json::Error> {
+    text.lines().map(serde_json::from_str).collect()
+}
+
+/// The text of a file of `cases`.
+///
+/// # Errors
+/// Never, of cases that were parsed or drawn.
+pub fn text(cases: &[CorpusCase]) -> Result<String, serde_json::Error> {
+    let mut text = String::new();
+    for case in cases {
+        text += &serde_json::to_string(case)?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Runs `case` on `gpu`, and compares with the oracle.
+///
+/// # Errors
+/// What went wrong, or is out of bounds.
+pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), String> {
+    let failed = |error: ferroflash::Error| error.to_string();
+    gpu.limit_shared_bytes(case.shared_bytes);
+    let verdict = match case.pass {
+        Pass::Forward => {
+            let mut built = case.spec.build().map_err(failed)?;
+            built.options.force = Some(case.variant());
+            let (o, lse) = built.run(gpu).map_err(failed)?;
+            let verdict = built.check(&o, &lse, Rows::All).map_err(failed)?;
+            (!verdict.passed()).then(|| verdict.to_string())
+        }
+        Pass::Backward { .. } => {
+            let built = case.backward().map_err(failed)?;
+            let run = built.run(gpu).map_err(failed)?;
+            let verdict = built.check(&run, Rows::All).map_err(failed)?;
+            (!verdict.passed()).then(|| verdict.to_string())
+        }
+    };
+    verdict.map_or(Ok(()), Err)
+}
+
+/// Runs `case` on `gpu` without asking whether it is right.
+///
+/// # Errors
+/// What went wrong.
+pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), ferroflash::Error> {
+    gpu.limit_shared_bytes(case.shared_bytes);
+    match case.pass {
+        Pass::Forward => {
+            let mut built = case.spec.build()?;
+            built.options.force = Some(case.variant());
+            built.run(gpu).map(|_| ())
+        }
+        Pass::Backward { .. } => case.backward()?.run(gpu).map(|_| ()),
+    }
+}
+
+/// The kernels that would run `case` on `gpu`, if it can.
+pub fn kernels<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Option<Vec<&'static str>> {
+    gpu.limit_shared_bytes(case.shared_bytes);
+    let plan = gpu.plan(&case.problem().ok()?).ok()?;
+    Some(plan.kernel_names().collect())
+}

@@ -1,0 +1,90 @@
+//! The corpus: cases chosen for what they make the kernels execute.
+
+use ferroflash::Variant;
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::{Device, Gpu};
+use ferroflash_testing::cases::{CorpusCase, Pass};
+use ferroflash_tests::corpus;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::replaced::is_untouched;
+use ferroflash_tests::schedules::SCHEDULES;
+
+const TEXT: &str = include_str!("../../corpus.jsonl");
+
+/// The cases, with their numbers, of which `is_wanted`.
+fn cases(is_wanted: impl Fn(&CorpusCase) -> bool) -> Vec<(usize, CorpusCase)> {
+    let cases = corpus::parse(TEXT).expect("the file's text");
+    let mut wanted: Vec<_> = cases.into_iter().enumerate().collect();
+    wanted.retain(|(_, case)| is_wanted(case));
+    wanted
+}
+
+fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase) {
+    let kernels = corpus::kernels(gpu, case);
+    let kernels = kernels.unwrap_or_else(|| panic!("line {}: nothing runs {case}", number + 1));
+    if kernels.iter().all(|kernel| is_untouched(kernel)) {
+        return;
+    }
+    let outcome = corpus::check(gpu, case);
+    outcome.unwrap_or_else(|wrong| panic!("line {}: {case}: {wrong}", number + 1));
+}
+
+/// Every case of a pass by a family, one after the other on another schedule.
+fn simulated(variant: Variant, is_forward: bool) {
+    let cases =
+        cases(|case| case.variant() == variant && (case.pass == Pass::Forward) == is_forward);
+    assert!(!cases.is_empty());
+    let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
+    for (number, case) in cases {
+        agrees(&mut sims[number % SCHEDULES.len()], number, &case);
+    }
+}
+
+#[test]
+fn forward_by_simt() {
+    simulated(Variant::Simt, true);
+}
+
+#[test]
+fn forward_by_mma() {
+    simulated(Variant::Mma, true);
+}
+
+#[test]
+fn forward_by_wgmma() {
+    simulated(Variant::Wgmma, true);
+}
+
+#[test]
+fn backward_by_simt() {
+    simulated(Variant::Simt, false);
+}
+
+#[test]
+fn backward_by_mma() {
+    simulated(Variant::Mma, false);
+}
+
+#[test]
+fn backward_by_wgmma() {
+    simulated(Variant::Wgmma, false);
+}
+
+#[test]
+fn cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("the corpus") {
+        let here = gpu.gpu_capabilities().families;
+        for (number, case) in cases(|_| true) {
+            let is_here = here.iter().any(|family| family.name() == case.family);
+            if is_here {
+                agrees(&mut gpu, number, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_text_is_as_it_is_written() {
+    let cases = corpus::parse(TEXT).expect("the file's text");
+    assert_eq!(corpus::text(&cases).expect("parsed"), TEXT);
+}
