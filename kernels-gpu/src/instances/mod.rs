@@ -68,6 +68,20 @@ macro_rules! __on_sm_80 {
     ($($item:item)*) => {};
 }
 
+/// The kernels in it, where this crate is compiled for sm_90a.
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __on_sm_90a {
+    ($($item:item)*) => { $($item)* };
+}
+#[cfg(not(all(target_arch = "nvptx64", gpu_arch = "sm_90a")))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __on_sm_90a {
+    ($($item:item)*) => {};
+}
+
 mod backward;
 mod decode;
 mod merge;
@@ -89,6 +103,7 @@ pub mod rows {
     pub use super::mma::instance as mma_forward;
     pub use super::score_mod::{block_states, joined};
     pub use super::simt::instance as simt_forward;
+    pub use super::wgmma::instance as wgmma_forward;
 }
 
 pub use backward::BACKWARD;

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use ferroflash::backend::sim::Sim;
 use ferroflash::{
-    Backend, BackwardOptions, DType, Error, ForwardOptions, Layout, Operands, Plan, Problem,
-    PtxModules, ScoreModification, Shape, TensorSpec,
+    Backend, BackwardOptions, DType, Error, ForwardOptions, Layout,
+    Operands, Plan, Problem, PtxModules, ScoreModification, Shape, TensorSpec,
 };
 use kernels_gpu::instances::Instance;
 use kernels_gpu::modifiers::{ScoreMod, ScoreModKernels};
@@ -57,8 +57,11 @@ fn kernels_that_were_not_compiled() {
     // SAFETY: there are no kernels.
     let elsewhere = unsafe { ScoreModification::new(value, PtxModules::NONE) }.unwrap();
     let (_, wrong) = refused(planned(DType::Bf16, 64, elsewhere));
-    let lacking = "mma: score modification block_holes was not compiled for sm_80";
-    assert!(wrong.contains(lacking), "{wrong}");
+    for (family, arch) in [("mma", "sm_80"), ("wgmma", "sm_90a")] {
+        let lacking =
+            format!("{family}: score modification block_holes was not compiled for {arch}");
+        assert!(wrong.contains(&lacking), "{wrong}");
+    }
 }
 
 #[test]
