@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use ferroflash::backend::sim::Sim;
 use ferroflash::{
-    Backend, BackwardOptions, DType, Error, ForwardOptions, Layout,
+    AlibiSlopes, Backend, BackwardOptions, BiasTensor, DType, Error, ForwardOptions, Layout,
     Operands, Plan, Problem, PtxModules, ScoreModification, Shape, TensorSpec,
 };
 use kernels_gpu::instances::Instance;
@@ -81,6 +81,41 @@ fn backward_kernels_that_were_not_compiled() {
     let (_, wrong) = refused(Sim::new().plan(&problem));
     let lacking = "mma: it has no f16 backward kernel with score modification block_holes";
     assert!(wrong.contains(lacking), "{wrong}");
+}
+
+/// Gradients by what is added to scores, which no kernel computes beside a score modification.
+#[test]
+fn gradients_of_slopes_and_biases() {
+    let shape = |seq, dim| Shape {
+        batch: 1,
+        heads: 2,
+        seq,
+        dim,
+    };
+    let spec = TensorSpec::contiguous(DType::Bf16, shape(16, 64), Layout::Bshd).unwrap();
+    let bias = TensorSpec::contiguous(DType::F32, shape(16, 16), Layout::Bhsd).unwrap();
+    let forward = ForwardOptions::new()
+        .score_mod(block_holes(4, 1).unwrap())
+        .alibi(AlibiSlopes::geometric(2).unwrap())
+        .bias(BiasTensor::on_device(&bias));
+    let of = |options: &BackwardOptions| {
+        Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, options).unwrap()
+    };
+    let options = BackwardOptions::of(&forward);
+    Sim::new().plan(&of(&options)).unwrap();
+    for (options, lacking) in [
+        (
+            options.clone().alibi_gradient(true),
+            "mma: it computes no gradient by ALiBi's slopes with score modification block_holes",
+        ),
+        (
+            options.bias_gradient(true),
+            "mma: it computes no gradient by a bias with score modification block_holes",
+        ),
+    ] {
+        let (_, wrong) = refused(Sim::new().plan(&of(&options)));
+        assert!(wrong.contains(lacking), "{wrong}");
+    }
 }
 
 /// Kernels of [`BlockHoles`], and other parameters.
