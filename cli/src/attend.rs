@@ -29,7 +29,7 @@ pub struct Args {
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
     /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout), and with
-    /// --alibi-gradient d_alibi_slopes, and with sinks d_sinks (f32, [heads_q])
+    /// --alibi-gradient d_alibi_slopes, with --bias-gradient d_bias, and with sinks d_sinks (f32, [heads_q])
     #[arg(short, long)]
     output: PathBuf,
     /// Axis order of q, k, v and o, and of their gradients
@@ -55,6 +55,9 @@ pub struct Args {
     /// Compute the gradient by the slopes too, d_alibi_slopes, f32 and of the shape of alibi_slopes
     #[arg(long, requires_all = ["alibi", "backward"])]
     alibi_gradient: bool,
+    /// Compute the gradient by the file's bias too, d_bias, f32 and of the shape of bias
+    #[arg(long, requires = "backward")]
+    bias_gradient: bool,
     /// Convert the inputs to this dtype first; o and gradients are converted back [default: the file's]
     #[arg(long, value_enum)]
     dtype: Option<DTypeName>,
@@ -100,7 +103,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = BackwardOptions::of(&options)
         .deterministic(args.deterministic)
         .alibi_gradient(args.alibi_gradient)
-        .sink_gradient(has_sinks);
+        .sink_gradient(has_sinks)
+        .bias_gradient(args.bias_gradient);
     // The inputs are checked as they are, before any conversion hides that they differ.
     let specs = inputs.each_ref().map(|tensor| *tensor.spec());
     let d_o_spec = d_o.as_ref().map(|d_o| *d_o.spec());
@@ -203,6 +207,7 @@ impl Work for Attend {
                 dv,
                 d_alibi_slopes,
                 d_sinks,
+                d_bias,
                 ..
             } = gradients;
             for (name, gradient) in [("dq", dq), ("dk", dk), ("dv", dv)] {
@@ -215,6 +220,9 @@ impl Work for Attend {
             }
             if let Some(sinks) = d_sinks {
                 results.add_of_heads("d_sinks", sinks.download(backend.memory())?, false);
+            }
+            if let Some(bias) = d_bias {
+                results.add_bias(bias.download(backend.memory())?);
             }
         }
         results.write(self.output)?;
@@ -294,6 +302,12 @@ impl Results {
         let Shape { batch, heads, .. } = tensor.spec().shape;
         let dims = [batch, heads][usize::from(!is_batched)..].to_vec();
         self.tensors.push((name, tensor, dims));
+    }
+
+    /// Adds the gradient by a bias, in f32 and of the bias's shape.
+    fn add_bias(&mut self, tensor: HostTensor) {
+        let dims = tensor.spec().axes().map(|(size, _)| size).to_vec();
+        self.tensors.push(("d_bias", tensor, dims));
     }
 
     /// The axes that a file has: packed tensors have none of batch.

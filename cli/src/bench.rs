@@ -387,6 +387,7 @@ impl Bench {
             deterministic: self.deterministic,
             workspace_limit_bytes: None,
             alibi_gradient: false,
+            bias_gradient: false,
         };
         let d_o = case.d_o.upload(backend.memory())?;
         let mut gradients = backward(backend, &q, &k, &v, output, &d_o, &options)?;
@@ -399,6 +400,7 @@ impl Bench {
             dk: gradients.dk.download(memory)?,
             dv: gradients.dv.download(memory)?,
             d_alibi_slopes: None,
+            d_bias: None,
         };
         let verdict = case.check(&run, CHECKED_ROWS)?;
         refuse_unless(verdict.passed(), &plan.kernel_name(), &verdict)?;

@@ -12,7 +12,7 @@ const OTHERS: [&str; 4] = [
 ];
 
 fn main() -> ExitCode {
-    match cuda_builder::build_script::embed(Path::new("kernels"), &OTHERS, ["sm_80"]) {
+    match cuda_builder::build_script::embed(Path::new("kernels"), &OTHERS, ["sm_80", "sm_90a"]) {
         Ok(table) => {
             println!("cargo::rustc-env=SCORE_MOD_PTX={}", table.display());
             ExitCode::SUCCESS

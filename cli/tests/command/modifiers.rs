@@ -61,7 +61,7 @@ fn integers(name: &'static str, values: &[i32], shape: &[usize]) -> Tensor {
     }
 }
 
-const ARGUMENTS: [&str; 11] = [
+const ARGUMENTS: [&str; 12] = [
     "--mask",
     "causal",
     "--prefix-len",
@@ -73,6 +73,7 @@ const ARGUMENTS: [&str; 11] = [
     "--dropout",
     "0.25",
     "--backward",
+    "--bias-gradient",
 ];
 
 /// The options of [`every_tensor`] and [`ARGUMENTS`], made by the library.
@@ -114,7 +115,9 @@ fn a_files_tensors_are_the_librarys_options() {
     let [q, k, v, d_o] = [0, 1, 2, 3].map(|index| upload(&tensors[index]));
     let options = options(&tensors);
     let output = forward(&mut cpu, &q, &k, &v, &options).expect("it runs");
-    let backward_options = BackwardOptions::of(&options).sink_gradient(true);
+    let backward_options = BackwardOptions::of(&options)
+        .sink_gradient(true)
+        .bias_gradient(true);
     let gradients =
         backward(&mut cpu, &q, &k, &v, &output, &d_o, &backward_options).expect("it runs");
     let expected = [
@@ -123,10 +126,17 @@ fn a_files_tensors_are_the_librarys_options() {
         ("dk", gradients.dk),
         ("dv", gradients.dv),
         ("d_sinks", gradients.d_sinks.expect("asked for")),
+        ("d_bias", gradients.d_bias.expect("asked for")),
     ];
     let expected = expected.map(|(name, tensor)| {
         let tensor = tensor.download(cpu.memory()).expect("it ran");
-        (name, tensor.to_f32(Layout::Bshd))
+        // A bias has its axes in one order, whatever the layout.
+        let layout = if name == "d_bias" {
+            Layout::Bhsd
+        } else {
+            Layout::Bshd
+        };
+        (name, tensor.to_f32(layout))
     });
     for (backend, allowed) in [("cpu", 0.0), ("sim", 3e-6)] {
         let arguments: Vec<_> = ["--backend", backend, "--seed", "9"]

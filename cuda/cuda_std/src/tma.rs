@@ -12,12 +12,12 @@ use core::arch::asm;
 /// computed at each use: two instructions are cheaper than a pair of registers that lives through the kernel.
 #[macro_export]
 macro_rules! tensor_map_parameter {
-    ($name:ident, $index:expr) => {{
+    ($name:ident $(; $suffix:ident)?, $index:expr) => {{
         let address: u64;
         // SAFETY: reads the address of the kernel's own parameter.
         unsafe {
             ::core::arch::asm!(
-                concat!("{{ .reg .b64 t; mov.b64 t, ", stringify!($name), "_param_{1}; cvta.param.u64 {0}, t; }}"),
+                concat!("{{ .reg .b64 t; mov.b64 t, ", stringify!($name), $("_", stringify!($suffix),)? "_param_{1}; cvta.param.u64 {0}, t; }}"),
                 out(reg64) address, const $index, options(nomem, nostack)
             );
         }

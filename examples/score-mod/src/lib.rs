@@ -1,10 +1,10 @@
 //! Attention with score modifications of one's own: a function for each of the types in `kernels`, which makes the option that a
 //! problem takes.
 //!
-//! What they compute is said at the types: [`DistanceBias`], [`DocumentCausal`], [`BlockHoles`].
+//! What they compute is said at the types: [`DistanceBias`], [`DocumentCausal`], [`BlockHoles`], [`SlidingWindow`].
 
 use ferroflash::{Error, PtxModules, ScoreModification, include_ptx};
-pub use score_mod_kernels::{BlockHoles, DistanceBias, DocumentCausal};
+pub use score_mod_kernels::{BlockHoles, DistanceBias, DocumentCausal, SlidingWindow};
 
 /// The PTX of the kernels, which the build script compiled.
 pub fn ptx() -> PtxModules {
@@ -44,5 +44,15 @@ pub fn document_causal(ids: &[u32], batch: u32) -> Result<ScoreModification, Err
 pub fn block_holes(block_log2: u32, hole: u32) -> Result<ScoreModification, Error> {
     let value = BlockHoles { block_log2, hole };
     // SAFETY: as above; it reads nothing.
+    unsafe { ScoreModification::new(value, ptx()) }
+}
+
+/// The key at a query's own position and the `left` keys before it.
+///
+/// # Errors
+/// As [`distance_bias`].
+pub fn sliding_window(left: u32) -> Result<ScoreModification, Error> {
+    let value = SlidingWindow { left };
+    // SAFETY: as above.
     unsafe { ScoreModification::new(value, ptx()) }
 }

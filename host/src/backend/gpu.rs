@@ -11,6 +11,7 @@ use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
 use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
+use crate::plan::bias::bind_bias_gradient;
 use crate::plan::decode::bind_decode;
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{Arrays, bind_block_states, bind_forward, bind_tile_list};
@@ -299,6 +300,23 @@ impl<D: Device> Gpu<D> {
                 let modifiers = places.modifiers(modifiers, *states);
                 // SAFETY: as for the forward kernels.
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params), &modifiers]) }
+            }
+            StepParams::ModifiedSlopes(params, modifiers, layout, states) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
+                let modifiers = places.modifiers(modifiers, *states);
+                let sums = layout.slope_sums(workspace);
+                let params = [bytes_of(&params), bytes_of(&sums), &modifiers];
+                // SAFETY: as of the kernel without modifiers.
+                unsafe { self.queue(step, places.ptx, &params) }
+            }
+            StepParams::BiasGradient(params, modifiers, of, layout, states) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
+                let modifiers = places.modifiers(modifiers, *states);
+                let of = bind_bias_gradient(of, operands);
+                let params = [bytes_of(&params), &modifiers, bytes_of(&of)];
+                // SAFETY: these are the kernel's parameters; it reads operands, and writes an f32 for each element of the
+                // bias, which the caller vouches for.
+                unsafe { self.queue(step, places.ptx, &params) }
             }
             StepParams::BlockStates(params, offset) => {
                 let states = Some(workspace + offset);

@@ -50,7 +50,7 @@ fn read<'a, M: Memory>(
     given.into_iter().chain(lse).chain(d_lse)
 }
 
-/// Refuses a gradient by slopes or sinks that is missing, not asked for, or not of their shape.
+/// Refuses a gradient by slopes, sinks or a bias that is missing, not asked for, or not of their shape.
 pub(super) fn check_parameters<M: Memory>(
     problem: &Problem,
     gradients: &Gradients<M>,
@@ -59,7 +59,9 @@ pub(super) fn check_parameters<M: Memory>(
     let of_slopes = ("d_alibi_slopes", "alibi_gradient");
     check_parameter(of_slopes, problem.d_alibi_slopes(), slopes.as_ref())?;
     let of_sinks = ("d_sinks", "sink_gradient");
-    check_parameter(of_sinks, problem.d_sinks(), sinks.as_ref())
+    check_parameter(of_sinks, problem.d_sinks(), sinks.as_ref())?;
+    let of_bias = ("d_bias", "bias_gradient");
+    check_parameter(of_bias, problem.d_bias(), gradients.d_bias.as_ref())
 }
 
 /// Refuses the gradient called `argument`, which `option` asks for, unless it is as `expected`.
@@ -73,8 +75,13 @@ fn check_parameter<M: Memory>(
         (None, None) => Ok(()),
         (Some(expected), Some(tensor)) if is_same(tensor.spec(), expected) => Ok(()),
         (Some(expected), Some(tensor)) => {
-            let Shape { batch, heads, .. } = expected.shape;
-            let allowed = format!("a contiguous f32 tensor of [{batch}, {heads}, 1, 1]");
+            let Shape {
+                batch,
+                heads,
+                seq,
+                dim,
+            } = expected.shape;
+            let allowed = format!("a contiguous f32 tensor of [{batch}, {heads}, {seq}, {dim}]");
             refused(format!("it is {:?}", tensor.spec()), &allowed)
         }
         (Some(_), None) => {

@@ -25,6 +25,9 @@ pub struct Gradients<M: Memory> {
     pub d_alibi_slopes: Option<Tensor<M>>,
     /// The loss's gradient by sinks, f32 `[1, heads_q, 1, 1]`. `Some` exactly if [`BackwardOptions::sink_gradient`] asks for it.
     pub d_sinks: Option<Tensor<M>>,
+    /// The loss's gradient by the bias, f32 and of its shape, summed over axes of 1 ([`Problem::d_bias`]). `Some` exactly if
+    /// [`BackwardOptions::bias_gradient`] asks for it.
+    pub d_bias: Option<Tensor<M>>,
 }
 
 impl<M: Memory> Gradients<M> {
@@ -36,6 +39,7 @@ impl<M: Memory> Gradients<M> {
             dv,
             d_alibi_slopes: None,
             d_sinks: None,
+            d_bias: None,
         }
     }
 
@@ -51,6 +55,12 @@ impl<M: Memory> Gradients<M> {
         self
     }
 
+    /// Sets [`d_bias`](Self::d_bias).
+    pub fn d_bias(mut self, tensor: impl Into<Option<Tensor<M>>>) -> Self {
+        self.d_bias = tensor.into();
+        self
+    }
+
     /// The tensors, by name.
     fn named(&self) -> impl Iterator<Item = (&'static str, &Tensor<M>)> {
         let Self {
@@ -59,14 +69,17 @@ impl<M: Memory> Gradients<M> {
             dv,
             d_alibi_slopes,
             d_sinks,
+            d_bias,
         } = self;
         let slopes = d_alibi_slopes.iter();
         let slopes = slopes.map(|tensor| ("d_alibi_slopes", tensor));
         let sinks = d_sinks.iter().map(|tensor| ("d_sinks", tensor));
+        let bias = d_bias.iter().map(|tensor| ("d_bias", tensor));
         [("dq", dq), ("dk", dk), ("dv", dv)]
             .into_iter()
             .chain(slopes)
             .chain(sinks)
+            .chain(bias)
     }
 }
 
@@ -112,7 +125,7 @@ impl<'a, M: Memory> From<&'a Tensor<M>> for OutputGradients<'a, M> {
 /// dv = pᵀ · d_o      dz = p ∘ (d_o · vᵀ − delta)      dq = softmax_scale · dz · k      dk = softmax_scale · dzᵀ · q
 /// ```
 ///
-/// where a softcap multiplies dz by its derivative, and `d_alibi_slopes = −Σ dz · distance` if it is asked for. Scores are computed
+/// where a softcap multiplies dz by its derivative; `d_alibi_slopes = −Σ dz · distance` and `d_bias = Σ dz` before that, if they are asked for. Scores are computed
 /// again; nothing of the size of the scores is stored beyond [`BackwardOptions::workspace_limit_bytes`].
 ///
 /// # Arguments
@@ -182,12 +195,14 @@ fn allocate_gradients<M: Memory>(memory: &mut M, problem: &Problem) -> Result<Gr
         |spec: Option<&TensorSpec>| spec.map(|spec| allocate(memory, *spec)).transpose();
     let d_alibi_slopes = of_parameter(problem.d_alibi_slopes())?;
     let d_sinks = of_parameter(problem.d_sinks())?;
+    let d_bias = of_parameter(problem.d_bias())?;
     Ok(Gradients {
         dq: allocate(memory, dq)?,
         dk: allocate(memory, dk)?,
         dv: allocate(memory, dv)?,
         d_alibi_slopes,
         d_sinks,
+        d_bias,
     })
 }
 
@@ -343,6 +358,8 @@ fn with_gradients<M: Memory>(memory: &M, given: &Operands, gradients: &Gradients
         addresses.d_alibi_slopes = slopes.map(|slopes| slopes.address(memory));
         let sinks = gradients.d_sinks.as_ref();
         addresses.d_sinks = sinks.map(|sinks| sinks.address(memory));
+        let bias = gradients.d_bias.as_ref();
+        addresses.d_bias = bias.map(|bias| bias.address(memory));
     }
     operands
 }

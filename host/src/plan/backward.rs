@@ -18,9 +18,10 @@ use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::Workspace as TileListWorkspace;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
+use super::bias::{self, BiasLaunch};
 use super::ds_chunks::{Chunk, DsChunks, queries_operation};
 use super::hopper::words;
-use super::modifiers::{StatesLaunch, sink_gradient_params};
+use super::modifiers::{StatesOfKernels, sink_gradient_params};
 use super::params::{Arrays, attention_params, bind_attention, tensor_arg};
 use super::select::{modified, unfit, with_modifiers};
 use super::slopes::{self, SlopeLaunches};
@@ -38,6 +39,8 @@ pub(super) struct BackwardKernels {
     pub maps: Option<BackwardMaps>,
     /// Sums of the gradient by ALiBi's slopes, if it is asked for.
     slopes: Option<&'static Instance>,
+    /// The gradient by the bias, if it is asked for.
+    bias: Option<&'static Instance>,
     /// The parts in which dS is stored, if it is.
     ds: Option<DsChunks>,
 }
@@ -177,6 +180,7 @@ impl BackwardKernels {
             queries,
             maps: maps(keys, problem)?,
             slopes: slopes::find(problem, gpu)?,
+            bias: bias::find(problem, gpu)?,
             ds: ds.transpose()?,
         })
     }
@@ -253,7 +257,9 @@ pub(super) struct BackwardLaunches {
     /// Those of the gradient by slopes, behind them.
     pub slopes: Option<SlopeLaunches>,
     /// Of kernels with modifiers, what the tiles and blocks of each look like.
-    pub modified: Option<[Option<StatesLaunch>; 2]>,
+    pub modified: Option<StatesOfKernels>,
+    /// The launch of the gradient by a bias.
+    pub bias: Option<BiasLaunch>,
     /// The launch of the gradient by sinks, without addresses.
     pub sinks: Option<SinkGradientParams>,
     pub layout: WorkspaceLayout,
@@ -268,16 +274,13 @@ impl BackwardLaunches {
         let o = problem.o().shape;
         let terms = RowTerms::zeroed();
         let modified = (!problem.modifiers().is_none()).then(|| {
-            let Instance {
-                block_m: keys,
-                block_n: queries,
-                ..
-            } = *kernels.keys;
-            let Instance {
-                block_m, block_n, ..
-            } = *kernels.queries;
-            [[queries, keys], [block_m, block_n]]
-                .map(|tile| StatesLaunch::new(problem, &attention, tile))
+            let all = [
+                Some(kernels.keys),
+                Some(kernels.queries),
+                kernels.slopes,
+                kernels.bias,
+            ];
+            StatesOfKernels::new(problem, &attention, all.into_iter().flatten())
         });
         let layout = WorkspaceLayout::new(problem, kernels, modified.as_ref());
         let delta = DeltaParams {
@@ -310,6 +313,9 @@ impl BackwardLaunches {
                 .slopes
                 .map(|kernel| SlopeLaunches::new(problem, kernel, &attention)),
             modified,
+            bias: kernels
+                .bias
+                .map(|kernel| BiasLaunch::new(problem, kernel, &attention)),
             sinks: problem
                 .d_sinks()
                 .map(|_| sink_gradient_params(&attention, o.seq)),
@@ -332,7 +338,7 @@ fn rows(problem: &Problem) -> usize {
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row; the last also of every chunk of rows
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ..   a sum of each tile for the gradient by slopes
-/// ..   states of the blocks of the kernel of dk and dv, and of that of dq
+/// ..   states of the blocks of kernels with modifiers
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
@@ -349,7 +355,7 @@ pub(crate) struct WorkspaceLayout {
     /// 0 where no gradient by slopes is asked for.
     slope_sums_bytes: u64,
     /// States of the tiles and blocks of kernels with modifiers.
-    states_bytes: [u64; 2],
+    states_bytes: u64,
 }
 
 /// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
@@ -364,7 +370,7 @@ impl WorkspaceLayout {
     fn new(
         problem: &Problem,
         kernels: &BackwardKernels,
-        modified: Option<&[Option<StatesLaunch>; 2]>,
+        modified: Option<&StatesOfKernels>,
     ) -> Self {
         let bytes = rows(problem) as u64 * size_of::<f32>() as u64;
         let (ds_bytes, ds_sums_bytes) = kernels.ds.map_or((0, 0), |ds| ds.bytes());
@@ -384,11 +390,7 @@ impl WorkspaceLayout {
                 let tiles = slopes::tiles(kernel, &backward_attention(problem));
                 tiles.count * size_of::<f32>() as u64
             }),
-            states_bytes: modified.map_or([0; 2], |states| {
-                let bytes =
-                    |states: &Option<StatesLaunch>| states.as_ref().map_or(0, |at| at.bytes);
-                [bytes(&states[0]), bytes(&states[1])]
-            }),
+            states_bytes: modified.map_or(0, StatesOfKernels::bytes),
         }
     }
 
@@ -402,14 +404,12 @@ impl WorkspaceLayout {
     }
 
     fn bytes(&self) -> usize {
-        let [_, queries] = self.states();
-        (queries + self.states_bytes[1]) as usize
+        (self.states() + self.states_bytes) as usize
     }
 
-    /// Where the states of the blocks of both kernels are, from the workspace's beginning.
-    pub(super) fn states(&self) -> [u64; 2] {
-        let keys = self.slope_sums(0) + self.slope_sums_bytes;
-        [keys, keys + self.states_bytes[0]]
+    /// Where the states of blocks begin, from the workspace's beginning.
+    pub(super) fn states(&self) -> u64 {
+        self.slope_sums(0) + self.slope_sums_bytes
     }
 
     /// The arrays of a workspace at `address`.
@@ -505,6 +505,7 @@ pub(crate) fn bind_backward(
         dv,
         d_alibi_slopes: _,
         d_sinks: _,
+        d_bias: _,
     } = gradients(operands);
     let mut params = *params;
     bind_attention(&mut params.attention, operands, arrays);

@@ -9,6 +9,7 @@
 //! | `backward` | the launches of a backward pass |
 //! | `decode` | the launch of attention to a cache |
 //! | `slopes` | those of the gradient by ALiBi's slopes |
+//! | `bias` | that of the gradient by a bias |
 //! | `ds_chunks` | a backward pass in parts, where dS lies in the workspace |
 //! | `hopper` | launch data of Hopper's kernels: packed GQA, tensor maps, the order of tiles |
 //! | `modifiers` | masks, biases, sinks and dropout: their parameters, and what tiles and blocks look like |
@@ -17,6 +18,7 @@
 //! | `capabilities` | the properties of a backend from which kernels are chosen |
 
 pub(crate) mod backward;
+pub(crate) mod bias;
 mod capabilities;
 pub(crate) mod decode;
 mod ds_chunks;
@@ -28,8 +30,8 @@ mod select;
 pub(crate) mod slopes;
 
 use kernels_gpu::abi::{
-    BackwardParams, BlockStatesParams, DecodeParams, DeltaParams, ForwardParams, ModifierParams,
-    SinkGradientParams, SlopeSumsParams,
+    BackwardParams, BiasGradientParams, BlockStatesParams, DecodeParams, DeltaParams,
+    ForwardParams, ModifierParams, SinkGradientParams, SlopeSumsParams,
 };
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{
@@ -48,7 +50,7 @@ pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 use crate::{Error, Problem, Variant};
 use backward::{BackwardKernels, BackwardLaunches, WorkspaceLayout};
 use decode::DecodeLaunch;
-use modifiers::{StatesLaunch, modifier_params};
+use modifiers::{StatesLaunch, StatesOfKernels, modifier_params};
 use select::{How, Kernel, Question, choose};
 
 /// How one problem is run on one kind of device: the kernels, in order, with everything but addresses.
@@ -128,6 +130,21 @@ pub(crate) enum StepParams {
     ),
     /// The parameters of the kernel that finds states, and where it leaves them in the workspace.
     BlockStates(Box<BlockStatesParams>, u64),
+    /// As `Slopes`, with modifiers.
+    ModifiedSlopes(
+        BackwardParams,
+        Box<ModifierParams>,
+        WorkspaceLayout,
+        Option<u64>,
+    ),
+    /// The parameters of the kernel that computes the gradient by a bias.
+    BiasGradient(
+        BackwardParams,
+        Box<ModifierParams>,
+        Box<BiasGradientParams>,
+        WorkspaceLayout,
+        Option<u64>,
+    ),
     /// The parameters of the kernel that computes the gradient by sinks.
     SinkGradient(SinkGradientParams, WorkspaceLayout),
     /// The parameters of a kernel that reads a cache.
@@ -304,25 +321,36 @@ impl Plan {
         &mut self,
         kernels: &BackwardKernels,
         launches: &BackwardLaunches,
-        states: &[Option<StatesLaunch>; 2],
+        states: &StatesOfKernels,
     ) {
-        let layout = launches.layout;
+        let &BackwardLaunches { layout, params, .. } = launches;
         let chunk = &launches.chunks[0];
-        let offsets = layout.states();
-        for (index, (kernel, grid)) in [
+        let mut found = Vec::new();
+        for (kernel, grid) in [
             (kernels.keys, chunk.keys_grid),
             (kernels.queries, chunk.queries_grid),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            if grid == 0 {
-                continue;
+        ] {
+            if grid > 0 {
+                let (modifiers, place) = self.states_of(kernel, launches, states, &mut found);
+                let params = StepParams::ModifiedBackward(params, modifiers, layout, place);
+                self.add(kernel, grid, params);
             }
-            let (modifiers, place) = self.add_states(states[index].as_ref(), offsets[index]);
-            let modifiers = Box::new(modifiers);
-            let params = StepParams::ModifiedBackward(launches.params, modifiers, layout, place);
-            self.add(kernel, grid, params);
+        }
+        if let Some(slopes) = &launches.slopes {
+            if slopes.grid > 0 {
+                let (modifiers, place) =
+                    self.states_of(slopes.kernel, launches, states, &mut found);
+                let params = StepParams::ModifiedSlopes(params, modifiers, layout, place);
+                self.add(slopes.kernel, slopes.grid, params);
+            }
+            let sums = StepParams::SlopeSums(slopes.sums, layout);
+            self.add_unless_empty(&SLOPE_SUMS, slopes.sums_grid, sums);
+        }
+        if let Some(bias) = launches.bias.filter(|bias| bias.grid > 0) {
+            let (modifiers, place) = self.states_of(bias.kernel, launches, states, &mut found);
+            let of = Box::new(bias.params);
+            let params = StepParams::BiasGradient(params, modifiers, of, layout, place);
+            self.add(bias.kernel, bias.grid, params);
         }
         if let Some(sinks) = launches.sinks {
             let grid = warp_per_row::grid(sinks.heads.into());
@@ -332,6 +360,30 @@ impl Plan {
                 StepParams::SinkGradient(sinks, layout),
             );
         }
+    }
+
+    /// What `kernel` is given of modifiers. Adds the launch that finds its states, unless that of a kernel before, which are
+    /// `found`, did.
+    fn states_of(
+        &mut self,
+        kernel: &Instance,
+        launches: &BackwardLaunches,
+        states: &StatesOfKernels,
+        found: &mut Vec<usize>,
+    ) -> (Box<ModifierParams>, Option<u64>) {
+        let index = states.index(kernel);
+        let offset = launches.layout.states() + states.offset(index);
+        let launch = states.launch(index);
+        if found.contains(&index) {
+            let modifiers = launch.map_or_else(
+                || modifier_params(&self.problem),
+                |launch| launch.params.modifiers,
+            );
+            return (Box::new(modifiers), launch.map(|_| offset));
+        }
+        found.push(index);
+        let (modifiers, place) = self.add_states(launch, offset);
+        (Box::new(modifiers), place)
     }
 
     fn add_unless_empty(&mut self, kernel: &'static Instance, grid: u32, params: StepParams) {

@@ -6,6 +6,7 @@ use kernels_gpu::abi::{
     DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams,
 };
 use kernels_gpu::config::warp_per_row;
+use kernels_gpu::instances::{Instance, Operation};
 use kernels_gpu::modifiers::MAX_BUFFERS;
 
 use crate::problem::{Array, Modifiers, PairArray};
@@ -327,6 +328,62 @@ impl StatesLaunch {
             grid,
             bytes,
         })
+    }
+}
+
+/// What tiles and blocks look like to several kernels; those of one shape are found once.
+#[derive(Clone, Debug)]
+pub(super) struct StatesOfKernels(Vec<([u32; 2], Option<StatesLaunch>)>);
+
+impl StatesOfKernels {
+    /// Those of backward kernels `kernels`.
+    pub fn new<'a>(
+        problem: &Problem,
+        attention: &AttentionParams,
+        kernels: impl IntoIterator<Item = &'a Instance>,
+    ) -> Self {
+        let mut all: Vec<([u32; 2], Option<StatesLaunch>)> = Vec::new();
+        for kernel in kernels {
+            let tile = tile_of_pairs(kernel);
+            if all.iter().all(|(other, _)| *other != tile) {
+                all.push((tile, StatesLaunch::new(problem, attention, tile)));
+            }
+        }
+        Self(all)
+    }
+
+    /// The number of those of `kernel`.
+    pub fn index(&self, kernel: &Instance) -> usize {
+        let tile = tile_of_pairs(kernel);
+        let index = self.0.iter().position(|(other, _)| *other == tile);
+        index.expect("one of the kernels")
+    }
+
+    /// The launch that finds those with number `index`, if pairs may be hidden.
+    pub fn launch(&self, index: usize) -> Option<&StatesLaunch> {
+        self.0[index].1.as_ref()
+    }
+
+    /// Where they lie behind the first ones.
+    pub fn offset(&self, index: usize) -> u64 {
+        let before = self.0[..index].iter();
+        before
+            .flat_map(|(_, states)| states)
+            .map(|states| states.bytes)
+            .sum()
+    }
+
+    /// Bytes of all.
+    pub fn bytes(&self) -> u64 {
+        self.offset(self.0.len())
+    }
+}
+
+/// Queries and keys of a tile of a backward kernel's and a block that passes.
+fn tile_of_pairs(kernel: &Instance) -> [u32; 2] {
+    match kernel.operation {
+        Operation::BackwardQueries | Operation::BackwardSlopes => [kernel.block_m, kernel.block_n],
+        _ => [kernel.block_n, kernel.block_m],
     }
 }
 

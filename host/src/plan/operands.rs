@@ -157,6 +157,9 @@ pub struct GradientOperands {
     /// The gradient by sinks, f32 `[heads_q]`; written. Needed where it is asked for
     /// ([`BackwardOptions::sink_gradient`](crate::BackwardOptions::sink_gradient)), and ignored otherwise.
     pub d_sinks: Option<u64>,
+    /// The gradient by the bias, laid out as [`Problem::d_bias`] says; written. Needed where it is asked for
+    /// ([`BackwardOptions::bias_gradient`](crate::BackwardOptions::bias_gradient)), and ignored otherwise.
+    pub d_bias: Option<u64>,
 }
 
 impl GradientOperands {
@@ -170,6 +173,7 @@ impl GradientOperands {
             dv,
             d_alibi_slopes: None,
             d_sinks: None,
+            d_bias: None,
         }
     }
 
@@ -188,6 +192,12 @@ impl GradientOperands {
     /// Sets [`d_sinks`](Self::d_sinks).
     pub fn d_sinks(mut self, address: impl Into<Option<u64>>) -> Self {
         self.d_sinks = address.into();
+        self
+    }
+
+    /// Sets [`d_bias`](Self::d_bias).
+    pub fn d_bias(mut self, address: impl Into<Option<u64>>) -> Self {
+        self.d_bias = address.into();
         self
     }
 }
@@ -441,7 +451,7 @@ impl Operands {
     }
 }
 
-/// Returns an error if the address of the gradient by slopes or sinks is missing or impossible, where it is asked for.
+/// Returns an error if the address of the gradient by slopes, sinks or a bias is missing or impossible, where it is asked for.
 fn check_parameters(problem: &Problem, gradients: &GradientOperands) -> Result<(), Error> {
     for (name, spec, address) in [
         (
@@ -450,6 +460,7 @@ fn check_parameters(problem: &Problem, gradients: &GradientOperands) -> Result<(
             gradients.d_alibi_slopes,
         ),
         ("d_sinks", problem.d_sinks(), gradients.d_sinks),
+        ("d_bias", problem.d_bias(), gradients.d_bias),
     ] {
         match (spec.filter(|spec| !spec.is_empty()), address) {
             (None, _) => {}

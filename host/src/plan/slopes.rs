@@ -2,11 +2,11 @@
 
 use kernels_gpu::abi::{AttentionParams, SlopeSumsParams};
 use kernels_gpu::config::warp_per_row;
-use kernels_gpu::instances::{Instance, SLOPES};
+use kernels_gpu::instances::{Instance, Operation, SLOPES};
 use kernels_gpu::tile::grid::TileGrid;
 
 use super::backward::WorkspaceLayout;
-use super::select::instance_unfit;
+use super::select::{instance_unfit, modified, with_modifiers};
 use super::{GpuCapabilities, Operands};
 use crate::Problem;
 
@@ -22,15 +22,26 @@ pub(super) fn find(
     if problem.d_alibi_slopes().is_none() {
         return Ok(None);
     }
-    if !problem.modifiers().is_none() {
-        return Err("it computes no gradient by ALiBi's slopes beside modifiers".to_owned());
-    }
-    let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
-    let fits =
-        |row: &&Instance| row.dtype == problem.q().dtype && row.head_dim as usize >= head_dim;
-    let kernel = SLOPES.iter().filter(fits).min_by_key(|row| row.head_dim);
-    let kernel = kernel.expect("every dtype has one of the largest head_dim");
+    let table = modified(problem).unwrap_or(SLOPES);
+    let kernel = smallest(table, Operation::BackwardSlopes, problem).ok_or_else(|| {
+        let what = with_modifiers(problem);
+        format!("it computes no gradient by ALiBi's slopes{what}")
+    })?;
     instance_unfit(kernel, gpu).map_or(Ok(Some(kernel)), Err)
+}
+
+/// The kernel of `table` that performs `operation` on `problem` with the smallest padded head_dim.
+pub(super) fn smallest(
+    table: &'static [Instance],
+    operation: Operation,
+    problem: &Problem,
+) -> Option<&'static Instance> {
+    let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
+    let fits = |row: &&Instance| {
+        (row.operation, row.dtype) == (operation, problem.q().dtype)
+            && row.head_dim as usize >= head_dim
+    };
+    table.iter().filter(fits).min_by_key(|row| row.head_dim)
 }
 
 /// The tiles of queries of a launch of `kernel`.

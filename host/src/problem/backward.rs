@@ -36,6 +36,9 @@ pub struct BackwardOptions {
     /// Whether the gradient by sinks is computed too, in f32 `[heads_q]`: `−Σ exp(sink − lse) · delta` over the rows of a head.
     /// Two runs give the same bits.
     pub sink_gradient: bool,
+    /// Whether the gradient by the bias is computed too, in f32 and of its shape: `dz` of each pair, summed over the axes along which
+    /// the bias is 1. Two runs give the same bits. It costs two more matrix products beside the five of the other gradients.
+    pub bias_gradient: bool,
 }
 
 impl Default for BackwardOptions {
@@ -46,6 +49,7 @@ impl Default for BackwardOptions {
             workspace_limit_bytes: DEFAULT_WORKSPACE_LIMIT_BYTES,
             alibi_gradient: false,
             sink_gradient: false,
+            bias_gradient: false,
         }
     }
 }
@@ -82,6 +86,12 @@ impl BackwardOptions {
         self.sink_gradient = is_wanted;
         self
     }
+
+    /// Sets [`bias_gradient`](Self::bias_gradient).
+    pub fn bias_gradient(mut self, is_wanted: bool) -> Self {
+        self.bias_gradient = is_wanted;
+        self
+    }
 }
 
 impl From<&ForwardOptions> for BackwardOptions {
@@ -113,6 +123,7 @@ pub(crate) struct Backward {
     pub workspace_limit_bytes: usize,
     pub d_alibi_slopes: Option<TensorSpec>,
     pub d_sinks: Option<TensorSpec>,
+    pub d_bias: Option<TensorSpec>,
 }
 
 impl Problem {
@@ -137,12 +148,17 @@ impl Problem {
             true => Some(problem.d_sinks_spec()?),
             false => None,
         };
+        let d_bias = match options.bias_gradient {
+            true => Some(problem.d_bias_spec()?),
+            false => None,
+        };
         problem.operation = Operation::Backward(Box::new(Backward {
             specs,
             deterministic: options.deterministic,
             workspace_limit_bytes: options.workspace_limit_bytes,
             d_alibi_slopes,
             d_sinks,
+            d_bias,
         }));
         Ok(problem)
     }
@@ -189,7 +205,33 @@ impl Problem {
         self.as_backward()?.d_sinks.as_ref()
     }
 
+    /// The gradient by the bias, if it is asked for: f32 of its shape, `[batch or 1, heads_q or 1, seq_q or 1, seq_kv]`, contiguous.
+    /// Rows and keys are counted from the first of each sequence, as the bias's are; elements of none are 0.
+    pub fn d_bias(&self) -> Option<&TensorSpec> {
+        self.as_backward()?.d_bias.as_ref()
+    }
+
     /// That gradient's spec.
+    fn d_bias_spec(&self) -> Result<TensorSpec, Error> {
+        let Some(bias) = &self.modifiers().bias else {
+            let allowed = "a bias in the options of the forward pass, or no gradient by it";
+            return Err(Error::argument(
+                "bias_gradient",
+                "there is no bias",
+                allowed,
+            ));
+        };
+        let [batch, heads, seq, dim] = bias.shape();
+        let shape = Shape {
+            batch,
+            heads,
+            seq,
+            dim,
+        };
+        TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
+    }
+
+    /// The spec of the gradient by sinks.
     fn d_sinks_spec(&self) -> Result<TensorSpec, Error> {
         if self.modifiers().sinks.is_none() {
             let allowed = "sinks in the options of the forward pass, or no gradient by them";

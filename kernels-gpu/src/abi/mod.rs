@@ -23,8 +23,8 @@ pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
 pub use merge::{MergeParams, MergePart};
 pub use modifiers::{
-    BiasType, BlockState, BlockStatesArg, BlockStatesParams, Divisor, DocumentsArg, DropoutParams,
-    ModifierParams, PairsArg, SinkGradientParams,
+    BiasGradientParams, BiasType, BlockState, BlockStatesArg, BlockStatesParams, Divisor,
+    DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams,
 };
 pub use score::{Positive, ScoreParams};
 pub use tensor::{DeviceAddress, TensorArg};
@@ -82,6 +82,9 @@ mod tests {
         assert_eq!(offset_of!(BlockStatesParams, batch), 504);
         assert_eq!(size_of::<BlockStatesParams>(), 528);
         assert_eq!(size_of::<SinkGradientParams>(), 48);
+        assert_eq!(offset_of!(BiasGradientParams, batch), 40);
+        assert_eq!(offset_of!(BiasGradientParams, fills), 56);
+        assert_eq!(size_of::<BiasGradientParams>(), 64);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

@@ -199,6 +199,24 @@ pub struct BlockStatesParams {
     pub block_keys: u32,
 }
 
+/// Parameters of the kernels that compute the gradient by a bias.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub struct BiasGradientParams {
+    /// The gradient, f32, whose elements follow each other along keys; written. Strides are 0 along axes that it is summed over.
+    pub d_bias: PairsArg,
+    /// Its shape but for keys, of which it has as many as the longest sequence: 1 along axes that it is summed over.
+    pub batch: u32,
+    pub heads: u32,
+    pub queries: u32,
+    /// Whether several pairs may have one element: each is added to what is there. 0 or 1.
+    pub adds: u32,
+    /// Whether an element may have no pair, or several: all are set to 0 first. 0 or 1.
+    pub fills: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 /// Parameters of the kernel that computes the gradient by sinks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]

@@ -1,5 +1,6 @@
 //! The parts of the backward pass that do not depend on how a kernel multiplies.
 
+pub mod bias;
 pub mod careful;
 pub mod delta;
 pub mod exponent;

@@ -317,15 +317,15 @@ pub const HD256_NOCLUSTER: WgmmaConfig = WgmmaConfig {
     ..HD256
 };
 /// head_dim ≤ 64 with modifiers: two consumers, which have the registers that options need.
-pub const HD64_MODIFIED: WgmmaConfig = WgmmaConfig {
+pub const MODIFIED_HD64: WgmmaConfig = WgmmaConfig {
     consumers: 2,
     ..HD64
 }
 .with_modifiers();
 /// head_dim ≤ 128 with modifiers.
-pub const HD128_MODIFIED: WgmmaConfig = HD128.with_modifiers();
+pub const MODIFIED_HD128: WgmmaConfig = HD128.with_modifiers();
 /// head_dim ≤ 256 with modifiers: a shorter block, which leaves registers for what they need.
-pub const HD256_MODIFIED: WgmmaConfig = WgmmaConfig {
+pub const MODIFIED_HD256: WgmmaConfig = WgmmaConfig {
     block_n: 64,
     ..HD256
 }
@@ -340,9 +340,9 @@ const _: () = {
     HD192.check();
     HD256.check();
     HD256_NOCLUSTER.check();
-    HD64_MODIFIED.for_varlen().check();
-    HD128_MODIFIED.for_varlen().check();
-    HD256_MODIFIED.for_varlen().check();
+    MODIFIED_HD64.for_varlen().check();
+    MODIFIED_HD128.for_varlen().check();
+    MODIFIED_HD256.for_varlen().check();
     // A varlen kernel publishes more.
     HD64.for_varlen().check();
     HD96.for_varlen().check();

@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`; `decode`; `merge`; `tile_list` and `block_states`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`, `bwd_bias`; `decode`; `merge`; `tile_list` and `block_states`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -68,7 +68,22 @@ macro_rules! __on_sm_80 {
     ($($item:item)*) => {};
 }
 
+/// The kernels in it, where this crate is compiled for sm_90a.
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __on_sm_90a {
+    ($($item:item)*) => { $($item)* };
+}
+#[cfg(not(all(target_arch = "nvptx64", gpu_arch = "sm_90a")))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __on_sm_90a {
+    ($($item:item)*) => {};
+}
+
 mod backward;
+mod bias;
 mod decode;
 mod merge;
 mod mma;
@@ -89,9 +104,11 @@ pub mod rows {
     pub use super::mma::instance as mma_forward;
     pub use super::score_mod::{block_states, joined};
     pub use super::simt::instance as simt_forward;
+    pub use super::wgmma::instance as wgmma_forward;
 }
 
 pub use backward::BACKWARD;
+pub use bias::BIAS;
 pub use decode::DECODE;
 pub use merge::MERGE;
 pub use modified::{BLOCK_STATES, MODIFIED, SINK_GRADIENT};
@@ -230,6 +247,8 @@ pub enum Operation {
     BackwardSlopeSums,
     /// The gradients by sinks.
     BackwardSinks,
+    /// The gradient by a bias.
+    BackwardBias,
     /// What the pairs of each tile of queries and block of keys look like, for the kernels that take modifiers.
     BlockStates,
     /// o and lse of q and a cache of keys and values.
@@ -257,6 +276,7 @@ impl Operation {
             Self::BackwardSlopes => "bwd_slopes",
             Self::BackwardSlopeSums => "bwd_slope_sums",
             Self::BackwardSinks => "bwd_sinks",
+            Self::BackwardBias => "bwd_bias",
             Self::BlockStates => "block_states",
             Self::Decode => "decode",
             Self::Merge => "merge",
@@ -354,10 +374,10 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`DECODE`], [`MERGE`], and those that there is one of.
+/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
     const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST, BLOCK_STATES, SINK_GRADIENT];
-    let backward = BACKWARD.iter().chain(SLOPES);
+    let backward = BACKWARD.iter().chain(SLOPES).chain(BIAS);
     let of_problems = INSTANCES.iter().chain(MODIFIED).chain(backward);
     of_problems.chain(DECODE).chain(MERGE).chain(OTHERS)
 }

@@ -4,8 +4,8 @@
 use super::backward::{mma, simt};
 use super::mma::instance as mma_forward;
 use super::simt::instance as simt_forward;
-use super::wgmma;
 use super::{Instance, Operation, joined};
+use super::{slopes, wgmma};
 use crate::config::{mma as mma_config, mma_backward, simt as simt_config};
 use crate::dtype::DType;
 
@@ -74,7 +74,10 @@ mma_instances! {
 pub const MODIFIED: &[Instance] =
     &joined::<{ ON_EVERY_GPU.len() + wgmma::MODIFIED.len() }>(ON_EVERY_GPU, wgmma::MODIFIED);
 
-const ON_EVERY_GPU: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
+const ON_EVERY_GPU: &[Instance] =
+    &joined::<{ SIMT.len() + MMA.len() + slopes::MODIFIED.len() }>(ONE_PASS, slopes::MODIFIED);
+
+const ONE_PASS: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
 
 /// What the pairs of every tile and block look like.
 ///

@@ -33,7 +33,8 @@ pub const fn block_states(name: &'static str) -> Instance {
 /// `Type` implements [`ScoreMod`](crate::modifiers::ScoreMod), and gets
 /// [`ScoreModKernels`](crate::modifiers::ScoreModKernels) by this. `name` is the end of its kernels' names, and no other
 /// modification's of the program. What follows are the dtypes (`f32`, `f16`, `bf16`) and the largest head_dims (64, 128, 256) to
-/// compile for, a forward and two backward kernels each: a problem is given to the next larger head_dim that there is.
+/// compile for, a forward and two backward kernels each, and two forward kernels for Hopper in 16 bits: a problem is given to the
+/// next larger head_dim that there is.
 ///
 /// The crate is `no_std`, and has these features where it is compiled for the GPU:
 ///
@@ -66,7 +67,7 @@ macro_rules! score_mod {
         }
 
         $crate::__on_sm_80! {
-            $($crate::__score_mod_of!(kernels, $type, $name, $dtype $head_dim);)+
+            $($crate::__score_mod_of!(sm_80, $type, $name, $dtype $head_dim);)+
 
             /// What the pairs of every tile and block look like.
             ///
@@ -84,10 +85,14 @@ macro_rules! score_mod {
                 unsafe { $crate::tile::block_states::block_states::<{ $crate::config::warp_per_row::ROWS }, _>(&params, &modifiers) }
             }
         }
+
+        $crate::__on_sm_90a! {
+            $($crate::__score_mod_of!(sm_90a, $type, $name, $dtype $head_dim);)+
+        }
     };
 }
 
-/// The kernels, or the rows of the table, for a dtype and a head_dim.
+/// The kernels of an architecture, or the rows of the table, for a dtype and a head_dim.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __score_mod_of {
@@ -110,39 +115,45 @@ macro_rules! __score_mod_of {
         }
     };
     ($what:ident, $type:ty, $name:ident, f16 64) => {
-        $crate::__score_mod_mma! {
+        $crate::__score_mod_half! {
             $what, $type, $name, F16, MODIFIED_HD64,
-            fa_fwd_mma_sm80_f16_hd64, fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64
+            fa_fwd_mma_sm80_f16_hd64, fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64,
+            fa_fwd_wgmma_sm90a_f16_hd64, fa_fwd_wgmma_sm90a_f16_hd64_varlen
         }
     };
     ($what:ident, $type:ty, $name:ident, f16 128) => {
-        $crate::__score_mod_mma! {
+        $crate::__score_mod_half! {
             $what, $type, $name, F16, MODIFIED_HD128,
-            fa_fwd_mma_sm80_f16_hd128, fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128
+            fa_fwd_mma_sm80_f16_hd128, fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128,
+            fa_fwd_wgmma_sm90a_f16_hd128, fa_fwd_wgmma_sm90a_f16_hd128_varlen
         }
     };
     ($what:ident, $type:ty, $name:ident, f16 256) => {
-        $crate::__score_mod_mma! {
+        $crate::__score_mod_half! {
             $what, $type, $name, F16, MODIFIED_HD256,
-            fa_fwd_mma_sm80_f16_hd256, fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256
+            fa_fwd_mma_sm80_f16_hd256, fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256,
+            fa_fwd_wgmma_sm90a_f16_hd256, fa_fwd_wgmma_sm90a_f16_hd256_varlen
         }
     };
     ($what:ident, $type:ty, $name:ident, bf16 64) => {
-        $crate::__score_mod_mma! {
+        $crate::__score_mod_half! {
             $what, $type, $name, Bf16, MODIFIED_HD64,
-            fa_fwd_mma_sm80_bf16_hd64, fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64
+            fa_fwd_mma_sm80_bf16_hd64, fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64,
+            fa_fwd_wgmma_sm90a_bf16_hd64, fa_fwd_wgmma_sm90a_bf16_hd64_varlen
         }
     };
     ($what:ident, $type:ty, $name:ident, bf16 128) => {
-        $crate::__score_mod_mma! {
+        $crate::__score_mod_half! {
             $what, $type, $name, Bf16, MODIFIED_HD128,
-            fa_fwd_mma_sm80_bf16_hd128, fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128
+            fa_fwd_mma_sm80_bf16_hd128, fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128,
+            fa_fwd_wgmma_sm90a_bf16_hd128, fa_fwd_wgmma_sm90a_bf16_hd128_varlen
         }
     };
     ($what:ident, $type:ty, $name:ident, bf16 256) => {
-        $crate::__score_mod_mma! {
+        $crate::__score_mod_half! {
             $what, $type, $name, Bf16, MODIFIED_HD256,
-            fa_fwd_mma_sm80_bf16_hd256, fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256
+            fa_fwd_mma_sm80_bf16_hd256, fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256,
+            fa_fwd_wgmma_sm90a_bf16_hd256, fa_fwd_wgmma_sm90a_bf16_hd256_varlen
         }
     };
     ($what:ident, $type:ty, $name:ident, $dtype:tt $head_dim:tt) => {
@@ -153,7 +164,7 @@ macro_rules! __score_mod_of {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __score_mod_simt {
-    (kernels, $type:ty, $name:ident, $config:ident, $backward:ident, $forward:ident, $keys:ident, $queries:ident) => {
+    (sm_80, $type:ty, $name:ident, $config:ident, $backward:ident, $forward:ident, $keys:ident, $queries:ident) => {
         $crate::__simt_forward!($forward, $crate::config::simt::$config,
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
         $crate::__simt_backward!($keys, KeepKeys, $crate::config::simt::$backward, "dk and dv in fp32.",
@@ -161,6 +172,7 @@ macro_rules! __score_mod_simt {
         $crate::__simt_backward!($queries, KeepQueries, $crate::config::simt::$backward, "dq in fp32.",
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
     };
+    (sm_90a, $($rest:tt)*) => {};
     (rows, $type:ty, $name:ident, $config:ident, $backward:ident, $forward:ident, $keys:ident, $queries:ident) => {
         &[
             $crate::instances::rows::simt_forward(
@@ -183,8 +195,8 @@ macro_rules! __score_mod_simt {
 
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __score_mod_mma {
-    (kernels, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident) => {
+macro_rules! __score_mod_half {
+    (sm_80, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
         $crate::__mma_forward!($forward, $dtype, $crate::config::mma::$config,
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
         $crate::__mma_backward!($keys, $dtype, KeepKeys, false, $crate::config::mma_backward::$config, "dk and dv.",
@@ -192,7 +204,13 @@ macro_rules! __score_mod_mma {
         $crate::__mma_backward!($queries, $dtype, KeepQueries, false, $crate::config::mma_backward::$config, "dq.",
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
     };
-    (rows, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident) => {
+    (sm_90a, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
+        $crate::__wgmma_forward!($hopper, $dtype, $crate::config::wgmma::$config, ss,
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__wgmma_forward!($varlen, $dtype, $crate::config::wgmma::$config.for_varlen(), ss,
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+    };
+    (rows, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
         &[
             $crate::instances::rows::mma_forward(
                 concat!(stringify!($forward), "_", stringify!($name)),
@@ -210,6 +228,16 @@ macro_rules! __score_mod_mma {
                 $crate::dtype::DType::$dtype,
                 $crate::instances::Operation::BackwardQueries,
                 &$crate::config::mma_backward::$config,
+            ),
+            $crate::instances::rows::wgmma_forward(
+                concat!(stringify!($hopper), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                &$crate::config::wgmma::$config,
+            ),
+            $crate::instances::rows::wgmma_forward(
+                concat!(stringify!($varlen), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                &$crate::config::wgmma::$config.for_varlen(),
             ),
         ]
     };

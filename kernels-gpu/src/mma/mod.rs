@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `forward.rs` | forward: the FlashAttention-2 loop, and the attempts at a tile |
-//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, and both at once; the gradient by ALiBi's slopes |
+//! | `backward/` | backward: dk and dv of a block of keys, dq of a block of queries, and both at once; the gradients by ALiBi's slopes and by a bias |
 //! | `decode/` | attention of a few queries to a cache of keys and values |
 //! | `context.rs`, `tile_info.rs` | the tile of queries that a block works on, kept in shared memory |
 //! | `kv_loader.rs` | the pipeline that K and V arrive through |
@@ -34,7 +34,7 @@ mod tile_info;
 use crate::config::mma::MmaConfig;
 use crate::modifiers::Modifiers;
 
-pub use backward::{MmaBackwardKernel, backward, slopes};
+pub use backward::{MmaBackwardKernel, backward, bias, slopes};
 pub use decode::{DecodeKernel, decode};
 pub use element::Element;
 pub use forward::forward;

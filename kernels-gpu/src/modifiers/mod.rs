@@ -38,6 +38,7 @@ pub use score_mod::{
     Buffer, Hides, MAX_BUFFERS, MAX_PARAM_BYTES, ScoreMod, ScoreModKernels, WithScoreMod,
 };
 use shown::existing;
+pub use visible::address as pair_address;
 
 /// What a kernel asks about single pairs.
 ///

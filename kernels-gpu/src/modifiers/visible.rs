@@ -16,7 +16,7 @@ fn index(array: &PairsArg, at: &Place, pair: Pair) -> i64 {
 
 /// The address of a pair's element of `bytes` bytes, of an array that there is.
 #[inline(always)]
-pub(super) fn address(array: &PairsArg, at: &Place, pair: Pair, bytes: u32) -> u64 {
+pub fn address(array: &PairsArg, at: &Place, pair: Pair, bytes: u32) -> u64 {
     let base = array.address.map_or(0, |address| address.get());
     base.wrapping_add_signed(index(array, at, pair) * bytes as i64)
 }

@@ -31,7 +31,7 @@ use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::row_state::RowState;
 
-pub use backward::{backward, slopes, split};
+pub use backward::{backward, bias, slopes, split};
 pub use forward::forward;
 
 const LANES: usize = SimtConfig::LANES_PER_ROW;

@@ -40,6 +40,6 @@ pub(crate) mod backward;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 mod barriers;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-pub(crate) mod forward;
+pub mod forward;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 mod pipeline;

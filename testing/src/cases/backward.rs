@@ -5,7 +5,6 @@ use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::fill::mix;
-use super::modifiers::ModifierSpec;
 use super::spec::{Case, CaseSpec};
 use crate::oracle::{
     BackwardInputs, BackwardVerdict, GradientTensors, Inputs, Rows, check_backward,
@@ -30,6 +29,8 @@ pub struct BackwardCase {
     pub workspace_limit_bytes: Option<usize>,
     /// Whether the gradient by slopes is asked for.
     pub alibi_gradient: bool,
+    /// Whether the gradient by the bias is.
+    pub bias_gradient: bool,
 }
 
 /// Results of both passes.
@@ -47,11 +48,13 @@ pub struct BackwardRun {
     pub dv: HostTensor,
     /// The loss's gradient by the slopes of ALiBi, if it is asked for.
     pub d_alibi_slopes: Option<HostTensor>,
+    /// The loss's gradient by the bias, if it is asked for.
+    pub d_bias: Option<HostTensor>,
 }
 
 impl CaseSpec {
-    /// Makes the inputs of both passes. d_o lies in memory as v does; every other seed has a d_lse, and of those with slopes two
-    /// of three ask for their gradient.
+    /// Makes the inputs of both passes. d_o lies in memory as v does; every other seed has a d_lse, and of those with slopes or a
+    /// bias two of three ask for their gradients.
     ///
     /// # Errors
     /// [`Error::Argument`] if a buffer would be too large.
@@ -77,10 +80,8 @@ impl CaseSpec {
             d_lse: d_lse.transpose()?,
             deterministic: false,
             workspace_limit_bytes: None,
-            // No kernel computes it beside modifiers.
-            alibi_gradient: self.alibi.is_some()
-                && !self.seed.is_multiple_of(3)
-                && self.modifiers == ModifierSpec::default(),
+            alibi_gradient: self.alibi.is_some() && !self.seed.is_multiple_of(3),
+            bias_gradient: self.modifiers.bias.is_some() && !self.seed.is_multiple_of(3),
         })
     }
 }
@@ -90,7 +91,8 @@ impl BackwardCase {
     pub fn options(&self) -> BackwardOptions {
         let options = BackwardOptions::of(&self.forward.options)
             .deterministic(self.deterministic)
-            .alibi_gradient(self.alibi_gradient);
+            .alibi_gradient(self.alibi_gradient)
+            .bias_gradient(self.bias_gradient);
         match self.workspace_limit_bytes {
             None => options,
             Some(bytes) => options.workspace_limit_bytes(bytes),
@@ -136,6 +138,10 @@ impl BackwardCase {
                 .d_alibi_slopes
                 .map(|slopes| slopes.download(memory))
                 .transpose()?,
+            d_bias: computed
+                .d_bias
+                .map(|bias| bias.download(memory))
+                .transpose()?,
         })
     }
 
@@ -151,6 +157,7 @@ impl BackwardCase {
             dk,
             dv,
             d_alibi_slopes,
+            d_bias,
         } = run;
         let given = BackwardInputs {
             inputs: Inputs {
@@ -168,6 +175,7 @@ impl BackwardCase {
             dk,
             dv,
             d_alibi_slopes: d_alibi_slopes.as_ref(),
+            d_bias: d_bias.as_ref(),
         };
         Ok(check_backward(&self.problem()?, given, computed, rows))
     }

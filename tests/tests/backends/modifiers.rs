@@ -8,7 +8,7 @@ use ferroflash::{
     TensorSpec, Variant, backward, forward,
 };
 use ferroflash_testing::cases::{
-    Arrangement, Case, CaseSpec, InputKind, Lengths, Limits, ModifierSpec,
+    AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths, Limits, ModifierSpec,
 };
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -155,6 +155,10 @@ fn every_kernel_with_modifiers_agrees() {
             let mut spec = spec(dtype, head_dim, modifiers);
             spec.lengths = lengths;
             spec.mask = Mask::Causal;
+            spec.alibi = Some(AlibiSpec {
+                steepest: 0.1,
+                is_batched: is_varlen,
+            });
             let mut case = spec.build_backward().unwrap();
             let problem = case.forward.problem().unwrap();
             for variant in eligible(&problem, &sim.capabilities()) {

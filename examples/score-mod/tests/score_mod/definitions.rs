@@ -3,7 +3,7 @@
 use ferroflash::ScoreModification;
 use kernels_gpu::abi::{Band, BlockState};
 use kernels_gpu::modifiers::{Buffer, Hides, Pair, Place, ScoreMod};
-use score_mod_example::{BlockHoles, DistanceBias, DocumentCausal, distance_bias};
+use score_mod_example::{BlockHoles, DistanceBias, DocumentCausal, SlidingWindow, distance_bias};
 
 const HEADS: u32 = 3;
 const SEQ: u32 = 96;
@@ -134,4 +134,26 @@ fn blocks_have_holes() {
     assert!(known_hidden(&own, 1) > 100);
     assert_eq!(differ(&own), BlockHoles::HIDES.by());
     assert_eq!(DistanceBias::HIDES, Hides::Nothing);
+}
+
+#[test]
+fn a_window_slides() {
+    let own = SlidingWindow { left: 9 };
+    for pair in pairs() {
+        let is_seen = pair.key <= pair.query && pair.query - pair.key <= 9;
+        assert_eq!(own.is_visible(&place(0, 0), pair), is_seen, "{pair:?}");
+    }
+    // Rows stand at the last keys.
+    let later = Place {
+        seq_kv: SEQ + 5,
+        ..place(0, 0)
+    };
+    let last = Pair {
+        query: SEQ - 1,
+        key: SEQ + 4,
+    };
+    assert!(own.is_visible(&later, last));
+    assert!(known_hidden(&own, 1) > 100);
+    assert!(known_hidden(&SlidingWindow { left: 40 }, 1) > 50);
+    assert_eq!(differ(&own), SlidingWindow::HIDES.by());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::plan::eligible;
-use ferroflash::{Backend, Cpu, DType, Documents, Mask, ScoreModification, Variant};
+use ferroflash::{Backend, Cpu, DType, Documents, Mask, Problem, ScoreModification, Variant};
 use ferroflash_testing::cases::{
     Arrangement, BackwardCase, CaseSpec, InputKind, Lengths, ModifierSpec,
 };
@@ -13,7 +13,8 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use kernels_gpu::config::limits::SM86_SHARED_BYTES;
 use kernels_gpu::modifiers::ScoreModKernels;
 use score_mod_example::{
-    BlockHoles, DistanceBias, DocumentCausal, block_holes, distance_bias, document_causal,
+    BlockHoles, DistanceBias, DocumentCausal, SlidingWindow, block_holes, distance_bias,
+    document_causal, sliding_window,
 };
 
 /// Rows and keys in which a tile of every kernel has a border.
@@ -44,7 +45,10 @@ fn case(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> BackwardCase 
         o_layout: ferroflash::Layout::Bshd,
         seed: 7,
     };
-    spec.build_backward().unwrap()
+    let mut case = spec.build_backward().unwrap();
+    // No kernel computes it beside a score modification.
+    case.bias_gradient = false;
+    case
 }
 
 /// Documents of each sequence.
@@ -53,43 +57,54 @@ fn ids() -> Vec<u32> {
     (0..BATCH * SEQ).map(|row| of_row(row) as u32).collect()
 }
 
-/// The three modifications, each with the dtypes that it is compiled for.
-fn modifications() -> [(ScoreModification, &'static [DType]); 3] {
-    let table: Vec<f32> = (0..HEADS * 40).map(|at| (at as f32 * 1.3).sin()).collect();
+/// A modification, the dtypes that it is compiled for, and its head_dim.
+type Compiled = (ScoreModification, &'static [DType], usize);
+
+/// All of them, for `heads` query heads; `ids` are those of the documents of `batch` sequences.
+fn modifications(heads: usize, ids: &[u32], batch: usize) -> [Compiled; 4] {
+    let table: Vec<f32> = (0..heads * 40).map(|at| (at as f32 * 1.3).sin()).collect();
     let without_f16 = &[DType::F32, DType::Bf16];
     [
         // Its derivative is negative: a score that grows loses weight.
         (
-            distance_bias(&table, HEADS as u32, 4.0, -1.2).unwrap(),
+            distance_bias(&table, heads as u32, 4.0, -1.2).unwrap(),
             &DType::ALL,
+            64,
         ),
-        (document_causal(&ids(), BATCH as u32).unwrap(), without_f16),
-        (block_holes(5, 6).unwrap(), without_f16),
+        (document_causal(ids, batch as u32).unwrap(), without_f16, 64),
+        (block_holes(5, 6).unwrap(), without_f16, 64),
+        (sliding_window(37).unwrap(), &[DType::Bf16], 128),
     ]
 }
 
-/// Both passes of `case` on every variant that can run it agree with the oracle; returns the kernels that ran.
+/// Both passes of `case` on every variant that can run them agree with the oracle; returns the kernels that ran.
 fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, what: &str) -> Vec<String> {
     let mut ran = Vec::new();
-    for problem in [case.forward.problem().unwrap(), case.problem().unwrap()] {
-        let variants: Vec<Variant> = eligible(&problem, &backend.capabilities());
-        assert!(!variants.is_empty(), "{what}");
-        for variant in variants {
-            case.forward.options.force = Some(variant);
-            let forced = case.forward.problem().unwrap();
-            let plan = backend.plan(&forced).unwrap();
-            ran.extend(plan.kernel_names().map(str::to_owned));
-            let (o, lse) = case.forward.run(backend).unwrap();
-            let verdict = case.forward.check(&o, &lse, Rows::All).unwrap();
-            assert!(verdict.passed(), "{what}: {variant}: {verdict}");
-            let plan = backend.plan(&case.problem().unwrap()).unwrap();
-            ran.extend(plan.kernel_names().map(str::to_owned));
-            let run = case.run(backend).unwrap();
-            let verdict = case.check(&run, Rows::All).unwrap();
-            assert!(verdict.passed(), "{what}: {variant}: {verdict}");
-        }
+    for variant in variants(backend, &case.forward.problem().unwrap(), what) {
+        case.forward.options.force = Some(variant);
+        let plan = backend.plan(&case.forward.problem().unwrap()).unwrap();
+        ran.extend(plan.kernel_names().map(str::to_owned));
+        let (o, lse) = case.forward.run(backend).unwrap();
+        let verdict = case.forward.check(&o, &lse, Rows::All).unwrap();
+        assert!(verdict.passed(), "{what}: {variant}: {verdict}");
+    }
+    case.forward.options.force = None;
+    for variant in variants(backend, &case.problem().unwrap(), what) {
+        case.forward.options.force = Some(variant);
+        let plan = backend.plan(&case.problem().unwrap()).unwrap();
+        ran.extend(plan.kernel_names().map(str::to_owned));
+        let run = case.run(backend).unwrap();
+        let verdict = case.check(&run, Rows::All).unwrap();
+        assert!(verdict.passed(), "{what}: {variant}: {verdict}");
     }
     ran
+}
+
+/// The variants that can run `problem`, of which there is one at least.
+fn variants<B: Backend>(backend: &B, problem: &Problem, what: &str) -> Vec<Variant> {
+    let variants = eligible(problem, &backend.capabilities());
+    assert!(!variants.is_empty(), "{what}");
+    variants
 }
 
 /// Every modification alone, and beside built-in options.
@@ -102,14 +117,14 @@ fn all_agree<B: Backend>(backend: &mut B) -> BTreeSet<String> {
         ..ModifierSpec::default()
     };
     let mut ran = BTreeSet::new();
-    for (own, dtypes) in modifications() {
+    for (own, dtypes, head_dim) in modifications(HEADS, &ids(), BATCH) {
         for &dtype in dtypes {
             let what = format!("{} {dtype:?}", own.name());
-            let mut alone = case(dtype, 64, ModifierSpec::default());
+            let mut alone = case(dtype, head_dim, ModifierSpec::default());
             alone.forward.options = alone.forward.options.score_mod(own.clone());
             ran.extend(agrees(backend, alone, &what));
 
-            let mut composed = case(dtype, 48, beside);
+            let mut composed = case(dtype, head_dim - 16, beside);
             let options = composed.forward.options.score_mod(own.clone());
             composed.forward.options = options.mask(Mask::Causal).softcap(20.0);
             ran.extend(agrees(backend, composed, &format!("{what}, composed")));
@@ -125,11 +140,13 @@ fn both_passes_agree_on_the_cpu() {
 
 #[test]
 fn every_kernel_agrees_in_the_simulator() {
-    let ran = all_agree(&mut Sim::new());
+    let mut ran = all_agree(&mut Sim::new());
+    ran.extend(packed_agree(&mut Sim::new()));
     let tables = [
         DistanceBias::INSTANCES,
         DocumentCausal::INSTANCES,
         BlockHoles::INSTANCES,
+        SlidingWindow::INSTANCES,
     ];
     let missing = tables.into_iter().flatten();
     let missing: Vec<_> = missing.filter(|row| !ran.contains(row.name)).collect();
@@ -137,6 +154,7 @@ fn every_kernel_agrees_in_the_simulator() {
     // A bias alone hides nothing: nobody looks for hidden blocks.
     assert!(ran.contains(DocumentCausal::BLOCK_STATES.name));
     assert!(ran.contains(BlockHoles::BLOCK_STATES.name));
+    assert!(ran.contains(SlidingWindow::BLOCK_STATES.name));
 }
 
 #[test]
@@ -146,18 +164,31 @@ fn both_passes_agree_on_a_gpu() {
     }
 }
 
-/// Packed sequences of several lengths, in which rows are counted from each one's first.
-fn packed_agree<B: Backend>(backend: &mut B) {
-    for dtype in [DType::F32, DType::Bf16] {
-        let spec = CaseSpec {
-            lengths: Lengths::Varlen(vec![(70, 70), (1, 33), (90, 20)]),
-            ..drawn(dtype)
-        };
-        let mut case = spec.build_backward().unwrap();
-        let options = case.forward.options.mask(Mask::Causal);
-        case.forward.options = options.score_mod(block_holes(4, 3).unwrap());
-        agrees(backend, case, &format!("packed {dtype:?}"));
+/// Lengths of packed sequences: tiles of every kernel end inside of one, and one query has many keys.
+const PACKED: [(usize, usize); 3] = [(70, 70), (1, 33), (90, 20)];
+
+/// Packed sequences, in which rows are counted from each one's first; returns the kernels that ran.
+fn packed_agree<B: Backend>(backend: &mut B) -> BTreeSet<String> {
+    let rows: usize = PACKED.iter().map(|&(queries, _)| queries).sum();
+    let ids: Vec<u32> = (0..PACKED.len() * rows)
+        .map(|row| (row % rows / 13) as u32)
+        .collect();
+    let mut ran = BTreeSet::new();
+    for (own, dtypes, head_dim) in modifications(3, &ids, PACKED.len()) {
+        for &dtype in dtypes {
+            let spec = CaseSpec {
+                lengths: Lengths::Varlen(PACKED.to_vec()),
+                head_dim,
+                ..drawn(dtype)
+            };
+            let mut case = spec.build_backward().unwrap();
+            let options = case.forward.options.mask(Mask::Causal);
+            case.forward.options = options.score_mod(own.clone());
+            let what = format!("packed {} {dtype:?}", own.name());
+            ran.extend(agrees(backend, case, &what));
+        }
     }
+    ran
 }
 
 fn drawn(dtype: DType) -> CaseSpec {
@@ -183,7 +214,6 @@ fn drawn(dtype: DType) -> CaseSpec {
 #[test]
 fn packed_sequences_agree() {
     packed_agree(&mut Cpu::new());
-    packed_agree(&mut Sim::new());
     if let Some(mut gpu) = gpu_or_not_run("score modifications of packed sequences") {
         packed_agree(&mut gpu);
     }
@@ -201,11 +231,13 @@ fn a_built_in_option_and_its_like_give_the_same_bits() {
         let documents = Documents::per_batch(&ids, &ids);
         let options = built_in.forward.options.mask(Mask::Causal);
         built_in.forward.options = options.documents(documents);
-        let mut sim = Sim::new();
-        // Bits are those of a family, and Hopper's takes the built-in options alone: on other GPUs both run on the same.
-        sim.limit_shared_bytes(SM86_SHARED_BYTES);
-        let [own, built_in] = [own, built_in].map(|case| case.run(&mut sim).unwrap());
-        assert_eq!(own, built_in, "{dtype:?}");
+        // Bits are those of a family: Hopper's forward kernels run in the first simulator alone.
+        let mut sims = [Sim::new(), Sim::new()];
+        sims[1].limit_shared_bytes(SM86_SHARED_BYTES);
+        for mut sim in sims {
+            let [own, built_in] = [&own, &built_in].map(|case| case.run(&mut sim).unwrap());
+            assert_eq!(own, built_in, "{dtype:?}");
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use ferroflash::backend::sim::Sim;
 use ferroflash::{
-    Backend, BackwardOptions, DType, Error, ForwardOptions, Layout, Operands, Plan, Problem,
-    PtxModules, ScoreModification, Shape, TensorSpec,
+    AlibiSlopes, Backend, BackwardOptions, BiasTensor, DType, Error, ForwardOptions, Layout,
+    Operands, Plan, Problem, PtxModules, ScoreModification, Shape, TensorSpec,
 };
 use kernels_gpu::instances::Instance;
 use kernels_gpu::modifiers::{ScoreMod, ScoreModKernels};
@@ -57,8 +57,11 @@ fn kernels_that_were_not_compiled() {
     // SAFETY: there are no kernels.
     let elsewhere = unsafe { ScoreModification::new(value, PtxModules::NONE) }.unwrap();
     let (_, wrong) = refused(planned(DType::Bf16, 64, elsewhere));
-    let lacking = "mma: score modification block_holes was not compiled for sm_80";
-    assert!(wrong.contains(lacking), "{wrong}");
+    for (family, arch) in [("mma", "sm_80"), ("wgmma", "sm_90a")] {
+        let lacking =
+            format!("{family}: score modification block_holes was not compiled for {arch}");
+        assert!(wrong.contains(&lacking), "{wrong}");
+    }
 }
 
 #[test]
@@ -78,6 +81,41 @@ fn backward_kernels_that_were_not_compiled() {
     let (_, wrong) = refused(Sim::new().plan(&problem));
     let lacking = "mma: it has no f16 backward kernel with score modification block_holes";
     assert!(wrong.contains(lacking), "{wrong}");
+}
+
+/// Gradients by what is added to scores, which no kernel computes beside a score modification.
+#[test]
+fn gradients_of_slopes_and_biases() {
+    let shape = |seq, dim| Shape {
+        batch: 1,
+        heads: 2,
+        seq,
+        dim,
+    };
+    let spec = TensorSpec::contiguous(DType::Bf16, shape(16, 64), Layout::Bshd).unwrap();
+    let bias = TensorSpec::contiguous(DType::F32, shape(16, 16), Layout::Bhsd).unwrap();
+    let forward = ForwardOptions::new()
+        .score_mod(block_holes(4, 1).unwrap())
+        .alibi(AlibiSlopes::geometric(2).unwrap())
+        .bias(BiasTensor::on_device(&bias));
+    let of = |options: &BackwardOptions| {
+        Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, options).unwrap()
+    };
+    let options = BackwardOptions::of(&forward);
+    Sim::new().plan(&of(&options)).unwrap();
+    for (options, lacking) in [
+        (
+            options.clone().alibi_gradient(true),
+            "mma: it computes no gradient by ALiBi's slopes with score modification block_holes",
+        ),
+        (
+            options.bias_gradient(true),
+            "mma: it computes no gradient by a bias with score modification block_holes",
+        ),
+    ] {
+        let (_, wrong) = refused(Sim::new().plan(&of(&options)));
+        assert!(wrong.contains(lacking), "{wrong}");
+    }
 }
 
 /// Kernels of [`BlockHoles`], and other parameters.

@@ -392,6 +392,10 @@ impl AllTiles<'_> {
         let s = &mut scratch.s[..keys * columns];
         let transform = self.task.transform();
         transform.apply(simd, s, &mut scratch.bias, tile.start, columns);
+        if let Some(modifiers) = self.task.modifiers {
+            self.task.modify(modifiers, s, tile.clone());
+        }
+        // Behind the modifiers, which may make a number of what is hidden.
         if masked {
             hide(
                 simd,
@@ -400,9 +404,6 @@ impl AllTiles<'_> {
                 &scratch.first_key[..columns],
                 &scratch.end_key[..columns],
             );
-        }
-        if let Some(modifiers) = self.task.modifiers {
-            self.task.modify(modifiers, s, tile.clone());
         }
         if scratch.rows.update(simd, s, keys) {
             scratch.rows.rescale(simd, &mut scratch.acc_o, columns);

@@ -50,6 +50,7 @@
 //! A tile takes the fast path first, and is computed again if that leaves a gradient that is not finite
 //! ([`non_finite`]).
 
+mod bias;
 mod block;
 mod dq;
 mod epilogue;
@@ -57,6 +58,7 @@ mod gemm;
 mod non_finite;
 mod pairs;
 mod passing;
+mod score_gradient;
 mod slopes;
 mod sums;
 mod tile;
@@ -66,6 +68,7 @@ use cuda_std::named_barrier;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
 use cuda_std::warp::{any, lane_id, warp_id};
 
+pub use self::bias::bias;
 use self::block::{Block, TURNS_BARRIER};
 use self::epilogue::{stage, write};
 use self::passing::Passing;

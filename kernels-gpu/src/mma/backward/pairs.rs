@@ -247,7 +247,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
 
     /// The query and the key of the lane's element `[i][j]`.
     #[inline(always)]
-    fn pair(&self, i: usize, j: usize) -> Pair {
+    pub fn pair(&self, i: usize, j: usize) -> Pair {
         let passing = self.first_column() + column(j) as u32;
         let (query, key) = K::Side::query_and_key(self.row(i), passing);
         Pair { query, key }

@@ -25,9 +25,11 @@
 //!                                                       [v_chunk][head_dim]
 //! ```
 
+mod bias;
 mod epilogue;
 mod pairs;
 mod passing;
+mod score_gradient;
 mod slopes;
 pub mod split;
 mod tile;
@@ -36,6 +38,7 @@ use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
 use cuda_std::warp::sync_warp;
 
+pub use self::bias::bias;
 use self::pairs::{Pairs, store_difference};
 use self::passing::{Operand, Passing, Step};
 pub use self::slopes::slopes;

@@ -192,7 +192,7 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
 
     /// The query and the key of the thread's element `[i][j]`.
     #[inline(always)]
-    fn pair(&self, layout: ThreadLayout, i: usize, j: usize) -> Pair {
+    pub fn pair(&self, layout: ThreadLayout, i: usize, j: usize) -> Pair {
         let kept = self.tile.begin + layout.row(i);
         let passing = self.step.begin + layout.lane + (j * LANES) as u32;
         let (query, key) = S::query_and_key(kept, passing);

@@ -20,7 +20,8 @@
 //! ```
 //!
 //! with the rows of q, and of k and v, that take part. Sums are formed of blocks of pairs and then of such sums: no value passes
-//! through more additions than that.
+//! through more additions than that. The gradient by a bias is bounded alike, with t = 1, and four rows a query: it is added up by
+//! blocks of 16 queries.
 //!
 //! In f16 a probability and a dS fall among subnormal numbers: half their distance is allowed for each, in dS scaled by
 //! the exponent of the largest |d_o|, which a kernel takes out of dS before it rounds.
@@ -146,9 +147,9 @@ pub(super) fn of_gradient(
         + FLOOR * largest_d_o
 }
 
-/// Largest error allowed of the gradient by a slope, in which `rows` rows of q and of k and v take part: of a sum of terms whose
+/// Largest error allowed of the gradient by a parameter, in which `rows` rows of q and of k and v take part: of a sum of terms whose
 /// sizes add up to `sizes`, and whose errors add up to `error`.
-pub(super) fn of_slope(sizes: f64, error: f64, rows: usize, largest_d_o: f64) -> f64 {
+pub(super) fn of_parameter(sizes: f64, error: f64, rows: usize, largest_d_o: f64) -> f64 {
     let additions = 128.0 + rows as f64 / 64.0;
     error + additions / (1u64 << 24) as f64 * sizes + FLOOR * largest_d_o
 }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::super::bound::ratio;
 use super::super::sample::{RowTask, Rows, row_tasks};
 use super::super::worst::{At, Worst};
-use super::exact::{BackwardInputs, Bounded, QueryHead, SlopeSum, of_key};
+use super::exact::{BackwardInputs, Bounded, ParameterSum, QueryHead, of_key};
 use ferroflash::{DType, HostTensor, Problem, Shape};
 
 /// The results of a backward pass.
@@ -19,6 +19,8 @@ pub struct GradientTensors<'a> {
     pub dv: &'a HostTensor,
     /// f32 `[1, heads_q, 1, 1]` or `[batch, heads_q, 1, 1]`, if it was asked for.
     pub d_alibi_slopes: Option<&'a HostTensor>,
+    /// f32, of the bias's shape, if it was asked for.
+    pub d_bias: Option<&'a HostTensor>,
 }
 
 /// How gradients compare with the exact ones.
@@ -35,12 +37,14 @@ pub struct BackwardVerdict {
     /// Worst gradient by a slope, if all rows were compared and there is one; its row and component are 0, and so is its batch
     /// entry where batch entries share slopes.
     pub d_alibi_slopes: Worst,
+    /// Worst element of the gradient by a bias, if all rows were compared and there is one; its place is that in the bias.
+    pub d_bias: Worst,
 }
 
 impl BackwardVerdict {
     /// Whether every compared element lies within its bound.
     pub fn passed(&self) -> bool {
-        [self.dq, self.dk, self.dv, self.d_alibi_slopes]
+        [self.dq, self.dk, self.dv, self.d_alibi_slopes, self.d_bias]
             .iter()
             .all(|worst| worst.ratio <= 1.0)
     }
@@ -52,6 +56,7 @@ impl BackwardVerdict {
             dk: self.dk.larger(other.dk),
             dv: self.dv.larger(other.dv),
             d_alibi_slopes: self.d_alibi_slopes.larger(other.d_alibi_slopes),
+            d_bias: self.d_bias.larger(other.d_bias),
         }
     }
 }
@@ -59,15 +64,20 @@ impl BackwardVerdict {
 impl fmt::Display for BackwardVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "dq: {}; dk: {}; dv: {}", self.dq, self.dk, self.dv)?;
-        match self.d_alibi_slopes {
-            worst if worst == Worst::default() => Ok(()),
-            worst => write!(f, "; d_alibi_slopes: {worst}"),
+        for (name, worst) in [
+            ("d_alibi_slopes", self.d_alibi_slopes),
+            ("d_bias", self.d_bias),
+        ] {
+            if worst != Worst::default() {
+                write!(f, "; {name}: {worst}")?;
+            }
         }
+        Ok(())
     }
 }
 
-/// Compares gradients with the exact ones, on all cores. Every pair counts in the gradient by a slope: it is compared where all
-/// rows are.
+/// Compares gradients with the exact ones, on all cores. Every pair counts in the gradients by slopes and by a bias: they are
+/// compared where all rows are.
 ///
 /// # Panics
 /// If a tensor's shape is not the problem's.
@@ -101,13 +111,66 @@ pub fn check_backward(
     let verdict = queries
         .chain(keys)
         .reduce(BackwardVerdict::default, BackwardVerdict::merge);
-    match (problem.d_alibi_slopes(), rows) {
-        (Some(_), Rows::All) => verdict.merge(BackwardVerdict {
-            d_alibi_slopes: check_slopes(problem, given, computed.d_alibi_slopes),
-            ..BackwardVerdict::default()
-        }),
-        _ => verdict,
+    if !matches!(rows, Rows::All) {
+        return verdict;
     }
+    let of_slopes = || check_slopes(problem, given, computed.d_alibi_slopes);
+    let of_bias = || check_bias(problem, given, computed.d_bias);
+    verdict.merge(BackwardVerdict {
+        d_alibi_slopes: problem
+            .d_alibi_slopes()
+            .map_or(Worst::default(), |_| of_slopes()),
+        d_bias: problem.d_bias().map_or(Worst::default(), |_| of_bias()),
+        ..BackwardVerdict::default()
+    })
+}
+
+/// The worst element of the gradient by a bias.
+///
+/// # Panics
+/// If there is no tensor of it, or it is of another shape.
+fn check_bias(
+    problem: &Problem,
+    given: BackwardInputs<'_>,
+    computed: Option<&HostTensor>,
+) -> Worst {
+    let computed = computed.expect("a gradient by a bias is asked for");
+    assert_eq!(Some(computed.spec()), problem.d_bias());
+    let Shape {
+        batch,
+        heads,
+        seq,
+        dim,
+    } = computed.spec().shape;
+    let of_axis = |size: usize, extent: usize, at: usize| match size {
+        1 => 0..extent,
+        _ => at..at + 1,
+    };
+    let of_plane = |plane: usize| {
+        let (batch_at, head_at) = (plane / heads, plane % heads);
+        let mut sum = ParameterSum::none(seq * dim);
+        for entry in of_axis(batch, problem.batch(), batch_at) {
+            for head in of_axis(heads, problem.q().shape.heads, head_at) {
+                let of_head = QueryHead::new(problem, given, entry, head);
+                sum = sum.merge(of_head.bias_sum(seq, dim));
+            }
+        }
+        let gradient = sum.finish();
+        let mut worst = Worst::default();
+        for row in 0..seq {
+            let task = RowTask {
+                batch: batch_at,
+                head: head_at,
+                rows: vec![row],
+            };
+            let place = (batch_at, head_at, row);
+            let of_row = gradient.part(row * dim..(row + 1) * dim);
+            worst = worst.larger(worst_of(computed, place, &of_row, &task, row));
+        }
+        worst
+    };
+    let planes = (0..batch * heads).into_par_iter().map(of_plane);
+    planes.reduce(Worst::default, Worst::larger)
 }
 
 /// The worst gradient by a slope.
@@ -131,7 +194,9 @@ fn check_slopes(
             0..problem.batch()
         };
         let sums = entries.map(|entry| QueryHead::new(problem, given, entry, head).slope_sum());
-        let gradient = sums.fold(SlopeSum::none(), SlopeSum::merge).finish();
+        let gradient = sums
+            .fold(ParameterSum::none(1), ParameterSum::merge)
+            .finish();
         let task = RowTask {
             batch: row,
             head,

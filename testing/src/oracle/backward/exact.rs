@@ -1,5 +1,7 @@
 //! The exact gradients of one query or one key.
 
+use std::ops::Range;
+
 use super::super::row::{Head, Inputs, Rules};
 use super::bound::{self, Pair, Precision};
 use ferroflash::{DType, HostTensor, Problem};
@@ -27,6 +29,17 @@ pub(super) struct Bounded {
     /// Components that leave out a NaN or an infinity of vanishing weight: an f32 weight of 0 may or may not let it
     /// through.
     pub may_not_be_finite: Vec<bool>,
+}
+
+impl Bounded {
+    /// Some of the components.
+    pub fn part(&self, dims: Range<usize>) -> Self {
+        Self {
+            exact: self.exact[dims.clone()].to_vec(),
+            allowed: self.allowed[dims.clone()].to_vec(),
+            may_not_be_finite: self.may_not_be_finite[dims].to_vec(),
+        }
+    }
 }
 
 /// Probabilities below this vanish in f32 arithmetic: beside its smallest normal number, with room for an error in the
@@ -150,10 +163,10 @@ impl<'a> QueryHead<'a> {
     }
 
     /// What the pairs of this head add to the gradient by its slope.
-    pub fn slope_sum(&self) -> SlopeSum {
+    pub fn slope_sum(&self) -> ParameterSum {
         // Nothing is rounded to the inputs' dtype.
         let precision = Precision::of(DType::F32, self.largest_d_o);
-        let mut sum = SlopeSum {
+        let mut sum = ParameterSum {
             sum: Sum::new(1),
             rows: self.rules.seq_q() + self.rules.seq_kv(),
             largest_d_o: self.largest_d_o,
@@ -163,6 +176,26 @@ impl<'a> QueryHead<'a> {
                 let pair = self.pair(i, j, &precision);
                 let distance = self.rules.distance(i, j).unsigned_abs() as f64;
                 sum.sum.add(pair.p, -pair.dz, pair.dz_error, &[distance]);
+            }
+        }
+        sum
+    }
+
+    /// What the pairs of this head add to a plane of the gradient by a bias, which has `rows` rows of `keys` elements: a row a
+    /// query, or one for all.
+    pub fn bias_sum(&self, rows: usize, keys: usize) -> ParameterSum {
+        let precision = Precision::of(DType::F32, self.largest_d_o);
+        let mut sum = ParameterSum {
+            sum: Sum::new(rows * keys),
+            rows: BIAS_ADDITIONS * self.rules.seq_q(),
+            largest_d_o: self.largest_d_o,
+        };
+        for i in 0..self.rules.seq_q() {
+            let row = if rows == 1 { 0 } else { i };
+            for j in self.rules.keys(i) {
+                let pair = self.pair(i, j, &precision);
+                sum.sum
+                    .add_at(row * keys + j, pair.p, pair.dz, pair.dz_error, 1.0);
             }
         }
         sum
@@ -200,19 +233,23 @@ pub(super) fn of_key(heads: &[QueryHead<'_>], j: usize) -> [Bounded; 2] {
     [(dk, scale), (dv, 1.0)].map(|(sum, scale)| sum.finish(scale, terms, largest_d_o, &precision))
 }
 
-/// What some heads add to the gradient by a slope that they share.
-pub(super) struct SlopeSum {
+/// What some heads add to the gradient by parameters that they share: a slope, or a bias.
+pub(super) struct ParameterSum {
     sum: Sum,
-    /// Of q, and of k and v.
+    /// Of q, and of k and v; more where a value passes through more additions ([`bound::of_parameter`]).
     rows: usize,
     largest_d_o: f64,
 }
 
-impl SlopeSum {
-    /// That of no heads.
-    pub fn none() -> Self {
+/// Rows for which a query counts in the gradient by a bias: a value may pass through as many additions as there are blocks of 16
+/// queries.
+const BIAS_ADDITIONS: usize = 4;
+
+impl ParameterSum {
+    /// That of no heads, of `count` parameters.
+    pub fn none(count: usize) -> Self {
         Self {
-            sum: Sum::new(1),
+            sum: Sum::new(count),
             rows: 0,
             largest_d_o: 0.0,
         }
@@ -220,10 +257,12 @@ impl SlopeSum {
 
     pub fn merge(mut self, other: Self) -> Self {
         let (sum, of) = (&mut self.sum, &other.sum);
-        sum.exact[0] += of.exact[0];
-        sum.size[0] += of.size[0];
-        sum.error[0] += of.error[0];
-        sum.may_not_be_finite[0] |= of.may_not_be_finite[0];
+        for index in 0..sum.exact.len() {
+            sum.exact[index] += of.exact[index];
+            sum.size[index] += of.size[index];
+            sum.error[index] += of.error[index];
+            sum.may_not_be_finite[index] |= of.may_not_be_finite[index];
+        }
         self.rows += other.rows;
         self.largest_d_o = self.largest_d_o.max(other.largest_d_o);
         self
@@ -231,9 +270,11 @@ impl SlopeSum {
 
     /// The gradient.
     pub fn finish(self) -> Bounded {
-        let (size, error) = (self.sum.size[0], self.sum.error[0]);
+        let parts = self.sum.size.iter().zip(&self.sum.error);
+        let allowed = parts
+            .map(|(&size, &error)| bound::of_parameter(size, error, self.rows, self.largest_d_o));
         Bounded {
-            allowed: vec![bound::of_slope(size, error, self.rows, self.largest_d_o)],
+            allowed: allowed.collect(),
             exact: self.sum.exact,
             may_not_be_finite: self.sum.may_not_be_finite,
         }
@@ -263,14 +304,19 @@ impl Sum {
     /// Adds a row with `weight`, which may be off by `error` and is of a pair of probability `p`.
     fn add(&mut self, p: f64, weight: f64, error: f64, row: &[f64]) {
         for (dim, &value) in row.iter().enumerate() {
-            if p < VANISHING && !(value.is_finite() && weight.is_finite()) {
-                self.may_not_be_finite[dim] = true;
-                continue;
-            }
-            self.exact[dim] += weight * value;
-            self.size[dim] += (weight * value).abs();
-            self.error[dim] += error * value.abs();
+            self.add_at(dim, p, weight, error, value);
         }
+    }
+
+    /// The same of component `dim`, which is `value`.
+    fn add_at(&mut self, dim: usize, p: f64, weight: f64, error: f64, value: f64) {
+        if p < VANISHING && !(value.is_finite() && weight.is_finite()) {
+            self.may_not_be_finite[dim] = true;
+            return;
+        }
+        self.exact[dim] += weight * value;
+        self.size[dim] += (weight * value).abs();
+        self.error[dim] += error * value.abs();
     }
 
     /// Leaves out a row whose weight `p` is dropped. It is times 0: what is not finite may or may not come through.

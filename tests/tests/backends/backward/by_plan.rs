@@ -58,7 +58,8 @@ impl<M: Memory> Scene<M> {
             dq: download(&gradients.dq),
             dk: download(&gradients.dk),
             dv: download(&gradients.dv),
-            d_alibi_slopes: gradients.d_alibi_slopes.as_ref().map(download),
+            d_alibi_slopes: gradients.d_alibi_slopes.as_ref().map(&mut download),
+            d_bias: gradients.d_bias.as_ref().map(download),
         }
     }
 
@@ -69,7 +70,8 @@ impl<M: Memory> Scene<M> {
         let [dq, dk, dv] = [&gradients.dq, &gradients.dk, &gradients.dv].map(at);
         let of_gradients = GradientOperands::new(at(&self.d_o), dq, dk, dv)
             .d_lse(at(&self.d_lse))
-            .d_alibi_slopes(gradients.d_alibi_slopes.as_ref().map(at));
+            .d_alibi_slopes(gradients.d_alibi_slopes.as_ref().map(at))
+            .d_bias(gradients.d_bias.as_ref().map(at));
         Operands::new(q, k, v, at(&self.output.o))
             .lse(self.output.lse.as_ref().map(at))
             .gradients(of_gradients)

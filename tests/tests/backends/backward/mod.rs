@@ -1,6 +1,7 @@
 //! Gradients of every backend against the f64 oracle, and what must hold of gradients whatever computes them.
 
 mod bad_input;
+mod bias;
 mod by_plan;
 mod differences;
 mod planted;

@@ -144,6 +144,7 @@ fn of_dtype<B: Backend>(
         dk: &dk,
         dv: &dv,
         d_alibi_slopes: None,
+        d_bias: None,
     };
     let verdict = check_backward(&known, given, computed, Rows::All);
     assert!(verdict.passed(), "{verdict}");

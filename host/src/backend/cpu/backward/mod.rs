@@ -12,7 +12,9 @@
 //! | `keys` | dk and dv of a block of keys |
 //! | `queries` | dq of a block of queries |
 //! | `slopes` | the gradient by ALiBi's slopes, where it is asked for |
+//! | `bias` | the gradient by a bias, where it is asked for: a task takes rows of it |
 
+mod bias;
 mod keys;
 mod pairs;
 mod queries;
@@ -86,6 +88,9 @@ pub(super) unsafe fn run(problem: &Problem, operands: &Operands) {
             (problem.d_sinks(), gradients.d_sinks, &pass.modifiers)
         {
             pass.rows.write_sink_gradient(problem, modifiers, address);
+        }
+        if let (Some(spec), Some(address)) = (problem.d_bias(), gradients.d_bias) {
+            bias::write(&pass, &sequences, spec.shape, address);
         }
     }
 }

@@ -51,6 +51,8 @@ pub(super) struct Pairs {
     end_key: Vec<u32>,
     bias: Bias,
     distances: Option<Distances>,
+    /// dz of the pairs, laid out as `p`, where it is wanted: the gradients of scores before a softcap's derivative.
+    score_gradient: Option<Vec<f32>>,
     /// Modifiers of the problem, and where the query of each column is.
     modifiers: Option<Arc<CpuModifiers>>,
     places: Vec<(Place, usize)>,
@@ -95,6 +97,7 @@ impl Pairs {
             end_key: vec![0; BLOCK_M],
             bias: Bias::new(BLOCK_M),
             distances: None,
+            score_gradient: None,
             modifiers: None,
             places: Vec::new(),
             row: vec![0.0; head_dim.max(head_dim_v)],
@@ -111,6 +114,20 @@ impl Pairs {
             distances,
             ..Self::new(problem)
         }
+    }
+
+    /// Tiles that also keep what the gradient by a bias is made of.
+    pub fn with_score_gradient(problem: &Problem) -> Self {
+        Self {
+            score_gradient: Some(vec![0.0; BLOCK_N * BLOCK_M]),
+            ..Self::new(problem)
+        }
+    }
+
+    /// dz of query `column` and key number `key` of the tile, which it sees, if it is kept.
+    pub fn score_gradient(&self, column: usize, key: usize) -> Option<f32> {
+        let kept = self.score_gradient.as_ref()?;
+        Some(kept[key * self.columns + column])
     }
 
     /// `Σ dz · distance` of query `column` over the tiles since [`set_queries`](Self::set_queries), if it is added up.
@@ -354,6 +371,9 @@ impl Pairs {
         self.multiply_by_own_slope(&keys);
         self.clear_hidden(&keys);
         self.add_distances(simd, keys.clone());
+        if let Some(dz) = &mut self.score_gradient {
+            dz[..keys.len() * columns].copy_from_slice(&self.dx[..keys.len() * columns]);
+        }
         self.multiply_by_slope(simd, keys.len());
         if is_masked {
             self.clear_unseen(simd, keys.clone());
