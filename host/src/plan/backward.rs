@@ -43,6 +43,23 @@ pub(super) struct BackwardKernels {
 }
 
 impl BackwardKernels {
+    /// What the tiles and blocks of both kernels look like, where modifiers hide pairs.
+    fn modified(
+        &self,
+        problem: &Problem,
+        attention: &AttentionParams,
+    ) -> [Option<StatesLaunch>; 2] {
+        let (keys, queries) = (self.keys, self.queries);
+        let of_keys = [keys.block_n, keys.block_m];
+        let states = |tile| StatesLaunch::new(problem, attention, tile);
+        let of_queries = match queries.operation {
+            // It takes no blocks.
+            Operation::BackwardRound => None,
+            _ => states([queries.block_m, queries.block_n]),
+        };
+        [states(of_keys), of_queries]
+    }
+
     /// Whether the kernel of dk and dv adds up dq.
     fn adds_dq(&self) -> bool {
         self.keys.operation == Operation::BackwardFused
@@ -65,9 +82,7 @@ fn workspace_limit_bytes(problem: &Problem) -> u64 {
 /// and twice by the third.
 fn keys_operations(problem: &Problem) -> &'static [Operation] {
     use Operation::{BackwardFused, BackwardKeys, BackwardSplitKeys};
-    if !problem.modifiers().is_none() {
-        return &[BackwardKeys];
-    }
+    // None that store dS take modifiers.
     match may_fuse(problem) {
         true => &[BackwardFused, BackwardSplitKeys, BackwardKeys],
         false => &[BackwardSplitKeys, BackwardKeys],
@@ -267,18 +282,8 @@ impl BackwardLaunches {
         let attention = backward_attention(problem);
         let o = problem.o().shape;
         let terms = RowTerms::zeroed();
-        let modified = (!problem.modifiers().is_none()).then(|| {
-            let Instance {
-                block_m: keys,
-                block_n: queries,
-                ..
-            } = *kernels.keys;
-            let Instance {
-                block_m, block_n, ..
-            } = *kernels.queries;
-            [[queries, keys], [block_m, block_n]]
-                .map(|tile| StatesLaunch::new(problem, &attention, tile))
-        });
+        let modified =
+            (!problem.modifiers().is_none()).then(|| kernels.modified(problem, &attention));
         let layout = WorkspaceLayout::new(problem, kernels, modified.as_ref());
         let delta = DeltaParams {
             o: tensor_arg(problem.o()),

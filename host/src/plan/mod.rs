@@ -126,6 +126,14 @@ pub(crate) enum StepParams {
         WorkspaceLayout,
         Option<u64>,
     ),
+    /// The same of a Hopper kernel, and the tensor maps, of operands at address 0.
+    ModifiedHopperBackward(
+        BackwardParams,
+        Box<BackwardMaps>,
+        Box<ModifierParams>,
+        WorkspaceLayout,
+        Option<u64>,
+    ),
     /// The parameters of the kernel that finds states, and where it leaves them in the workspace.
     BlockStates(Box<BlockStatesParams>, u64),
     /// The parameters of the kernel that computes the gradient by sinks.
@@ -321,7 +329,15 @@ impl Plan {
             }
             let (modifiers, place) = self.add_states(states[index].as_ref(), offsets[index]);
             let modifiers = Box::new(modifiers);
-            let params = StepParams::ModifiedBackward(launches.params, modifiers, layout, place);
+            let params = launches.params;
+            // The one that rounds dq is no Hopper kernel.
+            let maps = kernels.maps.filter(|_| kernel.family == Family::Wgmma);
+            let params = match maps.map(Box::new) {
+                None => StepParams::ModifiedBackward(params, modifiers, layout, place),
+                Some(maps) => {
+                    StepParams::ModifiedHopperBackward(params, maps, modifiers, layout, place)
+                }
+            };
             self.add(kernel, grid, params);
         }
         if let Some(sinks) = launches.sinks {
@@ -429,10 +445,15 @@ impl Plan {
         }
         operands.check(self)?;
         let is_hopper = |step: &Step| {
-            use StepParams::{HopperBackward, HopperForward, ModifiedHopperForward};
+            use StepParams::{
+                HopperBackward, HopperForward, ModifiedHopperBackward, ModifiedHopperForward,
+            };
             matches!(
                 step.params,
-                HopperForward(..) | ModifiedHopperForward(..) | HopperBackward(..)
+                HopperForward(..)
+                    | ModifiedHopperForward(..)
+                    | HopperBackward(..)
+                    | ModifiedHopperBackward(..)
             )
         };
         match operands

@@ -159,6 +159,38 @@ impl Dropout {
         u64::from(kept[1]) << 32 | u64::from(kept[0])
     }
 
+    /// What a lane finds of the same where rows are keys. A call is for two neighbouring keys, which are in two lanes: each makes
+    /// half of their calls, for one of every two neighbouring queries, and gives the other what is its: the second word.
+    #[inline(always)]
+    pub fn halves<const REGISTERS: usize>(&self, first: Pair) -> [u32; 2] {
+        const { assert!(REGISTERS <= u32::BITS as usize) };
+        // A part is 16 columns: elements (h, a, c) of two halves, two rows and two columns.
+        const PART: usize = 8;
+        let e = first.key % 2;
+        let mut halves = [0; 2];
+        for part in 0..REGISTERS / PART {
+            let words = self.call(Pair {
+                query: first.query + 16 * part as u32 + e,
+                key: first.key,
+            });
+            for word in 0..4 {
+                let (h, a) = (word / 2, word % 2);
+                let register = PART * part + 4 * h + 2 * a;
+                halves[0] |= u32::from(self.stays(words[word], e)) << register;
+                halves[1] |= u32::from(self.stays(words[word], 1 - e)) << register;
+            }
+        }
+        halves
+    }
+
+    /// The probabilities that stay of a fragment whose first element is pair `first`, as [`kept_fragment`](Self::kept_fragment)
+    /// has them: of its own [`halves`](Self::halves) and what the other lane gave.
+    #[inline(always)]
+    pub fn joined(own: u32, taken: u32, first: Pair) -> u32 {
+        let e = first.key % 2;
+        own << e | taken << (1 - e)
+    }
+
     /// The same of the four elements of each of two rows, the first `down` rows and `across` columns from pair `first`.
     #[inline(always)]
     fn part<const ROWS_ARE_KEYS: bool>(&self, first: Pair, down: u32, across: u32) -> [u32; 2] {
