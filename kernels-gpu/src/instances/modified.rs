@@ -1,5 +1,5 @@
 //! The kernels that take modifiers of single pairs ([`crate::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
-//! which fits every GPU.
+//! which fits every GPU, and those of Hopper.
 
 use super::backward::{MODIFIED_ROUND, mma, simt};
 use super::mma::instance as mma_forward;

@@ -283,6 +283,17 @@ mod tests {
         unsafe { Dropout::new(&params, &at) }
     }
 
+    /// Choices of a lane for 64 queries from 32 on and 16 keys from 48 on, half of them another lane's.
+    fn joined(dropout: &Dropout, lane: u32) -> u32 {
+        let first = |lane: u32| Pair {
+            query: 32 + lane % 4 * 2,
+            key: 48 + lane / 4,
+        };
+        let [own, _] = dropout.halves::<32>(first(lane));
+        let [_, taken] = dropout.halves::<32>(first(lane ^ 4));
+        Dropout::joined(own, taken, first(lane))
+    }
+
     /// Lanes of a fragment make the choices that pairs make one by one, whichever side is down.
     #[test]
     fn fragments_hold_the_choices_of_their_pairs() {
@@ -311,6 +322,12 @@ mod tests {
                     key: row,
                 };
                 assert_eq!(is_kept(turned), dropout.keeps(pair), "{pair:?} turned");
+                // The accumulator of `wgmma` has 16 rows a warp.
+                let register = j / 2 * 4 + i * 2 + j % 2;
+                let is_joined = joined(&dropout, lane) >> register & 1 == 1;
+                if i < 2 {
+                    assert_eq!(is_joined, dropout.keeps(pair), "{pair:?} joined");
+                }
                 kept += u32::from(is_kept(upright));
                 all += 1;
             }

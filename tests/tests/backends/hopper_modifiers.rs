@@ -2,13 +2,15 @@
 //! and which kernels a plan takes.
 
 use ferroflash::backend::sim::Sim;
-use ferroflash::plan::Capabilities;
+use ferroflash::plan::{Capabilities, eligible};
 use ferroflash::{Backend, DType, Layout, Mask, MaskTensor, Variant};
 use ferroflash_testing::cases::{
-    Arrangement, BackwardCase, CaseSpec, InputKind, Lengths, ModifierSpec,
+    Arrangement, BackwardCase, CaseSpec, InputKind, Lengths, Limits, ModifierSpec, strategy,
 };
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::random_cases::agree_on;
+use proptest::prelude::*;
 
 /// Queries and keys that end the last of three blocks of queries and tiles of keys in the middle.
 const SEQ_Q: usize = 150;
@@ -128,22 +130,28 @@ fn options() -> Vec<(&'static str, Mask, ModifierSpec)> {
     ]
 }
 
-/// `case` runs on Hopper's kernels, and agrees with the oracle.
-fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, name: &str) {
+/// `case` runs on the kernels of Hopper that take modifiers, and agrees with the oracle; returns their names.
+fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, name: &str) -> Vec<&'static str> {
     case.forward.options.force = Some(Variant::Wgmma);
     let plan = backend.plan(&case.problem().unwrap()).unwrap();
     let names: Vec<_> = plan.kernel_names().collect();
+    let run = case.run(backend).unwrap();
+    let verdict = case.check(&run, Rows::All).unwrap();
+    assert!(verdict.passed(), "{name}: {names:?}: {verdict}");
+    names
+}
+
+/// As [`agrees`], on the fused kernel, or the pair that repeats its bits.
+fn agrees_by_expected_kernels<B: Backend>(backend: &mut B, case: BackwardCase, name: &str) {
     let expected = match case.deterministic {
         true => ["fa_bwd_dkdv_wgmma", "fa_bwd_dq_wgmma"],
         false => ["fa_bwd_fused_wgmma", "fa_bwd_round_mma"],
     };
+    let names = agrees(backend, case, name);
     for start in expected {
         let is_it = |of: &&str| of.starts_with(start) && of.ends_with("_modified");
         assert!(names.iter().any(is_it), "{name}: {start} of {names:?}");
     }
-    let run = case.run(backend).unwrap();
-    let verdict = case.check(&run, Rows::All).unwrap();
-    assert!(verdict.passed(), "{name}: {names:?}: {verdict}");
 }
 
 fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
@@ -158,7 +166,7 @@ fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
             let mut case = spec.build_backward().unwrap();
             // Both of every option, of one arrangement each.
             case.deterministic = (index % 2 == 1) == is_packed;
-            agrees(backend, case, &format!("{name}, packed: {is_packed}"));
+            agrees_by_expected_kernels(backend, case, &format!("{name}, packed: {is_packed}"));
         }
     }
 }
@@ -201,6 +209,72 @@ fn options_agree_on_a_gpu() {
     }
 }
 
+/// Any combination that Hopper's backward takes, in both of its forms.
+#[test]
+fn combinations_agree_on_a_gpu() {
+    let Some(gpu) = gpu_or_not_run("combinations of modifiers on Hopper") else {
+        return;
+    };
+    let limits = Limits {
+        work: 5_000_000,
+        ..Limits::FAST
+    };
+    let cases = strategy(&[DType::Bf16, DType::F16], limits)
+        .prop_filter("modifiers", |spec| {
+            spec.modifiers != ModifierSpec::default()
+        })
+        .prop_filter("plain scores", |spec| {
+            spec.softcap.is_none() && spec.alibi.is_none()
+        });
+    agree_on(gpu, 300, &cases, |gpu, spec| {
+        let mut case = spec.build_backward().unwrap();
+        for deterministic in [false, true] {
+            case.deterministic = deterministic;
+            let problem = case.problem().unwrap();
+            if problem.is_empty()
+                || !eligible(&problem, &gpu.capabilities()).contains(&Variant::Wgmma)
+            {
+                continue;
+            }
+            agrees(gpu, case.clone(), &spec.to_string());
+        }
+        Ok(())
+    });
+}
+
+/// What Hopper's backward does not take beside modifiers runs by `mma`, and what it takes is preferred.
+#[test]
+fn a_plan_takes_the_kernels_that_there_are() {
+    let mut sim = Sim::new();
+    let dropout = ModifierSpec {
+        dropout: Some(0.1),
+        ..ModifierSpec::default()
+    };
+    let mut starts_with = |spec: &CaseSpec, deterministic: bool, start: &str| {
+        let mut case = spec.build_backward().unwrap();
+        case.deterministic = deterministic;
+        let plan = sim.plan(&case.problem().unwrap()).unwrap();
+        let name = plan.kernel_name();
+        assert!(
+            name.starts_with(start) && name.ends_with("_modified"),
+            "{start}: {name}"
+        );
+    };
+    for (head_dim, of_bits, start) in [
+        (64, false, "fa_bwd_fused_wgmma_sm90a_bf16_hd64"),
+        (128, false, "fa_bwd_fused_wgmma_sm90a_bf16_hd128"),
+        (104, true, "fa_bwd_dkdv_wgmma_sm90a_bf16_hd128"),
+        (192, false, "fa_bwd_dkdv_mma_sm80_bf16_hd256"),
+    ] {
+        starts_with(&spec(DType::Bf16, head_dim, dropout), of_bits, start);
+    }
+    let capped = CaseSpec {
+        softcap: Some(20.0),
+        ..spec(DType::F16, 64, dropout)
+    };
+    starts_with(&capped, false, "fa_bwd_dkdv_mma_sm80_f16_hd64");
+}
+
 /// More blocks of queries than a warp asks the states of at once, most of them hidden, and some tiles of keys that no query sees.
 #[test]
 fn a_walk_finds_its_blocks_among_many() {
@@ -222,7 +296,7 @@ fn a_walk_finds_its_blocks_among_many() {
     case.forward.options.modifiers.mask = Some(mask);
     for deterministic in [false, true] {
         case.deterministic = deterministic;
-        agrees(&mut Sim::new(), case.clone(), "many blocks");
+        agrees_by_expected_kernels(&mut Sim::new(), case.clone(), "many blocks");
     }
 }
 
@@ -250,7 +324,7 @@ fn hidden_rows_need_not_be_finite() {
             }
             for deterministic in [false, true] {
                 case.deterministic = deterministic;
-                agrees(&mut Sim::new(), case.clone(), "hidden");
+                agrees_by_expected_kernels(&mut Sim::new(), case.clone(), "hidden");
             }
         }
     }

@@ -58,12 +58,15 @@ where
             if told.is_end() {
                 break;
             }
-            if told.needs_mask() {
-                let pairs = self.modified_pairs::<true>(told);
-                self.block(pairs);
-            } else {
-                let pairs = self.modified_pairs::<false>(told);
-                self.block(pairs);
+            // Told apart here, so that a block pays for what it needs alone: dropping half a thread's numbers by a bit each is
+            // a third of all instructions for a block.
+            // The kernel of dq has no registers for both.
+            let drops = !K::Side::HAS_SECOND || self.tile.modifiers.drops();
+            match (told.needs_mask(), drops) {
+                (false, false) => self.block(self.modified_pairs::<false, false>(told)),
+                (true, false) => self.block(self.modified_pairs::<true, false>(told)),
+                (false, true) => self.block(self.modified_pairs::<false, true>(told)),
+                (true, true) => self.block(self.modified_pairs::<true, true>(told)),
             }
             self.close_step(told.head, told.begin(&K::CONFIG));
         }
@@ -86,10 +89,10 @@ where
     /// # Safety
     /// As [`Self::told_steps`].
     #[inline(always)]
-    unsafe fn modified_pairs<const MASKED: bool>(
+    unsafe fn modified_pairs<const MASKED: bool, const DROPS: bool>(
         &self,
         told: Told,
-    ) -> ModifiedPairs<'a, K::Side, K::Modifiers, MASKED> {
+    ) -> ModifiedPairs<'a, K::Side, K::Modifiers, MASKED, DROPS> {
         ModifiedPairs {
             tile: self.tile,
             told,
@@ -101,8 +104,8 @@ where
 }
 
 /// The pairs of a warpgroup's kept rows and one passing block of a launch with modifiers, some of which are hidden if it is
-/// `MASKED`.
-struct ModifiedPairs<'a, S, M, const MASKED: bool> {
+/// `MASKED`, and of whose probabilities some may be dropped if it `DROPS`.
+struct ModifiedPairs<'a, S, M, const MASKED: bool, const DROPS: bool> {
     tile: &'a Tile<'a, S, M>,
     told: Told,
     /// First passing row of the block.
@@ -112,9 +115,14 @@ struct ModifiedPairs<'a, S, M, const MASKED: bool> {
     lanes: Lanes,
 }
 
-impl<S: Side, M: Modifiers, const MASKED: bool> BlockPairs for ModifiedPairs<'_, S, M, MASKED> {
+impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
+    for ModifiedPairs<'_, S, M, MASKED, DROPS>
+{
     #[inline(always)]
     unsafe fn kept(&self) -> u32 {
+        if !DROPS {
+            return ALL_KEPT;
+        }
         let modifiers = self.tile.modifiers;
         let Some(dropout) = modifiers.dropout(&self.tile.place(self.told.head)) else {
             return ALL_KEPT;
@@ -161,7 +169,7 @@ impl<S: Side, M: Modifiers, const MASKED: bool> BlockPairs for ModifiedPairs<'_,
         for register in 0..P_REGS {
             let at = register * PAIR;
             let p = |c| {
-                if is_kept(kept, at + c) {
+                if Self::is_kept(kept, at + c) {
                     s[at + c]
                 } else {
                     0.0
@@ -182,7 +190,10 @@ impl<S: Side, M: Modifiers, const MASKED: bool> BlockPairs for ModifiedPairs<'_,
         kept: u32,
     ) -> [u32; P_REGS] {
         let lanes = self.lanes.reload();
-        let scale = factor * self.tile.modifiers.dropout_scale();
+        let mut scale = factor;
+        if DROPS {
+            scale *= self.tile.modifiers.dropout_scale();
+        }
         let mut ds_frag = [0; P_REGS];
         for group in 0..S_REGS / (ROWS * GROUP_ELEMS) {
             let delta = delta.group(group, lanes);
@@ -190,7 +201,7 @@ impl<S: Side, M: Modifiers, const MASKED: bool> BlockPairs for ModifiedPairs<'_,
                 let mut ds = [0.0; PAIR];
                 for c in 0..PAIR {
                     let (p, delta) = (p[at + c], delta[h][i * PAIR + c]);
-                    let dp = if is_kept(kept, at + c) { dp[at + c] } else { 0.0 };
+                    let dp = if Self::is_kept(kept, at + c) { dp[at + c] } else { 0.0 };
                     ds[c] = p * fma(dp, scale, -delta);
                     // Not by P's 0: a hidden pair's dP need not be finite.
                     let is_hidden = MASKED && p.to_bits() == HIDDEN.to_bits();
@@ -206,13 +217,15 @@ impl<S: Side, M: Modifiers, const MASKED: bool> BlockPairs for ModifiedPairs<'_,
 /// Registers of a block's scores that a thread has: a bit of a word each says which are kept.
 const REGISTERS: usize = u32::BITS as usize;
 
-/// Whether the probability in a register is not dropped.
-#[inline(always)]
-fn is_kept(kept: u32, register: usize) -> bool {
-    kept >> register & 1 != 0
-}
+impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool>
+    ModifiedPairs<'_, S, M, MASKED, DROPS>
+{
+    /// Whether the probability in a register is not dropped.
+    #[inline(always)]
+    fn is_kept(kept: u32, register: usize) -> bool {
+        !DROPS || kept >> register & 1 != 0
+    }
 
-impl<S: Side, M: Modifiers, const MASKED: bool> ModifiedPairs<'_, S, M, MASKED> {
     /// The row and the column of the thread's first register, of all that are kept and all that pass.
     ///
     /// # Safety
