@@ -23,6 +23,8 @@ unsafe extern "unadjusted" {
     fn shfl_sync_idx_i32(members: u32, value: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.umax"]
     fn redux_sync_umax(value: u32, members: u32) -> u32;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot_sync(members: u32, condition: bool) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(members: u32, condition: bool) -> bool;
 }
@@ -63,6 +65,19 @@ pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
 pub unsafe fn any(condition: bool) -> bool {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { vote_any_sync(ALL_LANES, condition) }
+}
+
+/// The lanes in which `condition` holds, a bit each.
+///
+/// # PTX
+/// `vote.sync.ballot.b32`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn ballot(condition: bool) -> u32 {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { vote_ballot_sync(ALL_LANES, condition) }
 }
 
 /// Waits for all lanes of the warp, and orders their memory accesses.

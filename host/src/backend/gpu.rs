@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use bytemuck::bytes_of;
-use kernels_gpu::abi::{ForwardParams, ModifierParams};
+use kernels_gpu::abi::{BackwardParams, ForwardParams, ModifierParams};
 use kernels_gpu::instances::Instance;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
@@ -262,20 +262,8 @@ impl<D: Device> Gpu<D> {
             }
             StepParams::HopperBackward(params, maps, layout) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
-                let BackwardMaps { q, k, v, d_o } = bind_maps(maps, operands);
-                let dtype = step.kernel.dtype;
-                let [q, k, v, d_o] =
-                    self.tensor_maps
-                        .get_all(&self.device, dtype, [q, k, v, d_o])?;
-                let params = [
-                    bytes_of(&params),
-                    bytes_of(&q),
-                    bytes_of(&k),
-                    bytes_of(&v),
-                    bytes_of(&d_o),
-                ];
-                // SAFETY: as for the forward kernels; the maps were encoded from the same addresses and strides.
-                unsafe { self.queue(step, places.ptx, &params) }
+                // SAFETY: forwarded to the caller.
+                unsafe { self.hopper_backward(step, places, &params, maps, None) }
             }
             StepParams::Slopes(params, layout) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
@@ -318,6 +306,12 @@ impl<D: Device> Gpu<D> {
                 // bias, which the caller vouches for.
                 unsafe { self.queue(step, places.ptx, &params) }
             }
+            StepParams::ModifiedHopperBackward(params, maps, modifiers, layout, states) => {
+                let params = bind_backward(params, layout, operands, arrays, workspace);
+                let modifiers = places.modifiers(modifiers, *states);
+                // SAFETY: forwarded to the caller; the arrays of modifiers have an element for every pair.
+                unsafe { self.hopper_backward(step, places, &params, maps, Some(&modifiers)) }
+            }
             StepParams::BlockStates(params, offset) => {
                 let states = Some(workspace + offset);
                 let params = bind_block_states(params, arrays, states);
@@ -355,6 +349,34 @@ impl<D: Device> Gpu<D> {
                 unsafe { self.hopper_forward(step, places, params, hopper, Some(&modifiers)) }
             }
         }
+    }
+
+    /// Queues a backward kernel of Hopper, whose parameters have their addresses.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`].
+    unsafe fn hopper_backward(
+        &mut self,
+        step: &Step,
+        places: &Places<'_>,
+        params: &BackwardParams,
+        maps: &BackwardMaps,
+        modifiers: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let BackwardMaps { q, k, v, d_o } = bind_maps(maps, places.operands);
+        let (dtype, specs) = (step.kernel.dtype, [q, k, v, d_o]);
+        let [q, k, v, d_o] = self.tensor_maps.get_all(&self.device, dtype, specs)?;
+        let params = [
+            bytes_of(params),
+            bytes_of(&q),
+            bytes_of(&k),
+            bytes_of(&v),
+            bytes_of(&d_o),
+            modifiers.unwrap_or_default(),
+        ];
+        let count = params.len() - usize::from(modifiers.is_none());
+        // SAFETY: as for the forward kernels; the maps were encoded from the same addresses and strides.
+        unsafe { self.queue(step, places.ptx, &params[..count]) }
     }
 
     /// Queues a forward kernel of Hopper.

@@ -68,9 +68,7 @@ fn workspace_limit_bytes(problem: &Problem) -> u64 {
 /// and twice by the third.
 fn keys_operations(problem: &Problem) -> &'static [Operation] {
     use Operation::{BackwardFused, BackwardKeys, BackwardSplitKeys};
-    if !problem.modifiers().is_none() {
-        return &[BackwardKeys];
-    }
+    // None that store dS take modifiers.
     match may_fuse(problem) {
         true => &[BackwardFused, BackwardSplitKeys, BackwardKeys],
         false => &[BackwardSplitKeys, BackwardKeys],

@@ -128,6 +128,14 @@ pub(crate) enum StepParams {
         WorkspaceLayout,
         Option<u64>,
     ),
+    /// The same of a Hopper kernel, and the tensor maps, of operands at address 0.
+    ModifiedHopperBackward(
+        BackwardParams,
+        Box<BackwardMaps>,
+        Box<ModifierParams>,
+        WorkspaceLayout,
+        Option<u64>,
+    ),
     /// The parameters of the kernel that finds states, and where it leaves them in the workspace.
     BlockStates(Box<BlockStatesParams>, u64),
     /// As `Slopes`, with modifiers.
@@ -332,7 +340,14 @@ impl Plan {
         ] {
             if grid > 0 {
                 let (modifiers, place) = self.states_of(kernel, launches, states, &mut found);
-                let params = StepParams::ModifiedBackward(params, modifiers, layout, place);
+                // The one that rounds dq is no Hopper kernel.
+                let maps = kernels.maps.filter(|_| kernel.family == Family::Wgmma);
+                let params = match maps.map(Box::new) {
+                    None => StepParams::ModifiedBackward(params, modifiers, layout, place),
+                    Some(maps) => {
+                        StepParams::ModifiedHopperBackward(params, maps, modifiers, layout, place)
+                    }
+                };
                 self.add(kernel, grid, params);
             }
         }
@@ -371,7 +386,9 @@ impl Plan {
         states: &StatesOfKernels,
         found: &mut Vec<usize>,
     ) -> (Box<ModifierParams>, Option<u64>) {
-        let index = states.index(kernel);
+        let Some(index) = states.index(kernel) else {
+            return (Box::new(modifier_params(&self.problem)), None);
+        };
         let offset = launches.layout.states() + states.offset(index);
         let launch = states.launch(index);
         if found.contains(&index) {
@@ -481,10 +498,15 @@ impl Plan {
         }
         operands.check(self)?;
         let is_hopper = |step: &Step| {
-            use StepParams::{HopperBackward, HopperForward, ModifiedHopperForward};
+            use StepParams::{
+                HopperBackward, HopperForward, ModifiedHopperBackward, ModifiedHopperForward,
+            };
             matches!(
                 step.params,
-                HopperForward(..) | ModifiedHopperForward(..) | HopperBackward(..)
+                HopperForward(..)
+                    | ModifiedHopperForward(..)
+                    | HopperBackward(..)
+                    | ModifiedHopperBackward(..)
             )
         };
         match operands

@@ -344,7 +344,9 @@ impl StatesOfKernels {
     ) -> Self {
         let mut all: Vec<([u32; 2], Option<StatesLaunch>)> = Vec::new();
         for kernel in kernels {
-            let tile = tile_of_pairs(kernel);
+            let Some(tile) = tile_of_pairs(kernel) else {
+                continue;
+            };
             if all.iter().all(|(other, _)| *other != tile) {
                 all.push((tile, StatesLaunch::new(problem, attention, tile)));
             }
@@ -352,11 +354,11 @@ impl StatesOfKernels {
         Self(all)
     }
 
-    /// The number of those of `kernel`.
-    pub fn index(&self, kernel: &Instance) -> usize {
-        let tile = tile_of_pairs(kernel);
+    /// The number of those of `kernel`, if it takes tiles and blocks of pairs.
+    pub fn index(&self, kernel: &Instance) -> Option<usize> {
+        let tile = tile_of_pairs(kernel)?;
         let index = self.0.iter().position(|(other, _)| *other == tile);
-        index.expect("one of the kernels")
+        Some(index.expect("one of the kernels"))
     }
 
     /// The launch that finds those with number `index`, if pairs may be hidden.
@@ -379,11 +381,14 @@ impl StatesOfKernels {
     }
 }
 
-/// Queries and keys of a tile of a backward kernel's and a block that passes.
-fn tile_of_pairs(kernel: &Instance) -> [u32; 2] {
+/// Queries and keys of a tile of a backward kernel's and a block that passes; none of the one that rounds dq.
+fn tile_of_pairs(kernel: &Instance) -> Option<[u32; 2]> {
     match kernel.operation {
-        Operation::BackwardQueries | Operation::BackwardSlopes => [kernel.block_m, kernel.block_n],
-        _ => [kernel.block_n, kernel.block_m],
+        Operation::BackwardRound => None,
+        Operation::BackwardQueries | Operation::BackwardSlopes => {
+            Some([kernel.block_m, kernel.block_n])
+        }
+        _ => Some([kernel.block_n, kernel.block_m]),
     }
 }
 

@@ -2,17 +2,18 @@
 //!
 //! A pair that is masked out has a P and a dS of 0, but 0 times a row of `a` or `b` that is not finite is NaN, and the
 //! products take whole blocks. So what is not finite is computed again from global memory, pair by pair, and only of pairs
-//! that are seen: a result that is still not finite then is the answer. Slow: for inputs that hold ∞ or NaN alone.
+//! that are seen, under the launch's modifiers if it has any: a result that is still not finite then is the answer. Slow: for inputs that hold ∞ or NaN alone.
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use cuda_std::half::Half;
-use cuda_std::warp::{WARP_SIZE, reduce_sum};
+use cuda_std::warp::{WARP_SIZE, any, reduce_sum};
 
 use super::side::{Extent, Side};
 use crate::abi::{AttentionParams, BackwardParams, TensorArg};
 use crate::math::{exp2, fma};
+use crate::modifiers::{Modifiers, Pair, Place};
 use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
@@ -46,8 +47,9 @@ impl Which {
 }
 
 /// A head of a sequence of the side that is kept.
-pub struct Head<'a> {
+pub struct Head<'a, M> {
     pub params: &'a BackwardParams,
+    pub modifiers: &'a M,
     pub sequence: &'a Sequence,
     pub extent: Extent,
     /// The batch entry, of those that have lengths and slopes of their own.
@@ -120,7 +122,7 @@ impl Row {
     }
 }
 
-impl Head<'_> {
+impl<M: Modifiers> Head<'_, M> {
     /// Computes gradient `which` of kept row `row`, which exists.
     ///
     /// # Safety
@@ -130,6 +132,7 @@ impl Head<'_> {
     pub unsafe fn compute<E: Half + Element, S: Side>(&self, row: u32, lane: u32, which: Which) {
         let Self {
             params,
+            modifiers,
             sequence,
             extent,
             batch,
@@ -149,12 +152,25 @@ impl Head<'_> {
         let first = kept(S::first_kept(params), dims);
         let second = kept(S::second_kept(params), dims_v);
         let mut sum = [0.0; LANE_DIMS];
-        let (begin, last) = visible_keys(row as i32, extent.band, extent.passing);
+        let (begin, last) = if M::IS_NONE {
+            visible_keys(row as i32, extent.band, extent.passing)
+        } else {
+            // A prefix shows keys outside the band: each pair is asked for.
+            (0, extent.passing as i32 - 1)
+        };
         let (mut passing_head, head_end) = S::passing_heads(attention, head);
         while passing_head < head_end {
             let query_head = if S::HAS_SECOND { passing_head } else { head };
             let mut passing = begin;
             while passing <= last {
+                let place = extent.place::<S>(sequence, batch, query_head, attention.heads_q);
+                let (query, key) = S::query_and_key(row, passing as u32);
+                let pair = Pair { query, key };
+                // Voted, so that all lanes are seen to go on together.
+                if !M::IS_NONE && any(!modifiers.sees(&place, pair)) {
+                    passing += 1;
+                    continue;
+                }
                 let passing_head = black_box(passing_head);
                 let row_of = |operand: &TensorArg, dims| {
                     let address = S::passing_address(sequence, operand, passing_head, E::BYTES);
@@ -169,14 +185,20 @@ impl Head<'_> {
                 };
                 let product = first.dot::<E>(&a, lane);
                 let distance = row as i32 + extent.diagonal - passing;
-                let transform = ScoreTransform::new(&attention.score, batch, query_head, 0.0);
-                let (score, slope) = score(&transform, product, distance);
+                let (score, slope) = score(modifiers, attention, &place, pair, product, distance);
                 let p = exp2(score - term(params.terms.lse_log2));
                 let dp = second.dot::<E>(&b, lane);
-                let ds = p * slope * (dp - term(params.terms.delta));
+                let dropout = modifiers.dropout(&place);
+                let is_kept = dropout.is_none_or(|dropout| dropout.keeps(pair));
+                let (p_kept, dp_kept) = if is_kept {
+                    (p, dp * modifiers.dropout_scale())
+                } else {
+                    (0.0, 0.0)
+                };
+                let ds = p * slope * (dp_kept - term(params.terms.delta));
                 let (weight, of) = match which {
                     Which::First => (ds, a),
-                    Which::Second => (p, b),
+                    Which::Second => (p_kept, b),
                 };
                 for i in 0..LANE_DIMS {
                     sum[i] = fma(weight, of.load::<E>(lane, i), sum[i]);
@@ -187,20 +209,39 @@ impl Head<'_> {
         }
         let scale = match which {
             Which::First => attention.score.softmax_scale,
-            Which::Second => 1.0,
+            Which::Second => modifiers.dropout_scale(),
         };
         let (tensor, dims) = which.tensor::<S>(params);
         kept(tensor, dims).store::<E>(lane, &sum, scale);
     }
 }
 
-/// The score in bits, `distance` keys from the diagonal, and its derivative by the scaled product.
+/// The score in bits of `pair`, `distance` keys from the diagonal, and its derivative by the scaled product.
+///
+/// # Safety
+/// As [`Modifiers`].
 #[inline(always)]
-fn score(transform: &ScoreTransform, product: f32, distance: i32) -> (f32, f32) {
+unsafe fn score<M: Modifiers>(
+    modifiers: &M,
+    attention: &AttentionParams,
+    place: &Place,
+    pair: Pair,
+    product: f32,
+    distance: i32,
+) -> (f32, f32) {
+    let transform = if modifiers.changes_scores() {
+        ScoreTransform::in_nats(&attention.score, place.batch, place.head, 0.0)
+    } else {
+        ScoreTransform::new(&attention.score, place.batch, place.head, 0.0)
+    };
     let mut score = [[product]];
     let mut slope = 1.0;
     if !transform.is_plain {
         transform.apply_with_slope(&mut score, |_| distance, |_| 0, |_, _, of| slope = of);
+    }
+    if modifiers.changes_scores() {
+        let of_pair = |_, _, of| slope *= of;
+        modifiers.change_with_slope(|| *place, &mut score, |_, _| pair, of_pair);
     }
     (score[0][0] * transform.scale_log2, slope)
 }

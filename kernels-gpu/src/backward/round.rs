@@ -11,6 +11,7 @@ use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::layout::fragment::{ROW_STEP, TILE_M, TILE_N};
 use crate::layout::swizzle::VEC16_BYTES;
+use crate::modifiers::Modifiers;
 use crate::tile::dq_sums::{DqSums, REGISTER_BYTES, UNIT_BYTES};
 use crate::tile::element::Element;
 use crate::tile::grid::TileGrid;
@@ -25,7 +26,7 @@ const WARP: u32 = 32;
 /// # Safety
 /// `params` describes live allocations that hold every element it can address.
 #[inline(always)]
-pub unsafe fn round<E: Half + Element>(params: &BackwardParams) {
+pub unsafe fn round<E: Half + Element, M: Modifiers>(params: &BackwardParams, modifiers: &M) {
     let attention = &params.attention;
     let tiles = TileGrid::new(
         attention.batch,
@@ -38,7 +39,7 @@ pub unsafe fn round<E: Half + Element>(params: &BackwardParams) {
     while index < tiles.count {
         let tile = tiles.get(index);
         // SAFETY: the tile is the launch's.
-        unsafe { round_rows::<E>(params, tile.batch, tile.head, tile.m_block) };
+        unsafe { round_rows::<E, M>(params, modifiers, tile.batch, tile.head, tile.m_block) };
         index += grid_dim_x() as u64 * warps_per_block as u64;
     }
 }
@@ -46,8 +47,9 @@ pub unsafe fn round<E: Half + Element>(params: &BackwardParams) {
 /// # Safety
 /// As [`round`]; the head has the unit of rows, if the sequence is as long as can be.
 #[inline(always)]
-unsafe fn round_rows<E: Half + Element>(
+unsafe fn round_rows<E: Half + Element, M: Modifiers>(
     params: &BackwardParams,
+    modifiers: &M,
     batch: u32,
     head: u32,
     row_unit: u32,
@@ -106,12 +108,13 @@ unsafe fn round_rows<E: Half + Element>(
             sync_warp();
             let head = Head {
                 params,
+                modifiers,
                 extent: KeepQueries::extent(&sequence),
                 sequence: &sequence,
                 batch,
                 head,
             };
-            repair::<E>(&head, begin, lane);
+            repair::<E, M>(&head, begin, lane);
         }
     }
 }
@@ -121,7 +124,7 @@ unsafe fn round_rows<E: Half + Element>(
 /// # Safety
 /// As [`Head::compute`].
 #[inline(always)]
-unsafe fn repair<E: Half + Element>(head: &Head, begin: u32, lane: u32) {
+unsafe fn repair<E: Half + Element, M: Modifiers>(head: &Head<M>, begin: u32, lane: u32) {
     let end = (begin + TILE_M as u32).min(head.extent.kept);
     let mut row = begin;
     while row < end {

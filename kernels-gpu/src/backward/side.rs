@@ -3,6 +3,7 @@
 use cuda_std::global;
 
 use crate::abi::{AttentionParams, BackwardParams, Band, TensorArg};
+use crate::modifiers::Place;
 use crate::tile::grid::{BlockCoord, TileGrid};
 use crate::tile::rows;
 use crate::tile::sequence::{Sequence, head_kv};
@@ -56,6 +57,27 @@ pub struct Extent {
     pub band: Band,
     /// Kept row `i` stands at passing row `i + diagonal`, from which ALiBi's distance is counted.
     pub diagonal: i32,
+}
+
+impl Extent {
+    /// Query head `head` of `sequence`, number `batch` of a launch of `heads` query heads, whose rows these are as side `S` has
+    /// them.
+    #[inline(always)]
+    pub fn place<S: Side>(&self, sequence: &Sequence, batch: u32, head: u32, heads: u32) -> Place {
+        let (seq_q, seq_kv) = S::query_and_key(self.kept, self.passing);
+        let band = if S::HAS_SECOND {
+            self.band.transposed()
+        } else {
+            self.band
+        };
+        let sequence = Sequence {
+            seq_q,
+            seq_kv,
+            band,
+            ..*sequence
+        };
+        Place::new(&sequence, batch, head, heads)
+    }
 }
 
 /// dk and dv: a block keeps K and V.

@@ -102,6 +102,11 @@ impl WgmmaBackwardConfig {
         TERMS * self.block_n * F32_BYTES
     }
 
+    /// Offset in such a stage of the two words that say which block it is, in kernels with modifiers.
+    pub const fn told_offset(&self) -> u32 {
+        self.exponent_offset() + size_of::<u32>() as u32
+    }
+
     /// Offset of the terms' stages.
     pub const fn terms_offset(&self) -> u32 {
         self.ds_offset(self.ds_blocks)

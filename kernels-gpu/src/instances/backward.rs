@@ -155,7 +155,7 @@ const fn rounding(name: &'static str, dtype: DType) -> Instance {
 }
 
 macro_rules! round_instances {
-    ($($name:ident = $dtype:ident;)*) => {
+    ($table:ident: $($name:ident = $dtype:ident $(, $modifiers:ident)?;)*) => {
         $(
             /// dq of the sums that a fused kernel added up.
             ///
@@ -164,19 +164,32 @@ macro_rules! round_instances {
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
             #[cuda_std::launch_bounds(crate::config::round::THREADS, crate::config::round::MIN_BLOCKS)]
             #[cuda_std::kernel]
-            pub unsafe fn $name(params: crate::abi::BackwardParams) {
+            pub unsafe fn $name(
+                params: crate::abi::BackwardParams,
+                $($modifiers: crate::abi::ModifierParams,)?
+            ) {
+                let modifiers = &crate::__modifiers!(value $($modifiers)?);
                 // SAFETY: forwarded to the launch.
-                unsafe { crate::backward::round::round::<cuda_std::half::$dtype>(&params) }
+                unsafe {
+                    crate::backward::round::round::<cuda_std::half::$dtype, _>(&params, modifiers)
+                }
             }
         )*
 
-        const ROUND: &[Instance] = &[$(rounding(stringify!($name), DType::$dtype)),*];
+        pub const $table: &[Instance] = &[$(rounding(stringify!($name), DType::$dtype)),*];
     };
 }
 
 round_instances! {
+    ROUND:
     fa_bwd_round_mma_sm80_f16 = F16;
     fa_bwd_round_mma_sm80_bf16 = Bf16;
+}
+
+round_instances! {
+    MODIFIED_ROUND:
+    fa_bwd_round_mma_sm80_f16_modified = F16, modifiers;
+    fa_bwd_round_mma_sm80_bf16_modified = Bf16, modifiers;
 }
 
 macro_rules! mma_instances {

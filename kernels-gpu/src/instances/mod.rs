@@ -407,11 +407,12 @@ mod tests {
             return kernel;
         }
         let (dtype, head_dim) = (instance.dtype.name(), instance.head_dim);
+        let is_modified = MODIFIED.iter().any(|other| other.name == instance.name);
         if instance.head_dim == 0 {
-            return format!("{kernel}_{dtype}");
+            return format!("{kernel}_{dtype}") + if is_modified { "_modified" } else { "" };
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
-        if MODIFIED.iter().any(|other| other.name == instance.name) {
+        if is_modified {
             let is_varlen = instance.wgmma().is_some_and(|config| config.varlen);
             return name + if is_varlen { "_varlen" } else { "" } + "_modified";
         }

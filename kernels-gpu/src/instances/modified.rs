@@ -1,11 +1,11 @@
 //! The kernels that take modifiers of single pairs ([`crate::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
-//! which fits every GPU.
+//! which fits every GPU, and those of Hopper.
 
-use super::backward::{mma, simt};
+use super::backward::{MODIFIED_ROUND, mma, simt};
 use super::mma::instance as mma_forward;
 use super::simt::instance as simt_forward;
 use super::{Instance, Operation, joined};
-use super::{slopes, wgmma};
+use super::{slopes, wgmma, wgmma_backward};
 use crate::config::{mma as mma_config, mma_backward, simt as simt_config};
 use crate::dtype::DType;
 
@@ -72,12 +72,19 @@ mma_instances! {
 /// Every kernel that takes modifiers: the parameters of the kernel without them, and
 /// [`ModifierParams`](crate::abi::ModifierParams).
 pub const MODIFIED: &[Instance] =
-    &joined::<{ ON_EVERY_GPU.len() + wgmma::MODIFIED.len() }>(ON_EVERY_GPU, wgmma::MODIFIED);
+    &joined::<{ ON_EVERY_GPU.len() + ON_HOPPER.len() }>(ON_EVERY_GPU, ON_HOPPER);
 
 const ON_EVERY_GPU: &[Instance] =
-    &joined::<{ SIMT.len() + MMA.len() + slopes::MODIFIED.len() }>(ONE_PASS, slopes::MODIFIED);
+    &joined::<{ ONE_PASS.len() + slopes::MODIFIED.len() }>(ONE_PASS, slopes::MODIFIED);
 
-const ONE_PASS: &[Instance] = &joined::<{ SIMT.len() + MMA.len() }>(SIMT, MMA);
+const ONE_PASS: &[Instance] = &joined::<{ SIMT.len() + OF_HALVES.len() }>(SIMT, OF_HALVES);
+
+const OF_HALVES: &[Instance] = &joined::<{ MMA.len() + MODIFIED_ROUND.len() }>(MMA, MODIFIED_ROUND);
+
+const ON_HOPPER: &[Instance] = &joined::<{ wgmma::MODIFIED.len() + wgmma_backward::MODIFIED.len() }>(
+    wgmma::MODIFIED,
+    wgmma_backward::MODIFIED,
+);
 
 /// What the pairs of every tile and block look like.
 ///

@@ -27,14 +27,16 @@ const fn instance(
     }
 }
 
-/// `name = dtype, side, operation, config, rs|ss;`: what is kept from registers or from shared memory.
-macro_rules! instances {
-    ($($name:ident = $dtype:ident, $side:ident, $operation:ident, $config:expr, $kept:ident;)*) => {
+/// `name = dtype, side, operation, config, rs|ss [, modifiers];`: what is kept from registers or from shared memory, and whether
+/// the kernel takes modifiers.
+macro_rules! kernels {
+    ($($name:ident = $dtype:ident, $side:ident, $operation:ident, $config:expr, $kept:ident $(, $modifiers:ident)?;)*) => {
         $(
             /// Gradients in 16 bits on Hopper.
             ///
             /// # Safety
-            /// `params` and the tensor maps of q, k, v and d_o describe the same live allocations.
+            /// `params` and the tensor maps of q, k, v and d_o describe the same live allocations. The arrays of modifiers have
+            /// an element for every pair.
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_90a"))]
             #[cuda_std::launch_bounds($config.threads(), 1)]
             #[cuda_std::kernel]
@@ -44,6 +46,7 @@ macro_rules! instances {
                 _k: crate::wgmma::tensor_map::TensorMap,
                 _v: crate::wgmma::tensor_map::TensorMap,
                 _d_o: crate::wgmma::tensor_map::TensorMap,
+                $($modifiers: crate::abi::ModifierParams,)?
             ) {
                 use crate::wgmma::backward::{backward, traits::BackwardKernel};
                 use crate::wgmma::forward::traits;
@@ -62,8 +65,9 @@ macro_rules! instances {
                 > for Kernel {
                     const CONFIG: WgmmaBackwardConfig = CONFIG;
                     type Side = crate::backward::side::$side;
+                    type Modifiers = crate::__modifiers!(type $($modifiers)?);
                     type Element = cuda_std::half::$dtype;
-                    type Kept = instances!(@kept $kept, $dtype);
+                    type Kept = kernels!(@kept $kept, $dtype);
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe {
@@ -74,14 +78,10 @@ macro_rules! instances {
                         { CONFIG.block_n as usize / 2 },
                         { CONFIG.block_n as usize / 4 },
                         { CONFIG.head_dim as usize / 2 },
-                    >(&params)
+                    >(&params, &crate::__modifiers!(value $($modifiers)?))
                 }
             }
         )*
-
-        pub const INSTANCES: &[Instance] = &[$(
-            instance(stringify!($name), DType::$dtype, Operation::$operation, &$config)
-        ),*];
     };
     (@kept rs, $dtype:ident) => {
         traits::QkRs<cuda_std::half::$dtype, { CONFIG.head_dim as usize / 4 }>
@@ -91,7 +91,18 @@ macro_rules! instances {
     };
 }
 
+macro_rules! instances {
+    ($table:ident: $($name:ident = $dtype:ident, $side:ident, $operation:ident, $config:expr, $kept:ident $(, $modifiers:ident)?;)*) => {
+        kernels! { $($name = $dtype, $side, $operation, $config, $kept $(, $modifiers)?;)* }
+
+        pub const $table: &[Instance] = &[$(
+            instance(stringify!($name), DType::$dtype, Operation::$operation, &$config)
+        ),*];
+    };
+}
+
 instances! {
+    INSTANCES:
     fa_bwd_dkdv_wgmma_sm90a_bf16_hd64 = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs;
     fa_bwd_fused_wgmma_sm90a_bf16_hd64 = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs;
     fa_bwd_dq_wgmma_sm90a_bf16_hd64 = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, rs;
@@ -104,4 +115,20 @@ instances! {
     fa_bwd_dkdv_wgmma_sm90a_f16_hd128 = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss;
     fa_bwd_fused_wgmma_sm90a_f16_hd128 = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss;
     fa_bwd_dq_wgmma_sm90a_f16_hd128 = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs;
+}
+
+instances! {
+    MODIFIED:
+    fa_bwd_dkdv_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs, modifiers;
+    fa_bwd_dq_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, rs, modifiers;
+    fa_bwd_dkdv_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss, modifiers;
+    fa_bwd_fused_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss, modifiers;
+    fa_bwd_dq_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs, modifiers;
+    fa_bwd_dkdv_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs, modifiers;
+    fa_bwd_dq_wgmma_sm90a_f16_hd64_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, rs, modifiers;
+    fa_bwd_dkdv_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss, modifiers;
+    fa_bwd_fused_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss, modifiers;
+    fa_bwd_dq_wgmma_sm90a_f16_hd128_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs, modifiers;
 }

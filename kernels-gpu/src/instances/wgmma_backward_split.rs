@@ -92,6 +92,7 @@ macro_rules! keys_kernel {
             impl BackwardKernel<S_REGS, P_REGS, SUM_REGS> for Kernel {
                 const CONFIG: crate::config::wgmma_backward::WgmmaBackwardConfig = CONFIG.blocks;
                 type Side = crate::backward::side::KeepKeys;
+                type Modifiers = crate::modifiers::NoModifiers;
                 type Element = cuda_std::half::$dtype;
                 type Kept =
                     traits::QkSs<cuda_std::half::$dtype, { CONFIG.blocks.head_dim as usize }>;

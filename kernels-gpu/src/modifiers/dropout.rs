@@ -159,6 +159,38 @@ impl Dropout {
         u64::from(kept[1]) << 32 | u64::from(kept[0])
     }
 
+    /// What a lane finds of the same where rows are keys. A call is for two neighbouring keys, which are in two lanes: each makes
+    /// half of their calls, for one of every two neighbouring queries, and gives the other what is its: the second word.
+    #[inline(always)]
+    pub fn halves<const REGISTERS: usize>(&self, first: Pair) -> [u32; 2] {
+        const { assert!(REGISTERS <= u32::BITS as usize) };
+        // A part is 16 columns: elements (h, a, c) of two halves, two rows and two columns.
+        const PART: usize = 8;
+        let e = first.key % 2;
+        let mut halves = [0; 2];
+        for part in 0..REGISTERS / PART {
+            let words = self.call(Pair {
+                query: first.query + 16 * part as u32 + e,
+                key: first.key,
+            });
+            for word in 0..4 {
+                let (h, a) = (word / 2, word % 2);
+                let register = PART * part + 4 * h + 2 * a;
+                halves[0] |= u32::from(self.stays(words[word], e)) << register;
+                halves[1] |= u32::from(self.stays(words[word], 1 - e)) << register;
+            }
+        }
+        halves
+    }
+
+    /// The probabilities that stay of a fragment whose first element is pair `first`, as [`kept_fragment`](Self::kept_fragment)
+    /// has them: of its own [`halves`](Self::halves) and what the other lane gave.
+    #[inline(always)]
+    pub fn joined(own: u32, taken: u32, first: Pair) -> u32 {
+        let e = first.key % 2;
+        own << e | taken << (1 - e)
+    }
+
     /// The same of the four elements of each of two rows, the first `down` rows and `across` columns from pair `first`.
     #[inline(always)]
     fn part<const ROWS_ARE_KEYS: bool>(&self, first: Pair, down: u32, across: u32) -> [u32; 2] {
@@ -251,6 +283,17 @@ mod tests {
         unsafe { Dropout::new(&params, &at) }
     }
 
+    /// Choices of a lane for 64 queries from 32 on and 16 keys from 48 on, half of them another lane's.
+    fn joined(dropout: &Dropout, lane: u32) -> u32 {
+        let first = |lane: u32| Pair {
+            query: 32 + lane % 4 * 2,
+            key: 48 + lane / 4,
+        };
+        let [own, _] = dropout.halves::<32>(first(lane));
+        let [_, taken] = dropout.halves::<32>(first(lane ^ 4));
+        Dropout::joined(own, taken, first(lane))
+    }
+
     /// Lanes of a fragment make the choices that pairs make one by one, whichever side is down.
     #[test]
     fn fragments_hold_the_choices_of_their_pairs() {
@@ -279,6 +322,12 @@ mod tests {
                     key: row,
                 };
                 assert_eq!(is_kept(turned), dropout.keeps(pair), "{pair:?} turned");
+                // The accumulator of `wgmma` has 16 rows a warp.
+                let register = j / 2 * 4 + i * 2 + j % 2;
+                let is_joined = joined(&dropout, lane) >> register & 1 == 1;
+                if i < 2 {
+                    assert_eq!(is_joined, dropout.keeps(pair), "{pair:?} joined");
+                }
                 kept += u32::from(is_kept(upright));
                 all += 1;
             }

@@ -10,6 +10,7 @@ mod extremes;
 mod gqa;
 mod growing_scores;
 mod hooks;
+mod hopper_modifiers;
 mod merge;
 mod modifiers;
 mod non_finite;

@@ -7,13 +7,14 @@ use cuda_std::{global, mbarrier, shared};
 use super::barriers::Barriers;
 use super::dq::Dq;
 use super::epilogue::Epilogue;
-use super::pairs::{Pairs, Terms};
+use super::pairs::{BlockPairs, Pairs, Terms};
 use super::tile::Tile;
 use super::traits::BackwardKernel;
 use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::WARPGROUP_ROWS;
 use crate::layout::fragment::ROW_STEP;
+use crate::modifiers::Modifiers;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
 use crate::units::{F32_BYTES, pow2};
@@ -23,15 +24,15 @@ use crate::wgmma::forward::traits::QkOperand;
 use crate::wgmma::pipeline::PipelineState;
 
 /// One thread of a consumer warpgroup. All methods are inlined, and the arrays live in registers.
-struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+pub(super) struct Consumer<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
 where
     K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
 {
-    tile: &'a Tile<'a, K::Side>,
-    smem: u32,
-    lanes: Lanes,
+    pub(super) tile: &'a Tile<'a, K::Side, K::Modifiers>,
+    pub(super) smem: u32,
+    pub(super) lanes: Lanes,
     /// First kept row of the warpgroup, of the tile.
-    kept_begin: u32,
+    pub(super) kept_begin: u32,
     kept_first: K::Kept,
     kept_second: K::Kept,
     /// lse in bits, and delta times 2^−κ, of the thread's rows, where queries are kept.
@@ -61,7 +62,7 @@ where
 /// `tile` is one of the launch; all threads of consumer warpgroup `warpgroup` call it.
 #[inline(always)]
 pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
-    tile: &Tile<K::Side>,
+    tile: &Tile<K::Side, K::Modifiers>,
     barriers: &Barriers,
     smem: u32,
     warpgroup: u32,
@@ -89,7 +90,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
 /// As [`consume`].
 #[inline(always)]
 unsafe fn sums<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
-    tile: &Tile<K::Side>,
+    tile: &Tile<K::Side, K::Modifiers>,
     barriers: &Barriers,
     smem: u32,
     warpgroup: u32,
@@ -131,7 +132,11 @@ where
     if K::ADDS_DQ {
         consumer.turns().init();
     }
-    tile.each_step(config, |head, begin| consumer.step(head, begin));
+    if K::Modifiers::IS_NONE {
+        tile.each_step(config, |head, begin| consumer.step(head, begin));
+    } else {
+        consumer.told_steps();
+    }
     if K::ADDS_DQ {
         consumer.finish_dq();
     }
@@ -150,7 +155,7 @@ where
 /// As [`consume`].
 #[inline(always)]
 unsafe fn kept_exponent<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
-    tile: &Tile<K::Side>,
+    tile: &Tile<K::Side, K::Modifiers>,
 ) -> i32
 where
     K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
@@ -168,8 +173,8 @@ where
 /// # Safety
 /// As [`consume`].
 #[inline(always)]
-unsafe fn kept_terms<S: Side>(
-    tile: &Tile<S>,
+unsafe fn kept_terms<S: Side, M: Modifiers>(
+    tile: &Tile<S, M>,
     array: u64,
     missing: f32,
     kept_begin: u32,
@@ -218,6 +223,15 @@ where
         } else {
             self.block(self.pairs::<false>(begin));
         }
+        self.close_step(head, begin);
+    }
+
+    /// Goes on to the next block, from the one whose first row is `begin`.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    pub(super) unsafe fn close_step(&mut self, head: u32, begin: u32) {
         if K::ADDS_DQ {
             self.dq_address = self.dq().address(self.tile, head, begin);
             self.dq_exponent = self.exponent;
@@ -255,7 +269,7 @@ where
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn block<const MASKED: bool>(&mut self, pairs: Pairs<MASKED>) {
+    pub(super) unsafe fn block(&mut self, pairs: impl BlockPairs) {
         let config = &K::CONFIG;
         let (first, second) = (self.operand(0), self.operand(1));
         // One opaque base: else addresses of all stages would be kept in registers.
@@ -273,8 +287,10 @@ where
         self.kept_first.issue_qk(&mut self.acc_s, k_major(a));
         second.consumer_wait();
         self.kept_second.issue_qk(&mut self.acc_dp, k_major(b));
+        let kept = pairs.kept();
         self.acc_s.wait::<1>();
-        self.p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(&mut self.acc_s, lse);
+        let s = &mut self.acc_s;
+        self.p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(s, lse, kept);
 
         // dB += P b
         if K::Side::HAS_SECOND {
@@ -288,7 +304,8 @@ where
             second.consumer_release(self.lanes.lane, 1);
         }
         let (p, dp) = (&self.acc_s, &self.acc_dp);
-        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, self.factor());
+        let factor = self.factor();
+        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, factor, kept);
 
         if K::ADDS_DQ {
             let dq = self.dq();
@@ -409,7 +426,7 @@ where
 
     /// Where the present block's stage of a passing operand is.
     #[inline(always)]
-    fn operand(&self, operand: u32) -> PipelineState {
+    pub(super) fn operand(&self, operand: u32) -> PipelineState {
         self.barriers.consumer(operand).at(self.step)
     }
 

@@ -13,6 +13,7 @@ use crate::config::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::layout::fragment::{TILE_M, TILE_N};
 use crate::layout::swizzle::VEC16_BYTES;
+use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::dq_sums::{DqSums, REGISTER_BYTES, UNIT_BYTES};
 use crate::units::F32_BYTES;
@@ -128,7 +129,12 @@ impl Dq<'_> {
     /// # Safety
     /// The tile's words are written and visible.
     #[inline(always)]
-    pub unsafe fn address<S: Side>(&self, tile: &Tile<S>, head: u32, begin: u32) -> u64 {
+    pub unsafe fn address<S: Side, M: Modifiers>(
+        &self,
+        tile: &Tile<S, M>,
+        head: u32,
+        begin: u32,
+    ) -> u64 {
         let sums = DqSums::of_dims(&tile.params.attention, self.config.head_dim);
         let start = tile.params.dq_sums.map_or(0, |address| address.get());
         let row_unit = begin / TILE_M as u32 + self.lanes.warp;

@@ -5,17 +5,18 @@ use super::tile::Tile;
 use super::traits::BackwardKernel;
 use crate::backward::careful::Which;
 use crate::backward::side::Side;
+use crate::modifiers::Modifiers;
 use crate::wgmma::forward::lanes::Lanes;
 
 /// A warpgroup's part of a tile.
-pub struct Epilogue<'a, S> {
-    pub tile: &'a Tile<'a, S>,
+pub struct Epilogue<'a, S, M> {
+    pub tile: &'a Tile<'a, S, M>,
     /// First kept row of the warpgroup, of the tile.
     pub kept_begin: u32,
     pub lanes: Lanes,
 }
 
-impl<S: Side> Epilogue<'_, S> {
+impl<S: Side, M: Modifiers> Epilogue<'_, S, M> {
     /// Stores dQ, or dK and dV.
     ///
     /// # Safety
@@ -39,7 +40,7 @@ impl<S: Side> Epilogue<'_, S> {
         if S::HAS_SECOND {
             let second = Gradient {
                 tile,
-                scale: 1.0,
+                scale: tile.modifiers.dropout_scale(),
                 which: Which::Second,
             };
             second.store::<K::Element, SUM_REGS>(sum_second, self.lanes, row_of);

@@ -9,6 +9,7 @@ use crate::backward::careful::{Head, Which};
 use crate::backward::side::Side;
 use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
+use crate::modifiers::Modifiers;
 use crate::tile::element::Element;
 use crate::units::HALF_BYTES;
 use crate::wgmma::forward::lanes::{Lanes, QUAD, VEC16_ELEMS};
@@ -20,14 +21,14 @@ pub fn contiguous_rows(row: u32) -> u32 {
 }
 
 /// A gradient that one warpgroup sums.
-pub struct Gradient<'a, S> {
-    pub tile: &'a Tile<'a, S>,
+pub struct Gradient<'a, S, M> {
+    pub tile: &'a Tile<'a, S, M>,
     /// The gradient is so many times the sum.
     pub scale: f32,
     pub which: Which,
 }
 
-impl<S: Side> Gradient<'_, S> {
+impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
     /// Stores `scale · sum`, zeros to rows that the sequence leaves unused; `row_of` gives the tile's row that a row of the
     /// sum is. Where one is not finite, the warp's rows are computed again with care.
     ///
@@ -64,6 +65,7 @@ impl<S: Side> Gradient<'_, S> {
         let tile = self.tile;
         let head = Head {
             params: tile.params,
+            modifiers: tile.modifiers,
             sequence: &tile.sequence(),
             extent: tile.extent(),
             batch: tile.batch(),

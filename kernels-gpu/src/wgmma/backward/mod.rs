@@ -18,6 +18,7 @@
 //! | `consumer.rs` | a consumer warpgroup: the products |
 //! | `pairs.rs` | from products to P and dS |
 //! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
+//! | `walk.rs`, `modified.rs` | with modifiers: which blocks pass, as the producer tells; what becomes of their pairs |
 //! | `epilogue.rs`, `gradient.rs` | the gradients to global memory |
 //! | `traits.rs` | one instance as a type |
 //! | `split/` | two kernels with dS between them, for a head_dim beyond 128 |
@@ -31,11 +32,13 @@ mod consumer;
 mod dq;
 mod epilogue;
 mod gradient;
+mod modified;
 mod pairs;
 mod producer;
 pub mod split;
 mod tile;
 pub mod traits;
+mod walk;
 
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, sync_warp};
@@ -63,6 +66,7 @@ pub unsafe fn backward<
     const SUM_REGS: usize,
 >(
     params: &BackwardParams,
+    modifiers: &K::Modifiers,
 ) where
     K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
     [f32; S_REGS]: InFlight,
@@ -71,7 +75,7 @@ pub unsafe fn backward<
     let config = &K::CONFIG;
     let smem = shared::dynamic_base();
     let barriers = Barriers::new(config, smem + config.barriers_offset());
-    let tile = Tile::<K::Side>::at(params, smem + config.tile_offset());
+    let tile = Tile::<K::Side, K::Modifiers>::at(params, modifiers, smem + config.tile_offset());
     // Two warps, so that one's work hides the other's.
     if thread_idx_x() == WARP_SIZE {
         tma::prefetch(K::address::<{ parameter::K }>());
@@ -91,7 +95,7 @@ pub unsafe fn backward<
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
         warpgroup::release_registers::<PRODUCER_REGISTERS>();
-        producer::produce::<K, K::Side>(&tile, &barriers, config, smem);
+        producer::produce::<K, K::Side, K::Modifiers>(&tile, &barriers, config, smem);
         sync_warp();
     } else {
         warpgroup::acquire_registers::<CONSUMER_REGISTERS>();

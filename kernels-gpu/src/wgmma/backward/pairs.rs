@@ -12,12 +12,12 @@ use crate::units::F32_BYTES;
 use crate::wgmma::forward::lanes::Lanes;
 
 /// Rows of a fragment that a thread has.
-const ROWS: usize = 2;
+pub(super) const ROWS: usize = 2;
 /// Elements of a row in a row, of which a fragment has one group in every eight columns.
-const PAIR: usize = 2;
+pub(super) const PAIR: usize = 2;
 /// Such pairs of a row whose terms lie together, and their elements.
-const GROUP_PAIRS: usize = GROUP_ELEMS / PAIR;
-const GROUP_ELEMS: usize = terms::OF_LANE as usize;
+pub(super) const GROUP_PAIRS: usize = GROUP_ELEMS / PAIR;
+pub(super) const GROUP_ELEMS: usize = terms::OF_LANE as usize;
 
 /// lse in bits, or delta, of a query of each pair.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ impl Terms {
     /// # Safety
     /// Those in shared memory are visible.
     #[inline(always)]
-    unsafe fn group(&self, group: usize, lanes: Lanes) -> [[f32; GROUP_ELEMS]; ROWS] {
+    pub(super) unsafe fn group(&self, group: usize, lanes: Lanes) -> [[f32; GROUP_ELEMS]; ROWS] {
         match *self {
             Self::Passing(smem) => {
                 let at = terms::of_lane(group as u32, lanes.lane) * F32_BYTES;
@@ -60,7 +60,44 @@ impl Terms {
     }
 }
 
-/// The pairs of a warpgroup's kept rows and one passing block, some of which are masked out if it is `MASKED`.
+/// No probability is dropped.
+pub const ALL_KEPT: u32 = !0;
+
+/// The pairs of a warpgroup's kept rows and one passing block: what becomes of products.
+pub trait BlockPairs {
+    /// The probabilities that are not dropped, a bit for each register. It depends on their places alone, so that it is found
+    /// while products are computed.
+    ///
+    /// # Safety
+    /// The tile is one of the launch; all lanes of the warp reach the same call.
+    unsafe fn kept(&self) -> u32;
+
+    /// Turns products `q · k` into P, and gives what is not dropped of it as an operand.
+    ///
+    /// # Safety
+    /// As [`BlockPairs::kept`]; the terms are visible.
+    unsafe fn probabilities<E: Half, const S_REGS: usize, const P_REGS: usize>(
+        &self,
+        s: &mut [f32; S_REGS],
+        lse: Terms,
+        kept: u32,
+    ) -> [u32; P_REGS];
+
+    /// dS times `factor`, a power of two, as an operand, from P, `dp` = dO · V, and delta, which is times `factor` already.
+    ///
+    /// # Safety
+    /// As [`BlockPairs::probabilities`].
+    unsafe fn differences<E: Half, const S_REGS: usize, const P_REGS: usize>(
+        &self,
+        p: &[f32; S_REGS],
+        dp: &[f32; S_REGS],
+        delta: Terms,
+        factor: f32,
+        kept: u32,
+    ) -> [u32; P_REGS];
+}
+
+/// Those of a launch without modifiers, some of which are masked out if it is `MASKED`.
 pub struct Pairs<const MASKED: bool> {
     pub extent: Extent,
     /// Multiplies `q · k`: bits.
@@ -77,16 +114,18 @@ pub struct Pairs<const MASKED: bool> {
     pub reads_terms_by_group: bool,
 }
 
-impl<const MASKED: bool> Pairs<MASKED> {
-    /// Turns products `q · k` into P, and gives it as an operand.
-    ///
-    /// # Safety
-    /// As [`Terms::group`].
+impl<const MASKED: bool> BlockPairs for Pairs<MASKED> {
     #[inline(always)]
-    pub unsafe fn probabilities<E: Half, const S_REGS: usize, const P_REGS: usize>(
+    unsafe fn kept(&self) -> u32 {
+        ALL_KEPT
+    }
+
+    #[inline(always)]
+    unsafe fn probabilities<E: Half, const S_REGS: usize, const P_REGS: usize>(
         &self,
         s: &mut [f32; S_REGS],
         lse: Terms,
+        _: u32,
     ) -> [u32; P_REGS] {
         let mut p_frag = [0; P_REGS];
         let rows = self.rows();
@@ -110,17 +149,14 @@ impl<const MASKED: bool> Pairs<MASKED> {
         p_frag
     }
 
-    /// dS times `factor`, a power of two, as an operand, from P, `dp` = dO · V, and delta, which is times `factor` already.
-    ///
-    /// # Safety
-    /// As [`Terms::group`].
     #[inline(always)]
-    pub unsafe fn differences<E: Half, const S_REGS: usize, const P_REGS: usize>(
+    unsafe fn differences<E: Half, const S_REGS: usize, const P_REGS: usize>(
         &self,
         p: &[f32; S_REGS],
         dp: &[f32; S_REGS],
         delta: Terms,
         factor: f32,
+        _: u32,
     ) -> [u32; P_REGS] {
         let mut ds_frag = [0; P_REGS];
         let rows = self.rows();
@@ -143,7 +179,9 @@ impl<const MASKED: bool> Pairs<MASKED> {
         }
         ds_frag
     }
+}
 
+impl<const MASKED: bool> Pairs<MASKED> {
     /// The terms of a group, if they are read at once.
     ///
     /// # Safety

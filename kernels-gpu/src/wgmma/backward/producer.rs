@@ -7,11 +7,14 @@ use cuda_std::{mbarrier, shared, tma};
 
 use super::barriers::Barriers;
 use super::tile::Tile;
+use super::walk::Told;
 use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::layout::terms;
+use crate::modifiers::Modifiers;
+use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, pow2};
 use crate::wgmma::forward::traits::TensorMapParams;
 use crate::wgmma::pipeline::PipelineState;
@@ -26,8 +29,8 @@ const TERMS_WARP: u32 = 1;
 /// # Safety
 /// `tile` is one of the launch; the first warpgroup of the block calls it.
 #[inline(always)]
-pub unsafe fn produce<M: TensorMapParams, S: Side>(
-    tile: &Tile<S>,
+pub unsafe fn produce<M: TensorMapParams, S: Side, W: Modifiers>(
+    tile: &Tile<S, W>,
     barriers: &Barriers,
     config: &WgmmaBackwardConfig,
     smem: u32,
@@ -35,8 +38,10 @@ pub unsafe fn produce<M: TensorMapParams, S: Side>(
     // Asked of whole warps, one of which finds an exponent together.
     let warp = uniform(warp_id());
     if warp == OPERANDS_WARP {
-        if thread_idx_x() == 0 {
-            load_operands::<M, S>(tile, barriers, config, smem);
+        if !W::IS_NONE {
+            load_told::<M, S, W>(tile, barriers, config, smem);
+        } else if thread_idx_x() == 0 {
+            load_operands::<M, S, W>(tile, barriers, config, smem);
         }
     } else if S::HAS_SECOND && warp == TERMS_WARP {
         load_terms(tile, barriers, config, smem);
@@ -57,8 +62,8 @@ fn map<M: TensorMapParams>(is_of_queries: bool, is_first: bool) -> u64 {
 /// # Safety
 /// As [`produce`]; one thread calls it.
 #[inline(always)]
-unsafe fn load_operands<M: TensorMapParams, S: Side>(
-    tile: &Tile<S>,
+unsafe fn load_operands<M: TensorMapParams, S: Side, W: Modifiers>(
+    tile: &Tile<S, W>,
     barriers: &Barriers,
     config: &WgmmaBackwardConfig,
     smem: u32,
@@ -67,10 +72,84 @@ unsafe fn load_operands<M: TensorMapParams, S: Side>(
         return;
     }
     let sequence = tile.sequence();
-    let (kept_row, passing_row) = if S::HAS_SECOND {
-        (sequence.kv_begin, sequence.q_begin)
+    load_kept::<M, S, W>(tile, &sequence, barriers, config, smem);
+    let (mut first, mut second) = (barriers.producer(0), barriers.producer(1));
+    let passing_row = passing_row::<S>(&sequence);
+    tile.each_step(config, |head, begin| {
+        let from = [passing_row + begin, head, sequence.batch];
+        load_passing::<M, S>(0, &first, config, smem, from);
+        load_passing::<M, S>(1, &second, config, smem, from);
+        first.advance();
+        second.advance();
+    });
+}
+
+/// As [`load_operands`] of a kernel with modifiers, and tells the consumers which blocks these are.
+///
+/// # Safety
+/// As [`produce`]; one warp calls it.
+#[inline(always)]
+unsafe fn load_told<M: TensorMapParams, S: Side, W: Modifiers>(
+    tile: &Tile<S, W>,
+    barriers: &Barriers,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+) {
+    if !tile.has_steps() {
+        return;
+    }
+    let sequence = tile.sequence();
+    let is_first_lane = lane_id() == 0;
+    if is_first_lane {
+        load_kept::<M, S, W>(tile, &sequence, barriers, config, smem);
+    }
+    let (mut first, mut second) = (barriers.producer(0), barriers.producer(1));
+    let told_at = |pipeline: &PipelineState| {
+        smem + config.terms_offset() + pipeline.stage * config.terms_bytes() + config.told_offset()
+    };
+    tile.each_shown(config, |told| {
+        if is_first_lane {
+            let row = passing_row::<S>(&sequence) + told.begin(config);
+            let from = [row, told.head, sequence.batch];
+            // The consumers read the words until they release the stage.
+            first.producer_acquire();
+            told.store(told_at(&first));
+            load_passing::<M, S>(0, &first, config, smem, from);
+            load_passing::<M, S>(1, &second, config, smem, from);
+        }
+        first.advance();
+        second.advance();
+    });
+    if is_first_lane {
+        first.producer_acquire();
+        Told::END.store(told_at(&first));
+        mbarrier::arrive_if(true, first.full_barrier());
+    }
+}
+
+/// First row of the passing side's sequence, in its operands.
+#[inline(always)]
+fn passing_row<S: Side>(sequence: &Sequence) -> u32 {
+    let (q, kv) = (sequence.q_begin, sequence.kv_begin);
+    if S::HAS_SECOND { q } else { kv }
+}
+
+/// Loads what the tile keeps.
+///
+/// # Safety
+/// As [`load_operands`].
+#[inline(always)]
+unsafe fn load_kept<M: TensorMapParams, S: Side, W: Modifiers>(
+    tile: &Tile<S, W>,
+    sequence: &Sequence,
+    barriers: &Barriers,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+) {
+    let kept_row = if S::HAS_SECOND {
+        sequence.kv_begin
     } else {
-        (sequence.q_begin, sequence.kv_begin)
+        sequence.q_begin
     };
     mbarrier::arrive_expect(
         barriers.kept_full,
@@ -90,22 +169,26 @@ unsafe fn load_operands<M: TensorMapParams, S: Side>(
     };
     load_kept(0);
     load_kept(1);
-    let load_passing = |operand: u32, pipeline: &PipelineState, head, begin| {
-        let map = map::<M>(S::HAS_SECOND, operand == 0);
-        pipeline.producer_acquire();
-        mbarrier::arrive_expect(pipeline.full_barrier(), config.stage_bytes());
-        let to = smem + config.stages_offset(operand) + pipeline.stage * config.stage_bytes();
-        let from = [passing_row + begin, head, sequence.batch];
-        let (bytes, full) = (config.atom_column_bytes(), pipeline.full_barrier());
-        load(to, bytes, map, from, config, full);
-    };
-    let (mut first, mut second) = (barriers.producer(0), barriers.producer(1));
-    tile.each_step(config, |head, begin| {
-        load_passing(0, &first, head, begin);
-        load_passing(1, &second, head, begin);
-        first.advance();
-        second.advance();
-    });
+}
+
+/// Loads a block of passing operand `operand` to the stage that `pipeline` is at, `from` its row, head and batch entry.
+///
+/// # Safety
+/// As [`load_operands`].
+#[inline(always)]
+unsafe fn load_passing<M: TensorMapParams, S: Side>(
+    operand: u32,
+    pipeline: &PipelineState,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+    from: [u32; 3],
+) {
+    let map = map::<M>(S::HAS_SECOND, operand == 0);
+    pipeline.producer_acquire();
+    mbarrier::arrive_expect(pipeline.full_barrier(), config.stage_bytes());
+    let to = smem + config.stages_offset(operand) + pipeline.stage * config.stage_bytes();
+    let (bytes, full) = (config.atom_column_bytes(), pipeline.full_barrier());
+    load(to, bytes, map, from, config, full);
 }
 
 /// Loads 64 rows of an operand, by atom columns.
@@ -148,8 +231,8 @@ impl Exponent {
 /// # Safety
 /// As [`produce`]; one warp calls it.
 #[inline(always)]
-unsafe fn load_terms<S: Side>(
-    tile: &Tile<S>,
+unsafe fn load_terms<S: Side, W: Modifiers>(
+    tile: &Tile<S, W>,
     barriers: &Barriers,
     config: &WgmmaBackwardConfig,
     smem: u32,
@@ -158,7 +241,7 @@ unsafe fn load_terms<S: Side>(
     let mut pipeline = barriers.producer(0);
     let (sequence, passing) = (tile.sequence(), tile.extent().passing);
     let mut exponent = Exponent::NONE;
-    tile.each_step(config, |head, begin| {
+    let mut load = |head: u32, begin: u32| {
         let address = |array| sequence.row_address(&params.attention, array, head);
         let lse = address(params.terms.lse_log2);
         let delta = address(params.terms.delta);
@@ -189,5 +272,13 @@ unsafe fn load_terms<S: Side>(
         }
         mbarrier::arrive_if(true, pipeline.full_barrier());
         pipeline.advance();
-    });
+    };
+    if W::IS_NONE {
+        tile.each_step(config, load);
+    } else if tile.has_steps() {
+        tile.each_shown(config, |told| load(told.head, told.begin(config)));
+        // The stage without a block has no terms.
+        pipeline.producer_acquire();
+        mbarrier::arrive_if(true, pipeline.full_barrier());
+    }
 }

@@ -7,6 +7,7 @@ use cuda_std::shared;
 use crate::abi::{BackwardParams, Band};
 use crate::backward::side::{Extent, Side};
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::modifiers::{Modifiers, NoModifiers, Place};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::sequence::Sequence;
@@ -20,8 +21,10 @@ use crate::tile::sequence::Sequence;
 ///      12  first block        end            first head     end          of those that pass
 /// ```
 #[derive(Clone, Copy)]
-pub struct Tile<'a, S> {
+pub struct Tile<'a, S, M = NoModifiers> {
     pub params: &'a BackwardParams,
+    /// What else the launch does to single pairs.
+    pub modifiers: &'a M,
     /// Address of the words.
     smem: u32,
     side: PhantomData<S>,
@@ -30,12 +33,13 @@ pub struct Tile<'a, S> {
 /// Bytes of a row of words.
 const ROW_BYTES: u32 = 16;
 
-impl<'a, S: Side> Tile<'a, S> {
+impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
     /// The tile whose words lie at `smem`.
     #[inline(always)]
-    pub fn at(params: &'a BackwardParams, smem: u32) -> Self {
+    pub fn at(params: &'a BackwardParams, modifiers: &'a M, smem: u32) -> Self {
         Self {
             params,
+            modifiers,
             smem,
             side: PhantomData,
         }
@@ -66,7 +70,11 @@ impl<'a, S: Side> Tile<'a, S> {
         shared::store4_bits(self.smem, place);
         shared::store4_bits(self.smem + ROW_BYTES, rows);
         shared::store4_bits(self.smem + 2 * ROW_BYTES, seen);
-        let blocks = self.blocks(0, block_m, config.block_n);
+        let mut blocks = self.blocks(0, block_m, config.block_n);
+        if self.modifiers.hides() && place[0] < extent.kept {
+            // Any block may be shown: the states tell.
+            blocks = BlockRange::all(extent.passing, config.block_n);
+        }
         let (head, end) = S::passing_heads(attention, coord.head);
         let passing = [blocks.begin, blocks.end, head, end];
         shared::store4_bits(self.smem + 3 * ROW_BYTES, passing);
@@ -160,6 +168,18 @@ impl<'a, S: Side> Tile<'a, S> {
         }
     }
 
+    /// The query head of the sequence that takes part in a step in which head `passing_head` passes.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn place(&self, passing_head: u32) -> Place {
+        let head = self.query_head(passing_head);
+        let heads = self.params.attention.heads_q;
+        let (extent, sequence) = (self.extent(), self.sequence());
+        extent.place::<S>(&sequence, self.batch(), head, heads)
+    }
+
     /// The passing blocks that some of `rows` kept rows from row `begin` of the tile on sees.
     ///
     /// # Safety
@@ -187,7 +207,7 @@ impl<'a, S: Side> Tile<'a, S> {
         self.row(3)
     }
 
-    /// Whether any block passes.
+    /// Whether any block passes, or may: modifiers may hide them all.
     ///
     /// # Safety
     /// As [`Tile::begin`].

@@ -6,6 +6,7 @@ use cuda_std::wgmma::{GemmRs, GemmSs, MnMajor};
 use crate::backward::side::Side;
 use crate::config::wgmma::WARPGROUP_ROWS;
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::modifiers::Modifiers;
 use crate::tile::element::Element;
 use crate::wgmma::forward::traits::{QkOperand, TensorMapParams};
 
@@ -16,6 +17,8 @@ pub trait BackwardKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REG
 {
     const CONFIG: WgmmaBackwardConfig;
     type Side: Side;
+    /// What the kernel can do to single pairs.
+    type Modifiers: Modifiers;
     type Element: Half
         + Element
         + GemmRs<MnMajor, SUM_REGS, P_REGS>

@@ -20,7 +20,7 @@ mod consumer;
 mod epilogue;
 mod gemm;
 pub(crate) mod lanes;
-mod mask;
+pub(crate) mod mask;
 #[allow(clippy::needless_range_loop)]
 mod modified;
 mod non_finite;

@@ -9,7 +9,7 @@ use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 use cuda_std::{global, mbarrier};
 
 use super::super::gradient::Gradient;
-use super::super::pairs::{Pairs, Terms};
+use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
@@ -222,7 +222,7 @@ where
         self.q.consumer_wait();
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let delta = Terms::Passing(terms + config.block_n * F32_BYTES);
-        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta, 1.0)
+        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta, 1.0, ALL_KEPT)
     }
 
     /// Stores dS for the kernel of dq.

@@ -50,6 +50,7 @@ use crate::abi::BackwardParams;
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::layout::ds_tile;
+use crate::modifiers::NoModifiers;
 use crate::tile::ds_tiles::DsTiles;
 use crate::tile::grid::divide;
 use crate::units::HALF_BYTES;
@@ -101,7 +102,7 @@ pub unsafe fn keys<
     let config = &K::SPLIT;
     let smem = dynamic_base();
     let shared = Shared::new(config, smem);
-    let tile = Tile::<KeepKeys>::at(params, smem + config.blocks.tile_offset());
+    let tile = Tile::<KeepKeys>::at(params, &NoModifiers, smem + config.blocks.tile_offset());
     let tiles_of_unit = params.attention.seq_kv.div_ceil(config.blocks.block_m());
     // Two warps, so that one's work hides the other's.
     if thread_idx_x() == WARP_SIZE {
@@ -126,7 +127,7 @@ pub unsafe fn keys<
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
         warpgroup::release_registers::<PRODUCER_REGISTERS>();
-        producer::produce::<K, KeepKeys>(&tile, &shared.blocks, &config.blocks, smem);
+        producer::produce::<K, KeepKeys, NoModifiers>(&tile, &shared.blocks, &config.blocks, smem);
         sync_warp();
     } else {
         warpgroup::acquire_registers::<CONSUMER_REGISTERS>();

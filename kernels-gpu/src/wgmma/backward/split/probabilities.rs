@@ -7,7 +7,7 @@ use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 
 use super::super::gradient::Gradient;
-use super::super::pairs::{Pairs, Terms};
+use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel};
@@ -110,7 +110,8 @@ where
         };
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let lse = Terms::Passing(terms);
-        let p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(&mut self.acc_s, lse);
+        let p_frag =
+            pairs.probabilities::<K::Element, S_REGS, P_REGS>(&mut self.acc_s, lse, ALL_KEPT);
         sync_warp();
         self.q.consumer_release(self.lanes.lane, 1);
 

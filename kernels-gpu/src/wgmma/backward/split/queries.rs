@@ -18,6 +18,7 @@ use crate::backward::side::KeepQueries;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
 use crate::config::wgmma_backward_split::SplitQueriesConfig;
 use crate::layout::ds_tile;
+use crate::modifiers::NoModifiers;
 use crate::tile::black_box;
 use crate::tile::element::Element;
 use crate::tile::grid::{BlockCoord, TileGrid, divide};
@@ -59,7 +60,7 @@ pub unsafe fn queries<
 {
     let config = &K::SPLIT;
     let smem = dynamic_base();
-    let tile = Tile::<KeepQueries>::at(params, smem + config.tile_offset());
+    let tile = Tile::<KeepQueries>::at(params, &NoModifiers, smem + config.tile_offset());
     let blocks_of_tile = config.blocks.block_m() / ds_tile::ROWS;
     let tiles_of_head = ds_tiles(params).q_blocks.div_ceil(blocks_of_tile) as u64;
     let (head, of_head) = divide(block_idx_x() as u64, tiles_of_head);

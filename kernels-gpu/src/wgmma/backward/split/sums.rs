@@ -9,6 +9,7 @@ use super::ds_tiles_of_unit;
 use crate::backward::careful::Which;
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma::{WARPGROUP, WARPGROUP_ROWS};
+use crate::modifiers::NoModifiers;
 use crate::tile::element::Element;
 use crate::units::F32_BYTES;
 use crate::wgmma::forward::lanes::Lanes;
@@ -16,7 +17,7 @@ use crate::wgmma::forward::lanes::Lanes;
 /// Bytes of a register of a warpgroup.
 const REGISTER_BYTES: u64 = (WARPGROUP * F32_BYTES) as u64;
 
-impl Gradient<'_, KeepKeys> {
+impl Gradient<'_, KeepKeys, NoModifiers> {
     /// What the sum has come to in the parts of the unit before this one: 0 in the first.
     ///
     /// # Safety

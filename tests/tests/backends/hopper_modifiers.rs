@@ -1,0 +1,331 @@
+//! Backward with modifiers on Hopper: each option alone and all at once, in the fused kernel and in the pair that repeats its bits,
+//! and which kernels a plan takes.
+
+use ferroflash::backend::sim::Sim;
+use ferroflash::plan::{Capabilities, eligible};
+use ferroflash::{Backend, DType, Layout, Mask, MaskTensor, Variant};
+use ferroflash_testing::cases::{
+    Arrangement, BackwardCase, CaseSpec, InputKind, Lengths, Limits, ModifierSpec, strategy,
+};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::random_cases::agree_on;
+use proptest::prelude::*;
+
+/// Queries and keys that end the last of three blocks of queries and tiles of keys in the middle.
+const SEQ_Q: usize = 150;
+const SEQ_KV: usize = 290;
+
+/// Two query heads on one of keys.
+fn spec(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> CaseSpec {
+    CaseSpec {
+        dtype,
+        lengths: Lengths::one(SEQ_Q, SEQ_KV),
+        heads_kv: 1,
+        group: 2,
+        head_dim,
+        head_dim_v: head_dim,
+        mask: Mask::None,
+        scale_factor: None,
+        softcap: None,
+        alibi: None,
+        modifiers,
+        kind: InputKind::Random,
+        arrangements: [Arrangement::BSHD; 3],
+        o_layout: Layout::Bshd,
+        seed: 11,
+    }
+}
+
+/// The options, each with a band beside it.
+fn options() -> Vec<(&'static str, Mask, ModifierSpec)> {
+    let none = ModifierSpec::default();
+    let window = Mask::Window {
+        left: Some(70),
+        right: Some(20),
+    };
+    let f16_bias = Some(([true, false, false], DType::F16));
+    let dropout = Some(0.3);
+    vec![
+        (
+            "mask",
+            Mask::None,
+            ModifierSpec {
+                mask: Some(([true, false, false], 40)),
+                ..none
+            },
+        ),
+        (
+            "blocks",
+            Mask::None,
+            ModifierSpec {
+                blocks: Some([32, 16]),
+                ..none
+            },
+        ),
+        (
+            "documents",
+            Mask::Causal,
+            ModifierSpec {
+                documents: Some((37, true)),
+                ..none
+            },
+        ),
+        (
+            "prefix",
+            Mask::Causal,
+            ModifierSpec {
+                prefix: Some((41, true)),
+                ..none
+            },
+        ),
+        (
+            "chunk",
+            Mask::Causal,
+            ModifierSpec {
+                chunk: Some(50),
+                ..none
+            },
+        ),
+        (
+            "dilation",
+            window,
+            ModifierSpec {
+                dilation: Some(3),
+                ..none
+            },
+        ),
+        (
+            "bias",
+            window,
+            ModifierSpec {
+                bias: f16_bias,
+                ..none
+            },
+        ),
+        (
+            "sinks",
+            Mask::Causal,
+            ModifierSpec {
+                sinks: true,
+                ..none
+            },
+        ),
+        ("dropout", Mask::Causal, ModifierSpec { dropout, ..none }),
+        (
+            "all",
+            Mask::Causal,
+            ModifierSpec {
+                mask: Some(([false, true, false], 20)),
+                bias: Some(([false, true, false], DType::F32)),
+                blocks: Some([64, 64]),
+                documents: Some((130, false)),
+                prefix: Some((60, false)),
+                chunk: Some(200),
+                dilation: Some(2),
+                sinks: true,
+                dropout,
+            },
+        ),
+    ]
+}
+
+/// `case` runs on the kernels of Hopper that take modifiers, and agrees with the oracle; returns their names.
+fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, name: &str) -> Vec<&'static str> {
+    case.forward.options.force = Some(Variant::Wgmma);
+    let plan = backend.plan(&case.problem().unwrap()).unwrap();
+    let names: Vec<_> = plan.kernel_names().collect();
+    let run = case.run(backend).unwrap();
+    let verdict = case.check(&run, Rows::All).unwrap();
+    assert!(verdict.passed(), "{name}: {names:?}: {verdict}");
+    names
+}
+
+/// As [`agrees`], on the fused kernel, or the pair that repeats its bits.
+fn agrees_by_expected_kernels<B: Backend>(backend: &mut B, case: BackwardCase, name: &str) {
+    let expected = match case.deterministic {
+        true => ["fa_bwd_dkdv_wgmma", "fa_bwd_dq_wgmma"],
+        false => ["fa_bwd_fused_wgmma", "fa_bwd_round_mma"],
+    };
+    let names = agrees(backend, case, name);
+    for start in expected {
+        let is_it = |of: &&str| of.starts_with(start) && of.ends_with("_modified");
+        assert!(names.iter().any(is_it), "{name}: {start} of {names:?}");
+    }
+}
+
+fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
+    let several = vec![(3, 17), (SEQ_Q, SEQ_KV), (0, 5), (9, 0), (70, 40)];
+    for (index, (name, mask, modifiers)) in options().into_iter().enumerate() {
+        for is_packed in [false, true] {
+            let mut spec = spec(dtype, head_dim, modifiers);
+            spec.mask = mask;
+            if is_packed {
+                spec.lengths = Lengths::Varlen(several.clone());
+            }
+            let mut case = spec.build_backward().unwrap();
+            // Both of every option, of one arrangement each.
+            case.deterministic = (index % 2 == 1) == is_packed;
+            agrees_by_expected_kernels(backend, case, &format!("{name}, packed: {is_packed}"));
+        }
+    }
+}
+
+#[test]
+fn options_agree_bf16_hd64() {
+    options_agree(&mut Sim::new(), DType::Bf16, 64);
+}
+
+#[test]
+fn options_agree_bf16_hd128() {
+    options_agree(&mut Sim::new(), DType::Bf16, 128);
+}
+
+#[test]
+fn options_agree_f16_hd64() {
+    options_agree(&mut Sim::new(), DType::F16, 64);
+}
+
+#[test]
+fn options_agree_f16_hd128() {
+    options_agree(&mut Sim::new(), DType::F16, 128);
+}
+
+#[test]
+fn options_agree_on_a_gpu() {
+    let Some(mut gpu) = gpu_or_not_run("backward with modifiers on Hopper") else {
+        return;
+    };
+    let Capabilities::Gpu(here) = gpu.capabilities() else {
+        return;
+    };
+    if here.compute_capability != (9, 0) {
+        return;
+    }
+    for dtype in [DType::Bf16, DType::F16] {
+        for head_dim in [64, 128] {
+            options_agree(&mut gpu, dtype, head_dim);
+        }
+    }
+}
+
+/// Any combination that Hopper's backward takes, in both of its forms.
+#[test]
+fn combinations_agree_on_a_gpu() {
+    let Some(gpu) = gpu_or_not_run("combinations of modifiers on Hopper") else {
+        return;
+    };
+    let limits = Limits {
+        work: 5_000_000,
+        ..Limits::FAST
+    };
+    let cases = strategy(&[DType::Bf16, DType::F16], limits)
+        .prop_filter("modifiers", |spec| {
+            spec.modifiers != ModifierSpec::default()
+        })
+        .prop_filter("plain scores", |spec| {
+            spec.softcap.is_none() && spec.alibi.is_none()
+        });
+    agree_on(gpu, 300, &cases, |gpu, spec| {
+        let mut case = spec.build_backward().unwrap();
+        for deterministic in [false, true] {
+            case.deterministic = deterministic;
+            let problem = case.problem().unwrap();
+            if problem.is_empty()
+                || !eligible(&problem, &gpu.capabilities()).contains(&Variant::Wgmma)
+            {
+                continue;
+            }
+            agrees(gpu, case.clone(), &spec.to_string());
+        }
+        Ok(())
+    });
+}
+
+/// What Hopper's backward does not take beside modifiers runs by `mma`, and what it takes is preferred.
+#[test]
+fn a_plan_takes_the_kernels_that_there_are() {
+    let mut sim = Sim::new();
+    let dropout = ModifierSpec {
+        dropout: Some(0.1),
+        ..ModifierSpec::default()
+    };
+    let mut starts_with = |spec: &CaseSpec, deterministic: bool, start: &str| {
+        let mut case = spec.build_backward().unwrap();
+        case.deterministic = deterministic;
+        let plan = sim.plan(&case.problem().unwrap()).unwrap();
+        let name = plan.kernel_name();
+        assert!(
+            name.starts_with(start) && name.ends_with("_modified"),
+            "{start}: {name}"
+        );
+    };
+    for (head_dim, of_bits, start) in [
+        (64, false, "fa_bwd_fused_wgmma_sm90a_bf16_hd64"),
+        (128, false, "fa_bwd_fused_wgmma_sm90a_bf16_hd128"),
+        (104, true, "fa_bwd_dkdv_wgmma_sm90a_bf16_hd128"),
+        (192, false, "fa_bwd_dkdv_mma_sm80_bf16_hd256"),
+    ] {
+        starts_with(&spec(DType::Bf16, head_dim, dropout), of_bits, start);
+    }
+    let capped = CaseSpec {
+        softcap: Some(20.0),
+        ..spec(DType::F16, 64, dropout)
+    };
+    starts_with(&capped, false, "fa_bwd_dkdv_mma_sm80_f16_hd64");
+}
+
+/// More blocks of queries than a warp asks the states of at once, most of them hidden, and some tiles of keys that no query sees.
+#[test]
+fn a_walk_finds_its_blocks_among_many() {
+    let mut spec = spec(DType::Bf16, 64, ModifierSpec::default());
+    spec.lengths = Lengths::one(2300, 300);
+    spec.group = 1;
+    let mut case = spec.build_backward().unwrap();
+    let (rows, keys) = (2300, 300);
+    // Keys of the second tile are seen by no query; the first key of the third by the last query alone.
+    let shown = |row: usize, key: usize| match key {
+        0..128 => row / 64 % 5 == 3 || (row, key) == (2299, 5),
+        256 => row == 2299,
+        _ => false,
+    };
+    let bytes: Vec<u8> = (0..rows * keys)
+        .map(|at| u8::from(shown(at / keys, at % keys)))
+        .collect();
+    let mask = MaskTensor::new(&bytes, [1, 1, rows, keys]).unwrap();
+    case.forward.options.modifiers.mask = Some(mask);
+    for deterministic in [false, true] {
+        case.deterministic = deterministic;
+        agrees_by_expected_kernels(&mut Sim::new(), case.clone(), "many blocks");
+    }
+}
+
+/// What is not finite where nobody sees it reaches no gradient: a key that is hidden from all queries, and a query that sees no key.
+#[test]
+fn hidden_rows_need_not_be_finite() {
+    for (dtype, head_dim) in [(DType::Bf16, 128), (DType::F16, 64)] {
+        for dropout in [None, Some(0.2)] {
+            let of_dropout = ModifierSpec {
+                dropout,
+                ..ModifierSpec::default()
+            };
+            let mut case = spec(dtype, head_dim, of_dropout).build_backward().unwrap();
+            let (query, key) = (77, 200);
+            let shown = |row, column| row != query && column != key;
+            let bytes: Vec<u8> = (0..SEQ_Q * SEQ_KV)
+                .map(|at| u8::from(shown(at / SEQ_KV, at % SEQ_KV)))
+                .collect();
+            let mask = MaskTensor::new(&bytes, [1, 1, SEQ_Q, SEQ_KV]).unwrap();
+            case.forward.options.modifiers.mask = Some(mask);
+            for dim in 0..head_dim {
+                case.forward.v.set(0, 0, key, dim, f32::INFINITY);
+                case.forward.k.set(0, 0, key, dim, f32::NAN);
+                case.d_o.set(0, 1, query, dim, f32::NEG_INFINITY);
+            }
+            for deterministic in [false, true] {
+                case.deterministic = deterministic;
+                agrees_by_expected_kernels(&mut Sim::new(), case.clone(), "hidden");
+            }
+        }
+    }
+}
