@@ -63,6 +63,19 @@ pub fn lengths(text: &str) -> Result<(usize, usize), Refusal> {
     }
 }
 
+/// A number, and how often it is there: N or N:C.
+pub fn repeated(text: &str) -> Result<(usize, usize), Refusal> {
+    let allowed = "N, or N:C for C of them, whole numbers, C 1 or more";
+    let (value, count) = text.split_once(':').unwrap_or((text, "1"));
+    match (value.parse(), positive(count)) {
+        (Ok(value), Ok(count)) => Ok((value, count)),
+        _ => Err(Refusal {
+            wrong: format!("`{text}` is not valid"),
+            allowed: allowed.to_owned(),
+        }),
+    }
+}
+
 /// Queries and keys of a block: one number for both, or two.
 pub fn block(text: &str) -> Result<(u32, u32), Refusal> {
     let allowed = "N or Q:K, whole numbers, 1 or more";

@@ -27,6 +27,25 @@ pub fn run(name: BackendName, work: impl Work) -> Result<(), Failure> {
     }
 }
 
+/// Runs `work` on the first NVIDIA GPU, where `name` allows it; `argument` is what needs one.
+pub fn on_cuda(
+    name: BackendName,
+    argument: &'static str,
+    work: impl FnOnce(&mut Cuda) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if !matches!(name, BackendName::Auto | BackendName::Cuda) {
+        let wrong = "only an NVIDIA GPU has it";
+        return Err(Failure::refused(
+            argument,
+            wrong,
+            "--backend cuda, or leave it out",
+        ));
+    }
+    let mut cuda = cuda()?;
+    say!("backend {}: {}", cuda.name(), cuda.device_name());
+    work(&mut cuda)
+}
+
 /// Name of a kernel, with the number of query heads that share its tiles if it is more than one.
 pub fn in_words(kernel: &str, heads_per_tile: u32) -> String {
     match heads_per_tile {

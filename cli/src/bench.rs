@@ -7,15 +7,18 @@ use ferroflash::{
     Problem, SEQ_LIMIT, Shape, Tensor, backward, backward_into, backward_planned_into, forward,
     forward_into, forward_planned_into,
 };
-use ferroflash_testing::cases::{BackwardCase, BackwardRun, Case, InputKind, Lengths, normal};
+use ferroflash_testing::cases::{
+    BackwardCase, BackwardRun, CacheShape, Case, InputKind, Lengths, normal,
+};
 use ferroflash_testing::oracle::Rows;
 
 use indicatif::ProgressBar;
 
 use crate::arguments::{self, BackendName, DTypeName, ForwardArgs, InputName, LayoutName};
 use crate::backends::{self, Work};
+use crate::bench_cache::{BenchCache, CacheArgs};
 use crate::bench_protocol::{self, Times};
-use crate::bench_report::{Ran, Report};
+use crate::bench_report::{Amount, Ran, Report};
 use crate::bench_sweep;
 use crate::failure::Failure;
 use crate::modifiers::ModifierArgs;
@@ -24,7 +27,7 @@ use crate::progress;
 #[derive(clap::Args)]
 pub struct Args {
     /// Sequences
-    #[arg(long, value_name = "B", required_unless_present_any = ["varlen", "tokens"], conflicts_with = "varlen", value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "B", required_unless_present_any = ["varlen", "tokens", "kv_lens"], conflicts_with = "varlen", value_parser = arguments::count, allow_hyphen_values = true)]
     batch: Option<usize>,
     /// Query heads
     #[arg(long, value_name = "H", value_parser = arguments::count, allow_hyphen_values = true)]
@@ -33,10 +36,10 @@ pub struct Args {
     #[arg(long, value_name = "HK", value_parser = arguments::count, allow_hyphen_values = true)]
     heads_kv: Option<usize>,
     /// Query rows
-    #[arg(long, value_name = "SQ", required_unless_present_any = ["varlen", "sweep", "tokens", "seqs", "peers"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SQ", required_unless_present_any = ["varlen", "sweep", "tokens", "seqs", "peers", "kv_len", "kv_lens"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_q: Option<usize>,
     /// Keys
-    #[arg(long, value_name = "SK", required_unless_present_any = ["varlen", "sweep", "tokens", "seqs", "peers"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SK", required_unless_present_any = ["varlen", "sweep", "tokens", "seqs", "peers", "kv_len", "kv_lens"], conflicts_with_all = ["sweep", "varlen"], value_parser = arguments::count, allow_hyphen_values = true)]
     seq_kv: Option<usize>,
     /// Packed sequences of these lengths: N, or Q:K for other queries than keys
     #[arg(long, value_name = "N,…", conflicts_with = "sweep", value_delimiter = ',', value_parser = arguments::lengths, allow_hyphen_values = true)]
@@ -80,6 +83,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     sweep: bench_sweep::SweepArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 /// A pass through attention.
@@ -93,7 +98,16 @@ pub enum Pass {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.sweep.refuse_without_sweep()?;
+    args.cache.refuse_without_cache()?;
     args.refuse_no_queries()?;
+    if let Some(cache) = bench_cache(args)? {
+        return match args.cache.graph_calls() {
+            None => backends::run(args.backend, cache),
+            Some(calls) => backends::on_cuda(args.backend, "--graph", |cuda| {
+                cache.run_with_graph(cuda, calls)
+            }),
+        };
+    }
     if let Some(lengths) = args.lengths()? {
         return backends::run(args.backend, bench(args, &lengths)?);
     }
@@ -110,6 +124,20 @@ impl Args {
             seq_q,
             seq_kv,
         }
+    }
+
+    /// The options, but for lengths.
+    fn options(&self) -> Result<ForwardOptions, Failure> {
+        if self.deterministic && self.pass == Pass::Fwd {
+            let wrong = "a forward pass always repeats bit for bit";
+            let allowed = "--pass bwd beside it";
+            return Err(Failure::refused("--deterministic", wrong, allowed));
+        }
+        let slopes = self.alibi.then(|| AlibiSlopes::geometric(self.heads));
+        let options = self.modifiers.apply(self.forward.options()?)?;
+        Ok(options
+            .o_layout(self.layout.into())
+            .alibi(slopes.transpose()?))
     }
 
     /// Refuses a problem without output. Sizes that no problem may have are refused when the problem is made.
@@ -168,7 +196,7 @@ pub fn simulated(args: &Args) -> Result<Bench, Failure> {
         let allowed = "--seq-q and --seq-kv, or --varlen, and not this";
         Failure::refused(argument, wrong, allowed)
     };
-    if let Some(argument) = args.sweep.given() {
+    if let Some(argument) = args.sweep.given().or_else(|| args.cache.given()) {
         return Err(one_problem(argument));
     }
     args.refuse_no_queries()?;
@@ -176,22 +204,50 @@ pub fn simulated(args: &Args) -> Result<Bench, Failure> {
     bench(args, &lengths)
 }
 
+/// The attention to a cache that `args` describe, if they do.
+fn bench_cache(args: &Args) -> Result<Option<BenchCache>, Failure> {
+    let Some(kv_lens) = args.cache.kv_lens(args.batch.unwrap_or(0)) else {
+        return Ok(None);
+    };
+    for (argument, is_wrong, wrong, allowed) in [
+        (
+            "--pass",
+            args.pass != Pass::Fwd,
+            "a cache has no backward pass",
+            "fwd",
+        ),
+        (
+            "--input",
+            args.input.0 != InputKind::Random,
+            "a cache is timed with N(0, 1) alone",
+            InputKind::Random.name(),
+        ),
+    ] {
+        if is_wrong {
+            return Err(Failure::refused(argument, wrong, allowed));
+        }
+    }
+    Ok(Some(BenchCache {
+        shape: CacheShape {
+            dtype: args.dtype.into(),
+            kv_lens,
+            seq_q: args.seq_q.unwrap_or(1),
+            heads: args.heads,
+            heads_kv: args.heads_kv.unwrap_or(args.heads),
+            head_dim: args.head_dim,
+            head_dim_v: args.head_dim_v.unwrap_or(args.head_dim),
+            page_size: args.cache.page_size(),
+            layout: args.layout.into(),
+        },
+        options: args.options()?,
+        json: args.json,
+    }))
+}
+
 /// The problem `args` describe, with these sequences.
 fn bench(args: &Args, lengths: &Lengths) -> Result<Bench, Failure> {
     let layout = Layout::from(args.layout);
-    let slopes = args.alibi.then(|| AlibiSlopes::geometric(args.heads));
-    let slopes = slopes.transpose()?;
-    let options = args.modifiers.apply(args.forward.options()?)?;
-    let options = options.o_layout(layout);
-    let options = options.alibi(slopes).cu_seqlens(lengths.cu_seqlens()?);
-    if args.deterministic && args.pass == Pass::Fwd {
-        let wrong = "a forward pass always repeats bit for bit";
-        return Err(Failure::refused(
-            "--deterministic",
-            wrong,
-            "--pass bwd beside it",
-        ));
-    }
+    let options = args.options()?.cu_seqlens(lengths.cu_seqlens()?);
     let (batch, seq_q, seq_kv) = lengths.axes();
     let shape = |heads, seq, dim| Shape {
         batch,
@@ -338,7 +394,7 @@ impl Bench {
             host_us_planned,
             workspace_bytes: plan.workspace_bytes(),
         };
-        Ok(Report::new(ran, &problem, &times))
+        Ok(Report::new(ran, &Amount::of(&problem), &times))
     }
 
     /// Checks `output`, and times the pass that made it, with a new plan each call and, on the host, with a kept one.
@@ -430,7 +486,11 @@ struct Inputs<B: Backend> {
 /// Seed of the loss's gradient by o.
 const D_O_SEED: u64 = 4;
 
-fn refuse_unless(passed: bool, kernel: &str, verdict: &impl fmt::Display) -> Result<(), Failure> {
+pub fn refuse_unless(
+    passed: bool,
+    kernel: &str,
+    verdict: &impl fmt::Display,
+) -> Result<(), Failure> {
     if passed {
         return Ok(());
     }

@@ -69,14 +69,37 @@ pub struct Report {
     /// Both: the most that the pass needs at a time.
     pub peak_bytes: u64,
     pub device: String,
+    /// Of attention to a cache.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheRates>,
+}
+
+/// What a call does.
+pub struct Amount {
+    /// [`Problem::flops`].
+    pub flops: f64,
+    /// Bytes that have to be read or written.
+    pub moved_bytes: f64,
+    /// Bytes of all operands.
+    pub operand_bytes: u64,
+}
+
+impl Amount {
+    pub fn of(problem: &Problem) -> Self {
+        Self {
+            flops: problem.flops(),
+            moved_bytes: problem.bytes(),
+            operand_bytes: problem.bytes() as u64,
+        }
+    }
 }
 
 impl Report {
-    pub fn new(ran: Ran, problem: &Problem, times: &Times) -> Self {
+    pub fn new(ran: Ran, amount: &Amount, times: &Times) -> Self {
         let seconds = times.ms_sustained / 1e3;
-        let (operand_bytes, workspace_bytes) = (problem.bytes() as u64, ran.workspace_bytes as u64);
+        let (operand_bytes, workspace_bytes) = (amount.operand_bytes, ran.workspace_bytes as u64);
         let reading = times.reading;
-        let energy = |Reading { watts, .. }| pj_per_flop(watts, seconds, problem.flops());
+        let energy = |Reading { watts, .. }| pj_per_flop(watts, seconds, amount.flops);
         Self {
             kernel: ran.kernel,
             input: ran.input,
@@ -91,12 +114,21 @@ impl Report {
             queued: ran.is_queued,
             sustained_calls: times.sustained_calls,
             bursts: times.bursts,
-            tflops: problem.flops() / seconds / 1e12,
-            gbs: problem.bytes() / seconds / 1e9,
+            tflops: amount.flops / seconds / 1e12,
+            gbs: amount.moved_bytes / seconds / 1e9,
             operand_bytes,
             workspace_bytes,
             peak_bytes: operand_bytes + workspace_bytes,
             device: ran.device,
+            cache: None,
+        }
+    }
+
+    /// The same, of attention to a cache.
+    pub fn of_cache(self, rates: CacheRates) -> Self {
+        Self {
+            cache: Some(rates),
+            ..self
         }
     }
 
@@ -130,6 +162,9 @@ impl Report {
             "  sustained: {:.3} TFLOP/s, {:.1} GB/s",
             self.tflops, self.gbs
         )?;
+        if let Some(cache) = &self.cache {
+            cache.print(&mut out)?;
+        }
         let mb = |bytes: u64| bytes as f64 / 1e6;
         writeln!(
             out,
@@ -150,6 +185,73 @@ impl Report {
             Some(us) => writeln!(out, ", {us:.1} µs by a kept plan"),
             None => writeln!(out),
         }
+    }
+}
+
+/// How fast a cache is read.
+#[derive(Clone, Debug, Serialize)]
+pub struct CacheRates {
+    /// Keys of a page, if the cache lies in pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_size: Option<usize>,
+    /// Equal caches that calls go round.
+    pub caches: usize,
+    /// Bytes of the keys and values that queries see.
+    pub kv_bytes: u64,
+    /// Sustained rate at which these are read, 10⁹ bytes a second.
+    pub kv_gbs: f64,
+    /// The device's bandwidth by its data sheet, 10⁹ bytes a second, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_gbs: Option<f64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<GraphRates>,
+}
+
+/// Times of a CUDA graph.
+#[derive(Clone, Debug, Serialize)]
+pub struct GraphRates {
+    /// Calls in the graph.
+    pub graph_calls: usize,
+    /// Microseconds of a call: the graph's median time over its calls.
+    pub us_graph: f64,
+    /// Rate at which keys and values are read, 10⁹ bytes a second.
+    pub kv_gbs_graph: f64,
+}
+
+impl GraphRates {
+    pub fn new(calls: usize, us: f64, kv_bytes: u64) -> Self {
+        Self {
+            graph_calls: calls,
+            us_graph: us,
+            kv_gbs_graph: kv_bytes as f64 / us / 1e3,
+        }
+    }
+}
+
+impl CacheRates {
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let of_device = |gbs: f64| {
+            let device =
+                |all: f64| format!(", {:.2} of the data sheet's {:.2}", gbs / all, all / 1e3);
+            self.device_gbs.map(device).unwrap_or_default()
+        };
+        let pages = match self.page_size {
+            Some(keys) => format!("in pages of {}", counted(keys, "key")),
+            None => "in one piece a sequence".to_owned(),
+        };
+        let (tbs, caches) = (self.kv_gbs / 1e3, counted(self.caches, "cache"));
+        let share = of_device(self.kv_gbs);
+        writeln!(out, "  K and V {pages}, of {caches}: {tbs:.3} TB/s{share}")?;
+        let Some(graph) = &self.graph else {
+            return Ok(());
+        };
+        let (us, tbs) = (graph.us_graph, graph.kv_gbs_graph / 1e3);
+        let calls = counted(graph.graph_calls, "call");
+        let share = of_device(graph.kv_gbs_graph);
+        writeln!(
+            out,
+            "  {us:.2} µs a call in a graph of {calls}: {tbs:.3} TB/s{share}"
+        )
     }
 }
 

@@ -7,6 +7,7 @@ mod attend;
 mod attend_cache;
 mod backends;
 mod bench;
+mod bench_cache;
 mod bench_gauge;
 mod bench_protocol;
 mod bench_report;
@@ -34,6 +35,7 @@ mod tensor_file;
 mod threads;
 mod usage;
 mod verify;
+mod verify_cache;
 mod whole_file;
 mod words;
 

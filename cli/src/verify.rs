@@ -1,10 +1,13 @@
 //! `ferroflash verify`: a backend against the f64 oracle.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use ferroflash::plan::eligible;
 use ferroflash::{Backend, BackwardOptions, DType, Layout, Problem, Shape, TensorSpec};
-use ferroflash_testing::cases::{CaseSpec, Limits, drawn, dtypes_of};
+use ferroflash_testing::cases::{
+    CaseSpec, Limits, cache_dtypes_of, drawn, drawn_caches, dtypes_of,
+};
 use ferroflash_testing::oracle::Rows;
 
 use crate::arguments::{self, BackendName};
@@ -12,6 +15,7 @@ use crate::backends::{self, Work};
 use crate::bench::Pass;
 use crate::failure::Failure;
 use crate::progress;
+use crate::verify_cache;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -24,16 +28,24 @@ pub struct Args {
     /// Which pass to try
     #[arg(long, value_enum, default_value_t = Pass::Fwd)]
     pass: Pass,
+    /// Try attention to caches, in pages and not
+    #[arg(long)]
+    cache: bool,
     /// Where to run
     #[arg(long, value_enum, default_value_t = BackendName::Auto)]
     backend: BackendName,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.cache && args.pass != Pass::Fwd {
+        let wrong = "a cache has no backward pass";
+        return Err(Failure::refused("--pass", wrong, "fwd"));
+    }
     let verify = Verify {
         cases: args.cases,
         seed: args.seed,
         pass: args.pass,
+        cache: args.cache,
     };
     backends::run(args.backend, verify)
 }
@@ -42,19 +54,41 @@ struct Verify {
     cases: usize,
     seed: u64,
     pass: Pass,
+    cache: bool,
 }
 
 impl Work for Verify {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
-        let limits = match backend.name() {
-            "sim" => Limits::SIMULATED,
-            _ => Limits::FAST,
+        let (limits, most_keys) = match backend.name() {
+            "sim" => (Limits::SIMULATED, verify_cache::SIMULATED_KEYS),
+            _ => (Limits::FAST, verify_cache::FAST_KEYS),
         };
-        let mut out = io::stdout();
+        if self.cache {
+            let dtypes = cache_dtypes_of(backend)?;
+            let specs = drawn_caches(&dtypes, most_keys, self.seed);
+            return self.try_all(backend, specs, verify_cache::check);
+        }
         let dtypes = match self.pass {
             Pass::Fwd => dtypes_of(backend)?,
             Pass::Bwd => backward_dtypes_of(backend)?,
         };
+        let specs = drawn(&dtypes, limits, self.seed);
+        match self.pass {
+            Pass::Fwd => self.try_all(backend, specs, check_forward),
+            Pass::Bwd => self.try_all(backend, specs, check_backward),
+        }
+    }
+}
+
+impl Verify {
+    /// Runs `check` on each of the first cases of `specs`, and prints a table of what it finds.
+    fn try_all<B: Backend, S: fmt::Display + fmt::Debug>(
+        &self,
+        backend: &mut B,
+        specs: impl Iterator<Item = S>,
+        check: impl Fn(&mut B, &S) -> Result<Vec<Checked>, Failure>,
+    ) -> Result<(), Failure> {
+        let mut out = io::stdout();
         let bar = progress::bar("verify", self.cases);
         let mut summary = Summary::default();
         let names = self.pass.results();
@@ -67,9 +101,8 @@ impl Work for Verify {
             "| case | problem | kernel | {first}: error / allowed | {others} | quality | |"
         )?;
         writeln!(out, "|---|---|---|{}---|---|", "---|".repeat(names.len()))?;
-        let specs = drawn(&dtypes, limits, self.seed);
         for (number, spec) in specs.take(self.cases).enumerate() {
-            for checked in self.pass.check(backend, &spec)? {
+            for checked in check(backend, &spec)? {
                 bar.suspend(|| checked.print(&mut out, number, &spec))?;
                 summary.add(number, names, &checked);
             }
@@ -81,14 +114,14 @@ impl Work for Verify {
 }
 
 /// One kernel's result, compared with the oracle.
-struct Checked {
-    kernel: String,
+pub struct Checked {
+    pub kernel: String,
     /// Error over allowed error, for each tensor that there is.
-    ratios: Vec<Option<f64>>,
-    quality: Option<f64>,
-    passed: bool,
+    pub ratios: Vec<Option<f64>>,
+    pub quality: Option<f64>,
+    pub passed: bool,
     /// The verdict in words, with the places of the worst errors.
-    detail: String,
+    pub detail: String,
 }
 
 impl Pass {
@@ -99,16 +132,9 @@ impl Pass {
             Self::Bwd => &["dq", "dk", "dv", "d_alibi_slopes"],
         }
     }
-
-    /// Runs `spec` with every variant that can run it, not only the preferred one.
-    fn check<B: Backend>(self, backend: &mut B, spec: &CaseSpec) -> Result<Vec<Checked>, Failure> {
-        match self {
-            Self::Fwd => check_forward(backend, spec),
-            Self::Bwd => check_backward(backend, spec),
-        }
-    }
 }
 
+/// Runs `spec` with every variant that can run it, not only the preferred one.
 fn check_forward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Checked>, Failure> {
     let mut case = spec.build()?;
     let mut checked = Vec::new();
@@ -128,6 +154,7 @@ fn check_forward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Che
     Ok(checked)
 }
 
+/// As [`check_forward`], of the backward pass.
 fn check_backward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Checked>, Failure> {
     let mut case = spec.build_backward()?;
     let mut checked = Vec::new();
@@ -175,7 +202,12 @@ fn backward_dtypes_of<B: Backend>(backend: &B) -> Result<Vec<DType>, Failure> {
 }
 
 impl Checked {
-    fn print(&self, out: &mut impl Write, number: usize, spec: &CaseSpec) -> io::Result<()> {
+    fn print(
+        &self,
+        out: &mut impl Write,
+        number: usize,
+        spec: &(impl fmt::Display + fmt::Debug),
+    ) -> io::Result<()> {
         let quality = in_words(self.quality, 2);
         let outcome = if self.passed { "ok" } else { "WRONG" };
         let ratios: Vec<_> = self

@@ -93,6 +93,25 @@ impl<M: Memory> Indices<M> {
         Self::new(memory, Arc::new(buffer), 0, [rows, cols], cols)
     }
 
+    /// Rows and columns.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        [self.rows, self.cols]
+    }
+
+    /// Elements from one row to the next.
+    pub(crate) fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    /// The address of element `[0, 0]`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] on `argument` if `memory` did not allocate it.
+    pub(crate) fn checked_address(&self, memory: &M, argument: &'static str) -> Result<u64, Error> {
+        check_owned_operand(memory, &self.buffer, argument)?;
+        Ok(self.address(memory))
+    }
+
     fn address(&self, memory: &M) -> u64 {
         memory.address(&self.buffer) + (self.origin * size_of::<i32>()) as u64
     }
@@ -159,6 +178,10 @@ pub struct CacheFaults {
     pub bad_page: bool,
     /// A length was below 0, or beyond the capacity.
     pub bad_length: bool,
+    /// A new key's position had no rotary angles.
+    pub bad_position: bool,
+    /// A new row's slot was below −1, or not one of the cache's.
+    pub bad_slot: bool,
 }
 
 impl CacheFaults {
@@ -168,12 +191,14 @@ impl CacheFaults {
         Self {
             bad_page: status & CacheFault::BadPage as u32 != 0,
             bad_length: status & CacheFault::BadLength as u32 != 0,
+            bad_position: status & CacheFault::BadPosition as u32 != 0,
+            bad_slot: status & CacheFault::BadSlot as u32 != 0,
         }
     }
 
     /// Whether there was one.
     pub const fn any(self) -> bool {
-        self.bad_page || self.bad_length
+        self.bad_page || self.bad_length || self.bad_position || self.bad_slot
     }
 }
 
@@ -293,13 +318,12 @@ impl<M: Memory> KvCache<M> {
     /// [`Error::Argument`] on one that `memory` did not allocate.
     pub(crate) fn operands(&self, memory: &M) -> Result<CacheOperands, Error> {
         check_owned_operand(memory, &self.status, "cache")?;
-        check_owned_operand(memory, &self.kv_lens.buffer, "kv_lens")?;
-        if let Some(table) = &self.block_table {
-            check_owned_operand(memory, &table.buffer, "block_table")?;
-        }
         let table = self.block_table.as_ref();
-        Ok(CacheOperands::new(self.kv_lens.address(memory))
-            .block_table(table.map(|table| table.address(memory)))
-            .status(memory.address(&self.status)))
+        let table = table.map(|table| table.checked_address(memory, "block_table"));
+        Ok(
+            CacheOperands::new(self.kv_lens.checked_address(memory, "kv_lens")?)
+                .block_table(table.transpose()?)
+                .status(memory.address(&self.status)),
+        )
     }
 }

@@ -77,6 +77,7 @@
 // Plans are made for GPUs whether or not this build can launch them.
 #![cfg_attr(not(feature = "gpu"), allow(dead_code))]
 
+mod append;
 pub mod backend;
 mod backward;
 mod decode;
@@ -94,6 +95,7 @@ mod sealed;
 mod spec;
 mod tensor;
 
+pub use append::{AppendOperands, NewKv, append_kv};
 #[cfg(feature = "cuda")]
 pub use backend::Auto;
 pub use backend::Backend;
@@ -125,10 +127,10 @@ pub use plan::{
 #[doc(hidden)]
 pub use problem::Score;
 pub use problem::{
-    AlibiSlopes, BackwardOptions, BiasTensor, BlockMask, BoundScoreMod, CacheLayout, CuSeqlens,
-    DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths, Documents, Dropout, ForwardOptions,
+    AlibiSlopes, AppendProblem, BackwardOptions, BiasTensor, BlockMask, BoundScoreMod, CacheLayout,
+    CuSeqlens, DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths, Documents, Dropout, ForwardOptions,
     GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, PrefixLengths,
-    Problem, SEQ_LIMIT, ScoreModification, Sequence, Sinks, Variant,
+    Problem, RotaryStyle, SEQ_LIMIT, ScoreModification, Sequence, Sinks, Variant,
 };
 pub use ptx::PtxModules;
 // For `include_ptx!`.

@@ -22,6 +22,8 @@ pub mod tile;
 pub mod units;
 pub mod wgmma;
 
+#[cfg(target_arch = "nvptx64")]
+mod append;
 // Public for the kernels that `score_mod!` makes in crates of users'.
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]

@@ -329,6 +329,81 @@ fn verify_prints_a_table_and_the_worst_ratio() {
     assert_ne!(run("verify --cases 5 --seed 4 --backend cpu").stdout, text);
 }
 
+/// Every drawn cache, on the CPU and by the kernels.
+#[test]
+fn verify_tries_caches_on_every_backend() {
+    for (backend, kernel) in [("cpu", "fa_decode_cpu_"), ("sim", "fa_decode_mma_sm80_")] {
+        let command = format!("verify --cache --cases 4 --seed 3 --backend {backend}");
+        let outcome = run(&command);
+        let text = outcome.succeeded();
+        assert_eq!(text.matches("| ok |").count(), 4, "{text}");
+        assert_eq!(text.matches(kernel).count(), 4, "{text}");
+        assert!(text.ends_with("4 of 4 runs within the bound\n"), "{text}");
+    }
+    let outcome = run("verify --cache --pass bwd --backend cpu");
+    assert_eq!(
+        outcome.failed(2),
+        ("--pass", "a cache has no backward pass; fwd")
+    );
+}
+
+/// Keys and values of 3 sequences, of which a window sees 8 of a longer one, are what a call has to read.
+#[test]
+fn bench_times_caches() {
+    let heads = "--heads 4 --heads-kv 2 --head-dim 16 --dtype bf16 --backend cpu";
+    let report = |options: &str| -> Value {
+        let outcome = run(&format!("bench {heads} {options} --json"));
+        serde_json::from_str(outcome.succeeded()).expect("JSON")
+    };
+    let of_key = 2 * 2 * 16 * 2;
+    let paged = report("--kv-lens 40,5:2 --page-size 16");
+    assert_eq!(paged["kv_bytes"], 50 * of_key);
+    assert_eq!(paged["page_size"], 16);
+    // As the CPU queues no calls.
+    assert_eq!(paged["caches"], 1);
+    let rate = 50.0 * f64::from(of_key) / paged["ms_sustained"].as_f64().expect("a number") / 1e6;
+    assert!((paged["kv_gbs"].as_f64().expect("a number") / rate - 1.0).abs() < 1e-9);
+    // Three pages and one each, and one of nobody, and q, o and lse of a query each.
+    let rows = 3 * (2 * 4 * 16 * 2 + 4 * 4);
+    assert_eq!(paged["operand_bytes"], 6 * 16 * of_key + rows);
+    let window = report("--batch 2 --kv-len 40 --seq-q 3 --window-left 5 --window-right 0");
+    assert_eq!(window["kv_bytes"], 2 * 8 * of_key);
+    assert!(window.get("page_size").is_none());
+    let text = run(&format!("bench {heads} --batch 1 --kv-len 9 --page-size 4"));
+    let line = "  K and V in pages of 4 keys, of 1 cache: ";
+    assert!(text.succeeded().contains(line), "{}", text.stdout);
+}
+
+#[test]
+fn bench_refuses_what_no_cache_has() {
+    let heads = "--heads 4 --head-dim 16 --backend cpu";
+    for (options, argument, rest) in [
+        (
+            "--batch 1 --seq-q 1 --seq-kv 8 --page-size 4",
+            "--page-size",
+            "only a cache has it; with --kv-len or --kv-lens, or leave it out",
+        ),
+        (
+            "--batch 1 --kv-len 8 --pass bwd",
+            "--pass",
+            "a cache has no backward pass; fwd",
+        ),
+        (
+            "--batch 1 --kv-len 8 --input large",
+            "--input",
+            "a cache is timed with N(0, 1) alone; random",
+        ),
+        (
+            "--batch 1 --kv-len 8 --graph",
+            "--graph",
+            "only an NVIDIA GPU has it; --backend cuda, or leave it out",
+        ),
+    ] {
+        let outcome = run(&format!("bench {heads} {options}"));
+        assert_eq!(outcome.failed(2), (argument, rest));
+    }
+}
+
 #[test]
 fn bench_prints_one_line_of_json() {
     let shape = "--batch 1 --heads 4 --heads-kv 2 --seq-q 64 --seq-kv 128 --head-dim 32";

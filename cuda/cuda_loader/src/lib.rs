@@ -31,5 +31,8 @@ pub use result::{CuResult, DriverError};
 pub mod sys {
     pub use crate::symbols::*;
     pub use crate::types::*;
-    pub use cust_raw::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+    pub use cust_raw::{
+        CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule,
+        CUstream,
+    };
 }

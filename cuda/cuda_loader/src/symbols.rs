@@ -7,7 +7,9 @@ use crate::types::{
     CUlaunchConfig, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOobFill,
     CUtensorMapInterleave, CUtensorMapL2Promotion, CUtensorMapSwizzle,
 };
-use cust_raw::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use cust_raw::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 driver_symbols! {
@@ -97,6 +99,19 @@ driver_symbols! {
         /// Destroys an event.
         fn cuEventDestroy_v2(event: CUevent);
 
+        /// From now on keeps what is queued on a stream in a graph; `mode` is a `CUstreamCaptureMode`.
+        fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
+        /// Ends a capture; the graph is null if it has failed.
+        fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+        /// Makes a graph that can be launched.
+        fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
+        /// Destroys a graph, not those made of it.
+        fn cuGraphDestroy(graph: CUgraph);
+        /// Queues all of a graph's work on a stream.
+        fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+        /// Destroys a graph that was made to be launched.
+        fn cuGraphExecDestroy(executable: CUgraphExec);
+
         /// Fills the descriptor that TMA reads a tiled tensor by (CUDA 12.0; PTX ISA, "Tensor-map").
         /// The dimension, box and element-stride arrays hold `rank` values, `strides_bytes` one less:
         /// the innermost dimension is contiguous.
@@ -152,10 +167,9 @@ driver_symbols! {
         cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
         cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode
         cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphChildGraphNodeGetGraph cuGraphClone
-        cuGraphCreate cuGraphDebugDotPrint cuGraphDestroy cuGraphDestroyNode
+        cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode
         cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
-        cuGraphEventWaitNodeSetEvent cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy
-        cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+        cuGraphEventWaitNodeSetEvent cuGraphExecChildGraphNodeSetParams         cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
         cuGraphExecExternalSemaphoresSignalNodeSetParams
         cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecHostNodeSetParams
         cuGraphExecKernelNodeSetParams cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
@@ -163,9 +177,9 @@ driver_symbols! {
         cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
         cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges cuGraphGetNodes
         cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
-        cuGraphInstantiateWithFlags cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
+        cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
         cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute
-        cuGraphKernelNodeSetParams cuGraphLaunch cuGraphMemAllocNodeGetParams
+        cuGraphKernelNodeSetParams cuGraphMemAllocNodeGetParams
         cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
         cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
         cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphNodeGetType
@@ -202,8 +216,8 @@ driver_symbols! {
         cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuPointerGetAttribute
         cuPointerGetAttributes cuPointerSetAttribute cuProfilerInitialize cuProfilerStart
         cuProfilerStop cuSignalExternalSemaphoresAsync cuStreamAddCallback cuStreamAttachMemAsync
-        cuStreamBatchMemOp cuStreamBeginCapture_v2 cuStreamCopyAttributes cuStreamCreate
-        cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamEndCapture cuStreamGetAttribute
+        cuStreamBatchMemOp cuStreamCopyAttributes cuStreamCreate
+        cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamGetAttribute
         cuStreamGetCaptureInfo cuStreamGetCaptureInfo_v2 cuStreamGetCtx cuStreamGetFlags
         cuStreamGetPriority cuStreamIsCapturing cuStreamQuery cuStreamSetAttribute
         cuStreamUpdateCaptureDependencies cuStreamWaitEvent cuStreamWaitValue32 cuStreamWaitValue64

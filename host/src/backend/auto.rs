@@ -3,7 +3,9 @@
 use super::cpu::{Cpu, CpuBuffer};
 use super::cuda::{Cuda, CudaBuffer, CudaMark};
 use crate::sealed::Sealed;
-use crate::{Backend, Capabilities, Error, Memory, Merge, Operands, Plan};
+use crate::{
+    AppendOperands, AppendProblem, Backend, Capabilities, Error, Memory, Merge, Operands, Plan,
+};
 use std::time::Instant;
 
 /// The first GPU, where the process finds one that works, else the CPU: one type for both, chosen when the program runs.
@@ -97,6 +99,15 @@ impl Backend for Auto {
     unsafe fn launch(&mut self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
         // SAFETY: the caller's contract is this function's.
         with_chosen!(&mut self.chosen, backend => unsafe { backend.launch(plan, operands) })
+    }
+
+    unsafe fn append_raw(
+        &mut self,
+        problem: &AppendProblem,
+        operands: &AppendOperands,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise is that of the backend that was chosen.
+        with_chosen!(&mut self.chosen, backend => unsafe { backend.append_raw(problem, operands) })
     }
 
     unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use kernels_gpu::instances::Instance;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 use super::device::{Device, DeviceInfo, Launch};
+use super::gpu_append;
 use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
@@ -20,8 +21,8 @@ use crate::plan::{HopperForward, Step, StepParams};
 use crate::problem::Array;
 use crate::sealed::Sealed;
 use crate::{
-    Backend, BoundScoreMod, Capabilities, Error, GpuCapabilities, Lengths, Merge, Operands, Plan,
-    Problem, PtxModules, Shape,
+    AppendOperands, AppendProblem, Backend, BoundScoreMod, Capabilities, Error, GpuCapabilities,
+    Lengths, Merge, Operands, Plan, Problem, PtxModules, Shape,
 };
 
 /// Runs problems with the embedded kernels on a [`Device`].
@@ -182,6 +183,20 @@ impl<D: Device> Backend for Gpu<D> {
             launched?;
         }
         Ok(())
+    }
+
+    unsafe fn append_raw(
+        &mut self,
+        problem: &AppendProblem,
+        operands: &AppendOperands,
+    ) -> Result<(), Error> {
+        operands.check(problem)?;
+        if problem.is_empty() {
+            return Ok(());
+        }
+        let gpu = self.gpu_capabilities();
+        // SAFETY: the caller's promise is the one `run` asks for.
+        unsafe { gpu_append::run(&mut self.device, &gpu, problem, operands) }
     }
 
     unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error> {

@@ -10,6 +10,8 @@ mod device;
 #[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(feature = "gpu")]
+mod gpu_append;
+#[cfg(feature = "gpu")]
 mod gpu_merge;
 mod pool;
 #[cfg(feature = "sim")]
@@ -29,7 +31,9 @@ pub use device::{Counts, Device, DeviceInfo, Launch};
 pub use gpu::Gpu;
 
 use crate::sealed::Sealed;
-use crate::{Capabilities, Error, Memory, Merge, Operands, Plan, Problem};
+use crate::{
+    AppendOperands, AppendProblem, Capabilities, Error, Memory, Merge, Operands, Plan, Problem,
+};
 
 /// Something that runs attention problems: the CPU, a GPU or a simulated GPU.
 ///
@@ -150,6 +154,23 @@ pub trait Backend: Sealed {
     /// be accessed by nobody else, and the parts not written. All have o's axes, at most 2³² − 1 each, and some element.
     #[doc(hidden)]
     unsafe fn merge_raw(&mut self, merge: &Merge<'_>) -> Result<(), Error>;
+
+    /// Queues [`append_kv`](crate::append_kv()), which is its safe form, on operands given by address. It can be captured into a
+    /// CUDA graph, once the kernel has been launched in the process.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if an address is missing or cannot be that of its operand, or no kernel appends such rows here;
+    /// [`Error::Device`].
+    ///
+    /// # Safety
+    /// Until the queued work is done, every element that the problem's shapes and strides reach from the addresses must lie in live
+    /// memory of this backend; those of the cache and of rotated queries must be accessed by nobody else, and the others not
+    /// written.
+    unsafe fn append_raw(
+        &mut self,
+        problem: &AppendProblem,
+        operands: &AppendOperands,
+    ) -> Result<(), Error>;
 
     /// Plans `problem`, of either pass, for these operands and launches it.
     ///

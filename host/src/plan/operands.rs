@@ -83,7 +83,7 @@ impl CacheOperands {
     }
 
     /// Returns an error if one cannot be the address of its array.
-    fn check(&self, layout: CacheLayout) -> Result<(), Error> {
+    pub(crate) fn check(&self, layout: CacheLayout) -> Result<(), Error> {
         check_address("kv_lens", self.kv_lens, WORD_BYTES)?;
         match (layout, self.block_table) {
             (CacheLayout::Paged { .. }, None) => {

@@ -122,7 +122,11 @@ impl CacheLayout {
     }
 }
 
-fn check_layout(q: &TensorSpec, k: &TensorSpec, layout: CacheLayout) -> Result<(), Error> {
+pub(super) fn check_layout(
+    q: &TensorSpec,
+    k: &TensorSpec,
+    layout: CacheLayout,
+) -> Result<(), Error> {
     let Shape { batch, seq, .. } = k.shape;
     match layout {
         CacheLayout::Contiguous => check_equal("k", "batch", batch, q.shape.batch, "q")?,

@@ -3,6 +3,7 @@
 //! Independent of backends, kernels and addresses.
 
 mod alibi;
+mod append;
 mod backward;
 mod check;
 mod cu_seqlens;
@@ -16,6 +17,7 @@ mod sequence;
 mod variant;
 
 pub use alibi::AlibiSlopes;
+pub use append::{AppendProblem, RotaryStyle};
 pub(crate) use backward::Backward;
 pub use backward::{BackwardOptions, DEFAULT_WORKSPACE_LIMIT_BYTES, GradientSpecs};
 pub use cu_seqlens::CuSeqlens;

@@ -12,6 +12,10 @@ pub enum CacheFault {
     BadPage = 1,
     /// A length is below 0 or beyond the cache's capacity.
     BadLength = 2,
+    /// A key has a position that there are no rotary angles for.
+    BadPosition = 4,
+    /// A slot is not one of the cache's, and not −1.
+    BadSlot = 8,
 }
 
 /// Parameters of the decode kernels: `o[b, h, i, :] = Σⱼ P[b, h, i, j] · v[page(b, j), h', j mod page_size, :]`.

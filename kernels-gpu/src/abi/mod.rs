@@ -4,6 +4,7 @@
 //! are compiled by different compilers. `Pod` guarantees that there is no padding, so a struct's bytes are its image.
 //! Optional values are `Option`s whose `None` is zero.
 
+mod append;
 mod attention;
 mod backward;
 mod decode;
@@ -15,6 +16,7 @@ mod modifiers;
 mod score;
 mod tensor;
 
+pub use append::AppendParams;
 pub use attention::AttentionParams;
 pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms, SlopeSumsParams};
 pub use decode::{CacheFault, DecodeParams};
@@ -54,6 +56,13 @@ mod tests {
         assert_eq!(offset_of!(DecodeParams, workspace), 304);
         assert_eq!(offset_of!(DecodeParams, slots), 324);
         assert_eq!(size_of::<DecodeParams>(), 328);
+        assert_eq!(offset_of!(AppendParams, k_cache), 80);
+        assert_eq!(offset_of!(AppendParams, cos), 240);
+        assert_eq!(offset_of!(AppendParams, block_table), 320);
+        assert_eq!(offset_of!(AppendParams, kv_lens), 352);
+        assert_eq!(offset_of!(AppendParams, num_pages), 368);
+        assert_eq!(offset_of!(AppendParams, positions), 412);
+        assert_eq!(size_of::<AppendParams>(), 416);
         assert_eq!(offset_of!(DeltaParams, lse), 80);
         assert_eq!(offset_of!(DeltaParams, terms), 96);
         assert_eq!(offset_of!(DeltaParams, dim), 140);

@@ -1,4 +1,4 @@
-//! The shape of the kernels in which a warp takes a row of o at a time: delta, merge.
+//! The shape of the kernels in which a warp takes a row at a time: append, delta, merge.
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;

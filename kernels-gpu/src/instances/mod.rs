@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`, `bwd_bias`; `decode`; `merge`; `tile_list` and `block_states`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`, `bwd_bias`; `decode`; `append`; `merge`; `tile_list` and `block_states`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -82,6 +82,7 @@ macro_rules! __on_sm_90a {
     ($($item:item)*) => {};
 }
 
+mod append;
 mod backward;
 mod bias;
 mod decode;
@@ -107,6 +108,7 @@ pub mod rows {
     pub use super::wgmma::instance as wgmma_forward;
 }
 
+pub use append::APPEND;
 pub use backward::BACKWARD;
 pub use bias::BIAS;
 pub use decode::DECODE;
@@ -253,6 +255,8 @@ pub enum Operation {
     BlockStates,
     /// o and lse of q and a cache of keys and values.
     Decode,
+    /// New keys and values into a cache.
+    Append,
     /// o and lse from those for parts of the keys.
     Merge,
     /// The list of a varlen launch's tiles.
@@ -279,6 +283,7 @@ impl Operation {
             Self::BackwardBias => "bwd_bias",
             Self::BlockStates => "block_states",
             Self::Decode => "decode",
+            Self::Append => "append",
             Self::Merge => "merge",
             Self::TileList => "tile_list",
             Self::Insight => "insight",
@@ -374,12 +379,13 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`MERGE`], and those that there is one of.
+/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`APPEND`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
     const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST, BLOCK_STATES, SINK_GRADIENT];
     let backward = BACKWARD.iter().chain(SLOPES).chain(BIAS);
     let of_problems = INSTANCES.iter().chain(MODIFIED).chain(backward);
-    of_problems.chain(DECODE).chain(MERGE).chain(OTHERS)
+    let of_caches = DECODE.iter().chain(APPEND);
+    of_problems.chain(of_caches).chain(MERGE).chain(OTHERS)
 }
 
 /// The exported kernel of that name.

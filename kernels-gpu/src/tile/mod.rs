@@ -1,6 +1,7 @@
 //! The parts of attention that do not depend on how a kernel multiplies: which rows a batch entry has, which keys a
 //! tile of queries sees, which tile a block works on, and the running softmax.
 
+pub mod appended;
 pub mod block_range;
 #[cfg(target_arch = "nvptx64")]
 pub mod block_states;
@@ -17,6 +18,7 @@ pub mod mask;
 #[cfg(target_arch = "nvptx64")]
 pub mod non_finite;
 pub mod query_range;
+pub mod rotary;
 pub mod row_coord;
 pub mod row_state;
 pub mod rows;

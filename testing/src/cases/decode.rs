@@ -12,9 +12,10 @@ use super::fill::mix;
 use super::spec::AlibiSpec;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use ferroflash::{
-    AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Indices, KvCache, Layout, Mask,
-    Output, Problem, Shape, Sinks, TensorSpec, decode,
+    AlibiSlopes, Backend, CacheLayout, DType, Error, ForwardOptions, HostTensor, Indices, KvCache,
+    Layout, Mask, Output, Problem, Shape, Sinks, TensorSpec, decode,
 };
+use kernels_gpu::tile::kv_tree::seen_keys;
 
 /// One case, small enough to print.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,8 +120,7 @@ impl DecodeSpec {
     /// [`Error::Argument`] if a buffer would be too large.
     pub fn build(&self) -> Result<DecodeCase, Error> {
         let batch = self.kv_lens.len();
-        let longest = self.kv_lens.iter().copied().max().unwrap_or(0);
-        let place = Place::new(self, longest);
+        let place = Place::new(&self.kv_lens, self.page_size, self.seed, self.seed as usize);
         let shape = |batch, heads, seq, dim| Shape {
             batch,
             heads,
@@ -219,34 +219,37 @@ fn pairs(outer: usize, inner: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Where keys lie.
-struct Place {
-    page_size: usize,
-    pages: usize,
-    max_pages: usize,
-    table: Option<Vec<i32>>,
+pub(super) struct Place {
+    pub page_size: usize,
+    pub pages: usize,
+    pub max_pages: usize,
+    pub table: Option<Vec<i32>>,
 }
 
 impl Place {
-    fn new(spec: &DecodeSpec, longest: usize) -> Self {
-        let batch = spec.kv_lens.len();
-        let Some(page_size) = spec.page_size else {
+    /// Of sequences with `kv_lens` keys. Pages are in an order by `seed`; `slack` chooses how much room nobody uses, 0 for none
+    /// but a page.
+    pub fn new(kv_lens: &[usize], page_size: Option<usize>, seed: u64, slack: usize) -> Self {
+        let batch = kv_lens.len();
+        let longest = kv_lens.iter().copied().max().unwrap_or(0);
+        let Some(page_size) = page_size else {
             return Self {
-                page_size: longest + spec.seed as usize % 3,
+                page_size: longest + slack % 3,
                 pages: batch,
                 max_pages: 1,
                 table: None,
             };
         };
         // The table has room for more pages than the longest sequence needs, and some pages are nobody's.
-        let max_pages = longest.div_ceil(page_size) + spec.seed as usize % 2;
-        let owned: usize = spec.kv_lens.iter().map(|len| len.div_ceil(page_size)).sum();
-        let pages = owned + 1 + spec.seed as usize % 3;
+        let max_pages = longest.div_ceil(page_size) + slack % 2;
+        let owned: usize = kv_lens.iter().map(|len| len.div_ceil(page_size)).sum();
+        let pages = owned + 1 + slack % 3;
         let mut numbers: Vec<i32> = (0..pages as i32).collect();
-        numbers.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(mix(spec.seed, 999)));
+        numbers.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(mix(seed, 999)));
         let mut numbers = numbers.into_iter();
         // What lies beyond a sequence's pages must not be looked at.
         let mut table = vec![i32::MIN; batch * max_pages];
-        for (row, len) in table.chunks_mut(max_pages.max(1)).zip(&spec.kv_lens) {
+        for (row, len) in table.chunks_mut(max_pages.max(1)).zip(kv_lens) {
             for entry in &mut row[..len.div_ceil(page_size)] {
                 *entry = numbers.next().expect("there are as many");
             }
@@ -272,6 +275,59 @@ impl Place {
 }
 
 impl DecodeCase {
+    /// The checked problem, with a contiguous output of q's axis order.
+    ///
+    /// # Errors
+    /// Those of [`Problem::decode`].
+    pub fn problem(&self) -> Result<Problem, Error> {
+        let (q, v) = (self.q.spec(), self.v.spec());
+        let shape = Shape {
+            dim: v.shape.dim,
+            ..q.shape
+        };
+        let o = TensorSpec::contiguous(q.dtype, shape, self.options.o_layout)?;
+        let layout = match &self.block_table {
+            None => CacheLayout::Contiguous,
+            Some((_, max_pages)) => CacheLayout::Paged {
+                max_pages: *max_pages,
+                table_stride: *max_pages,
+            },
+        };
+        Problem::decode(*q, *self.k.spec(), *v, o, layout, &self.options)
+    }
+
+    /// Keys of a sequence that some query sees.
+    pub fn seen_keys(&self, sequence: usize) -> usize {
+        let seq_q = self.q.spec().shape.seq;
+        let kv_len = self.kv_lens[sequence].max(0) as usize;
+        let band = self.options.mask.band(seq_q, kv_len);
+        let (begin, end) = seen_keys(seq_q as u32, kv_len as u32, band);
+        (end - begin) as usize
+    }
+
+    /// [`Problem::flops`] of all sequences, whose lengths the problem itself does not know.
+    ///
+    /// # Errors
+    /// Those of [`Problem::new`] of one sequence.
+    pub fn flops(&self) -> Result<f64, Error> {
+        let options = ForwardOptions::new().mask(self.options.mask);
+        let mut flops = 0.0;
+        for &kv_len in &self.kv_lens {
+            let one = |tensor: &HostTensor, seq| {
+                let shape = Shape {
+                    batch: 1,
+                    seq,
+                    ..tensor.spec().shape
+                };
+                TensorSpec::contiguous(tensor.spec().dtype, shape, Layout::Bhsd)
+            };
+            let q = one(&self.q, self.q.spec().shape.seq)?;
+            let [k, v] = [&self.k, &self.v].map(|tensor| one(tensor, kv_len.max(0) as usize));
+            flops += Problem::with_dense_output(q, k?, v?, &options)?.flops();
+        }
+        Ok(flops)
+    }
+
     /// Uploads the cache.
     ///
     /// # Errors
@@ -312,6 +368,20 @@ impl DecodeCase {
         o: &HostTensor,
         lse: &HostTensor,
     ) -> Result<Verdict, Error> {
+        self.check_rows(sequence, o, lse, Rows::All)
+    }
+
+    /// As [`check`](Self::check), of some rows.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub fn check_rows(
+        &self,
+        sequence: usize,
+        o: &HostTensor,
+        lse: &HostTensor,
+        rows: Rows,
+    ) -> Result<Verdict, Error> {
         let kv_len = self.kv_lens[sequence] as usize;
         let page_size = self.k.spec().shape.seq;
         let place = |key: usize| match &self.block_table {
@@ -339,7 +409,7 @@ impl DecodeCase {
             k: &k,
             v: &v,
         };
-        Ok(oracle::check(&problem, inputs, &o?, &lse?, Rows::All))
+        Ok(oracle::check(&problem, inputs, &o?, &lse?, rows))
     }
 }
 

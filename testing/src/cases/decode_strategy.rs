@@ -1,15 +1,52 @@
 //! The generator of caches.
 
-use ferroflash::{DType, Mask};
+use ferroflash::plan::preferred;
+use ferroflash::{Backend, DType, Error, Mask, RotaryStyle};
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::append::AppendSpec;
 use super::arrangement::Arrangement;
 use super::decode::{DecodeSpec, KeyKind};
 use super::spec::AlibiSpec;
-use super::strategy::{arrangement, scale_factor, softcap};
+use super::strategy::{arrangement, drawn_from, scale_factor, softcap};
 
-/// Any case of one of `dtypes`, of at most `most_keys` keys in all.
+/// Cases of one of `dtypes`, of at most `most_keys` keys a sequence, without end and the same for the same `seed`.
+pub fn drawn_caches(
+    dtypes: &[DType],
+    most_keys: usize,
+    seed: u64,
+) -> impl Iterator<Item = DecodeSpec> {
+    drawn_from(decode_strategy(dtypes, most_keys), seed)
+}
+
+/// The dtypes in which `backend` attends to a cache.
+///
+/// # Errors
+/// [`Error::Argument`] if there is none.
+pub fn cache_dtypes_of<B: Backend>(backend: &B) -> Result<Vec<DType>, Error> {
+    let here = backend.capabilities();
+    let mut dtypes = Vec::new();
+    for dtype in DType::ALL {
+        let spec = DecodeSpec {
+            dtype,
+            ..DecodeSpec::plain(&[1])
+        };
+        if preferred(&spec.build()?.problem()?, &here).is_some() {
+            dtypes.push(dtype);
+        }
+    }
+    if dtypes.is_empty() {
+        return Err(Error::argument(
+            "backend",
+            format!("no variant attends to a cache on {}", backend.device_name()),
+            "cpu, sim, or a GPU of compute capability 8.0 or later",
+        ));
+    }
+    Ok(dtypes)
+}
+
+/// Any case of one of `dtypes`, of at most `most_keys` keys a sequence.
 pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<DecodeSpec> {
     let length = prop_oneof![
         1 => Just(0),
@@ -69,5 +106,32 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
                 seed: inputs.2,
             },
         )
+        .boxed()
+}
+
+/// Any append to a cache of one of `dtypes`, of at most `most_keys` keys a sequence.
+pub fn append_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<AppendSpec> {
+    let style = select(vec![RotaryStyle::Neox, RotaryStyle::Interleaved]);
+    // A share of head_dim, rounded to pairs.
+    let rotary = prop_oneof![
+        1 => Just(None),
+        3 => (style, select(vec![1, 2, 4, 8])).prop_map(Some),
+    ];
+    let place = || prop_oneof![Just(Arrangement::BSHD), arrangement()];
+    let place = [place().boxed(), place().boxed(), place().boxed()];
+    let cache = decode_strategy(dtypes, most_keys);
+    (cache, rotary, any::<bool>(), any::<bool>(), place)
+        .prop_map(
+            |(cache, rotary, rotates_q, by_slots, arrangements)| AppendSpec {
+                rotary: rotary.map(|(style, eighths)| (style, cache.head_dim * eighths / 16 * 2)),
+                cache,
+                rotates_q,
+                by_slots,
+                arrangements,
+            },
+        )
+        .prop_filter("a rotation of nothing", |spec| {
+            spec.rotary.is_none_or(|(_, dim)| dim > 0)
+        })
         .boxed()
 }

@@ -3,8 +3,10 @@
 //! `ferroflash verify` and the property tests draw from one [`strategy`](strategy()), so that a case which one of them
 //! finds can be given to the other.
 
+mod append;
 mod arrangement;
 mod backward;
+mod cache_shape;
 mod corpus;
 mod decode;
 mod decode_strategy;
@@ -20,11 +22,13 @@ mod spec;
 mod strategy;
 mod stress;
 
+pub use append::{AppendCase, AppendSpec, Appended};
 pub use arrangement::Arrangement;
 pub use backward::{BackwardCase, BackwardRun};
+pub use cache_shape::CacheShape;
 pub use corpus::{CorpusCase, Pass};
 pub use decode::{DecodeCase, DecodeSpec, KeyKind};
-pub use decode_strategy::decode_strategy;
+pub use decode_strategy::{append_strategy, cache_dtypes_of, decode_strategy, drawn_caches};
 pub use fill::normal;
 pub use kind::InputKind;
 pub use lengths::Lengths;

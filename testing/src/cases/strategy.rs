@@ -1,5 +1,7 @@
 //! The generator of cases: a proptest strategy, which shrinks a failing case to a small one.
 
+use std::fmt;
+
 use ferroflash::{DType, Layout, MAX_HEAD_DIM, Mask};
 use proptest::bool::weighted;
 use proptest::prelude::*;
@@ -17,11 +19,18 @@ use super::spec::{AlibiSpec, CaseSpec};
 
 /// Cases of one of `dtypes` within `limits`, without end and the same for the same `seed`.
 pub fn drawn(dtypes: &[DType], limits: Limits, seed: u64) -> impl Iterator<Item = CaseSpec> {
+    drawn_from(strategy(dtypes, limits), seed)
+}
+
+/// Values of `strategy`, without end and the same for the same `seed`.
+pub(super) fn drawn_from<T: fmt::Debug>(
+    strategy: BoxedStrategy<T>,
+    seed: u64,
+) -> impl Iterator<Item = T> {
     let words: [u64; 4] = std::array::from_fn(|word| mix(seed, word as u64));
     let seed: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let strategy = strategy(dtypes, limits);
     std::iter::repeat_with(move || {
         let tree = strategy.new_tree(&mut runner);
         tree.expect("of a few cases one is small enough").current()

@@ -8,6 +8,7 @@ mod bound;
 mod check;
 mod naive;
 mod pairs;
+mod rotary;
 mod row;
 mod sample;
 mod score;
@@ -15,6 +16,7 @@ mod worst;
 
 pub use backward::{BackwardInputs, BackwardVerdict, GradientTensors, check_backward};
 pub use check::{Verdict, check};
+pub use rotary::{Bounded, rotated_row};
 #[cfg(test)]
 pub(crate) use row::scores;
 pub use row::{Inputs, RowReference};

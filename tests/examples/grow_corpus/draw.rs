@@ -34,8 +34,8 @@ const LIMITS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTE
 
 /// Cases that the corpus has no form for: caches, parts that are merged, and what no problem is given to.
 fn has_cases(instance: &Instance) -> bool {
-    use Operation::{Decode, Insight, Merge};
-    !matches!(instance.operation, Decode | Insight | Merge)
+    use Operation::{Append, Decode, Insight, Merge};
+    !matches!(instance.operation, Append | Decode | Insight | Merge)
 }
 
 impl Draws {

@@ -1,5 +1,6 @@
 //! Every backend against the oracle. One binary: each would link the library, the simulator and all kernels.
 
+mod append;
 mod backward;
 mod corpus;
 mod decode;

@@ -50,7 +50,7 @@ pub(super) unsafe fn run(problem: &Problem, layout: CacheLayout, operands: &Oper
 ///
 /// # Safety
 /// It exists.
-unsafe fn word(address: u64, index: usize) -> i32 {
+pub(super) unsafe fn word(address: u64, index: usize) -> i32 {
     let array = std::ptr::with_exposed_provenance::<i32>(address as usize);
     // SAFETY: the caller vouches for it.
     unsafe { *array.add(index) }

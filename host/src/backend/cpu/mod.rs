@@ -16,6 +16,7 @@
 //! | `merge` | joins partial results |
 //! | `pack` | moves strided operands of any dtype to and from f32 tiles |
 
+mod append;
 mod arrays;
 mod backward;
 mod decode;
@@ -34,7 +35,7 @@ pub use memory::{CpuBuffer, CpuMemory};
 
 use super::pool;
 use crate::sealed::Sealed;
-use crate::{Backend, Capabilities, Error, Merge, Operands, Plan};
+use crate::{AppendOperands, AppendProblem, Backend, Capabilities, Error, Merge, Operands, Plan};
 
 /// Runs problems on the host's own cores.
 ///
@@ -101,6 +102,17 @@ impl Backend for Cpu {
             // SAFETY: as before.
             Some(_) => unsafe { backward::run(&problem, operands) },
         });
+        Ok(())
+    }
+
+    unsafe fn append_raw(
+        &mut self,
+        problem: &AppendProblem,
+        operands: &AppendOperands,
+    ) -> Result<(), Error> {
+        operands.check(problem)?;
+        // SAFETY: the caller's promise is the one `run` asks for.
+        unsafe { append::run(problem, operands) };
         Ok(())
     }
 

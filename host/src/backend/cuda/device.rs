@@ -92,6 +92,10 @@ impl CudaDevice {
         self.raw_stream().cast()
     }
 
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
     fn raw_stream(&self) -> sys::CUstream {
         self.queue.stream()
     }

@@ -8,7 +8,8 @@
 //!           kernels compiled in it
 //! └ Queue   one a `CudaDevice`: a stream, its own or the caller's
 //!   ├ CudaBuffer   allocated and freed in the stream's order
-//!   └ CudaMark     an event
+//!   ├ CudaMark     an event
+//!   └ CudaGraph    work to queue again
 //! ```
 //!
 //! `cust` provides devices, contexts, modules and streams. Calls that it lacks or would lose the reason of a
@@ -18,6 +19,7 @@
 mod buffer;
 mod device;
 mod failure;
+mod graph;
 mod info;
 mod kernel;
 mod mark;
@@ -40,6 +42,7 @@ impl Cuda {
 
 pub use buffer::CudaBuffer;
 pub use device::CudaDevice;
+pub use graph::CudaGraph;
 pub use info::CudaInfo;
 pub use kernel::KernelLaunch;
 pub use mark::CudaMark;

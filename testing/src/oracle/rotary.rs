@@ -1,0 +1,52 @@
+//! Rotary position embedding in f64, from the formula: the pair `x + iy` is multiplied by `cos + i sin`.
+
+use ferroflash::{DType, RotaryStyle};
+
+/// A value, and how far a result may lie from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounded {
+    /// The exact value.
+    pub value: f64,
+    /// The most that a right result differs from it.
+    pub error: f64,
+}
+
+/// `row`, whose first `2 · cos.len()` components are rotated, as it may be rounded to `dtype` after f32 arithmetic.
+pub fn rotated_row(
+    row: &[f64],
+    cos: &[f64],
+    sin: &[f64],
+    style: RotaryStyle,
+    dtype: DType,
+) -> Vec<Bounded> {
+    let pairs = cos.len();
+    let exact = |&value: &f64| Bounded { value, error: 0.0 };
+    let mut rotated: Vec<_> = row.iter().map(exact).collect();
+    for pair in 0..pairs {
+        let (first, second) = match style {
+            RotaryStyle::Neox => (pair, pair + pairs),
+            RotaryStyle::Interleaved => (2 * pair, 2 * pair + 1),
+        };
+        let (x, y, cos, sin) = (row[first], row[second], cos[pair], sin[pair]);
+        rotated[first] = rounded([x * cos, -y * sin], dtype);
+        rotated[second] = rounded([y * cos, x * sin], dtype);
+    }
+    rotated
+}
+
+/// A sum of two products in f32, then rounded to `dtype`.
+fn rounded(terms: [f64; 2], dtype: DType) -> Bounded {
+    // One product and the sum are rounded.
+    let arithmetic = (terms[0].abs() + terms[1].abs()) * 2.0 * f64::from(f32::EPSILON / 2.0);
+    let value = terms[0] + terms[1];
+    let (unit, least) = match dtype {
+        DType::F32 => (0.0, 0.0),
+        DType::F16 => (2f64.powi(-11), 2f64.powi(-25)),
+        DType::Bf16 => (2f64.powi(-8), 2f64.powi(-134)),
+    };
+    let rounding = (unit * (value.abs() + arithmetic)).max(least);
+    Bounded {
+        value,
+        error: arithmetic + rounding + f64::from(f32::MIN_POSITIVE),
+    }
+}
