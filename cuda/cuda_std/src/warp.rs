@@ -25,6 +25,8 @@ unsafe extern "unadjusted" {
     fn redux_sync_umax(value: u32, members: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(members: u32, condition: bool) -> bool;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot_sync(members: u32, condition: bool) -> u32;
 }
 
 /// Index of this thread in its warp, for one-dimensional blocks.
@@ -63,6 +65,19 @@ pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
 pub unsafe fn any(condition: bool) -> bool {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { vote_any_sync(ALL_LANES, condition) }
+}
+
+/// The lanes where `condition` holds: bit `i` for lane `i`.
+///
+/// # PTX
+/// `vote.sync.ballot.b32`.
+///
+/// # Safety
+/// All 32 lanes reach the same call.
+#[inline(always)]
+pub unsafe fn ballot(condition: bool) -> u32 {
+    // SAFETY: the caller's contract is this function's.
+    unsafe { vote_ballot_sync(ALL_LANES, condition) }
 }
 
 /// Waits for all lanes of the warp, and orders their memory accesses.

@@ -28,8 +28,8 @@ mod select;
 pub(crate) mod slopes;
 
 use kernels_gpu::abi::{
-    BackwardParams, BlockStatesParams, DecodeParams, DeltaParams, ForwardParams, ModifierParams,
-    SinkGradientParams, SlopeSumsParams,
+    BackwardParams, BlockStatesParams, CacheScales, DecodeParams, DeltaParams, ForwardParams,
+    ModifierParams, SinkGradientParams, SlopeSumsParams,
 };
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{
@@ -130,8 +130,8 @@ pub(crate) enum StepParams {
     BlockStates(Box<BlockStatesParams>, u64),
     /// The parameters of the kernel that computes the gradient by sinks.
     SinkGradient(SinkGradientParams, WorkspaceLayout),
-    /// The parameters of a kernel that reads a cache.
-    Decode(Box<DecodeParams>),
+    /// The parameters of a kernel that reads a cache, and its scales if it is one of e4m3.
+    Decode(Box<DecodeParams>, Option<CacheScales>),
     /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
 }
@@ -216,7 +216,7 @@ impl Plan {
     fn add_decode(&mut self, instance: &'static Instance, launch: DecodeLaunch) {
         self.workspace_bytes = launch.workspace_bytes;
         self.zeroed_bytes = Some(launch.zeroed_bytes);
-        let params = StepParams::Decode(Box::new(launch.params));
+        let params = StepParams::Decode(Box::new(launch.params), launch.scales);
         self.add(instance, launch.grid, params);
     }
 
