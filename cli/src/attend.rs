@@ -336,6 +336,7 @@ fn view<'a>(
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
         DType::Bf16 => Dtype::BF16,
+        DType::E4m3 => Dtype::F8_E4M3,
     };
     let view = TensorView::new(dtype, dims.clone(), tensor.bytes());
     (*name, view.expect("a dense tensor's bytes fit its shape"))

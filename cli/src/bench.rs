@@ -230,6 +230,8 @@ fn bench_cache(args: &Args) -> Result<Option<BenchCache>, Failure> {
     Ok(Some(BenchCache {
         shape: CacheShape {
             dtype: args.dtype.into(),
+            kv_dtype: args.cache.kv_dtype(args.dtype.into()),
+            scales: args.cache.scales(),
             kv_lens,
             seq_q: args.seq_q.unwrap_or(1),
             heads: args.heads,

@@ -2,12 +2,12 @@
 
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::{
-    Backend, ForwardOptions, KvCache, Memory, Output, Plan, Tensor, decode, decode_into,
+    Backend, DType, ForwardOptions, KvCache, Memory, Output, Plan, Tensor, decode, decode_into,
     decode_planned_into,
 };
 use ferroflash_insight::gpu_spec::GpuSpec;
 use ferroflash_insight::timing::queued_ms;
-use ferroflash_testing::cases::{CacheShape, DecodeCase};
+use ferroflash_testing::cases::{CacheShape, DecodeCase, ScaleKind};
 use ferroflash_testing::oracle::Rows;
 
 use crate::arguments;
@@ -29,12 +29,59 @@ pub struct CacheArgs {
     /// The cache lies in shuffled pages of N keys [default: a sequence in one piece]
     #[arg(long, value_name = "N", value_parser = arguments::positive, allow_hyphen_values = true)]
     page_size: Option<usize>,
+    /// Element type of k and v [default: --dtype]
+    #[arg(long, value_enum)]
+    kv_dtype: Option<KvDtypeName>,
+    /// What a scale of an e4m3 cache is for
+    #[arg(long, value_enum, default_value_t = KvScaleName::Tensor)]
+    kv_scale: KvScaleName,
     /// Time a CUDA graph of N calls [20] too, which holds no host's time
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", value_parser = arguments::positive)]
     graph: Option<usize>,
 }
 
+/// Element types of a cache beside q's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KvDtypeName {
+    E4m3,
+}
+
+/// What one scale is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KvScaleName {
+    /// There are none
+    None,
+    /// All of k, or of v
+    Tensor,
+    /// A head
+    Head,
+    /// A page
+    Page,
+    /// A key of a head
+    Key,
+}
+
 impl CacheArgs {
+    /// The element type of k and v beside queries of `dtype`.
+    pub fn kv_dtype(&self, dtype: DType) -> DType {
+        match self.kv_dtype {
+            None => dtype,
+            Some(KvDtypeName::E4m3) => DType::E4m3,
+        }
+    }
+
+    /// What scales are for, if the cache has some.
+    pub fn scales(&self) -> Option<ScaleKind> {
+        self.kv_dtype?;
+        match self.kv_scale {
+            KvScaleName::None => None,
+            KvScaleName::Tensor => Some(ScaleKind::Tensor),
+            KvScaleName::Head => Some(ScaleKind::Head),
+            KvScaleName::Page => Some(ScaleKind::Page),
+            KvScaleName::Key => Some(ScaleKind::Key),
+        }
+    }
+
     /// The keys of each of `batch` sequences, if there is a cache.
     pub fn kv_lens(&self, batch: usize) -> Option<Vec<usize>> {
         let repeated = |&(keys, count): &(usize, usize)| vec![keys; count];
@@ -52,6 +99,7 @@ impl CacheArgs {
             ("--kv-lens", self.kv_lens.is_some()),
             ("--page-size", self.page_size.is_some()),
             ("--graph", self.graph.is_some()),
+            ("--kv-dtype", self.kv_dtype.is_some()),
         ];
         let given = arguments.into_iter().find(|(_, is_given)| *is_given);
         given.map(|(argument, _)| argument)
@@ -215,7 +263,7 @@ fn check<B: Backend>(
     let memory = backend.memory();
     let (o, lse) = (output.o.download(memory)?, lse.download(memory)?);
     let last = case.kv_lens.len() - 1;
-    for sequence in [0, last] {
+    for sequence in if last == 0 { 0..=0 } else { 0..=1 }.map(|end| end * last) {
         let verdict = case.check_rows(sequence, &o, &lse, CHECKED_ROWS)?;
         refuse_unless(verdict.passed(), &plan.kernel_name(), &verdict)?;
     }

@@ -76,6 +76,9 @@ impl<'a, M: Memory> NewKv<'a, M> {
 /// that does not exist, or a position beyond the tables of cosines (its queries become NaN). Where two rows go to one
 /// place, its elements are those of one of them.
 ///
+/// For an e4m3 cache numbers are rotated in f32, divided by their key's scale ([`KvCache::with_scales`]) and rounded to the nearest
+/// code, of two to the even one; beyond 448 they become that.
+///
 /// # Errors
 /// [`Error::Argument`] naming the operand that is refused; [`Error::Device`].
 ///
@@ -129,6 +132,9 @@ fn problem<M: Memory>(new: &NewKv<'_, M>, cache: &KvCache<M>) -> Result<AppendPr
     if let Some((q, rotated)) = &new.q {
         problem = problem.rotated_q(*q.spec(), *rotated.spec())?;
     }
+    if let Some([k, v]) = cache.scale_specs() {
+        problem = problem.scales(k, v)?;
+    }
     if let Some(slots) = new.slots {
         let [rows, cols] = slots.shape();
         if [rows, cols] != [k.shape.batch, k.shape.seq] {
@@ -152,6 +158,9 @@ fn operands<M: Memory>(
 ) -> Result<AppendOperands, Error> {
     let tables = new.rotary.as_ref().map(|rotary| [rotary.cos, rotary.sin]);
     let mut read = vec![("k", new.k), ("v", new.v)];
+    if let Some([k, v]) = cache.scales() {
+        read.extend([("k_scales", k), ("v_scales", v)]);
+    }
     if let Some([cos, sin]) = tables {
         read.extend([("cos", cos), ("sin", sin)]);
     }
@@ -244,7 +253,7 @@ impl AppendOperands {
 
     /// Refuses addresses that a problem needs and that are not given.
     pub(crate) fn check(&self, problem: &AppendProblem) -> Result<(), Error> {
-        self.cache.check(problem.layout)?;
+        self.cache.check(problem.layout, problem.scales.is_some())?;
         for (argument, is_needed, is_given) in [
             ("rotary", problem.rotary.is_some(), self.rotary.is_some()),
             ("q", problem.q.is_some(), self.q.is_some()),

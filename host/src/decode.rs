@@ -16,7 +16,7 @@ use crate::{Backend, Error, ForwardOptions, KvCache, Operands, Output, Plan, Pro
 ///
 /// # Arguments
 /// * `q`: `[batch, heads_q, seq_q, head_dim]` in any strides, f32, f16 or bf16; f32 on the CPU alone.
-/// * `cache`: of q's dtype; heads_q is a multiple of heads_kv.
+/// * `cache`: of q's dtype, or e4m3; heads_q is a multiple of heads_kv.
 /// * `options`: as for [`forward`](crate::forward()), but for lengths, and for modifiers other than sinks.
 ///
 /// # Errors
@@ -110,7 +110,11 @@ fn problem<B: crate::Memory>(
         ));
     }
     let (k, v) = (*cache.k.spec(), *cache.v.spec());
-    Problem::decode(*q.spec(), k, v, o, cache.layout(), options)
+    let problem = Problem::decode(*q.spec(), k, v, o, cache.layout(), options)?;
+    match cache.scale_specs() {
+        None => Ok(problem),
+        Some([k, v]) => problem.with_cache_scales(k, v),
+    }
 }
 
 /// The addresses of q and the cache.
@@ -139,6 +143,15 @@ fn planned_inputs<B: Backend + ?Sized>(
         let wrong = format!("it is {:?} of {}", cache.layout(), cache.batch());
         let allowed = format!("{:?} of {}", problem.cache_layout(), problem.batch());
         return Err(Error::argument("cache", wrong, allowed));
+    }
+    let scales = problem.scales_like(cache.scale_specs())?;
+    if scales != problem.cache_scales() {
+        let allowed = format!("{:?}, as planned", problem.cache_scales());
+        return Err(Error::argument(
+            "scales",
+            format!("they are {scales:?}"),
+            allowed,
+        ));
     }
     cached_inputs(backend, q, cache)
 }

@@ -1,6 +1,7 @@
 //! The element types as Rust types.
 
 use half::{bf16, f16};
+use kernels_gpu::e4m3;
 
 use crate::DType;
 
@@ -11,6 +12,7 @@ pub(crate) fn visit<V: VisitElement>(dtype: DType, visitor: V) -> V::Output {
         DType::F32 => visitor.visit::<f32>(),
         DType::F16 => visitor.visit::<f16>(),
         DType::Bf16 => visitor.visit::<bf16>(),
+        DType::E4m3 => visitor.visit::<E4m3>(),
     }
 }
 
@@ -77,6 +79,21 @@ impl Element for bf16 {
     }
     fn from_f32(value: f32) -> Self {
         Self::from_f32(value)
+    }
+}
+
+/// A code of e4m3.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub(crate) struct E4m3(u8);
+
+impl Element for E4m3 {
+    fn to_f32(self) -> f32 {
+        e4m3::to_f32(self.0)
+    }
+    /// Beyond the largest number it is that.
+    fn from_f32(value: f32) -> Self {
+        Self(e4m3::of_f32(value))
     }
 }
 

@@ -7,7 +7,7 @@ use bytemuck::cast_slice;
 use kernels_gpu::abi::CacheFault;
 
 use crate::memory::check_owned_operand;
-use crate::{CacheLayout, CacheOperands, Error, Memory, Tensor};
+use crate::{CacheLayout, CacheOperands, Error, Memory, Tensor, TensorSpec};
 
 /// A matrix of i32 in a backend's memory, contents unknown to the host.
 ///
@@ -157,6 +157,7 @@ pub struct KvCache<M: Memory> {
     pub(crate) v: Tensor<M>,
     block_table: Option<Indices<M>>,
     kv_lens: Indices<M>,
+    scales: Option<[Tensor<M>; 2]>,
     status: Arc<M::Buffer>,
 }
 
@@ -271,8 +272,30 @@ impl<M: Memory> KvCache<M> {
             v,
             block_table,
             kv_lens,
+            scales: None,
             status: Arc::new(status),
         })
+    }
+
+    /// The same cache, of e4m3 keys and values, whose numbers are multiplied with scales; without them the scales are 1. Several
+    /// caches may share them.
+    ///
+    /// # Arguments
+    /// * `k`, `v`: f32 `[num_pages or 1, heads_kv or 1, page_size or 1, 1]` in any strides; axes of 1 hold for all.
+    pub fn with_scales(mut self, k: Tensor<M>, v: Tensor<M>) -> Self {
+        self.scales = Some([k, v]);
+        self
+    }
+
+    /// The scales of k and v, if it has some.
+    pub fn scales(&self) -> Option<&[Tensor<M>; 2]> {
+        self.scales.as_ref()
+    }
+
+    /// Their specs.
+    pub(crate) fn scale_specs(&self) -> Option<[TensorSpec; 2]> {
+        let scales = self.scales.as_ref()?;
+        Some(scales.each_ref().map(|tensor| *tensor.spec()))
     }
 
     /// How it lies.
@@ -318,12 +341,20 @@ impl<M: Memory> KvCache<M> {
     /// [`Error::Argument`] on one that `memory` did not allocate.
     pub(crate) fn operands(&self, memory: &M) -> Result<CacheOperands, Error> {
         check_owned_operand(memory, &self.status, "cache")?;
+        if let Some(scales) = &self.scales {
+            for tensor in scales {
+                tensor.check_owned(memory, "scales")?;
+            }
+        }
+        let scales = self.scales.as_ref();
+        let scales = scales.map(|both| both.each_ref().map(|tensor| tensor.address(memory)));
         let table = self.block_table.as_ref();
         let table = table.map(|table| table.checked_address(memory, "block_table"));
         Ok(
             CacheOperands::new(self.kv_lens.checked_address(memory, "kv_lens")?)
                 .block_table(table.transpose()?)
-                .status(memory.address(&self.status)),
+                .status(memory.address(&self.status))
+                .scales(scales),
         )
     }
 }

@@ -135,7 +135,8 @@ impl GpuSpec {
     pub fn peak_flops(&self, dtype: DType) -> f64 {
         match dtype {
             DType::F32 => self.f32_flops,
-            DType::F16 | DType::Bf16 => self.tensor_flops,
+            // e4m3 is widened before it is multiplied.
+            DType::F16 | DType::Bf16 | DType::E4m3 => self.tensor_flops,
         }
     }
 

@@ -5,9 +5,9 @@
 use cuda_std::global;
 use cuda_std::warp::lane_id;
 
-use crate::abi::{AppendParams, CacheFault, TensorArg};
+use crate::abi::{AppendParams, CacheFault, CacheScales, ScaleArg, TensorArg};
 use crate::tile::appended::{Appended, NO_SLOT, appended};
-use crate::tile::element::{Element, F32};
+use crate::tile::element::{E4m3, Element, F32};
 use crate::tile::grid::divide;
 use crate::tile::rotary::{components, rotate};
 use crate::tile::warp_per_row::{WARP, each_row_by_warp};
@@ -18,17 +18,24 @@ use crate::units::F32_BYTES;
 /// # Safety
 /// `params` describes live allocations that hold every element it can address.
 #[inline(always)]
-pub unsafe fn append<E: Element>(params: &AppendParams) {
+pub unsafe fn append<E: Element, C: Element>(params: &AppendParams, scales: &CacheScales) {
     let heads = 2 * params.heads_kv as u64 + params.heads_q as u64;
     let rows = params.batch as u64 * params.seq as u64 * heads;
     // SAFETY: the row is the same for the warp, and one of k's, v's or q's.
-    each_row_by_warp(rows, |row| unsafe { of_row::<E>(params, row, heads) });
+    each_row_by_warp(rows, |row| unsafe {
+        of_row::<E, C>(params, scales, row, heads)
+    });
 }
 
 /// # Safety
 /// As [`append`]; the whole warp calls it with the same row.
 #[inline(always)]
-unsafe fn of_row<E: Element>(params: &AppendParams, row: u64, heads: u64) {
+unsafe fn of_row<E: Element, C: Element>(
+    params: &AppendParams,
+    scales: &CacheScales,
+    row: u64,
+    heads: u64,
+) {
     let (token, head) = divide(row, heads);
     let (batch, row) = divide(token, params.seq as u64);
     let (head, row) = (head as u32, row as u32);
@@ -49,8 +56,8 @@ unsafe fn of_row<E: Element>(params: &AppendParams, row: u64, heads: u64) {
             let from = Row::new::<E>(&params.q, coord);
             let to = Row::new::<E>(&params.q_rotated, coord);
             return match key {
-                Appended::Key(key) => rotated::<E>(params, from, to, key, params.rotary_dim),
-                Appended::Padding => copy::<E>(from, to, 0, params.head_dim),
+                Appended::Key(key) => rotated::<E, E>(params, from, to, key, 1.0),
+                Appended::Padding => copy::<E, E>(from, to, 0, params.head_dim, 1.0),
                 Appended::Bad(fault) => {
                     report(params, fault);
                     poison::<E>(to, params.head_dim);
@@ -71,19 +78,57 @@ unsafe fn of_row<E: Element>(params: &AppendParams, row: u64, heads: u64) {
         let head = if is_k { head } else { head - heads_kv } as u64;
         let (from, to) = ([batch, head, row as u64], [page as u64, head, place as u64]);
         if is_k {
-            let (from, to) = (
+            let (from, row) = (
                 Row::new::<E>(&params.k, from),
-                Row::new::<E>(&params.k_cache, to),
+                Row::new::<C>(&params.k_cache, to),
             );
-            rotated::<E>(params, from, to, key, params.rotary_dim);
+            rotated::<E, C>(params, from, row, key, scale_of::<C>(&scales.k, to));
         } else {
-            let (from, to) = (
+            let (from, row) = (
                 Row::new::<E>(&params.v, from),
-                Row::new::<E>(&params.v_cache, to),
+                Row::new::<C>(&params.v_cache, to),
             );
-            copy::<E>(from, to, 0, params.head_dim_v);
+            let scale = scale_of::<C>(&scales.v, to);
+            copy::<E, C>(from, row, 0, params.head_dim_v, scale);
         }
     }
+}
+
+/// The scale of a key, of an e4m3 cache that has scales.
+///
+/// # Safety
+/// The place is one of the cache's.
+#[inline(always)]
+unsafe fn scale_of<C: Element>(scales: &ScaleArg, [page, head, place]: [u64; 3]) -> f32 {
+    let Some(base) = scales.address.filter(|_| is_scaled::<C>()) else {
+        return 1.0;
+    };
+    let offset = page as i64 * scales.page_stride
+        + head as i64 * scales.head_stride
+        + place as i64 * scales.place_stride;
+    // SAFETY: there is a scale for every place.
+    unsafe { F32::load(base.get().wrapping_add_signed(offset * F32_BYTES as i64)) }
+}
+
+/// Whether elements of the cache have scales.
+#[inline(always)]
+const fn is_scaled<C: Element>() -> bool {
+    C::BYTES == E4m3::BYTES
+}
+
+/// Stores a number as an element of the cache.
+///
+/// # Safety
+/// As [`Element::store`].
+#[inline(always)]
+unsafe fn store<C: Element>(address: u64, value: f32, scale: f32) {
+    let value = if is_scaled::<C>() {
+        value / scale
+    } else {
+        value
+    };
+    // SAFETY: forwarded to the caller.
+    unsafe { C::store(address, value) }
 }
 
 /// Page and place of a key, by its slot or the block table; `None` if its slot is none.
@@ -154,18 +199,19 @@ impl Row {
     }
 }
 
-/// Copies a row of `head_dim` components, of which the first `rotary_dim` are rotated as those of `key`.
+/// Copies a row of `head_dim` components, of which the first `rotary_dim` are rotated as those of `key`, in units of `scale`.
 ///
 /// # Safety
 /// The rows lie inside live tensors, `to` accessed by nobody else; there are angles for `key` if `rotary_dim` is not 0.
 #[inline(always)]
-unsafe fn rotated<E: Element>(
+unsafe fn rotated<E: Element, C: Element>(
     params: &AppendParams,
     from: Row,
     to: Row,
     key: u32,
-    rotary_dim: u32,
+    scale: f32,
 ) {
+    let rotary_dim = params.rotary_dim;
     let angles = [0, 0, key as u64];
     let (cos, sin) = (
         Row::new::<F32>(&params.cos, angles),
@@ -179,25 +225,25 @@ unsafe fn rotated<E: Element>(
             let pair_of_row = [E::load(from.at(at[0])), E::load(from.at(at[1]))];
             let (cos, sin) = (F32::load(cos.at(pair)), F32::load(sin.at(pair)));
             let turned = rotate(pair_of_row, cos, sin);
-            E::store(to.at(at[0]), turned[0]);
-            E::store(to.at(at[1]), turned[1]);
+            store::<C>(to.at(at[0]), turned[0], scale);
+            store::<C>(to.at(at[1]), turned[1], scale);
         }
         pair += WARP;
     }
     // SAFETY: as above.
-    unsafe { copy::<E>(from, to, rotary_dim, params.head_dim) };
+    unsafe { copy::<E, C>(from, to, rotary_dim, params.head_dim, scale) };
 }
 
-/// Copies components `first..end` of a row.
+/// Copies components `first..end` of a row, in units of `scale`.
 ///
 /// # Safety
 /// As [`rotated`].
 #[inline(always)]
-unsafe fn copy<E: Element>(from: Row, to: Row, first: u32, end: u32) {
+unsafe fn copy<E: Element, C: Element>(from: Row, to: Row, first: u32, end: u32, scale: f32) {
     let mut dim = first + lane_id();
     while dim < end {
         // SAFETY: the component is below the rows' dimension.
-        unsafe { E::store(to.at(dim), E::load(from.at(dim))) };
+        unsafe { store::<C>(to.at(dim), E::load(from.at(dim)), scale) };
         dim += WARP;
     }
 }

@@ -6,9 +6,12 @@ pub enum DType {
     F32,
     F16,
     Bf16,
+    /// 8 bits with a scale beside them: keys and values of a cache alone ([`crate::e4m3`]).
+    E4m3,
 }
 
 impl DType {
+    /// Those that attention computes in.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
     /// Bytes of an element.
@@ -16,6 +19,7 @@ impl DType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::E4m3 => 1,
         }
     }
 
@@ -25,6 +29,7 @@ impl DType {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::E4m3 => "e4m3",
         }
     }
 }

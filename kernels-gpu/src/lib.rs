@@ -13,6 +13,7 @@ extern crate std;
 pub mod abi;
 pub mod config;
 pub mod dtype;
+pub mod e4m3;
 pub mod instances;
 pub mod layout;
 pub mod math;

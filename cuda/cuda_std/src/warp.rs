@@ -67,7 +67,7 @@ pub unsafe fn any(condition: bool) -> bool {
     unsafe { vote_any_sync(ALL_LANES, condition) }
 }
 
-/// The lanes in which `condition` holds, a bit each.
+/// The lanes where `condition` holds: bit `i` for lane `i`.
 ///
 /// # PTX
 /// `vote.sync.ballot.b32`.

@@ -13,7 +13,7 @@ use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
 use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
 use crate::plan::bias::bind_bias_gradient;
-use crate::plan::decode::bind_decode;
+use crate::plan::decode::{bind_decode, bind_scales};
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{Arrays, bind_block_states, bind_forward, bind_tile_list};
 use crate::plan::slopes::bind_slope_sums;
@@ -190,10 +190,11 @@ impl<D: Device> Backend for Gpu<D> {
         problem: &AppendProblem,
         operands: &AppendOperands,
     ) -> Result<(), Error> {
-        operands.check(problem)?;
+        // Operands without elements may lie nowhere.
         if problem.is_empty() {
             return Ok(());
         }
+        operands.check(problem)?;
         let gpu = self.gpu_capabilities();
         // SAFETY: the caller's promise is the one `run` asks for.
         unsafe { gpu_append::run(&mut self.device, &gpu, problem, operands) }
@@ -344,10 +345,13 @@ impl<D: Device> Gpu<D> {
                 // sink, which the caller vouches for.
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
-            StepParams::Decode(params) => {
+            StepParams::Decode(params, scales) => {
                 let params = bind_decode(params, operands, lse, arrays, workspace);
+                let scales = scales.as_ref().map(|scales| bind_scales(scales, operands));
+                let params = [Some(bytes_of(&params)), scales.as_ref().map(bytes_of)];
+                let params: Vec<&[u8]> = params.into_iter().flatten().collect();
                 // SAFETY: as for the forward kernels; of the cache it reads what lies in existing pages alone.
-                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
+                unsafe { self.queue(step, places.ptx, &params) }
             }
             StepParams::TileList(params) => {
                 let params = bind_tile_list(params, arrays, workspace);

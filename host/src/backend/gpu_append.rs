@@ -1,17 +1,18 @@
 //! The launch that appends to a cache on a device.
 
 use bytemuck::{Zeroable, bytes_of};
-use kernels_gpu::abi::{AppendParams, DeviceAddress, TensorArg};
+use kernels_gpu::abi::{AppendParams, CacheScales, DeviceAddress, TensorArg};
 use kernels_gpu::config::warp_per_row;
-use kernels_gpu::instances::APPEND;
+use kernels_gpu::instances::{APPEND, APPEND_E4M3};
 
 use super::device::{Device, Launch};
 use super::gpu::ptx_of;
 use crate::append::AppendOperands;
+use crate::plan::decode::scale_arg;
 use crate::plan::instance_unfit;
 use crate::plan::params::tensor_arg;
 use crate::problem::{AppendProblem, RotaryStyle};
-use crate::{CacheLayout, Error, GpuCapabilities, TensorSpec};
+use crate::{CacheLayout, DType, Error, GpuCapabilities, TensorSpec};
 
 /// Queues the kernel.
 ///
@@ -27,7 +28,9 @@ pub(super) unsafe fn run<D: Device>(
     operands: &AppendOperands,
 ) -> Result<(), Error> {
     let dtype = problem.k.dtype;
-    let Some(kernel) = APPEND.iter().find(|row| row.dtype == dtype) else {
+    let is_e4m3 = problem.k_cache.dtype == DType::E4m3;
+    let table = if is_e4m3 { APPEND_E4M3 } else { APPEND };
+    let Some(kernel) = table.iter().find(|row| row.dtype == dtype) else {
         let wrong = format!("no GPU kernel appends {} rows", dtype.name());
         return Err(Error::argument("k", wrong, "f16 or bf16, or the CPU"));
     };
@@ -37,16 +40,29 @@ pub(super) unsafe fn run<D: Device>(
         return Err(Error::argument("backend", wrong, allowed));
     }
     let params = params(problem, operands);
+    let scales = scales(problem, operands);
+    let both = [bytes_of(&params), bytes_of(&scales)];
     let shape = problem.k.shape;
     let heads = 2 * shape.heads as u64 + u64::from(params.heads_q);
     let launch = Launch {
         kernel,
         ptx: &ptx_of,
         grid: warp_per_row::grid(shape.batch as u64 * shape.seq as u64 * heads),
-        params: &[bytes_of(&params)],
+        params: if is_e4m3 { &both } else { &both[..1] },
     };
     // SAFETY: these are the kernel's parameters, and the caller vouches for the operands.
     unsafe { device.launch(&launch) }
+}
+
+/// The scales of an e4m3 cache.
+fn scales(problem: &AppendProblem, operands: &AppendOperands) -> CacheScales {
+    let Some(([k, v], [at_k, at_v])) = problem.scales.zip(operands.cache.scales) else {
+        return CacheScales::NONE;
+    };
+    CacheScales {
+        k: scale_arg(&k, Some(at_k)),
+        v: scale_arg(&v, Some(at_v)),
+    }
 }
 
 fn params(problem: &AppendProblem, operands: &AppendOperands) -> AppendParams {

@@ -1,7 +1,7 @@
 //! The launch of attention to a cache: one kernel, whose blocks find their work from the lengths on the device.
 
 use bytemuck::Zeroable;
-use kernels_gpu::abi::{DecodeParams, DeviceAddress};
+use kernels_gpu::abi::{CacheScales, DecodeParams, DeviceAddress, ScaleArg};
 use kernels_gpu::config::decode::{DecodeConfig, DecodeWorkspace};
 use kernels_gpu::instances::{DECODE, Family, Instance, KernelConfig};
 use kernels_gpu::tile::kv_tree::most_items;
@@ -10,7 +10,7 @@ use super::GpuCapabilities;
 use super::operands::Operands;
 use super::params::{Arrays, bind_forward, forward_params};
 use super::select::instance_unfit;
-use crate::{CacheLayout, Problem};
+use crate::{CacheLayout, DType, Problem, TensorSpec};
 
 /// Shared memory that the system takes of an SM for each block.
 const SYSTEM_SHARED_BYTES: u32 = 1024;
@@ -26,12 +26,21 @@ pub(super) fn find_decode(
 ) -> Result<(&'static Instance, DecodeLaunch), String> {
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
+    let of_cache = problem.k().dtype;
+    let is_e4m3 = |kernel: &Instance| match kernel.config {
+        KernelConfig::Decode(config) => config.is_e4m3,
+        _ => false,
+    };
     let mut of_dtype = DECODE
         .iter()
         .filter(|kernel| kernel.family == family && kernel.dtype == dtype)
+        .filter(|kernel| is_e4m3(kernel) == (of_cache == DType::E4m3))
         .peekable();
     if of_dtype.peek().is_none() {
-        return Err(format!("it has no {} kernel for a cache", dtype.name()));
+        let (dtype, of_cache) = (dtype.name(), of_cache.name());
+        return Err(format!(
+            "it has no {dtype} kernel for a cache of {of_cache}"
+        ));
     }
     let kernel = of_dtype.find(|kernel| kernel.head_dim as usize >= head_dim);
     let kernel = kernel.ok_or_else(|| format!("it has no kernel for head_dim {head_dim}"))?;
@@ -45,6 +54,8 @@ pub(super) fn find_decode(
 #[derive(Debug)]
 pub(super) struct DecodeLaunch {
     pub params: DecodeParams,
+    /// What kernels of e4m3 caches are given too.
+    pub scales: Option<CacheScales>,
     pub grid: u32,
     pub workspace_bytes: usize,
     pub zeroed_bytes: usize,
@@ -87,10 +98,47 @@ impl DecodeLaunch {
                 slots: workspace.slots,
                 ..DecodeParams::zeroed()
             },
+            scales: config.is_e4m3.then(|| cache_scales(problem)),
             grid: blocks.min(items) as u32,
             workspace_bytes: (zeroed_bytes + partials) as usize,
             zeroed_bytes: zeroed_bytes as usize,
         })
+    }
+}
+
+/// The scales of an e4m3 cache, without addresses.
+fn cache_scales(problem: &Problem) -> CacheScales {
+    let Some(specs) = problem.cache_scales() else {
+        return CacheScales::NONE;
+    };
+    let [k, v] = specs.map(|spec| scale_arg(&spec, None));
+    CacheScales { k, v }
+}
+
+/// Scales as a kernel argument.
+pub(crate) fn scale_arg(spec: &TensorSpec, address: Option<u64>) -> ScaleArg {
+    ScaleArg {
+        address: address.and_then(DeviceAddress::new),
+        page_stride: spec.strides.batch,
+        head_stride: spec.strides.head,
+        place_stride: spec.strides.seq,
+    }
+}
+
+/// `scales` with addresses.
+pub(crate) fn bind_scales(scales: &CacheScales, operands: &Operands) -> CacheScales {
+    let cache = operands.cache.expect("checked operands");
+    let addresses = cache.scales.map(|scales| scales.map(DeviceAddress::new));
+    let [k, v] = addresses.unwrap_or([None; 2]);
+    CacheScales {
+        k: ScaleArg {
+            address: k,
+            ..scales.k
+        },
+        v: ScaleArg {
+            address: v,
+            ..scales.v
+        },
     }
 }
 

@@ -30,7 +30,7 @@ mod select;
 pub(crate) mod slopes;
 
 use kernels_gpu::abi::{
-    BackwardParams, BiasGradientParams, BlockStatesParams, DecodeParams, DeltaParams,
+    BackwardParams, BiasGradientParams, BlockStatesParams, CacheScales, DecodeParams, DeltaParams,
     ForwardParams, ModifierParams, SinkGradientParams, SlopeSumsParams,
 };
 use kernels_gpu::config::warp_per_row;
@@ -155,8 +155,8 @@ pub(crate) enum StepParams {
     ),
     /// The parameters of the kernel that computes the gradient by sinks.
     SinkGradient(SinkGradientParams, WorkspaceLayout),
-    /// The parameters of a kernel that reads a cache.
-    Decode(Box<DecodeParams>),
+    /// The parameters of a kernel that reads a cache, and its scales if it is one of e4m3.
+    Decode(Box<DecodeParams>, Option<CacheScales>),
     /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
 }
@@ -241,7 +241,7 @@ impl Plan {
     fn add_decode(&mut self, instance: &'static Instance, launch: DecodeLaunch) {
         self.workspace_bytes = launch.workspace_bytes;
         self.zeroed_bytes = Some(launch.zeroed_bytes);
-        let params = StepParams::Decode(Box::new(launch.params));
+        let params = StepParams::Decode(Box::new(launch.params), launch.scales);
         self.add(instance, launch.grid, params);
     }
 

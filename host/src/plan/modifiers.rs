@@ -218,6 +218,7 @@ pub(crate) fn modifier_params(problem: &Problem) -> ModifierParams {
                 DType::F32 => BiasType::F32,
                 DType::F16 => BiasType::F16,
                 DType::Bf16 => BiasType::Bf16,
+                DType::E4m3 => unreachable!("refused with the problem"),
             }) as u32,
         chunk: Divisor::new(chunk.unwrap_or(0)),
         dilation: Divisor::new(dilation.unwrap_or(0)),

@@ -58,6 +58,8 @@ pub struct CacheOperands {
     pub block_table: Option<u64>,
     /// A u32 in which a launch sets the bits of [`CacheFaults`](crate::CacheFaults) that it meets, and clears none.
     pub status: Option<u64>,
+    /// f32 scales of k and v, of an e4m3 cache that has some.
+    pub scales: Option<[u64; 2]>,
 }
 
 impl CacheOperands {
@@ -67,6 +69,7 @@ impl CacheOperands {
             kv_lens,
             block_table: None,
             status: None,
+            scales: None,
         }
     }
 
@@ -82,8 +85,25 @@ impl CacheOperands {
         self
     }
 
-    /// Returns an error if one cannot be the address of its array.
-    pub(crate) fn check(&self, layout: CacheLayout) -> Result<(), Error> {
+    /// Sets [`scales`](Self::scales).
+    pub fn scales(mut self, addresses: impl Into<Option<[u64; 2]>>) -> Self {
+        self.scales = addresses.into();
+        self
+    }
+
+    /// Returns an error if one cannot be the address of its array, or scales are given that the problem has none of, or not those
+    /// that it has.
+    pub(crate) fn check(&self, layout: CacheLayout, has_scales: bool) -> Result<(), Error> {
+        if has_scales != self.scales.is_some() {
+            let wrong = format!("given: {}", self.scales.is_some());
+            let allowed = format!("{has_scales}, as the problem has it");
+            return Err(Error::argument("scales", wrong, allowed));
+        }
+        // Of no page there are none, which may lie nowhere.
+        let scales = self.scales.into_iter().flatten();
+        for scales in scales.filter(|&address| address != 0) {
+            check_address("scales", scales, WORD_BYTES)?;
+        }
         check_address("kv_lens", self.kv_lens, WORD_BYTES)?;
         match (layout, self.block_table) {
             (CacheLayout::Paged { .. }, None) => {
@@ -346,7 +366,7 @@ impl Operands {
                 let wrong = "no addresses of a cache are given";
                 return Err(Error::argument("cache", wrong, "that of kv_lens at least"));
             };
-            cache.check(layout)?;
+            cache.check(layout, problem.cache_scales().is_some())?;
         }
         self.check_workspace(plan.workspace_bytes())?;
         self.modifiers.check(problem.modifiers(), check_address)?;

@@ -1,7 +1,7 @@
 //! New keys and values for a cache, and the rotation of keys and queries by their positions.
 
 use super::check::{check_apart, check_equal, check_sizes};
-use super::decode::check_layout;
+use super::decode::{check_layout, scales_of};
 use super::{CacheLayout, MAX_HEAD_DIM};
 use crate::spec::{Shape, TensorSpec};
 use crate::{DType, Error};
@@ -37,6 +37,8 @@ pub struct AppendProblem {
     pub(crate) rotary: Option<RotarySpec>,
     /// q, and what it becomes.
     pub(crate) q: Option<[TensorSpec; 2]>,
+    /// Scales of an e4m3 cache, of its shape.
+    pub(crate) scales: Option<[TensorSpec; 2]>,
     /// Elements from one row of slots to the next, if rows go to slots.
     pub(crate) slots_stride: Option<usize>,
 }
@@ -47,7 +49,7 @@ impl AppendProblem {
     /// # Arguments
     /// * `k`: new keys, `[batch, heads_kv, seq, head_dim]`; head_dim is 1 to 256.
     /// * `v`: new values, `[batch, heads_kv, seq, head_dim_v]` of k's dtype.
-    /// * `k_cache`, `v_cache`: as `layout` says, of k's dtype, in strides that keep their elements apart.
+    /// * `k_cache`, `v_cache`: as `layout` says, of k's dtype or both e4m3, in strides that keep their elements apart.
     ///
     /// # Errors
     /// [`Error::Argument`] naming the first operand that is refused.
@@ -65,6 +67,11 @@ impl AppendProblem {
                 return Err(Error::argument(argument, wrong, allowed));
             }
         }
+        let is_e4m3 = [k_cache.dtype, v_cache.dtype] == [DType::E4m3; 2];
+        if k.dtype == DType::E4m3 {
+            let allowed = "f32, f16 or bf16, which is rounded for an e4m3 cache";
+            return Err(Error::argument("k", "its dtype is e4m3", allowed));
+        }
         let v_like_k = Shape {
             dim: v.shape.dim,
             ..k.shape
@@ -79,7 +86,8 @@ impl AppendProblem {
                 dim: new.shape.dim,
                 ..k_cache.shape
             };
-            check_like(argument, cache, expected, k.dtype, of)?;
+            let dtype = if is_e4m3 { DType::E4m3 } else { k.dtype };
+            check_like(argument, cache, expected, dtype, of)?;
             check_apart(argument, cache)?;
         }
         for (argument, spec) in [
@@ -100,6 +108,7 @@ impl AppendProblem {
             layout,
             rotary: None,
             q: None,
+            scales: None,
             slots_stride: None,
         })
     }
@@ -159,6 +168,19 @@ impl AppendProblem {
             spec.reach(argument)?;
         }
         self.q = Some([q, rotated]);
+        Ok(self)
+    }
+
+    /// The same, of an e4m3 cache with scales, which numbers are divided by before they are rounded: as for
+    /// [`Problem::with_cache_scales`](crate::Problem::with_cache_scales).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] on `k_scales` or `v_scales`.
+    pub fn scales(mut self, k: TensorSpec, v: TensorSpec) -> Result<Self, Error> {
+        self.scales = Some([
+            scales_of("k_scales", k, &self.k_cache)?,
+            scales_of("v_scales", v, &self.v_cache)?,
+        ]);
         Ok(self)
     }
 

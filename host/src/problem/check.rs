@@ -1,8 +1,8 @@
 //! Requirements on a problem's operands and options.
 
 use super::{CuSeqlens, DeviceLengths, ForwardOptions, MAX_HEAD_DIM, SEQ_LIMIT};
-use crate::Error;
 use crate::spec::TensorSpec;
+use crate::{DType, Error};
 
 /// Refuses `argument` unless its `what` equals that of another operand.
 pub(super) fn check_equal<T: PartialEq + std::fmt::Display>(
@@ -34,6 +34,10 @@ pub(super) fn check_dims(q: &TensorSpec, k: &TensorSpec, v: &TensorSpec) -> Resu
                 format!("it must be 1 to {MAX_HEAD_DIM}"),
             ));
         }
+    }
+    if q.dtype == DType::E4m3 {
+        let allowed = "f32, f16 or bf16: e4m3 is for keys and values of a cache";
+        return Err(Error::argument("q", "its dtype is e4m3", allowed));
     }
     check_equal("k", "head_dim", k.shape.dim, q.shape.dim, "q")?;
     for (argument, spec) in [("k", k), ("v", v)] {
@@ -187,7 +191,7 @@ pub(super) fn check_options(options: &ForwardOptions) -> Result<(), Error> {
 mod tests {
     use super::super::tests::spec;
     use super::*;
-    use crate::{AlibiSlopes, DType, Problem};
+    use crate::{AlibiSlopes, Problem};
 
     fn refused(edit: impl FnOnce(&mut [TensorSpec; 4], &mut ForwardOptions)) -> (String, String) {
         let mut specs = [spec(6, 5, 8), spec(3, 7, 8), spec(3, 7, 4), spec(6, 5, 4)];

@@ -2,8 +2,8 @@
 
 use super::check::{check_dims, check_equal, check_options, check_output, check_sizes};
 use super::{Attention, ForwardOptions, Lengths, Modifiers, Operation, Problem, SEQ_LIMIT, Score};
-use crate::Error;
 use crate::spec::{Shape, TensorSpec};
+use crate::{DType, Error};
 
 /// How the keys and values of sequences lie in a cache ([`KvCache`](crate::KvCache)), as far as the host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) struct Decode {
     pub o: TensorSpec,
     pub lse: bool,
     pub layout: CacheLayout,
+    /// Scales of k and v, of the cache's shape but for one component.
+    pub scales: Option<[TensorSpec; 2]>,
 }
 
 impl Problem {
@@ -38,7 +40,8 @@ impl Problem {
     ///
     /// # Arguments
     /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256.
-    /// * `k`, `v`: as `layout` says, of q's dtype; heads_q is a multiple of heads_kv.
+    /// * `k`, `v`: as `layout` says, of q's dtype, or both e4m3 ([`with_cache_scales`](Self::with_cache_scales)); heads_q is a
+    ///   multiple of heads_kv.
     /// * `o`: `[batch, heads_q, seq_q, head_dim_v]` of q's dtype, in strides that keep its elements apart.
     /// * `options`: of modifiers none but sinks, and no lengths.
     ///
@@ -52,7 +55,9 @@ impl Problem {
         layout: CacheLayout,
         options: &ForwardOptions,
     ) -> Result<Self, Error> {
+        let is_e4m3 = [k.dtype, v.dtype] == [DType::E4m3; 2];
         let as_batch = |spec: TensorSpec| TensorSpec {
+            dtype: if is_e4m3 { q.dtype } else { spec.dtype },
             shape: Shape {
                 batch: q.shape.batch,
                 ..spec.shape
@@ -87,6 +92,7 @@ impl Problem {
                 o,
                 lse: options.lse,
                 layout,
+                scales: None,
             }),
             force: options.force,
         };
@@ -95,6 +101,42 @@ impl Problem {
         }
         problem.modifiers().check(&problem)?;
         Ok(problem)
+    }
+
+    /// The same, of an e4m3 cache whose numbers are multiplied with scales.
+    ///
+    /// # Arguments
+    /// * `k`, `v`: f32 `[num_pages or 1, heads_kv or 1, page_size or 1, 1]` in any strides; axes of 1 hold for all. One scale for a
+    ///   tensor, for each head, page or key.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] on `k_scales` or `v_scales`.
+    pub fn with_cache_scales(mut self, k: TensorSpec, v: TensorSpec) -> Result<Self, Error> {
+        let scales = self.scales_like(Some([k, v]))?;
+        if let Operation::Decode(decode) = &mut self.operation {
+            decode.scales = scales;
+        }
+        Ok(self)
+    }
+
+    /// Scales of these specs as the cache has them.
+    pub(crate) fn scales_like(
+        &self,
+        specs: Option<[TensorSpec; 2]>,
+    ) -> Result<Option<[TensorSpec; 2]>, Error> {
+        let Some([k, v]) = specs else {
+            return Ok(None);
+        };
+        let k = scales_of("k_scales", k, self.k())?;
+        Ok(Some([k, scales_of("v_scales", v, self.v())?]))
+    }
+
+    /// The scales of the cache's k and v, of its shape, if they have some.
+    pub(crate) fn cache_scales(&self) -> Option<[TensorSpec; 2]> {
+        match &self.operation {
+            Operation::Decode(decode) => decode.scales,
+            _ => None,
+        }
     }
 
     /// How the cache lies, if this problem reads one.
@@ -120,6 +162,41 @@ impl CacheLayout {
             Self::Paged { max_pages, .. } => max_pages.saturating_mul(page_size),
         }
     }
+}
+
+/// The scales of `cache`, with axes of 1 repeated to its shape.
+pub(super) fn scales_of(
+    argument: &'static str,
+    scales: TensorSpec,
+    cache: &TensorSpec,
+) -> Result<TensorSpec, Error> {
+    if cache.dtype != DType::E4m3 {
+        let wrong = format!("the cache is {}", cache.dtype.name());
+        return Err(Error::argument(
+            argument,
+            wrong,
+            "only one of e4m3 has scales",
+        ));
+    }
+    let dtype = scales.dtype.name();
+    check_equal(argument, "dtype", dtype, DType::F32.name(), "all scales")?;
+    check_equal(argument, "dim", scales.shape.dim, 1, "all scales")?;
+    let mut all = scales;
+    let Shape {
+        batch, heads, seq, ..
+    } = cache.shape;
+    for (what, size, stride, wanted) in [
+        ("batch", &mut all.shape.batch, &mut all.strides.batch, batch),
+        ("heads", &mut all.shape.heads, &mut all.strides.head, heads),
+        ("seq", &mut all.shape.seq, &mut all.strides.seq, seq),
+    ] {
+        if *size == 1 {
+            (*size, *stride) = (wanted, 0);
+        }
+        check_equal(argument, what, *size, wanted, "the cache")?;
+    }
+    all.reach(argument)?;
+    Ok(all)
 }
 
 pub(super) fn check_layout(

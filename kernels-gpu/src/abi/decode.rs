@@ -47,3 +47,41 @@ pub struct DecodeParams {
     /// Partial results that the workspace has room for.
     pub slots: u32,
 }
+
+/// Scales of keys, or of values: f32, of which number and place follow from strides, 0 included.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ScaleArg {
+    /// `None`: they are all 1.
+    pub address: Option<DeviceAddress>,
+    /// Elements from one page to the next.
+    pub page_stride: i64,
+    /// Elements from one head of k and v to the next.
+    pub head_stride: i64,
+    /// Elements from one key of a page to the next.
+    pub place_stride: i64,
+}
+
+impl ScaleArg {
+    pub const NONE: Self = Self {
+        address: None,
+        page_stride: 0,
+        head_stride: 0,
+        place_stride: 0,
+    };
+}
+
+/// Scales of an e4m3 cache: what its codes stand for is multiplied with them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct CacheScales {
+    pub k: ScaleArg,
+    pub v: ScaleArg,
+}
+
+impl CacheScales {
+    pub const NONE: Self = Self {
+        k: ScaleArg::NONE,
+        v: ScaleArg::NONE,
+    };
+}

@@ -19,7 +19,7 @@ mod tensor;
 pub use append::AppendParams;
 pub use attention::AttentionParams;
 pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms, SlopeSumsParams};
-pub use decode::{CacheFault, DecodeParams};
+pub use decode::{CacheFault, CacheScales, DecodeParams, ScaleArg};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
 pub use mask::{Band, Corner, MaskParams};
@@ -56,6 +56,9 @@ mod tests {
         assert_eq!(offset_of!(DecodeParams, workspace), 304);
         assert_eq!(offset_of!(DecodeParams, slots), 324);
         assert_eq!(size_of::<DecodeParams>(), 328);
+        assert_eq!(offset_of!(ScaleArg, place_stride), 24);
+        assert_eq!(offset_of!(CacheScales, v), 32);
+        assert_eq!(size_of::<CacheScales>(), 64);
         assert_eq!(offset_of!(AppendParams, k_cache), 80);
         assert_eq!(offset_of!(AppendParams, cos), 240);
         assert_eq!(offset_of!(AppendParams, block_table), 320);

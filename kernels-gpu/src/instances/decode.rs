@@ -5,21 +5,25 @@ use crate::config::decode::{self, DecodeConfig};
 use crate::dtype::DType;
 
 macro_rules! decode_instances {
-    ($($name:ident = $element:ident, $config:path;)*) => {
+    ($($name:ident = $element:ident, $config:path $(, $weight:ident, $scales:ident)?;)*) => {
         $(
             /// Attention of a few queries to a cache, on 16-bit elements by `mma.sync`.
             ///
             /// # Safety
-            /// `params` describes live allocations that hold every element it can address.
+            /// The parameters describe live allocations that hold every element they can address.
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
             #[cuda_std::launch_bounds(DecodeConfig::THREADS, $config.min_blocks)]
             #[cuda_std::kernel]
-            pub unsafe fn $name(params: crate::abi::DecodeParams) {
+            pub unsafe fn $name(
+                params: crate::abi::DecodeParams,
+                $($scales: crate::abi::CacheScales,)?
+            ) {
                 const CONFIG: DecodeConfig = $config;
                 struct Kernel;
                 impl crate::mma::DecodeKernel for Kernel {
                     const CONFIG: DecodeConfig = CONFIG;
                     type Element = cuda_std::half::$element;
+                    type Weight = decode_instances!(weight $element $($weight)?);
                 }
                 // SAFETY: forwarded to the launch.
                 unsafe {
@@ -27,17 +31,23 @@ macro_rules! decode_instances {
                         Kernel,
                         { CONFIG.output_cols() },
                         { CONFIG.head_dim / 16 },
+                        { CONFIG.score_cols() },
                         { CONFIG.slots() as usize - 2 },
                         { CONFIG.slots() as usize - 1 },
-                    >(&params)
+                    >(&params, decode_instances!(scales $($scales)?))
                 }
             }
         )*
 
-        /// Every kernel for a cache. They take [`DecodeParams`](crate::abi::DecodeParams).
+        /// Every kernel for a cache. They take [`DecodeParams`](crate::abi::DecodeParams), and those of e4m3 caches
+        /// [`CacheScales`](crate::abi::CacheScales) behind them.
         pub const DECODE: &[Instance] =
             &[$(instance(stringify!($name), DType::$element, &$config)),*];
     };
+    (weight $element:ident) => { cuda_std::half::$element };
+    (weight $element:ident $weight:ident) => { cuda_std::half::$weight };
+    (scales) => { &crate::abi::CacheScales::NONE };
+    (scales $scales:ident) => { &$scales };
 }
 
 const fn instance(name: &'static str, dtype: DType, config: &'static DecodeConfig) -> Instance {
@@ -48,7 +58,7 @@ const fn instance(name: &'static str, dtype: DType, config: &'static DecodeConfi
         dtype,
         head_dim: config.head_dim as u32,
         block_m: DecodeConfig::ROWS,
-        block_n: DecodeConfig::STEP_KEYS,
+        block_n: config.step_keys(),
         threads: DecodeConfig::THREADS,
         cluster: 1,
         shared_bytes: config.shared_bytes(),
@@ -64,4 +74,10 @@ decode_instances! {
     fa_decode_mma_sm80_f16_hd64 = F16, decode::HD64;
     fa_decode_mma_sm80_f16_hd128 = F16, decode::HD128;
     fa_decode_mma_sm80_f16_hd256 = F16, decode::HD256;
+    fa_decode_mma_sm80_bf16_hd64_e4m3 = Bf16, decode::E4M3_HD64, Bf16, scales;
+    fa_decode_mma_sm80_bf16_hd128_e4m3 = Bf16, decode::E4M3_HD128, Bf16, scales;
+    fa_decode_mma_sm80_bf16_hd256_e4m3 = Bf16, decode::E4M3_HD256, Bf16, scales;
+    fa_decode_mma_sm80_f16_hd64_e4m3 = F16, decode::E4M3_HD64, Bf16, scales;
+    fa_decode_mma_sm80_f16_hd128_e4m3 = F16, decode::E4M3_HD128, Bf16, scales;
+    fa_decode_mma_sm80_f16_hd256_e4m3 = F16, decode::E4M3_HD256, Bf16, scales;
 }

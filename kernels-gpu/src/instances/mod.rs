@@ -6,7 +6,7 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_modified | _<score_mod>]]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_e4m3][_modified | _<score_mod>]]]
 //! ```
 //!
 //! | part | values |
@@ -17,6 +17,7 @@
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
 //! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
+//! | `e4m3` | keys and values of its cache are e4m3 codes |
 //! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::modifiers`]) |
 //! | score_mod | a user's score modification is compiled in, by that name ([`crate::score_mod!`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
@@ -108,7 +109,7 @@ pub mod rows {
     pub use super::wgmma::instance as wgmma_forward;
 }
 
-pub use append::APPEND;
+pub use append::{APPEND, APPEND_E4M3};
 pub use backward::BACKWARD;
 pub use bias::BIAS;
 pub use decode::DECODE;
@@ -379,12 +380,12 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`APPEND`], [`MERGE`], and those that there is one of.
+/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`APPEND`], [`APPEND_E4M3`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
     const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST, BLOCK_STATES, SINK_GRADIENT];
     let backward = BACKWARD.iter().chain(SLOPES).chain(BIAS);
     let of_problems = INSTANCES.iter().chain(MODIFIED).chain(backward);
-    let of_caches = DECODE.iter().chain(APPEND);
+    let of_caches = DECODE.iter().chain(APPEND).chain(APPEND_E4M3);
     of_problems.chain(of_caches).chain(MERGE).chain(OTHERS)
 }
 
@@ -415,7 +416,10 @@ mod tests {
         let (dtype, head_dim) = (instance.dtype.name(), instance.head_dim);
         let is_modified = MODIFIED.iter().any(|other| other.name == instance.name);
         if instance.head_dim == 0 {
-            return format!("{kernel}_{dtype}") + if is_modified { "_modified" } else { "" };
+            let is_e4m3 = APPEND_E4M3.iter().any(|other| other.name == instance.name);
+            let of_cache = if is_e4m3 { "_e4m3" } else { "" };
+            let of_modifiers = if is_modified { "_modified" } else { "" };
+            return format!("{kernel}_{dtype}{of_cache}{of_modifiers}");
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
         if is_modified {
@@ -430,6 +434,11 @@ mod tests {
         };
         let mut others = INSTANCES.iter().chain(BACKWARD).filter(like);
         match instance.config {
+            KernelConfig::Decode(config) => {
+                if config.is_e4m3 {
+                    name += "_e4m3";
+                }
+            }
             KernelConfig::Wgmma(config) => {
                 if config.head_dim_v < config.head_dim {
                     name += &format!("_v{}", config.head_dim_v);

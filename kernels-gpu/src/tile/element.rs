@@ -3,13 +3,14 @@
 use cuda_std::global;
 use cuda_std::half::{Bf16, F16, Half};
 
+use crate::e4m3;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
 /// An element type in memory, computed with in f32.
 pub trait Element {
     const BYTES: u32;
 
-    /// The elements of a word of memory, lowest first; 0 in place of a second one where a word is one element.
+    /// The elements of a word of memory, lowest first, two of them; 0 in place of a second one where a word is one element.
     fn unpack(word: u32) -> [f32; 2];
 
     /// # Safety
@@ -78,3 +79,27 @@ macro_rules! half_element {
 }
 
 half_element!(F16, Bf16);
+
+/// e4m3.
+pub struct E4m3;
+
+impl Element for E4m3 {
+    const BYTES: u32 = 1;
+
+    #[inline(always)]
+    fn unpack(word: u32) -> [f32; 2] {
+        [word, word >> 8].map(|code| e4m3::to_f32(code as u8))
+    }
+
+    #[inline(always)]
+    unsafe fn load(address: u64) -> f32 {
+        // SAFETY: the caller vouches for the address.
+        e4m3::to_f32(unsafe { global::load_u8(address) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(address: u64, value: f32) {
+        // SAFETY: the caller vouches for the address.
+        unsafe { global::store_u8(address, e4m3::of_f32(value)) }
+    }
+}

@@ -5,6 +5,7 @@ use std::fmt;
 use super::arrangement::Arrangement;
 use super::decode::{DecodeCase, DecodeSpec};
 use super::fill::{mix, normal};
+use super::scales::scale_of;
 use crate::oracle::rotated_row;
 use ferroflash::{
     Backend, CacheFaults, DType, Error, HostTensor, Indices, Layout, NewKv, RotaryStyle, Shape,
@@ -242,8 +243,11 @@ impl AppendCase {
                     continue;
                 };
                 let at = (sequence, row, self.key(sequence, row));
-                self.check_heads("k", &self.k, at, &run.k, (page, place))?;
-                self.check_heads("v", &self.v, (sequence, row, None), &run.v, (page, place))?;
+                let (to, scales) = ((page, place), self.cache.scales.as_ref());
+                let [k_scales, v_scales] = [0, 1].map(|i| scales.map(|both| &both[i]));
+                self.check_heads("k", &self.k, at, &run.k, to, k_scales)?;
+                let plain = (sequence, row, None);
+                self.check_heads("v", &self.v, plain, &run.v, to, v_scales)?;
                 // What was checked counts as expected.
                 for (expected, found) in expected.iter_mut().zip([&run.k, &run.v]) {
                     for head in 0..shape.heads {
@@ -266,7 +270,7 @@ impl AppendCase {
         for sequence in 0..shape.batch {
             for row in 0..shape.seq {
                 let at = (sequence, row, self.key(sequence, row));
-                self.check_heads("q", &self.cache.q, at, rotated, (sequence, row))?;
+                self.check_heads("q", &self.cache.q, at, rotated, (sequence, row), None)?;
             }
         }
         Ok(())
@@ -280,6 +284,7 @@ impl AppendCase {
         (sequence, row, key): (usize, usize, Option<usize>),
         found: &HostTensor,
         (batch, seq): (usize, usize),
+        scales: Option<&HostTensor>,
     ) -> Result<(), String> {
         let (shape, dtype) = (from.spec().shape, found.spec().dtype);
         for head in 0..shape.heads {
@@ -297,8 +302,13 @@ impl AppendCase {
                 }
                 _ => (RotaryStyle::Neox, [vec![], vec![]]),
             };
-            let exact = rotated_row(&values, &cos, &sin, style, dtype);
+            let exact = rotated_row(&values, &cos, &sin, style, from.spec().dtype);
+            let scale = f64::from(scale_of(scales, [batch, head, seq]));
             for (dim, exact) in exact.iter().enumerate() {
+                let exact = match dtype {
+                    DType::E4m3 => exact.as_code(scale),
+                    _ => *exact,
+                };
                 let found = f64::from(found.get(batch, head, seq, dim));
                 if (found - exact.value).abs() > exact.error || found.is_nan() {
                     return Err(format!(

@@ -2,13 +2,18 @@
 
 use super::decode::{DecodeCase, Place};
 use super::fill::normal;
+use super::scales::ScaleKind;
 use ferroflash::{DType, Error, ForwardOptions, Layout, Shape};
 
 /// Sizes of attention to a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Element type of q, k, v and o.
+    /// Element type of q and o.
     pub dtype: DType,
+    /// That of k and v: of q, or e4m3.
+    pub kv_dtype: DType,
+    /// What scales of an e4m3 cache are for.
+    pub scales: Option<ScaleKind>,
     /// Keys of each sequence.
     pub kv_lens: Vec<usize>,
     /// Queries of each sequence.
@@ -38,21 +43,38 @@ impl CacheShape {
     pub fn case(&self, options: ForwardOptions) -> Result<DecodeCase, Error> {
         let [q_seed, k_seed, v_seed, page_seed] = SEEDS;
         let place = Place::new(&self.kv_lens, self.page_size, page_seed, 0);
-        let tensor = |batch, heads, seq, dim, seed| {
+        let tensor = |dtype, batch, heads, seq, dim, seed| {
             let shape = Shape {
                 batch,
                 heads,
                 seq,
                 dim,
             };
-            normal(self.dtype, shape, self.layout, seed)
+            normal(dtype, shape, self.layout, seed)
         };
         let batch = self.kv_lens.len();
-        let pages = |dim, seed| tensor(place.pages, self.heads_kv, place.page_size, dim, seed);
+        let (pages, rows) = (place.pages, place.page_size);
+        let of_cache = |dim, seed| tensor(self.kv_dtype, pages, self.heads_kv, rows, dim, seed);
+        let k = of_cache(self.head_dim, k_seed)?;
+        let scales = match self.scales {
+            None => None,
+            Some(kind) => {
+                let shape = k.spec().shape;
+                Some([kind.make(shape, k_seed)?, kind.make(shape, v_seed)?])
+            }
+        };
         Ok(DecodeCase {
-            q: tensor(batch, self.heads, self.seq_q, self.head_dim, q_seed)?,
-            k: pages(self.head_dim, k_seed)?,
-            v: pages(self.head_dim_v, v_seed)?,
+            q: tensor(
+                self.dtype,
+                batch,
+                self.heads,
+                self.seq_q,
+                self.head_dim,
+                q_seed,
+            )?,
+            k,
+            v: of_cache(self.head_dim_v, v_seed)?,
+            scales,
             kv_lens: self.kv_lens.iter().map(|&len| len as i32).collect(),
             block_table: place.table.map(|table| (table, place.max_pages)),
             options,

@@ -9,6 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::arrangement::Arrangement;
 use super::fill::mix;
+use super::scales::{ScaleKind, scale_of};
 use super::spec::AlibiSpec;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use ferroflash::{
@@ -46,6 +47,8 @@ pub struct DecodeSpec {
     pub alibi: Option<AlibiSpec>,
     /// Whether each head has a score without a key.
     pub sinks: bool,
+    /// Whether keys and values are e4m3 codes, and what their scales are for.
+    pub e4m3: Option<ScaleKind>,
     /// What the keys are.
     pub keys: KeyKind,
     /// Arrangement of q, k and v in memory.
@@ -74,6 +77,8 @@ pub struct DecodeCase {
     pub k: HostTensor,
     /// Pages, or batch entries, of values.
     pub v: HostTensor,
+    /// Scales of k and of v, of an e4m3 cache.
+    pub scales: Option<[HostTensor; 2]>,
     /// `[batch, max_pages]`, of a paged cache.
     pub block_table: Option<(Vec<i32>, usize)>,
     /// `[batch]`.
@@ -99,6 +104,7 @@ impl DecodeSpec {
             softcap: None,
             alibi: None,
             sinks: false,
+            e4m3: None,
             keys: KeyKind::Random,
             arrangements: [Arrangement::BSHD; 3],
             seed: 7,
@@ -133,11 +139,18 @@ impl DecodeSpec {
             shape(batch, self.heads_q(), self.seq_q, self.head_dim),
         )?;
         let (pages, rows) = (place.pages, place.page_size);
-        let mut k = of_k.allocate(self.dtype, shape(pages, self.heads_kv, rows, self.head_dim))?;
-        let mut v = of_v.allocate(
-            self.dtype,
-            shape(pages, self.heads_kv, rows, self.head_dim_v),
-        )?;
+        let of_cache = self.e4m3.map_or(self.dtype, |_| DType::E4m3);
+        let k_shape = shape(pages, self.heads_kv, rows, self.head_dim);
+        let mut k = of_k.allocate(of_cache, k_shape)?;
+        let mut v = of_v.allocate(of_cache, shape(pages, self.heads_kv, rows, self.head_dim_v))?;
+        let scales = |stream| {
+            let kind = self.e4m3?;
+            Some(kind.make(k_shape, mix(self.seed, stream)))
+        };
+        let scales = match (scales(501).transpose()?, scales(502).transpose()?) {
+            (Some(k), Some(v)) => Some([k, v]),
+            _ => None,
+        };
         let stale = [f32::NAN, f32::INFINITY, 3e4, f32::NEG_INFINITY];
         for (number, tensor) in [&mut k, &mut v].into_iter().enumerate() {
             let mut at = self.seed as usize % stale.len() + number;
@@ -147,7 +160,8 @@ impl DecodeSpec {
             });
         }
         for (index, &kv_len) in self.kv_lens.iter().enumerate() {
-            self.fill_sequence(index, kv_len, &place, [&mut q, &mut k, &mut v]);
+            let scales = scales.as_ref();
+            self.fill_sequence(index, kv_len, &place, [&mut q, &mut k, &mut v], scales);
         }
         let default_scale = 1.0 / (self.head_dim as f32).sqrt();
         let slopes = |alibi: AlibiSpec| alibi.slopes(batch, self.heads_q());
@@ -166,6 +180,7 @@ impl DecodeSpec {
             q,
             k,
             v,
+            scales,
             block_table: place.table.map(|table| (table, place.max_pages)),
             kv_lens: self.kv_lens.iter().map(|&len| len as i32).collect(),
             options,
@@ -179,6 +194,7 @@ impl DecodeSpec {
         kv_len: usize,
         place: &Place,
         [q, k, v]: [&mut HostTensor; 3],
+        scales: Option<&[HostTensor; 2]>,
     ) {
         let stream = 16 * index as u64;
         let mut normal = self.normals(stream);
@@ -203,11 +219,15 @@ impl DecodeSpec {
                     KeyKind::LastDominates => 0.0,
                     KeyKind::Growing => 2.0 * key as f32 / kv_len as f32,
                 };
+                let at = [page, head, row];
+                let k_scale = scale_of(scales.map(|[k, _]| k), at);
+                let v_scale = scale_of(scales.map(|[_, v]| v), at);
                 for dim in 0..self.head_dim {
-                    k.set(page, head, row, dim, keys() + part * towards(q, dim));
+                    let value = keys() + part * towards(q, dim);
+                    k.set(page, head, row, dim, value / k_scale);
                 }
                 for dim in 0..self.head_dim_v {
-                    v.set(page, head, row, dim, values());
+                    v.set(page, head, row, dim, values() / v_scale);
                 }
             }
         }
@@ -293,7 +313,11 @@ impl DecodeCase {
                 table_stride: *max_pages,
             },
         };
-        Problem::decode(*q, *self.k.spec(), *v, o, layout, &self.options)
+        let problem = Problem::decode(*q, *self.k.spec(), *v, o, layout, &self.options)?;
+        match &self.scales {
+            None => Ok(problem),
+            Some([k, v]) => problem.with_cache_scales(*k.spec(), *v.spec()),
+        }
     }
 
     /// Keys of a sequence that some query sees.
@@ -319,7 +343,8 @@ impl DecodeCase {
                     seq,
                     ..tensor.spec().shape
                 };
-                TensorSpec::contiguous(tensor.spec().dtype, shape, Layout::Bhsd)
+                // Whatever the dtypes are, the operations are those of as many elements.
+                TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
             };
             let q = one(&self.q, self.q.spec().shape.seq)?;
             let [k, v] = [&self.k, &self.v].map(|tensor| one(tensor, kv_len.max(0) as usize));
@@ -336,12 +361,16 @@ impl DecodeCase {
         let memory = backend.memory();
         let (k, v) = (self.k.upload(memory)?, self.v.upload(memory)?);
         let kv_lens = Indices::upload(memory, &self.kv_lens, [self.kv_lens.len(), 1])?;
-        match &self.block_table {
-            None => KvCache::contiguous(memory, k, v, kv_lens),
+        let cache = match &self.block_table {
+            None => KvCache::contiguous(memory, k, v, kv_lens)?,
             Some((table, max_pages)) => {
                 let table = Indices::upload(memory, table, [self.kv_lens.len(), *max_pages])?;
-                KvCache::paged(memory, k, v, table, kv_lens)
+                KvCache::paged(memory, k, v, table, kv_lens)?
             }
+        };
+        match &self.scales {
+            None => Ok(cache),
+            Some([k, v]) => Ok(cache.with_scales(k.upload(memory)?, v.upload(memory)?)),
         }
     }
 
@@ -393,8 +422,16 @@ impl DecodeCase {
         };
         let of_query = |row| (sequence, row);
         let seq_q = self.q.spec().shape.seq;
-        let [q, o, lse] = [&self.q, o, lse].map(|tensor| gathered(tensor, seq_q, of_query));
-        let [k, v] = [&self.k, &self.v].map(|tensor| gathered(tensor, kv_len, place));
+        let [q, o, lse] = [&self.q, o, lse].map(|tensor| gathered(tensor, seq_q, of_query, None));
+        let scales = self.scales.as_ref();
+        let k = gathered(&self.k, kv_len, place, scales.map(|[k, _]| k));
+        let v = gathered(&self.v, kv_len, place, scales.map(|[_, v]| v));
+        // Probabilities are bf16 wherever they are not f32, as they take in the scales of values.
+        let is_e4m3 = self.k.spec().dtype == DType::E4m3;
+        let dtype = match self.q.spec().dtype {
+            DType::F16 if is_e4m3 => DType::Bf16,
+            dtype => dtype,
+        };
         let mut options = self.options.clone();
         if let Some(slopes) = &self.options.alibi {
             let heads = self.q.spec().shape.heads;
@@ -402,22 +439,28 @@ impl DecodeCase {
             options.alibi = Some(AlibiSlopes::per_head(&of_sequence)?);
         }
         options.force = None;
-        let (q, k, v) = (q?, k?, v?);
+        let (mut q, k, v) = (q?, k?, v?);
+        if is_e4m3 {
+            q = q.convert(DType::F32, Layout::Bhsd)?;
+        }
         let problem = Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), &options)?;
         let inputs = Inputs {
             q: &q,
             k: &k,
             v: &v,
         };
-        Ok(oracle::check(&problem, inputs, &o?, &lse?, rows))
+        Ok(oracle::check_as(&problem, inputs, &o?, &lse?, rows, dtype))
     }
 }
 
 /// `rows` rows of all heads, which lie at `place` (batch entry and row) of `tensor`, as a tensor of batch 1.
+///
+/// e4m3 becomes f32, multiplied with its scales.
 fn gathered(
     tensor: &HostTensor,
     rows: usize,
     place: impl Fn(usize) -> (usize, usize),
+    scales: Option<&HostTensor>,
 ) -> Result<HostTensor, Error> {
     let spec = tensor.spec();
     let shape = Shape {
@@ -425,13 +468,18 @@ fn gathered(
         seq: rows,
         ..spec.shape
     };
-    let dense = TensorSpec::contiguous(spec.dtype, shape, Layout::Bhsd)?;
+    let dtype = match spec.dtype {
+        DType::E4m3 => DType::F32,
+        dtype => dtype,
+    };
+    let dense = TensorSpec::contiguous(dtype, shape, Layout::Bhsd)?;
     let elements = shape.element_count().unwrap_or(0);
-    let mut to = HostTensor::new(dense, 0, vec![0; elements * spec.dtype.bytes()])?;
+    let mut to = HostTensor::new(dense, 0, vec![0; elements * dtype.bytes()])?;
     for head in 0..shape.heads {
         for (row, dim) in pairs(rows, shape.dim) {
             let (batch, at) = place(row);
-            to.set(0, head, row, dim, tensor.get(batch, head, at, dim));
+            let scale = scale_of(scales, [batch, head, at]);
+            to.set(0, head, row, dim, tensor.get(batch, head, at, dim) * scale);
         }
     }
     Ok(to)
@@ -448,6 +496,7 @@ impl fmt::Display for DecodeSpec {
             head_dim,
             head_dim_v,
             mask,
+            e4m3,
             ..
         } = self;
         let heads_q = self.heads_q();
@@ -455,6 +504,10 @@ impl fmt::Display for DecodeSpec {
         write!(
             f,
             "{dtype} {seq_q}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?}"
-        )
+        )?;
+        match e4m3 {
+            None => Ok(()),
+            Some(kind) => write!(f, " e4m3 with scales by {kind:?}"),
+        }
     }
 }

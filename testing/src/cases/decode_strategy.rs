@@ -8,6 +8,7 @@ use proptest::sample::select;
 use super::append::AppendSpec;
 use super::arrangement::Arrangement;
 use super::decode::{DecodeSpec, KeyKind};
+use super::scales::ScaleKind;
 use super::spec::AlibiSpec;
 use super::strategy::{arrangement, drawn_from, scale_factor, softcap};
 
@@ -81,7 +82,11 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
         KeyKind::LastDominates,
         KeyKind::Growing,
     ]);
-    let inputs = (select(dtypes.to_vec()), keys, any::<u64>());
+    let e4m3 = prop_oneof![
+        3 => Just(None),
+        2 => select(ScaleKind::ALL.to_vec()).prop_map(Some),
+    ];
+    let inputs = (select(dtypes.to_vec()), keys, any::<u64>(), e4m3);
     // As often as any, as kernels read it fastest.
     let place = || prop_oneof![Just(Arrangement::BSHD), arrangement()];
     let place = [place().boxed(), place().boxed(), place().boxed()];
@@ -101,6 +106,7 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
                 softcap: score.2,
                 alibi: score.3,
                 sinks: score.4,
+                e4m3: inputs.3,
                 keys: inputs.1,
                 arrangements,
                 seed: inputs.2,

@@ -1,4 +1,5 @@
 use half::{bf16, f16};
+use kernels_gpu::e4m3;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -34,6 +35,7 @@ fn write(dtype: DType, value: f32, element: &mut [u8]) {
         DType::F32 => element.copy_from_slice(&value.to_ne_bytes()),
         DType::F16 => element.copy_from_slice(&f16::from_f32(value).to_ne_bytes()),
         DType::Bf16 => element.copy_from_slice(&bf16::from_f32(value).to_ne_bytes()),
+        DType::E4m3 => element[0] = e4m3::of_f32(value),
     }
 }
 

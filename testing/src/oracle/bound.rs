@@ -43,6 +43,7 @@ pub(super) fn unit(dtype: DType) -> f64 {
         DType::F32 => F32_UNIT,
         DType::F16 => 1.0 / (1u64 << 11) as f64,
         DType::Bf16 => 1.0 / (1u64 << 8) as f64,
+        DType::E4m3 => 1.0 / 16.0,
     }
 }
 
@@ -58,7 +59,7 @@ pub(super) fn of_o(dtype: DType, row: &RowReference, dim: usize) -> f64 {
     let rounding = HEADROOM * unit(dtype) * (row.abs_pv[dim] + row.o[dim].abs());
     let subnormal = match dtype {
         DType::F16 => F16_SUBNORMAL * row.abs_v_over_sum[dim],
-        DType::F32 | DType::Bf16 => 0.0,
+        DType::F32 | DType::Bf16 | DType::E4m3 => 0.0,
     };
     rounding + subnormal + row.score_errors_v[dim] + FLOOR
 }

@@ -7,7 +7,7 @@ use super::naive::naive;
 use super::row::{Head, Inputs, Rules, reference};
 use super::sample::{RowTask, Rows, row_tasks};
 use super::worst::{At, Worst};
-use ferroflash::{HostTensor, Problem};
+use ferroflash::{DType, HostTensor, Problem};
 
 /// How a result compares with the exact one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -65,11 +65,26 @@ pub fn check(
     lse: &HostTensor,
     rows: Rows,
 ) -> Verdict {
+    check_as(problem, inputs, o, lse, rows, problem.q().dtype)
+}
+
+/// As [`check`], with the bound for probabilities and outputs of `dtype`, whatever that of the inputs.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_as(
+    problem: &Problem,
+    inputs: Inputs<'_>,
+    o: &HostTensor,
+    lse: &HostTensor,
+    rows: Rows,
+    dtype: DType,
+) -> Verdict {
     assert_eq!(inputs.q.spec().shape, problem.q().shape);
     assert_eq!(inputs.k.spec().shape, problem.k().shape);
     assert_eq!(inputs.v.spec().shape, problem.v().shape);
     assert_eq!(o.spec().shape, problem.o().shape);
-    let check_head = |task: &RowTask| check_head(problem, inputs, o, lse, task);
+    let check_head = |task: &RowTask| check_head(problem, inputs, o, lse, task, dtype);
     row_tasks(
         problem,
         problem.q().shape.heads,
@@ -87,6 +102,7 @@ fn check_head(
     o: &HostTensor,
     lse: &HostTensor,
     task: &RowTask,
+    dtype: DType,
 ) -> Verdict {
     let &RowTask {
         batch,
@@ -119,7 +135,7 @@ fn check_head(
         verdict.lse = verdict.lse.larger(lse);
         for (dim, &naive) in naive.iter().enumerate() {
             let got = value(o, dim);
-            let allowed = bound::of_o(problem.q().dtype, &exact, dim);
+            let allowed = bound::of_o(dtype, &exact, dim);
             if !exact.may_not_be_finite[dim] || got.is_finite() {
                 verdict.o = verdict.o.larger(worst(got, exact.o[dim], allowed, dim));
             }

@@ -11,6 +11,18 @@ pub struct Bounded {
     pub error: f64,
 }
 
+impl Bounded {
+    /// The value in units of `scale`, rounded to e4m3.
+    pub fn as_code(self, scale: f64) -> Self {
+        let largest = f64::from(kernels_gpu::e4m3::MAX);
+        let value = (self.value / scale).clamp(-largest, largest);
+        let rounding = (value.abs() * 2f64.powi(-4)).max(2f64.powi(-10));
+        // The quotient is rounded too, and what is divided has been to f32 alone: a code's rounding is far more.
+        let error = self.error / scale + rounding * (1.0 + 2f64.powi(-20));
+        Self { value, error }
+    }
+}
+
 /// `row`, whose first `2 · cos.len()` components are rotated, as it may be rounded to `dtype` after f32 arithmetic.
 pub fn rotated_row(
     row: &[f64],
@@ -43,6 +55,7 @@ fn rounded(terms: [f64; 2], dtype: DType) -> Bounded {
         DType::F32 => (0.0, 0.0),
         DType::F16 => (2f64.powi(-11), 2f64.powi(-25)),
         DType::Bf16 => (2f64.powi(-8), 2f64.powi(-134)),
+        DType::E4m3 => (2f64.powi(-4), 2f64.powi(-10)),
     };
     let rounding = (unit * (value.abs() + arithmetic)).max(least);
     Bounded {

@@ -126,6 +126,7 @@ impl Parts {
                     DType::F32 => 0.0,
                     DType::F16 => f64::powi(2.0, -11),
                     DType::Bf16 => f64::powi(2.0, -8),
+                    DType::E4m3 => unreachable!("no result is e4m3"),
                 };
                 // One rounding to the dtype, f32 arithmetic, and half of f16's smallest step, 2⁻²⁴.
                 let allowed = unit * exact.abs() + 4e-6 * size + f64::powi(2.0, -25);

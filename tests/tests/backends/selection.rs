@@ -95,7 +95,7 @@ fn every_gpu_since_ampere_runs_every_head_dim() {
     {
         let (family, tiles) = match dtype {
             DType::F32 => (Family::Simt, &[64, 128, 256][..]),
-            DType::F16 | DType::Bf16 => (Family::Mma, &[32, 64, 96, 128, 192, 256][..]),
+            _ => (Family::Mma, &[32, 64, 96, 128, 192, 256][..]),
         };
         for head_dim in 1..=MAX_HEAD_DIM {
             let what = format!("{} head_dim {head_dim} on {gpu:?}", dtype.name());

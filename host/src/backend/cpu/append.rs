@@ -4,7 +4,7 @@ use kernels_gpu::abi::CacheFault;
 use kernels_gpu::tile::appended::{Appended, NO_SLOT, appended};
 use kernels_gpu::tile::rotary::{components, rotate};
 
-use super::decode::word;
+use super::decode::{scale_of, word};
 use super::pack::Matrix;
 use crate::append::AppendOperands;
 use crate::problem::{AppendProblem, RotaryStyle};
@@ -76,14 +76,27 @@ impl NewRow<'_> {
             ..
         } = *self.operands;
         let angles = Some(key);
-        for (from, to, angles) in [
-            ((&problem.k, k), (&problem.k_cache, k_cache), angles),
-            ((&problem.v, v), (&problem.v_cache, v_cache), None),
+        let scales = problem.scales.zip(self.operands.cache.scales);
+        let [k_scales, v_scales] = match scales {
+            None => [None; 2],
+            Some(([k, v], [at_k, at_v])) => [Some((k, at_k)), Some((v, at_v))],
+        };
+        for (from, to, angles, scales) in [
+            (
+                (&problem.k, k),
+                (&problem.k_cache, k_cache),
+                angles,
+                k_scales,
+            ),
+            ((&problem.v, v), (&problem.v_cache, v_cache), None, v_scales),
         ] {
             for head in 0..from.0.shape.heads {
                 let to = Matrix::new(to.0, to.1, page, head, place);
                 // SAFETY: the page and the place exist, and nobody else accesses the row.
-                unsafe { self.write(from, head, to, angles) };
+                unsafe {
+                    let scale = scale_of(scales, [page, head, place]);
+                    self.write(from, head, to, angles, scale);
+                }
             }
         }
         Ok(())
@@ -102,15 +115,15 @@ impl NewRow<'_> {
             // SAFETY: the row lies inside both tensors, and nobody else accesses that of `rotated`.
             unsafe {
                 match key {
-                    Appended::Key(key) => self.write((&q, from), head, to, Some(key as usize)),
-                    Appended::Padding => self.write((&q, from), head, to, None),
+                    Appended::Key(key) => self.write((&q, from), head, to, Some(key as usize), 1.0),
+                    Appended::Padding => self.write((&q, from), head, to, None, 1.0),
                     Appended::Bad(_) => to.write_row(0, &vec![f32::NAN; q.shape.dim]),
                 }
             }
         }
     }
 
-    /// Copies this row of a head, rotated as that key is if it is one of these.
+    /// Copies this row of a head, rotated as that key is if it is one of these, and divided by `scale`.
     ///
     /// # Safety
     /// The row lies inside the tensor, and so does `to`, which nobody else accesses; there are angles for the key.
@@ -120,6 +133,7 @@ impl NewRow<'_> {
         head: usize,
         to: Matrix,
         key: Option<usize>,
+        scale: f32,
     ) {
         let mut row = vec![0.0; spec.shape.dim];
         // SAFETY: the caller vouches for the row.
@@ -127,6 +141,11 @@ impl NewRow<'_> {
         if let Some(key) = key {
             // SAFETY: there are angles for the key.
             unsafe { self.rotate(&mut row, key) };
+        }
+        if scale != 1.0 {
+            for value in &mut row {
+                *value /= scale;
+            }
         }
         // SAFETY: the caller vouches for the row.
         unsafe { to.write_row(0, &row) };

@@ -1,5 +1,6 @@
 //! Attention to a cache: the keys and values of each sequence are gathered, and then attended to as those of any other.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use kernels_gpu::abi::CacheFault;
@@ -8,7 +9,7 @@ use kernels_gpu::tile::kv_tree::seen_keys;
 use super::pack::Matrix;
 use super::tasks;
 use crate::spec::{Layout, Shape, TensorSpec};
-use crate::{AlibiSlopes, CacheLayout, CacheOperands, ForwardOptions, Operands, Problem};
+use crate::{AlibiSlopes, CacheLayout, CacheOperands, DType, ForwardOptions, Operands, Problem};
 
 /// Runs `problem`, whose slopes the host knows.
 ///
@@ -56,6 +57,23 @@ pub(super) unsafe fn word(address: u64, index: usize) -> i32 {
     unsafe { *array.add(index) }
 }
 
+/// The scale of a key of a page, of an e4m3 cache that has scales.
+///
+/// # Safety
+/// The page and the place exist, and so do the scales.
+pub(super) unsafe fn scale_of(
+    scales: Option<(TensorSpec, u64)>,
+    [page, head, place]: [usize; 3],
+) -> f32 {
+    let Some((spec, address)) = scales else {
+        return 1.0;
+    };
+    let mut scale = [1.0];
+    // SAFETY: the caller vouches for it.
+    unsafe { Matrix::new(&spec, address, page, head, place).read_row(0, &mut scale) };
+    scale[0]
+}
+
 /// A sequence of a cache.
 struct Cached<'a> {
     problem: &'a Problem,
@@ -79,7 +97,11 @@ impl Cached<'_> {
             seq: kv_len,
             dim: problem.k().shape.dim,
         };
-        let dtype = problem.k().dtype;
+        // e4m3 numbers times their scales are f32.
+        let dtype = match problem.k().dtype {
+            DType::E4m3 => DType::F32,
+            dtype => dtype,
+        };
         let dense = |dim| TensorSpec::contiguous(dtype, Shape { dim, ..shape }, Layout::Bhsd);
         let fits = "it is no larger than the cache";
         let k_spec = dense(shape.dim).expect(fits);
@@ -88,9 +110,14 @@ impl Cached<'_> {
         let mut k = vec![0u8; bytes(&k_spec)];
         let mut v = vec![0u8; bytes(&v_spec)];
         let seen = self.seen(kv_len);
-        for (from, address, to, gathered) in [
-            (problem.k(), self.operands.k, &k_spec, &mut k),
-            (problem.v(), self.operands.v, &v_spec, &mut v),
+        let scales = problem.cache_scales().zip(self.cache.scales);
+        let [k_scales, v_scales] = match scales {
+            None => [None; 2],
+            Some(([k, v], [at_k, at_v])) => [Some((k, at_k)), Some((v, at_v))],
+        };
+        for (from, address, to, gathered, scales) in [
+            (problem.k(), self.operands.k, &k_spec, &mut k, k_scales),
+            (problem.v(), self.operands.v, &v_spec, &mut v, v_scales),
         ] {
             let start = gathered.as_mut_ptr().expose_provenance() as u64;
             for key in seen.clone() {
@@ -100,6 +127,10 @@ impl Cached<'_> {
                     // SAFETY: the page and the place exist, and `gathered` has a row for each key of each head.
                     unsafe {
                         Matrix::new(from, address, page, head, place).read_row(0, &mut row);
+                        let scale = scale_of(scales, [page, head, place]);
+                        if scale != 1.0 {
+                            row.iter_mut().for_each(|value| *value *= scale);
+                        }
                         Matrix::new(to, start, 0, head, key).write_row(0, &row);
                     }
                 }
@@ -159,6 +190,12 @@ impl Cached<'_> {
         let problem = self.problem;
         let (q, q_address) = self.rows(problem.q(), self.operands.q);
         let (o, o_address) = self.rows(problem.o(), self.operands.o);
+        // Of an e4m3 cache all is computed from f32.
+        let widened = (k.dtype != q.dtype).then(|| Widened::new(&q, q_address, &o));
+        let (q, q_address, own_o, own_o_address) = match &widened {
+            None => (q, q_address, o, o_address),
+            Some(widened) => widened.operands(),
+        };
         let heads = q.shape.heads;
         let slopes = problem.alibi().map(|slopes| {
             let of_sequence: Vec<_> = (0..heads)
@@ -172,12 +209,13 @@ impl Cached<'_> {
             .softcap(problem.softcap())
             .alibi(slopes);
         options.modifiers = problem.modifiers().clone();
-        let of_sequence = Problem::new(q, k, v, o, &options).expect("a part of a checked problem");
+        let of_sequence =
+            Problem::new(q, k, v, own_o, &options).expect("a part of a checked problem");
         let operands = Operands {
             q: q_address,
             k: addresses[0],
             v: addresses[1],
-            o: o_address,
+            o: own_o_address,
             lse: (self.operands.lse).map(|lse| lse + (self.lse_offset() * size_of::<f32>()) as u64),
             alibi_slopes: None,
             cache: None,
@@ -185,6 +223,10 @@ impl Cached<'_> {
         };
         // SAFETY: q, o and lse are the sequence's part of operands that the caller vouches for.
         unsafe { tasks::run(&of_sequence, &operands) };
+        if let Some(widened) = &widened {
+            // SAFETY: as above.
+            unsafe { widened.round_into(&o, o_address) };
+        }
     }
 
     /// Fills the sequence's rows of o and lse with NaN.
@@ -209,6 +251,57 @@ impl Cached<'_> {
                 // SAFETY: lse has an element for every row.
                 unsafe { *lse.add(self.lse_offset() + row) = f32::NAN };
             }
+        }
+    }
+}
+
+/// q and o of a sequence in f32.
+struct Widened {
+    specs: [TensorSpec; 2],
+    q: Vec<f32>,
+    /// Written through its address.
+    o: Vec<Cell<f32>>,
+}
+
+impl Widened {
+    fn new(q: &TensorSpec, q_address: u64, o: &TensorSpec) -> Self {
+        let fits = "it is no larger than q and o";
+        let dense = |spec: &TensorSpec| {
+            TensorSpec::contiguous(DType::F32, spec.shape, Layout::Bhsd).expect(fits)
+        };
+        let specs = [dense(q), dense(o)];
+        let [q_count, o_count] = specs.map(|spec| spec.shape.element_count().expect(fits));
+        let mut wide = vec![0.0; q_count];
+        for (number, row) in wide.chunks_mut(q.shape.dim).enumerate() {
+            let (head, seq) = (number / q.shape.seq, number % q.shape.seq);
+            // SAFETY: the row is one of q's, which the caller of `attend_to` vouches for.
+            unsafe { Matrix::new(q, q_address, 0, head, seq).read_row(0, row) };
+        }
+        Self {
+            specs,
+            q: wide,
+            o: vec![Cell::new(0.0); o_count],
+        }
+    }
+
+    /// Specs and addresses of q and o.
+    fn operands(&self) -> (TensorSpec, u64, TensorSpec, u64) {
+        let [q, o] = self.specs;
+        let q_address = self.q.as_ptr().expose_provenance() as u64;
+        let o_address = self.o.as_ptr().expose_provenance() as u64;
+        (q, q_address, o, o_address)
+    }
+
+    /// Rounds o into the sequence's own.
+    ///
+    /// # Safety
+    /// The rows are accessed by nobody else.
+    unsafe fn round_into(&self, o: &TensorSpec, address: u64) {
+        for (number, row) in self.o.chunks(o.shape.dim).enumerate() {
+            let (head, seq) = (number / o.shape.seq, number % o.shape.seq);
+            let row: Vec<f32> = row.iter().map(Cell::get).collect();
+            // SAFETY: the caller vouches for the row.
+            unsafe { Matrix::new(o, address, 0, head, seq).write_row(0, &row) };
         }
     }
 }

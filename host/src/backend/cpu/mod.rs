@@ -110,6 +110,9 @@ impl Backend for Cpu {
         problem: &AppendProblem,
         operands: &AppendOperands,
     ) -> Result<(), Error> {
+        if problem.is_empty() {
+            return Ok(());
+        }
         operands.check(problem)?;
         // SAFETY: the caller's promise is the one `run` asks for.
         unsafe { append::run(problem, operands) };

@@ -128,6 +128,10 @@ impl Modifiers {
         }
         if let Some(bias) = &self.bias {
             bias.0.check("bias", pairs)?;
+            if bias.dtype() == crate::DType::E4m3 {
+                let allowed = "f32, f16 or bf16";
+                return Err(Error::argument("bias", "its dtype is e4m3", allowed));
+            }
         }
         if let Some(blocks) = &self.blocks {
             blocks.check(pairs)?;

@@ -57,6 +57,7 @@ impl BiasTensor {
             DType::F32 => values.get::<f32>(index),
             DType::F16 => half::f16::from_bits(values.get(index)).to_f32(),
             DType::Bf16 => half::bf16::from_bits(values.get(index)).to_f32(),
+            DType::E4m3 => kernels_gpu::e4m3::to_f32(values.get(index)),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! From the cache's pages to the ring in shared memory.
 //!
-//! A warp copies the 8 keys of a step that it scores, in pieces of 16 bytes, whatever the size of pages: lanes `0..8` look up
+//! A warp copies the keys of a step that it scores, in pieces of 16 bytes, whatever the size of pages: its first lanes look up
 //! where the keys lie, and give the others the addresses of rows. An entry of the block table is asked for a step before it
 //! is used.
 
-use cuda_std::cp_async::{commit_group, copy16_padded};
+use cuda_std::cp_async::{commit_group, copy4, copy16_padded};
 use cuda_std::warp::{lane_id, shuffle, uniform};
 use cuda_std::{global, shared};
 
@@ -54,9 +54,9 @@ impl<'a> KvLoader<'a> {
     /// This lane's key of the step that is located next.
     #[inline(always)]
     fn key(&self) -> u32 {
-        let first =
-            self.step * DecodeConfig::STEP_KEYS + self.tile.warp() * DecodeConfig::WARP_KEYS;
-        first + lane_id() % DecodeConfig::WARP_KEYS
+        let config = &self.tile.config;
+        let first = self.step * config.step_keys() + self.tile.warp() * config.warp_keys;
+        first + lane_id() % config.warp_keys
     }
 
     #[inline(always)]
@@ -120,7 +120,16 @@ impl<'a> KvLoader<'a> {
         if self.step < self.end {
             self.locate();
             let AttentionParams { k, head_dim, .. } = self.tile.params().forward.attention;
-            self.copy(&k, head_dim, Word::KBase, Word::KMode, slot);
+            self.copy(
+                &k,
+                head_dim,
+                Word::KBase,
+                Word::KMode,
+                self.tile.slot_address(slot),
+            );
+            if self.tile.config.is_e4m3 {
+                self.copy_scales(slot);
+            }
         } else {
             self.step = self.end + 1;
         }
@@ -135,15 +144,51 @@ impl<'a> KvLoader<'a> {
     pub unsafe fn copy_v(&mut self, slot: u32) {
         if self.step <= self.end {
             let AttentionParams { v, head_dim_v, .. } = self.tile.params().forward.attention;
-            self.copy(&v, head_dim_v, Word::VBase, Word::VMode, slot);
+            self.copy(
+                &v,
+                head_dim_v,
+                Word::VBase,
+                Word::VMode,
+                self.tile.slot_address(slot),
+            );
         }
         commit_group();
     }
 
+    /// Starts copying the scales of this warp's keys and values to those of a slot.
+    #[inline(always)]
+    unsafe fn copy_scales(&self, slot: u32) {
+        let config = self.tile.config;
+        let lane = black_box(lane_id());
+        if lane >= config.warp_keys {
+            return;
+        }
+        let index = self.tile.warp() * config.warp_keys + lane;
+        let to = self.tile.scales_address(slot) + index * F32_BYTES;
+        let head = self.tile.get(Word::HeadKv);
+        let scales = self.tile.scales;
+        for (row, scale) in [scales.k, scales.v].iter().enumerate() {
+            if let Some(base) = scale.address {
+                let elements = self.page as i64 * scale.page_stride
+                    + head as i64 * scale.head_stride
+                    + self.place as i64 * scale.place_stride;
+                let address = base.get().wrapping_add_signed(elements * F32_BYTES as i64);
+                let is_there = self.page != NOWHERE;
+                let (from, bytes) = if is_there {
+                    (address, F32_BYTES)
+                } else {
+                    (base.get(), 0)
+                };
+                copy4(to + row as u32 * config.scales_bytes(), from, bytes);
+            }
+        }
+    }
+
     #[inline(always)]
     unsafe fn copy(&self, operand: &TensorArg, dims: u32, base: Word, mode: Word, slot: u32) {
-        let head_dim = self.tile.config.head_dim;
-        let row_pieces = row_vec16s(head_dim) as u32;
+        let config = self.tile.config;
+        let units = config.row_units();
+        let row_pieces = row_vec16s(units) as u32;
         let rows_at_once = 32 / row_pieces;
         let elements =
             self.page as i64 * operand.batch_stride + self.place as i64 * operand.seq_stride;
@@ -151,45 +196,51 @@ impl<'a> KvLoader<'a> {
         let row_address = if self.page != NOWHERE {
             self.tile
                 .get_address(base)
-                .wrapping_add_signed(elements * HALF_BYTES as i64)
+                .wrapping_add_signed(elements * config.kv_bytes() as i64)
         } else {
             0
         };
         let lane = black_box(lane_id());
         let vec16 = lane % row_pieces;
         let mut row = lane / row_pieces;
-        let slot = slot + self.tile.warp() * DecodeConfig::WARP_KEYS * row_bytes(head_dim);
+        let slot = slot + self.tile.warp() * config.warp_keys * row_bytes(units);
         let mode = uniform(self.tile.get(mode));
         if mode == CopyMode::Whole as u32 {
-            for _ in 0..DecodeConfig::WARP_KEYS / rows_at_once {
+            for _ in 0..config.warp_keys / rows_at_once {
                 let address = of_lane(row_address, row);
                 let (from, bytes) = if address != 0 {
                     (address + (vec16 * VEC16_BYTES) as u64, VEC16_BYTES)
                 } else {
                     (operand.address, 0)
                 };
-                copy16_padded(slot + offset(head_dim, row, vec16), from, bytes);
+                copy16_padded(slot + offset(units, row, vec16), from, bytes);
                 row += rows_at_once;
             }
             return;
         }
-        let dim = vec16 * VEC16_ELEMS as u32;
+        let vec16_elems = VEC16_BYTES / config.kv_bytes();
+        let dim = vec16 * vec16_elems;
         // All lanes take as many rows: counted by a number that is the same in all of them.
         let mut taken = 0;
-        while taken < black_box(DecodeConfig::WARP_KEYS) {
+        while taken < black_box(config.warp_keys) {
             let address = of_lane(row_address, row);
             let dims = if address != 0 { dims } else { 0 };
-            let to = slot + offset(head_dim, row, vec16);
+            let to = slot + offset(units, row, vec16);
             if mode == CopyMode::Vec16 as u32 {
-                let elements = dims.saturating_sub(dim).min(VEC16_ELEMS as u32);
+                let elements = dims.saturating_sub(dim).min(vec16_elems);
                 let from = if elements > 0 {
-                    address + (dim * HALF_BYTES) as u64
+                    address + (dim * config.kv_bytes()) as u64
                 } else {
                     operand.address
                 };
-                copy16_padded(to, from, elements * HALF_BYTES);
+                copy16_padded(to, from, elements * config.kv_bytes());
             } else {
-                shared::store4_bits(to, gather(address, operand.dim_stride, dim, dims));
+                let words = if config.is_e4m3 {
+                    gather_codes(address, operand.dim_stride, dim, dims)
+                } else {
+                    gather(address, operand.dim_stride, dim, dims)
+                };
+                shared::store4_bits(to, words);
             }
             row += rows_at_once;
             taken += rows_at_once;
@@ -210,14 +261,14 @@ pub enum CopyMode {
 }
 
 impl CopyMode {
-    /// Of an operand with rows of `dims` elements, to slots of `head_dim`.
+    /// Of an operand with rows of `dims` elements, to slots of `config`.
     #[inline(always)]
-    pub fn of(operand: &TensorArg, dims: u32, head_dim: usize) -> Self {
+    pub fn of(operand: &TensorArg, dims: u32, config: &DecodeConfig) -> Self {
         let strides = operand.batch_stride | operand.seq_stride | operand.head_stride;
-        let alignment = operand.address | (strides * HALF_BYTES as i64) as u64;
+        let alignment = operand.address | (strides * config.kv_bytes() as i64) as u64;
         if operand.dim_stride != 1 || !alignment.is_multiple_of(VEC16_BYTES as u64) {
             Self::Elements
-        } else if dims as usize == head_dim {
+        } else if dims as usize == config.head_dim {
             Self::Whole
         } else {
             Self::Vec16
@@ -262,6 +313,29 @@ pub unsafe fn gather(row: u64, dim_stride: i64, dim: u32, dims: u32) -> [u32; 4]
             b |= if i / 2 == 1 { bits } else { 0 };
             c |= if i / 2 == 2 { bits } else { 0 };
             d |= if i / 2 == 3 { bits } else { 0 };
+        }
+        i += 1;
+    }
+    [a, b, c, d]
+}
+
+/// As [`gather`], of 16 codes of a byte.
+///
+/// # Safety
+/// The elements exist.
+#[inline(always)]
+unsafe fn gather_codes(row: u64, dim_stride: i64, dim: u32, dims: u32) -> [u32; 4] {
+    let [mut a, mut b, mut c, mut d] = [0; 4];
+    let mut i = 0;
+    while i < black_box(VEC16_BYTES) {
+        if dim + i < dims {
+            let offset = (dim + i) as i64 * dim_stride;
+            let code = global::load_u8(row.wrapping_add_signed(offset));
+            let bits = (code as u32) << (i % 4 * 8);
+            a |= if i / 4 == 0 { bits } else { 0 };
+            b |= if i / 4 == 1 { bits } else { 0 };
+            c |= if i / 4 == 2 { bits } else { 0 };
+            d |= if i / 4 == 3 { bits } else { 0 };
         }
         i += 1;
     }

@@ -3,12 +3,13 @@
 //! | who | does |
 //! |---|---|
 //! | block | 8 warps; takes items of work until none is left: the keys of a node of the tree ([`crate::tile::kv_tree`]) against a tile of 16 rows, the queries × heads that share a head of K and V |
-//! | warp, Q Kᵀ | all rows × its 8 of a step's 64 keys, which it has copied itself |
+//! | warp, Q Kᵀ | all rows × its eighth of a step's keys, which it has copied itself |
 //! | warp, P V | all rows × its eighth of the columns: no output is merged between warps; P crosses through shared memory |
 //!
 //! ```text
-//! shared memory   ring     K, V, K, V, … of 64 keys each, in slots of one operand
-//!                 P        [16 rows][64 keys]
+//! shared memory   ring     K, V, K, V, … of a step's keys each, in slots of one operand
+//!                 scales   of keys and values of an e4m3 cache, by slot
+//!                 P        [16 rows][keys]
 //!                 maxima   [16 rows][8 warps]
 //!                 info     words about the item
 //!
@@ -29,11 +30,13 @@
 //! | `tile.rs` | the item's rows and keys |
 //! | `loader.rs` | from pages to the ring |
 //! | `step.rs` | scores, probabilities, output of a step |
+//! | `codes.rs` | the same products with K and V of e4m3 codes |
 //! | `reduce.rs` | a node: steps to chunks, chunks to the node's state |
 //! | `climb.rs` | partial results, and who merges them |
 //! | `output.rs` | o and lse |
 
 mod climb;
+mod codes;
 mod loader;
 mod output;
 mod reduce;
@@ -46,7 +49,7 @@ use cuda_std::warp::{any, uniform};
 
 use super::Element;
 use super::accumulator::Accumulator;
-use crate::abi::DecodeParams;
+use crate::abi::{CacheScales, DecodeParams};
 use crate::config::decode::DecodeConfig;
 use climb::climb;
 use output::finish;
@@ -56,12 +59,15 @@ use work::Work;
 
 /// One instance of a kernel.
 ///
-/// Of the const generics that go with it, `O_COLS` are the configuration's `output_cols`, `K_STEPS` the head_dim over 16,
+/// Of the const generics that go with it, `O_COLS` are the configuration's `output_cols`, `K_STEPS` the head_dim over 16, `S_COLS` its `score_cols`,
 /// `KEPT` and `KEPT_V` the copies that may be unfinished when K, and V, of a step is waited for: two and one less than the
 /// ring's slots.
 pub trait DecodeKernel {
     const CONFIG: DecodeConfig;
+    /// Of q and o; of K, unless that is e4m3.
     type Element: Element;
+    /// Of probabilities and V when they are multiplied: those of an e4m3 cache take in scales, which f16 has no range for.
+    type Weight: Element;
 }
 
 /// A thread's part of a tile's state: of rows `lane / 4` and `lane / 4 + 8`, its columns, the maximum, and its part of the sum.
@@ -77,16 +83,18 @@ pub unsafe fn decode<
     K: DecodeKernel,
     const O_COLS: usize,
     const K_STEPS: usize,
+    const S_COLS: usize,
     const KEPT: usize,
     const KEPT_V: usize,
 >(
     params: &DecodeParams,
+    scales: &CacheScales,
 ) {
     let work = Work::new(params, K::CONFIG);
     let mut index = uniform(block_idx_x());
     while index < work.items() {
         work.find(index);
-        of_item::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(&Tile::new(params, K::CONFIG));
+        of_item::<K, O_COLS, K_STEPS, S_COLS, KEPT, KEPT_V>(&Tile::new(params, scales, K::CONFIG));
         index = work.next();
     }
 }
@@ -100,6 +108,7 @@ unsafe fn of_item<
     K: DecodeKernel,
     const O_COLS: usize,
     const K_STEPS: usize,
+    const S_COLS: usize,
     const KEPT: usize,
     const KEPT_V: usize,
 >(
@@ -107,7 +116,7 @@ unsafe fn of_item<
 ) {
     let mut position = ALL_POSITIONS;
     loop {
-        let state = reduce::<K, O_COLS, K_STEPS, KEPT, KEPT_V>(tile, position);
+        let state = reduce::<K, O_COLS, K_STEPS, S_COLS, KEPT, KEPT_V>(tile, position);
         // A value that is not finite may belong to a key that some rows of the tile see and others do not, for which
         // 0 · v is NaN: then the rows of each position are computed alone, and V is 0 where they do not see it.
         let leaks =

@@ -5,6 +5,7 @@ use cuda_std::thread::sync_threads;
 use cuda_std::warp::{lane_id, reduce_sum};
 use cuda_std::{global, shared};
 
+use super::codes;
 use super::reduce::fold;
 use super::step::maximum;
 use super::tile::Tile;
@@ -75,17 +76,17 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
     let dims = forward.attention.head_dim_v;
     for col in (0..O_COLS).step_by(2) {
         let pair = K::Element::cvt_pair(state.acc_o[i][col] * norm, state.acc_o[i][col + 1] * norm);
-        let dim = tile.warp() * (O_COLS as u32 * 4) + row_column(lane, col as u32);
+        let [dim, next] = dims_of::<K, O_COLS>(tile.warp(), lane, col as u32);
         let place =
             |dim: u32| address.wrapping_add_signed(dim as i64 * o.dim_stride * HALF_BYTES as i64);
-        if is_pair && dim + 1 < dims {
+        if is_pair && next == dim + 1 && next < dims {
             global::store_bits(place(dim), pair);
         } else {
             if dim < dims {
                 global::store_u16(place(dim), pair as u16);
             }
-            if dim + 1 < dims {
-                global::store_u16(place(dim + 1), (pair >> 16) as u16);
+            if next < dims {
+                global::store_u16(place(next), (pair >> 16) as u16);
             }
         }
     }
@@ -96,4 +97,14 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
             + query as u64;
         global::store(forward.lse + index * F32_BYTES as u64, lse);
     }
+}
+
+/// The components of o that elements `col` and `col + 1` of a lane are.
+#[inline(always)]
+fn dims_of<K: DecodeKernel, const O_COLS: usize>(warp: u32, lane: u32, col: u32) -> [u32; 2] {
+    if K::CONFIG.is_e4m3 {
+        return codes::dims_of(warp, lane, col, O_COLS as u32);
+    }
+    let dim = warp * (O_COLS as u32 * 4) + row_column(lane, col);
+    [dim, dim + 1]
 }

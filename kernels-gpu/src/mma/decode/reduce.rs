@@ -1,10 +1,10 @@
 //! A node's state: steps to chunks, chunks to groups and supers.
 
 use cuda_std::cp_async::wait_group;
-use cuda_std::shared;
 use cuda_std::thread::sync_threads;
 use cuda_std::warp::uniform;
 
+use super::codes::NanCodes;
 use super::loader::{KvLoader, report};
 use super::step::{QFragments, Steps, add_output, wait_k};
 use super::tile::{ALL_POSITIONS, Tile};
@@ -39,6 +39,7 @@ pub unsafe fn reduce<
     K: DecodeKernel,
     const O_COLS: usize,
     const K_STEPS: usize,
+    const S_COLS: usize,
     const KEPT: usize,
     const KEPT_V: usize,
 >(
@@ -55,12 +56,12 @@ pub unsafe fn reduce<
         let mut slot = 0;
         while slot + 1 < black_box(config.slots()) {
             match slot % 2 {
-                0 => loader.copy_k(ring.base + slot * config.operand_bytes()),
-                _ => loader.copy_v(ring.base + slot * config.operand_bytes()),
+                0 => loader.copy_k(slot),
+                _ => loader.copy_v(slot),
             }
             slot += 1;
         }
-        QFragments::<K_STEPS>::load(tile, ring.base + slot * config.operand_bytes())
+        QFragments::<K_STEPS>::load(tile, tile.slot_address(slot))
     };
     if position == ALL_POSITIONS {
         // Its answer is waited for while K and V are on their way.
@@ -68,11 +69,13 @@ pub unsafe fn reduce<
     }
     let steps = Steps { tile };
     let (mut chunk, mut node) = (State::new(), State::new());
+    let mut nan = NanCodes::new();
     let mut step = begin;
     while step < end {
         wait_k::<KEPT>();
-        let mut scores = q.scores::<K>(tile, ring.k());
-        steps.show_maxima::<K::Element>(step, &mut scores);
+        let mut scores = q.scores::<K, S_COLS>(tile, tile.slot_address(ring.k()));
+        let scales = steps.scale_scores(ring.k(), &mut scores);
+        steps.show_maxima::<K::Element, S_COLS>(step, &mut scores);
         sync_threads();
         if config.slots().is_multiple_of(2) {
             loader.copy_v(ring.last_v());
@@ -81,13 +84,17 @@ pub unsafe fn reduce<
             loader.copy_k(ring.last_v());
             loader.copy_v(ring.k());
         }
-        steps.show_probabilities::<K, O_COLS>(&mut scores, &mut chunk);
+        steps.show_probabilities::<K, O_COLS, S_COLS>(&mut scores, &scales, &mut chunk);
         wait_group::<KEPT_V>();
         sync_threads();
-        add_output::<K, O_COLS>(tile, ring.v(), &mut chunk);
+        add_output::<K, O_COLS>(tile, tile.slot_address(ring.v()), &mut chunk, &mut nan);
         ring.advance();
         step += 1;
         if step % config.chunk_steps() == 0 || step == end {
+            if config.is_e4m3 {
+                nan.apply(&mut chunk);
+                nan = NanCodes::new();
+            }
             let level = uniform(tile.get(Word::Level));
             if level == 0 {
                 node = chunk;
@@ -151,7 +158,6 @@ unsafe fn add_group<const O_COLS: usize>(
 
 /// The ring of K and V: the slot of the present step's K; V follows it.
 struct Ring {
-    base: u32,
     slot: u32,
     config: DecodeConfig,
 }
@@ -159,18 +165,13 @@ struct Ring {
 impl Ring {
     #[inline(always)]
     fn new(config: DecodeConfig) -> Self {
-        Self {
-            base: shared::dynamic_base(),
-            slot: 0,
-            config,
-        }
+        Self { slot: 0, config }
     }
 
     #[inline(always)]
     fn at(&self, slot: u32) -> u32 {
         let slots = self.config.slots();
-        let slot = if slot >= slots { slot - slots } else { slot };
-        self.base + slot * self.config.operand_bytes()
+        if slot >= slots { slot - slots } else { slot }
     }
 
     #[inline(always)]

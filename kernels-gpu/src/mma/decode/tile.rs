@@ -9,7 +9,7 @@ use cuda_std::{global, shared};
 
 use super::State;
 use super::work::{Word, info, put};
-use crate::abi::{Band, DecodeParams};
+use crate::abi::{Band, CacheScales, DecodeParams};
 use crate::config::decode::DecodeConfig;
 use crate::layout::fragment::ROW_STEP;
 use crate::mma::Element;
@@ -26,14 +26,33 @@ pub const ALL_POSITIONS: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 pub struct Tile<'a> {
     params: &'a DecodeParams,
+    /// Of an e4m3 cache.
+    pub scales: &'a CacheScales,
     pub config: DecodeConfig,
 }
 
 impl<'a> Tile<'a> {
     /// The item that is described in shared memory.
     #[inline(always)]
-    pub fn new(params: &'a DecodeParams, config: DecodeConfig) -> Self {
-        Self { params, config }
+    pub fn new(params: &'a DecodeParams, scales: &'a CacheScales, config: DecodeConfig) -> Self {
+        Self {
+            params,
+            scales,
+            config,
+        }
+    }
+
+    /// Address of a slot of the ring.
+    #[inline(always)]
+    pub fn slot_address(&self, slot: u32) -> u32 {
+        shared::dynamic_base() + slot * self.config.operand_bytes()
+    }
+
+    /// Address of the scales of the keys in a slot.
+    #[inline(always)]
+    pub fn scales_address(&self, slot: u32) -> u32 {
+        let scales = self.config.scales_offset() + slot * 2 * self.config.scales_bytes();
+        shared::dynamic_base() + scales
     }
 
     /// The parameters, such that what is computed from them is computed again the next time.
@@ -184,7 +203,7 @@ impl<'a> Tile<'a> {
         if begin >= end {
             return (0, 0);
         }
-        let step_keys = DecodeConfig::STEP_KEYS;
+        let step_keys = self.config.step_keys();
         (begin / step_keys, end.div_ceil(step_keys))
     }
 

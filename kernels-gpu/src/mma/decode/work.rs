@@ -11,7 +11,7 @@ use crate::config::decode::{DecodeConfig, DecodeWorkspace};
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
 use crate::tile::kv_tree::{Chunks, item_level, seen_keys};
-use crate::units::{F32_BYTES, HALF_BYTES};
+use crate::units::F32_BYTES;
 
 /// The words of shared memory that a block's threads exchange.
 #[derive(Clone, Copy)]
@@ -76,8 +76,8 @@ pub fn info(word: u32) -> u32 {
 
 /// Address of the first key of page 0 of a head.
 #[inline(always)]
-fn head_address(operand: &TensorArg, head_kv: u32) -> u64 {
-    let offset = head_kv as i64 * operand.head_stride * HALF_BYTES as i64;
+fn head_address(operand: &TensorArg, head_kv: u32, kv_bytes: u32) -> u64 {
+    let offset = head_kv as i64 * operand.head_stride * kv_bytes as i64;
     operand.address.wrapping_add_signed(offset)
 }
 
@@ -300,9 +300,10 @@ impl<'a> Work<'a> {
         put(Word::FullLast, visible(row_begin).1 as u32);
         let head_kv = rest / params.row_tiles;
         let (k, v) = (&attention.k, &attention.v);
-        put_address(Word::KBase, head_address(k, head_kv));
-        put_address(Word::VBase, head_address(v, head_kv));
-        let mode = |operand, dims| CopyMode::of(operand, dims, self.config.head_dim) as u32;
+        let kv_bytes = self.config.kv_bytes();
+        put_address(Word::KBase, head_address(k, head_kv, kv_bytes));
+        put_address(Word::VBase, head_address(v, head_kv, kv_bytes));
+        let mode = |operand, dims| CopyMode::of(operand, dims, &self.config) as u32;
         put(Word::KMode, mode(k, attention.head_dim));
         put(Word::VMode, mode(v, attention.head_dim_v));
         put(Word::FirstSlot, before * self.stride() + rest);

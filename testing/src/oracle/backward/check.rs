@@ -300,5 +300,6 @@ fn largest(dtype: DType) -> f64 {
         DType::F32 => f64::from(f32::MAX),
         DType::F16 => f64::from(half::f16::MAX),
         DType::Bf16 => f64::from(half::bf16::MAX),
+        DType::E4m3 => f64::from(kernels_gpu::e4m3::MAX),
     }
 }

@@ -3,7 +3,7 @@
 mod properties;
 
 use ferroflash::{Backend, Cpu, DType, RotaryStyle};
-use ferroflash_testing::cases::{AppendCase, AppendSpec, Appended, DecodeSpec};
+use ferroflash_testing::cases::{AppendCase, AppendSpec, Appended, DecodeSpec, ScaleKind};
 
 const HALVES: [DType; 2] = [DType::F16, DType::Bf16];
 
@@ -47,11 +47,16 @@ fn pages_of_any_size<B: Backend>(backend: &mut B, dtype: DType) {
     for page_size in [Some(1), Some(3), Some(16), Some(64), None] {
         for style in [RotaryStyle::Neox, RotaryStyle::Interleaved] {
             // Of 64 components, and of some.
-            for dim in [2, 30, 64] {
-                let spec = AppendSpec {
-                    rotary: Some((style, dim)),
-                    ..of_pages(dtype, page_size)
-                };
+            for (dim, e4m3) in [
+                (2, None),
+                (30, None),
+                (64, None),
+                (30, Some(ScaleKind::Head)),
+                (64, Some(ScaleKind::Key)),
+            ] {
+                let mut spec = of_pages(dtype, page_size);
+                spec.rotary = Some((style, dim));
+                spec.cache.e4m3 = e4m3;
                 let run = run_right(backend, &spec);
                 assert!(!run.faults.any(), "{spec}");
                 // The CPU rounds as kernels do.
@@ -141,8 +146,9 @@ fn what_cannot_be_is_not_written<B: Backend>(backend: &mut B, dtype: DType) {
 }
 
 /// A step: rows are appended, and rotated queries attend to them.
-fn a_step_appends_and_attends<B: Backend>(backend: &mut B, dtype: DType) {
-    let spec = of_pages(dtype, Some(16));
+fn a_step_appends_and_attends<B: Backend>(backend: &mut B, dtype: DType, e4m3: Option<ScaleKind>) {
+    let mut spec = of_pages(dtype, Some(16));
+    spec.cache.e4m3 = e4m3;
     let case = spec.build().unwrap();
     let run = run_right(backend, &spec);
     let mut step = case.cache.clone();
@@ -158,7 +164,8 @@ fn a_step_appends_and_attends<B: Backend>(backend: &mut B, dtype: DType) {
 fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
     pages_of_any_size(backend, dtype);
     what_cannot_be_is_not_written(backend, dtype);
-    a_step_appends_and_attends(backend, dtype);
+    a_step_appends_and_attends(backend, dtype, None);
+    a_step_appends_and_attends(backend, dtype, Some(ScaleKind::Page));
 }
 
 fn all<B: Backend>(backend: &mut B) {

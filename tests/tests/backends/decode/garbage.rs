@@ -1,7 +1,7 @@
 //! Lengths and pages that cannot be.
 
 use ferroflash::{Backend, CacheFaults, DType, HostTensor, Output, decode};
-use ferroflash_testing::cases::{DecodeCase, DecodeSpec};
+use ferroflash_testing::cases::{DecodeCase, DecodeSpec, ScaleKind};
 
 use super::bits;
 
@@ -24,10 +24,11 @@ fn is_poisoned(sequence: usize, result: &(HostTensor, HostTensor)) -> bool {
 }
 
 /// Sequence 1 of three is spoilt in every way; the others keep their bits.
-fn poison_stays<B: Backend>(backend: &mut B, dtype: DType) {
+fn poison_stays<B: Backend>(backend: &mut B, dtype: DType, e4m3: Option<ScaleKind>) {
     for (seq_q, page_size) in [(1, Some(16)), (3, Some(3)), (2, None)] {
         let spec = DecodeSpec {
             dtype,
+            e4m3,
             seq_q,
             page_size,
             ..DecodeSpec::plain(&[40, 300, 7])
@@ -98,7 +99,8 @@ fn pages_out_of_sight_are_not_looked_at<B: Backend>(backend: &mut B, dtype: DTyp
 }
 
 fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
-    poison_stays(backend, dtype);
+    poison_stays(backend, dtype, None);
+    poison_stays(backend, dtype, Some(ScaleKind::Key));
     pages_out_of_sight_are_not_looked_at(backend, dtype);
 }
 

@@ -1,7 +1,7 @@
 //! A sequence's bits depend on its own queries and keys alone.
 
 use ferroflash::{Backend, Cpu, DType, Mask};
-use ferroflash_testing::cases::DecodeSpec;
+use ferroflash_testing::cases::{DecodeSpec, ScaleKind};
 
 use super::{bits, run_right};
 
@@ -44,7 +44,11 @@ fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
         head_dim_v: 128,
         ..plain.clone()
     };
-    for spec in [&plain, &window] {
+    let e4m3 = DecodeSpec {
+        e4m3: Some(ScaleKind::Tensor),
+        ..window.clone()
+    };
+    for spec in [&plain, &window, &e4m3] {
         beside_others(backend, spec);
     }
 }

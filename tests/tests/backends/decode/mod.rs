@@ -1,5 +1,6 @@
 //! Attention to a cache: against the oracle, and what must not change a bit.
 
+mod codes;
 mod garbage;
 mod invariance;
 mod properties;
