@@ -306,8 +306,14 @@ impl Results {
 
     /// Adds the gradient by a bias, in f32 and of the bias's shape.
     fn add_bias(&mut self, tensor: HostTensor) {
-        let dims = tensor.spec().axes().map(|(size, _)| size).to_vec();
-        self.tensors.push(("d_bias", tensor, dims));
+        let Shape {
+            batch,
+            heads,
+            seq,
+            dim,
+        } = tensor.spec().shape;
+        self.tensors
+            .push(("d_bias", tensor, vec![batch, heads, seq, dim]));
     }
 
     /// The axes that a file has: packed tensors have none of batch.

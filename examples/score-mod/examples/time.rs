@@ -1,7 +1,7 @@
 //! What a score modification costs beside the built-in option that does the same, and what a bias costs.
 //!
 //! `cargo run --release -p score-mod-example --example time`, on a machine with a GPU. Sustained: calls are queued for a second, and the
-//! median of the second half counts.
+//! median of the second half counts. With arguments, only what has one of them in its name.
 
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,12 @@ fn tensor(shape: Shape) -> Result<HostTensor, Error> {
     HostTensor::from_f32(&values(count), shape, Layout::Bshd)?.convert(DType::Bf16, Layout::Bshd)
 }
 
+/// Whether the arguments ask for it.
+fn is_wanted(what: &str) -> bool {
+    let mut parts = std::env::args().skip(1).peekable();
+    parts.peek().is_none() || parts.any(|part| what.contains(&part))
+}
+
 /// Times both passes of `options`, of whose pairs `pairs` of a head are visible.
 fn report(
     cuda: &mut Cuda,
@@ -63,6 +69,9 @@ fn report(
     options: &ForwardOptions,
     gradients: &[(&str, BackwardOptions)],
 ) -> Result<(), Error> {
+    if !is_wanted(what) {
+        return Ok(());
+    }
     let tflops = |ms: f64, products: f64| {
         products * 2.0 * (BATCH * HEADS * DIM) as f64 * pairs as f64 / ms / 1e9
     };
@@ -132,6 +141,10 @@ fn main() -> Result<(), Error> {
     let backward = [("backward", BackwardOptions::of(&plain))];
     report(&mut cuda, &x, "no bias", pairs, &plain, &backward)?;
     for heads in [1, HEADS] {
+        let what = format!("bias [1, {heads}, {SEQ_OF_BIAS}, {SEQ_OF_BIAS}], bf16");
+        if !is_wanted(&what) {
+            continue;
+        }
         let of_bias = Shape {
             batch: 1,
             heads,
@@ -145,7 +158,6 @@ fn main() -> Result<(), Error> {
         let backward = BackwardOptions::of(&options);
         let with_gradient = backward.clone().bias_gradient(true);
         let gradients = [("backward", backward), ("and d_bias", with_gradient)];
-        let what = format!("bias [1, {heads}, {SEQ_OF_BIAS}, {SEQ_OF_BIAS}], bf16");
         report(&mut cuda, &x, &what, pairs, &options, &gradients)?;
     }
     Ok(())

@@ -147,13 +147,43 @@ impl Elements {
         }
     }
 
+    #[inline(always)]
+    fn address(&self, queries: u32, keys: u32) -> u64 {
+        self.first + queries as u64 * self.query_bytes + (keys * F32_BYTES) as u64
+    }
+
+    /// Writes or adds the gradients of the pairs `queries` and `keys` behind the first: all that are there are on their way before
+    /// one is written.
+    ///
+    /// # Safety
+    /// As of [`put`](Self::put).
+    #[inline(always)]
+    pub unsafe fn put_all<const N: usize>(&self, queries: [u32; N], keys: u32, values: &[f32; N]) {
+        let mut sums = *values;
+        // SAFETY: the caller vouches for the elements.
+        unsafe {
+            if self.adds {
+                let mut before = [0.0; N];
+                for n in 0..N {
+                    before[n] = global::load(self.address(queries[n], keys));
+                }
+                for n in 0..N {
+                    sums[n] += before[n];
+                }
+            }
+            for n in 0..N {
+                global::store(self.address(queries[n], keys), sums[n]);
+            }
+        }
+    }
+
     /// Writes or adds the gradient of the pair `queries` and `keys` behind the first.
     ///
     /// # Safety
     /// The element is live, and nobody else accesses it.
     #[inline(always)]
     pub unsafe fn put(&self, [queries, keys]: [u32; 2], value: f32) {
-        let address = self.first + queries as u64 * self.query_bytes + (keys * F32_BYTES) as u64;
+        let address = self.address(queries, keys);
         // SAFETY: the caller vouches for the element.
         unsafe {
             if self.adds {

@@ -70,6 +70,14 @@ pub trait ScoreMod: Pod + Send + Sync {
     /// Which pairs [`is_visible`](Self::is_visible) may hide. The default is right for every modification, and asks most often.
     const HIDES: Hides = Hides::ByBatchAndHead;
 
+    /// Whether a query sees the keys of [`visible_keys`](Self::visible_keys), all of them: then these are asked of a row, where
+    /// [`is_visible`](Self::is_visible) is asked of a pair.
+    const SEES_RANGE: bool = false;
+
+    /// Whether [`score`](Self::score) may change one: if not, neither it nor [`derivative`](Self::derivative) is asked, and blocks
+    /// that are shown whole cost what they do without a modification.
+    const CHANGES_SCORES: bool = true;
+
     /// The score of a pair, in nats, where it was `score`.
     #[inline(always)]
     fn score(&self, score: f32, at: &Place, pair: Pair) -> f32 {
@@ -87,8 +95,17 @@ pub trait ScoreMod: Pod + Send + Sync {
     /// Whether the query sees the key.
     #[inline(always)]
     fn is_visible(&self, at: &Place, pair: Pair) -> bool {
-        let _ = (at, pair);
-        true
+        !Self::SEES_RANGE
+            || self
+                .visible_keys(at, pair.query)
+                .contains(&(pair.key as i32))
+    }
+
+    /// The keys that a query sees, of those that there are, where [`SEES_RANGE`](Self::SEES_RANGE) says so.
+    #[inline(always)]
+    fn visible_keys(&self, at: &Place, query: u32) -> Range<i32> {
+        let _ = query;
+        0..at.seq_kv as i32
     }
 
     /// What [`is_visible`](Self::is_visible) says of all pairs of `queries` and `keys`, where that is quickly told: with
@@ -149,11 +166,11 @@ impl<S: ScoreMod> WithScoreMod<S> {
 
 impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
     const IS_NONE: bool = false;
-    const HAS_SLOPE: bool = true;
+    const HAS_SLOPE: bool = S::CHANGES_SCORES;
 
     #[inline(always)]
     fn changes_scores(&self) -> bool {
-        true
+        S::CHANGES_SCORES || self.params.changes_scores()
     }
 
     #[inline(always)]
@@ -207,6 +224,9 @@ impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
     ) {
         // SAFETY: forwarded to the caller.
         unsafe { self.params.change(&at, scores, &pair) };
+        if !S::CHANGES_SCORES {
+            return;
+        }
         for i in 0..ROWS {
             let at = &at();
             for j in 0..COLS {
@@ -228,7 +248,21 @@ impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
     ) {
         // SAFETY: forwarded to the caller.
         unsafe { self.params.hide(&at, tile, &pair, mark) };
-        if S::HIDES.any() {
+        if S::HIDES.any() && S::SEES_RANGE {
+            for i in 0..ROWS {
+                let at = &at();
+                let origin = pair(i, 0).key as i32;
+                for j in 0..COLS {
+                    // Without branches: of many elements in one row this is then computed once.
+                    let Pair { query, key } = pair(i, j);
+                    let keys = self.score_mod.visible_keys(at, query.min(at.seq_q - 1));
+                    let column = key as i32 - origin;
+                    if column < keys.start - origin || column >= keys.end - origin {
+                        tile[i][j] = mark;
+                    }
+                }
+            }
+        } else if S::HIDES.any() {
             shown::hide_but!(at, tile, pair, mark, elements => {
                 elements.that(|at, pair| self.score_mod.is_visible(at, pair))
             });

@@ -245,12 +245,12 @@ fn combinations_agree_on_a_gpu() {
 /// What Hopper's backward does not take beside modifiers runs by `mma`, and what it takes is preferred.
 #[test]
 fn a_plan_takes_the_kernels_that_there_are() {
-    let mut sim = Sim::new();
+    let sim = Sim::new();
     let dropout = ModifierSpec {
         dropout: Some(0.1),
         ..ModifierSpec::default()
     };
-    let mut starts_with = |spec: &CaseSpec, deterministic: bool, start: &str| {
+    let starts_with = |spec: &CaseSpec, deterministic: bool, start: &str| {
         let mut case = spec.build_backward().unwrap();
         case.deterministic = deterministic;
         let plan = sim.plan(&case.problem().unwrap()).unwrap();

@@ -25,6 +25,7 @@ impl BlockHoles {
 
 impl ScoreMod for BlockHoles {
     const HIDES: Hides = Hides::ByHead;
+    const CHANGES_SCORES: bool = false;
 
     #[inline(always)]
     fn is_visible(&self, at: &Place, pair: Pair) -> bool {

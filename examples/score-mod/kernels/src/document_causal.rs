@@ -35,6 +35,7 @@ impl DocumentCausal {
 impl ScoreMod for DocumentCausal {
     // Every head sees the same.
     const HIDES: Hides = Hides::ByBatch;
+    const CHANGES_SCORES: bool = false;
 
     #[inline(always)]
     fn is_visible(&self, at: &Place, pair: Pair) -> bool {

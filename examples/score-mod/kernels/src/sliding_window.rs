@@ -2,7 +2,7 @@ use core::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use kernels_gpu::abi::BlockState;
-use kernels_gpu::modifiers::{Hides, Pair, Place, ScoreMod};
+use kernels_gpu::modifiers::{Hides, Place, ScoreMod};
 
 /// A query sees the key at its own position and the `left` keys before it: what `Mask::Window` does too, to be timed beside it.
 #[repr(C)]
@@ -22,10 +22,13 @@ impl SlidingWindow {
 impl ScoreMod for SlidingWindow {
     // All heads of all batch entries see the same.
     const HIDES: Hides = Hides::Alike;
+    const SEES_RANGE: bool = true;
+    const CHANGES_SCORES: bool = false;
 
     #[inline(always)]
-    fn is_visible(&self, at: &Place, pair: Pair) -> bool {
-        self.sees(at.position(pair.query) - pair.key as i32)
+    fn visible_keys(&self, at: &Place, query: u32) -> Range<i32> {
+        let position = at.position(query);
+        position - self.left as i32..position + 1
     }
 
     /// A block's distances lie between those of two of its corners: it is known without asking a pair.

@@ -252,11 +252,17 @@ impl<S: ScoreMod> AnyScoreMod for S {
     }
 
     fn score(&self, score: f32, at: &Place, pair: Pair) -> f32 {
-        ScoreMod::score(self, score, at, pair)
+        match S::CHANGES_SCORES {
+            true => ScoreMod::score(self, score, at, pair),
+            false => score,
+        }
     }
 
     fn derivative(&self, score: f32, at: &Place, pair: Pair) -> f32 {
-        ScoreMod::derivative(self, score, at, pair)
+        match S::CHANGES_SCORES {
+            true => ScoreMod::derivative(self, score, at, pair),
+            false => 1.0,
+        }
     }
 
     fn is_visible(&self, at: &Place, pair: Pair) -> bool {

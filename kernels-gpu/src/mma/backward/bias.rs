@@ -74,6 +74,18 @@ impl<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize> TakeScoreGradie
             pairs.add_rows(elements, dz);
             return;
         }
+        let (tile, step) = (pairs.tile, pairs.step);
+        let all_queries = step.begin + K::CONFIG.block_n as u32 <= extent.passing;
+        if all_queries && tile.begin + K::CONFIG.block_m as u32 <= extent.kept {
+            let mut queries = [0; COLS];
+            for j in 0..COLS {
+                queries[j] = column(j) as u32;
+            }
+            for i in 0..ROWS {
+                elements.put_all(queries, i as u32 * ROW_STEP, &dz[i]);
+            }
+            return;
+        }
         for j in 0..COLS {
             let query = pairs.first_column() + column(j) as u32;
             for i in 0..ROWS {

@@ -10,7 +10,7 @@ use crate::abi::{BackwardParams, BiasGradientParams};
 use crate::backward::bias::{Elements, Owned, owners};
 use crate::backward::side::{KeepKeys, Side};
 use crate::modifiers::Pair;
-use crate::simt::{LANES, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
+use crate::simt::{BLOCK_N, LANES, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::tile::black_box;
 
 /// Computes the gradient.
@@ -75,6 +75,20 @@ impl<K: SimtKernel, const ROWS: usize> TakeScoreGradient<K, KeepKeys, ROWS> for 
         let Pair { query, key } = pairs.pair(layout, 0, 0);
         let elements = Elements::new(self.of, &at, pairs.pair(layout, 0, 0));
         let has_queries = self.of.queries > 1;
+        let all_queries = pairs.step.begin + BLOCK_N as u32 <= extent.passing;
+        if has_queries
+            && all_queries
+            && pairs.tile.begin + K::CONFIG.block_m() as u32 <= extent.kept
+        {
+            let mut queries = [0; SCORE_COLS];
+            for j in 0..SCORE_COLS {
+                queries[j] = (j * LANES) as u32;
+            }
+            for i in 0..ROWS {
+                elements.put_all(queries, i as u32 * layout.row_groups, &dz[i]);
+            }
+            return;
+        }
         for i in 0..ROWS {
             let keys = i as u32 * layout.row_groups;
             let mut sum = 0.0;
