@@ -101,7 +101,7 @@ impl Seen {
             (100.0 * (all - missing) as f64 / all.max(1) as f64, *kernel)
         };
         let wanted = self.kernels.keys().filter(|kernel| kernel.contains(part));
-        let mut kernels: Vec<_> = wanted.map(|kernel| of_kernel(&kernel)).collect();
+        let mut kernels: Vec<_> = wanted.map(of_kernel).collect();
         kernels.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (percent, kernel) in kernels {
             println!("{percent:6.2} % {kernel}");

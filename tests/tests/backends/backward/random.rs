@@ -49,8 +49,8 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// Cases for each of the simulator's schedules.
-const SIMULATED_CASES: u32 = 30;
+/// Cases for each of the simulator's schedules, beside those of the corpus.
+const SIMULATED_CASES: u32 = 20;
 
 /// On the simulator, of kernels for all shared memory and of those for little.
 fn sim_agrees(schedule: u64) {
