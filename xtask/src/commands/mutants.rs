@@ -315,11 +315,11 @@ const MUTANTS: &[Mutant] = &[
         broken: "sum += of_row;",
     },
     Mutant {
-        name: "backward, slopes: hidden pairs count",
+        name: "backward, slopes: distances are those of the first block",
         tests: OF_SLOPES,
         file: "kernels-gpu/src/simt/backward/slopes.rs",
-        original: "if is_masked_out { 0.0 } else { dz }",
-        broken: "dz",
+        original: "(row as i32 + diagonal - column)",
+        broken: "(row as i32 - column)",
     },
     Mutant {
         name: "backward, slopes: the first batch entry counts for all",
