@@ -44,8 +44,7 @@ pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Strin
     gpu.limit_shared_bytes(case.shared_bytes);
     let verdict = match case.pass {
         Pass::Forward => {
-            let mut built = case.spec.build().map_err(failed)?;
-            built.options.force = Some(case.variant());
+            let built = case.forward().map_err(failed)?;
             let (o, lse) = built.run(gpu).map_err(failed)?;
             let verdict = built.check(&o, &lse, Rows::All).map_err(failed)?;
             (!verdict.passed()).then(|| verdict.to_string())
@@ -67,11 +66,7 @@ pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Strin
 pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), ferroflash::Error> {
     gpu.limit_shared_bytes(case.shared_bytes);
     match case.pass {
-        Pass::Forward => {
-            let mut built = case.spec.build()?;
-            built.options.force = Some(case.variant());
-            built.run(gpu).map(|_| ())
-        }
+        Pass::Forward => case.forward()?.run(gpu).map(|_| ()),
         Pass::Backward { .. } => case.backward()?.run(gpu).map(|_| ()),
     }
 }

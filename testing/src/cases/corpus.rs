@@ -70,13 +70,19 @@ impl CorpusCase {
     /// [`Error::Argument`] if it is none.
     pub fn problem(&self) -> Result<Problem, Error> {
         match self.pass {
-            Pass::Forward => {
-                let mut case = self.spec.build()?;
-                case.options.force = Some(self.variant());
-                case.problem()
-            }
+            Pass::Forward => self.forward()?.problem(),
             Pass::Backward { .. } => self.backward()?.problem(),
         }
+    }
+
+    /// The case of a forward pass.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    pub fn forward(&self) -> Result<super::Case, Error> {
+        let mut case = self.spec.build()?;
+        case.options.force = Some(self.variant());
+        Ok(case)
     }
 
     /// The case of a backward pass.

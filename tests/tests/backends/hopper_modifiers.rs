@@ -3,13 +3,12 @@
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::plan::{Capabilities, eligible};
-use ferroflash::{Backend, DType, Layout, Mask, MaskTensor, Variant};
-use ferroflash_testing::cases::{
-    Arrangement, BackwardCase, CaseSpec, InputKind, Lengths, Limits, ModifierSpec, strategy,
-};
+use ferroflash::{Backend, DType, Mask, MaskTensor, Variant};
+use ferroflash_testing::cases::{BackwardCase, CaseSpec, Lengths, Limits, ModifierSpec, strategy};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::specs::plain;
 use proptest::prelude::*;
 
 /// Queries and keys that end the last of three blocks of queries and of two tiles of keys in the middle.
@@ -19,21 +18,10 @@ const SEQ_KV: usize = 200;
 /// Two query heads on one of keys.
 fn spec(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> CaseSpec {
     CaseSpec {
-        dtype,
-        lengths: Lengths::one(SEQ_Q, SEQ_KV),
-        heads_kv: 1,
         group: 2,
-        head_dim,
-        head_dim_v: head_dim,
-        mask: Mask::None,
-        scale_factor: None,
-        softcap: None,
-        alibi: None,
         modifiers,
-        kind: InputKind::Random,
-        arrangements: [Arrangement::BSHD; 3],
-        o_layout: Layout::Bshd,
         seed: 11,
+        ..plain(dtype, Lengths::one(SEQ_Q, SEQ_KV), head_dim)
     }
 }
 

@@ -7,12 +7,11 @@ use ferroflash::{
     HostTensor, Layout, Mask, MaskTensor, Modifiers, PrefixLengths, Problem, Shape, Sinks,
     TensorSpec, Variant, backward, forward,
 };
-use ferroflash_testing::cases::{
-    AlibiSpec, Arrangement, Case, CaseSpec, InputKind, Lengths, Limits, ModifierSpec,
-};
+use ferroflash_testing::cases::{AlibiSpec, Case, CaseSpec, Lengths, Limits, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::MODIFIED;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -23,21 +22,10 @@ const SEQ: usize = 150;
 /// A case of one batch entry, two query heads on one.
 fn spec(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> CaseSpec {
     CaseSpec {
-        dtype,
-        lengths: Lengths::one(SEQ, SEQ),
-        heads_kv: 1,
         group: 2,
-        head_dim,
-        head_dim_v: head_dim,
-        mask: Mask::None,
-        scale_factor: None,
-        softcap: None,
-        alibi: None,
         modifiers,
-        kind: InputKind::Random,
-        arrangements: [Arrangement::BSHD; 3],
-        o_layout: Layout::Bshd,
         seed: 7,
+        ..plain(dtype, Lengths::one(SEQ, SEQ), head_dim)
     }
 }
 
