@@ -102,10 +102,20 @@ fn run(
     Ok(())
 }
 
+/// The PTX ISA version, as a target feature, that code for `arch` is written in: LLVM takes the first that knows the architecture,
+/// and sm_90a's vectors of `red` came with 8.1.
+fn ptx_version(arch: &str) -> &'static str {
+    match arch {
+        "sm_90a" => "+ptx81",
+        _ => "",
+    }
+}
+
 fn command(compiler: &Compiler, manifest_dir: &Path, arch: &str, target_dir: &Path) -> Command {
     let flags = FLAGS.map(str::to_owned);
     let arch_flags = [
         format!("-Ctarget-cpu={arch}"),
+        format!("-Ctarget-feature={}", ptx_version(arch)),
         format!("--cfg=gpu_arch=\"{arch}\""),
         format!("-Clinker={}", target_dir.join("linker.sh").display()),
     ];

@@ -90,21 +90,17 @@ pub unsafe fn add(address: u64, value: f32) {
     }
 }
 
-/// Adds four numbers to those at `address` and every `STRIDE` bytes on, as [`add`] does each.
+/// Adds four numbers to those at `address` and behind, as [`add`] does each (`red.relaxed.gpu.global.add.v4.f32`, sm_90). PTX ISA,
+/// "red".
 ///
 /// # Safety
-/// As [`add`], of all four.
+/// As [`add`], of all four; `address` is 16-byte aligned.
 #[inline(always)]
-pub unsafe fn add4<const STRIDE: u32>(address: u64, values: [f32; 4]) {
-    let [a, b, c, d] = values;
+pub unsafe fn add4(address: u64, [a, b, c, d]: [f32; 4]) {
     // SAFETY: the caller vouches for the addresses.
     unsafe {
-        asm!("red.relaxed.gpu.global.add.f32 [{0}], {1};",
-            "red.relaxed.gpu.global.add.f32 [{0}+{5}], {2};",
-            "red.relaxed.gpu.global.add.f32 [{0}+{6}], {3};",
-            "red.relaxed.gpu.global.add.f32 [{0}+{7}], {4};",
-            in(reg64) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
-            const STRIDE, const 2 * STRIDE, const 3 * STRIDE, options(nostack));
+        asm!("red.relaxed.gpu.global.add.v4.f32 [{}], {{{}, {}, {}, {}}};", in(reg64) address,
+            in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
     }
 }
 

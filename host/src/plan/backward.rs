@@ -13,7 +13,7 @@ use kernels_gpu::abi::{
 use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
 use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
 use kernels_gpu::score::is_plain;
-use kernels_gpu::tile::dq_sums::DqSums;
+use kernels_gpu::tile::dq_sums::{DqSums, SumsOrder};
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::Workspace as TileListWorkspace;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
@@ -96,6 +96,14 @@ fn backward_attention(problem: &Problem) -> AttentionParams {
 /// Where dq is added up.
 fn dq_sums(problem: &Problem) -> DqSums {
     DqSums::new(&backward_attention(problem))
+}
+
+/// The order in which the kernel of dk and dv adds up dq, if it does.
+fn dq_sums_order(keys: &Instance) -> SumsOrder {
+    match keys.family {
+        Family::Wgmma => SumsOrder::Lanes,
+        _ => SumsOrder::Registers,
+    }
 }
 
 /// Bytes of dq's sums.
@@ -197,7 +205,7 @@ fn maps(keys: &Instance, problem: &Problem) -> Result<Option<BackwardMaps>, Stri
     if keys.family != Family::Wgmma || problem.is_empty() {
         return Ok(None);
     }
-    let params = backward_params(problem);
+    let params = backward_params(problem, keys);
     // Slopes are bound with the addresses, so that the parameters do not tell of them yet.
     if problem.alibi().is_some() || !is_plain(&params.attention.score) {
         return Err(
@@ -220,7 +228,7 @@ fn maps(keys: &Instance, problem: &Problem) -> Result<Option<BackwardMaps>, Stri
 }
 
 /// The parameters of backward kernels for `problem`, without addresses.
-fn backward_params(problem: &Problem) -> BackwardParams {
+fn backward_params(problem: &Problem, keys: &Instance) -> BackwardParams {
     let specs = problem.gradients().expect("a backward pass");
     BackwardParams {
         attention: backward_attention(problem),
@@ -230,6 +238,8 @@ fn backward_params(problem: &Problem) -> BackwardParams {
         dv: tensor_arg(&specs.dv),
         terms: RowTerms::zeroed(),
         dq_sums: None,
+        dq_sums_order: dq_sums_order(keys) as u32,
+        reserved: 0,
         ds: DsChunk::zeroed(),
     }
 }
@@ -305,7 +315,7 @@ impl BackwardLaunches {
         Self {
             delta,
             delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
-            params: backward_params(problem),
+            params: backward_params(problem, kernels.keys),
             chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
             slopes: kernels
                 .slopes

@@ -61,6 +61,9 @@ pub struct BackwardParams {
     /// Where kernels that keep keys add up dq in f32, laid out by [`DqSums`](crate::tile::dq_sums::DqSums). `None` where
     /// another kernel computes dq.
     pub dq_sums: Option<DeviceAddress>,
+    /// The [`SumsOrder`](crate::tile::dq_sums::SumsOrder) of those.
+    pub dq_sums_order: u32,
+    pub reserved: u32,
     /// What kernels of the split pass leave of dS for each other.
     pub ds: DsChunk,
 }

@@ -74,10 +74,10 @@ mod tests {
         assert_eq!(offset_of!(BackwardParams, d_o), 216);
         assert_eq!(offset_of!(BackwardParams, terms), 376);
         assert_eq!(offset_of!(BackwardParams, dq_sums), 408);
-        assert_eq!(offset_of!(BackwardParams, ds), 416);
+        assert_eq!(offset_of!(BackwardParams, ds), 424);
         assert_eq!(offset_of!(DsChunk, first_unit), 16);
         assert_eq!(offset_of!(DsChunk, end_q_block), 36);
-        assert_eq!(size_of::<BackwardParams>(), 456);
+        assert_eq!(size_of::<BackwardParams>(), 464);
         assert_eq!(offset_of!(SlopeSumsParams, batch), 16);
         assert_eq!(offset_of!(SlopeSumsParams, is_batched), 28);
         assert_eq!(size_of::<SlopeSumsParams>(), 32);

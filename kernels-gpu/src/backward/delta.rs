@@ -97,6 +97,31 @@ unsafe fn of_chunk<E: Element>(params: &DeltaParams, chunk: u64, rows: u64) {
     }
 }
 
+/// 16 bytes of o and of d_o.
+///
+/// # Safety
+/// Both have them at `offset`.
+#[inline(always)]
+unsafe fn vec16s(o: u64, d_o: u64, offset: u32) -> ([u32; 4], [u32; 4]) {
+    // SAFETY: forwarded to the caller.
+    let at = |address| unsafe { global::load4_bits(address + offset as u64) };
+    (at(o), at(d_o))
+}
+
+/// As [`vec16s`], or zeros where the rows end before.
+///
+/// # Safety
+/// The rows have `row_bytes` bytes, a multiple of 16.
+#[inline(always)]
+unsafe fn vec16s_below(o: u64, d_o: u64, offset: u32, row_bytes: u32) -> ([u32; 4], [u32; 4]) {
+    if offset < row_bytes {
+        // SAFETY: the rows have whole vectors.
+        unsafe { vec16s(o, d_o, offset) }
+    } else {
+        ([0; 4], [0; 4])
+    }
+}
+
 /// Reads the lane's part of a row.
 ///
 /// # Safety
@@ -114,17 +139,23 @@ unsafe fn see<E: Element>(params: &DeltaParams, coord: RowCoord, lane: u32) -> S
     if is_contiguous && (o | d_o | row_bytes as u64).is_multiple_of(VEC16_BYTES as u64) {
         let mut offset = lane * VEC16_BYTES;
         while offset < row_bytes {
+            // Two of each at once, for more loads in flight.
+            let next = offset + DELTA_LANES * VEC16_BYTES;
             // SAFETY: the rows have these bytes.
-            let (o, d_o) = unsafe {
-                let o = global::load4_bits(o + offset as u64);
-                (o, global::load4_bits(d_o + offset as u64))
+            let vec16s = unsafe {
+                [
+                    vec16s(o, d_o, offset),
+                    vec16s_below(o, d_o, next, row_bytes),
+                ]
             };
-            for i in 0..4 {
-                let ([o0, o1], [d0, d1]) = (E::unpack(o[i]), E::unpack(d_o[i]));
-                seen.take(o0, d0);
-                seen.take(o1, d1);
+            for (o, d_o) in vec16s {
+                for i in 0..4 {
+                    let ([o0, o1], [d0, d1]) = (E::unpack(o[i]), E::unpack(d_o[i]));
+                    seen.take(o0, d0);
+                    seen.take(o1, d1);
+                }
             }
-            offset += DELTA_LANES * VEC16_BYTES;
+            offset = next + DELTA_LANES * VEC16_BYTES;
         }
         return seen;
     }

@@ -4,7 +4,7 @@
 use cuda_std::global;
 use cuda_std::half::Half;
 use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
-use cuda_std::warp::{any, lane_id, sync_warp};
+use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp};
 
 use super::careful::{Head, Which};
 use super::side::{KeepQueries, Side};
@@ -12,14 +12,13 @@ use crate::abi::BackwardParams;
 use crate::layout::fragment::{ROW_STEP, TILE_M, TILE_N};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::modifiers::Modifiers;
-use crate::tile::dq_sums::{DqSums, REGISTER_BYTES, UNIT_BYTES};
+use crate::tile::dq_sums::{DqSums, LANE_BYTES, REGISTER_BYTES, SumsOrder, UNIT_BYTES};
 use crate::tile::element::Element;
 use crate::tile::grid::TileGrid;
 use crate::tile::non_finite::shift;
+use crate::tile::quad::{QUAD, transposed};
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
-
-const WARP: u32 = 32;
 
 /// Rounds all rows of dq, with any number of blocks of whole warps.
 ///
@@ -34,8 +33,9 @@ pub unsafe fn round<E: Half + Element, M: Modifiers>(params: &BackwardParams, mo
         attention.seq_q,
         TILE_M as u32,
     );
-    let warps_per_block = block_dim_x() / WARP;
-    let mut index = block_idx_x() as u64 * warps_per_block as u64 + (thread_idx_x() / WARP) as u64;
+    let warps_per_block = block_dim_x() / WARP_SIZE;
+    let mut index =
+        block_idx_x() as u64 * warps_per_block as u64 + (thread_idx_x() / WARP_SIZE) as u64;
     while index < tiles.count {
         let tile = tiles.get(index);
         // SAFETY: the tile is the launch's.
@@ -67,38 +67,37 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
         start + sums.offset(batch, head, sequence.q_begin) + row_unit as u64 * sums.row_bytes();
     let head_address = sequence.q_address(&params.dq, head, HALF_BYTES);
     let lane = lane_id();
-    let part = Part::of_lane(lane);
-    let row = begin + part.row;
-    let row_address =
-        head_address.wrapping_add_signed(row as i64 * params.dq.seq_stride * HALF_BYTES as i64);
-    let is_vec16 = params.dq.dim_stride == 1
-        && attention.head_dim.is_multiple_of(TILE_N as u32)
-        && row_address.is_multiple_of(VEC16_BYTES as u64);
+    let part = Part::of_lane(lane, params.dq_sums_order);
     let mut is_finite = true;
-    let mut col_unit = part.unit;
+    let mut col_unit = 0;
     while col_unit < attention.head_dim.div_ceil(TILE_N as u32) {
-        // Two at once, for more loads in flight: rows of sums are padded to an even number of pairs of units.
-        let (first, second) = (col_unit, col_unit + UNITS_AT_ONCE);
-        let at = |col_unit: u32| unit + (col_unit * UNIT_BYTES) as u64;
-        // SAFETY: the sums have both units of the row.
-        let (first_sums, second_sums) = unsafe { (part.load(at(first)), part.load(at(second))) };
-        let mut write = |col_unit: u32, sums| {
-            let (vec16, finite) = scaled::<E>(sums, attention.score.softmax_scale);
-            is_finite &= finite;
-            let dim = col_unit * TILE_N as u32;
-            if row < sequence.seq_q && dim < attention.head_dim {
-                // SAFETY: dq has the row, and the elements that are below its dimension.
-                unsafe {
-                    if is_vec16 {
-                        global::store4_bits(row_address + (dim * HALF_BYTES) as u64, vec16);
-                    } else {
-                        store_each(params, row_address, dim, vec16);
-                    }
+        // Two at once, for more loads in flight: rows of sums are padded to twice as many units as a warp takes.
+        let ahead = UNITS_AT_ONCE * UNIT_BYTES;
+        let units = unit + (col_unit * UNIT_BYTES) as u64;
+        // SAFETY: the sums have the units.
+        let both = unsafe { [part.load(units), part.load(units + ahead as u64)] };
+        let mut dim = (col_unit + part.unit) * TILE_N as u32;
+        for mut sums in both {
+            for i in 0..4 {
+                for j in 0..4 {
+                    sums[i][j] *= attention.score.softmax_scale;
+                    is_finite &= sums[i][j].is_finite();
                 }
             }
-        };
-        write(first, first_sums);
-        write(second, second_sums);
+            // SAFETY: dq has the rows that the sequence has.
+            let write = |row: u32, vec16: [u32; 4]| unsafe {
+                if row < sequence.seq_q {
+                    store(params, head_address, row, dim, vec16);
+                }
+            };
+            // SAFETY: the whole warp is here.
+            unsafe {
+                write(begin + part.first_row, part.row::<E>(&sums, 0, lane));
+                let second = begin + part.first_row + ROW_STEP;
+                write(second, part.row::<E>(&sums, 1, lane));
+            }
+            dim += UNITS_AT_ONCE * TILE_N as u32;
+        }
         col_unit += 2 * UNITS_AT_ONCE;
     }
     // SAFETY: the whole warp is here.
@@ -134,60 +133,99 @@ unsafe fn repair<E: Half + Element, M: Modifiers>(head: &Head<M>, begin: u32, la
     }
 }
 
-/// Eight dimensions, the even and the odd ones of which are given, times `scale` and rounded; and whether all are finite.
-#[inline(always)]
-fn scaled<E: Half>((even, odd): ([u32; 4], [u32; 4]), scale: f32) -> ([u32; 4], bool) {
-    let (mut vec16, mut is_finite) = ([0; 4], true);
-    for i in 0..4 {
-        let (even, odd) = (
-            f32::from_bits(even[i]) * scale,
-            f32::from_bits(odd[i]) * scale,
-        );
-        is_finite &= even.is_finite() & odd.is_finite();
-        vec16[i] = E::cvt_pair(even, odd);
-    }
-    (vec16, is_finite)
-}
+/// Units, side by side, that a warp takes at once.
+const UNITS_AT_ONCE: u32 = 4;
 
-/// Units, side by side, that a warp takes at once: half of it each.
-const UNITS_AT_ONCE: u32 = 2;
-
-/// What a lane takes of each unit: eight dimensions of a row, which four lanes added, one register for the even and one for the
-/// odd of them.
+/// Of the units that a warp takes at once, where the sums are that a lane loads, and which rows it rounds and writes.
 struct Part {
-    /// Which of the units.
+    /// Which of the units it writes.
     unit: u32,
-    /// Row of the unit.
-    row: u32,
-    /// Bytes from the unit to the even dimensions.
+    /// The first row, of the unit; the other is [`ROW_STEP`] further on.
+    first_row: u32,
+    /// Bytes from the units to the first four sums, and from those to the next.
     offset: u32,
+    step: u32,
+    is_by_lane: bool,
 }
 
 impl Part {
     #[inline(always)]
-    fn of_lane(lane: u32) -> Self {
-        const LANES: u32 = WARP / UNITS_AT_ONCE;
-        let row = lane % LANES;
-        let (half, row_of_half) = (row / ROW_STEP, row % ROW_STEP);
+    fn of_lane(lane: u32, order: u32) -> Self {
+        if order == SumsOrder::Lanes as u32 {
+            // What the lane added of each unit: the quad exchanges it.
+            return Self {
+                unit: lane % QUAD,
+                first_row: lane / QUAD,
+                offset: lane * LANE_BYTES,
+                step: UNIT_BYTES,
+                is_by_lane: true,
+            };
+        }
+        // What a quad added of one of the units.
+        let (unit, row) = (lane / ROW_STEP, lane % ROW_STEP);
         Self {
-            unit: lane / LANES,
-            row,
-            offset: 2 * half * REGISTER_BYTES + row_of_half * (TILE_N as u32 / 2) * F32_BYTES,
+            unit,
+            first_row: row,
+            offset: unit * UNIT_BYTES + row * QUAD * F32_BYTES,
+            step: REGISTER_BYTES,
+            is_by_lane: false,
         }
     }
 
-    /// The even and the odd dimensions of the unit at `unit`.
+    /// Four times four sums of the units from `units` on.
     ///
     /// # Safety
-    /// It is one of the sums.
+    /// They are of the sums.
     #[inline(always)]
-    unsafe fn load(&self, unit: u64) -> ([u32; 4], [u32; 4]) {
-        let address = unit + self.offset as u64;
+    unsafe fn load(&self, units: u64) -> [[f32; 4]; 4] {
+        let address = units + self.offset as u64;
         // SAFETY: forwarded to the caller.
-        unsafe {
-            let even = global::load4_bits(address);
-            (even, global::load4_bits(address + REGISTER_BYTES as u64))
+        let four = |i: u32| unsafe { global::load4_bits(address + (i * self.step) as u64) };
+        [0, 1, 2, 3].map(|i| four(i).map(f32::from_bits))
+    }
+
+    /// Eight dimensions, rounded, of the first or the second row: registers `2 · half` and the next of an accumulator are a
+    /// pair of one row.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it, with their numbers.
+    #[inline(always)]
+    unsafe fn row<E: Half>(&self, sums: &[[f32; 4]; 4], half: usize, lane: u32) -> [u32; 4] {
+        let mut words = [0; 4];
+        for i in 0..4 {
+            let (even, odd) = if self.is_by_lane {
+                (sums[i][2 * half], sums[i][2 * half + 1])
+            } else {
+                (sums[2 * half][i], sums[2 * half + 1][i])
+            };
+            words[i] = E::cvt_pair(even, odd);
         }
+        if self.is_by_lane {
+            // SAFETY: forwarded to the caller; the order is the same in all lanes.
+            words = unsafe { transposed(words, lane % QUAD) };
+        }
+        words
+    }
+}
+
+/// Writes eight dimensions of row `row` from `dim` on, of those that exist.
+///
+/// # Safety
+/// dq has the row, whose head begins at `head`.
+#[inline(always)]
+unsafe fn store(params: &BackwardParams, head: u64, row: u32, dim: u32, vec16: [u32; 4]) {
+    let offset = row as i64 * params.dq.seq_stride * HALF_BYTES as i64;
+    let address = head.wrapping_add_signed(offset);
+    let head_dim = params.attention.head_dim;
+    let is_vec16 = params.dq.dim_stride == 1
+        && head_dim.is_multiple_of(TILE_N as u32)
+        && address.is_multiple_of(VEC16_BYTES as u64);
+    if !is_vec16 {
+        // SAFETY: forwarded to the caller.
+        unsafe { store_each(params, address, dim, vec16) };
+    } else if dim < head_dim {
+        // SAFETY: forwarded to the caller.
+        unsafe { global::store4_bits(address + (dim * HALF_BYTES) as u64, vec16) };
     }
 }
 

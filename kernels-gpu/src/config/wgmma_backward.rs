@@ -87,6 +87,11 @@ impl WgmmaBackwardConfig {
         self.stages_offset(OPERANDS) + block * self.ds_bytes()
     }
 
+    /// Whether the kernel adds up dq too.
+    pub const fn adds_dq(&self) -> bool {
+        self.ds_blocks > 0
+    }
+
     /// Whether all consumers take a part of a block's dq, 64 columns each. If not, they take turns.
     pub const fn shares_dq(&self) -> bool {
         self.atom_columns() == self.consumers
@@ -134,7 +139,7 @@ impl WgmmaBackwardConfig {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
         assert!(self.block_n.is_multiple_of(WARPGROUP_ROWS));
         assert!(self.head_dim.is_multiple_of(ATOM_COLS));
-        if self.ds_blocks > 0 {
+        if self.adds_dq() {
             // A row of dS is one atom's, and a block behind is read while the next is written.
             assert!(self.block_n == ATOM_COLS && self.ds_blocks >= 2);
             // A block's turn is known by where its dS lies.

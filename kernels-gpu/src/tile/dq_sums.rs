@@ -1,9 +1,10 @@
 //! Where dq is added up in f32 by blocks that each have a part of the keys.
 //!
-//! The sums lie as lanes of a warp hold accumulators of `mma`, so that what a warp adds at once is 128 consecutive bytes:
+//! The sums lie as lanes of a warp hold accumulators of `mma` and `wgmma`, in the order in which a warp adds most consecutive
+//! bytes at once ([`SumsOrder`]):
 //!
 //! ```text
-//! [head of a batch entry][16 queries][8 dimensions][4 registers][32 lanes]
+//! [head of a batch entry][16 queries][8 dimensions][4 registers][32 lanes], or …[32 lanes][4 registers]
 //! ```
 //!
 //! Sequences begin, and end, at a block of 64 queries of their own, and rows are as wide as the kernels for head_dim and
@@ -16,6 +17,19 @@ use crate::units::F32_BYTES;
 /// Bytes of a register of a warp, and of the four that hold [`TILE_M`] queries × [`TILE_N`] dimensions.
 pub const REGISTER_BYTES: u32 = 32 * F32_BYTES;
 pub const UNIT_BYTES: u32 = 4 * REGISTER_BYTES;
+
+/// Bytes of the registers of a lane.
+pub const LANE_BYTES: u32 = 4 * F32_BYTES;
+
+/// How a unit's registers and lanes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SumsOrder {
+    /// All lanes of a register together: a warp adds a register at once.
+    Registers,
+    /// All registers of a lane together: a warp adds all four at once, as GPUs since sm_90 can.
+    Lanes,
+}
 
 /// Queries and dimensions of a block, and the units of each.
 const BLOCK: u32 = 64;

@@ -17,6 +17,8 @@ pub mod kv_tree;
 pub mod mask;
 #[cfg(target_arch = "nvptx64")]
 pub mod non_finite;
+#[cfg(target_arch = "nvptx64")]
+pub mod quad;
 pub mod query_range;
 pub mod rotary;
 pub mod row_coord;

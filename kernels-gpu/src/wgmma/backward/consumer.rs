@@ -5,7 +5,6 @@ use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
 use cuda_std::{global, mbarrier, shared};
 
 use super::barriers::Barriers;
-use super::dq::Dq;
 use super::epilogue::Epilogue;
 use super::pairs::{BlockPairs, Pairs, Terms};
 use super::tile::Tile;
@@ -33,27 +32,29 @@ where
     pub(super) lanes: Lanes,
     /// First kept row of the warpgroup, of the tile.
     pub(super) kept_begin: u32,
-    kept_first: K::Kept,
-    kept_second: K::Kept,
+    pub(super) kept_first: K::Kept,
+    pub(super) kept_second: K::Kept,
     /// lse in bits, and delta times 2^−κ, of the thread's rows, where queries are kept.
     kept_lse: [f32; 2],
     kept_delta: [f32; 2],
-    barriers: &'a Barriers,
+    pub(super) barriers: &'a Barriers,
     /// Number of the present block among those that pass.
-    step: u32,
+    pub(super) step: u32,
     /// Where dq of the block before is added.
-    dq_address: u64,
-    acc_s: [f32; S_REGS],
-    acc_dp: [f32; S_REGS],
-    p_frag: [u32; P_REGS],
-    ds_frag: [u32; P_REGS],
+    pub(super) dq_address: u64,
+    pub(super) lse: Terms,
+    pub(super) acc_s: [f32; S_REGS],
+    pub(super) acc_dp: [f32; S_REGS],
+    pub(super) acc_dq: [f32; S_REGS],
+    pub(super) p_frag: [u32; P_REGS],
+    pub(super) ds_frag: [u32; P_REGS],
     /// κ of the query head, and of the one of the block before. Zero where dS is not scaled.
-    exponent: i32,
-    dq_exponent: i32,
+    pub(super) exponent: i32,
+    pub(super) dq_exponent: i32,
     /// dK, or dQ, times 2^−κ.
-    sum_first: [f32; SUM_REGS],
+    pub(super) sum_first: [f32; SUM_REGS],
     /// dV.
-    sum_second: [f32; SUM_REGS],
+    pub(super) sum_second: [f32; SUM_REGS],
 }
 
 /// Computes the tile's rows of the warpgroup.
@@ -120,8 +121,10 @@ where
         barriers,
         step: 0,
         dq_address: 0,
+        lse: Terms::Kept([0.0; 2]),
         acc_s: [0.0; S_REGS],
         acc_dp: [0.0; S_REGS],
+        acc_dq: [0.0; S_REGS],
         p_frag: [0; P_REGS],
         ds_frag: [0; P_REGS],
         exponent,
@@ -129,16 +132,11 @@ where
         sum_first: [0.0; SUM_REGS],
         sum_second: [0.0; SUM_REGS],
     };
-    if K::ADDS_DQ {
-        consumer.turns().init();
-    }
-    if K::Modifiers::IS_NONE {
-        tile.each_step(config, |head, begin| consumer.step(head, begin));
-    } else {
-        consumer.told_steps();
-    }
-    if K::ADDS_DQ {
-        consumer.finish_dq();
+    match (K::ADDS_DQ, K::Modifiers::IS_NONE) {
+        (true, true) => consumer.fused_steps(),
+        (true, false) => consumer.told_fused_steps(),
+        (false, true) => tile.each_step(config, |head, begin| consumer.step(head, begin)),
+        (false, false) => consumer.told_steps(),
     }
     if K::SCALES_DS {
         let factor = pow2(consumer.exponent);
@@ -214,45 +212,20 @@ where
             .tile
             .blocks(self.kept_begin, WARPGROUP_ROWS, config.block_n);
         let block = begin / config.block_n;
-        let is_hidden = own.begin > block || block >= own.end;
-        // dq takes all kept rows of a block, also those that see nothing of it and those that do not exist.
-        if is_hidden && !K::ADDS_DQ {
+        if own.begin > block || block >= own.end {
             self.skip();
-        } else if is_hidden || own.needs_mask(begin, config.block_n) || self.lacks_rows() {
+        } else if own.needs_mask(begin, config.block_n) {
             self.block(self.pairs::<true>(begin));
         } else {
             self.block(self.pairs::<false>(begin));
         }
-        self.close_step(head, begin);
-    }
-
-    /// Goes on to the next block, from the one whose first row is `begin`.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    pub(super) unsafe fn close_step(&mut self, head: u32, begin: u32) {
-        if K::ADDS_DQ {
-            self.dq_address = self.dq().address(self.tile, head, begin);
-            self.dq_exponent = self.exponent;
-        }
         self.step += 1;
     }
 
-    /// Whether some kept rows of the warpgroup do not exist, but take part in dq.
-    ///
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn lacks_rows(&self) -> bool {
-        let end = self.tile.begin() + self.kept_begin + WARPGROUP_ROWS;
-        K::ADDS_DQ && end > self.tile.extent().kept
-    }
-
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn pairs<const MASKED: bool>(&self, begin: u32) -> Pairs<MASKED> {
+    pub(super) unsafe fn pairs<const MASKED: bool>(&self, begin: u32) -> Pairs<MASKED> {
         Pairs {
             extent: self.tile.extent(),
             scale_log2: plain_scale_log2(&self.tile.params.attention.score),
@@ -277,7 +250,7 @@ where
         let stage =
             |operand| smem + config.stages_offset(operand) + first.stage * config.stage_bytes();
         let (a, b) = (stage(0), stage(1));
-        let (lse, delta) = self.terms(smem);
+        let (lse, delta) = self.terms(smem, self.step);
         let k_major = Descriptor::<KMajor>::k_major;
         let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
 
@@ -294,9 +267,6 @@ where
 
         // dB += P b
         if K::Side::HAS_SECOND {
-            if K::ADDS_DQ {
-                self.turns().sync();
-            }
             K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(b), 1);
             self.acc_dp.wait::<1>();
         } else {
@@ -307,29 +277,9 @@ where
         let factor = self.factor();
         self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, factor, kept);
 
-        if K::ADDS_DQ {
-            let dq = self.dq();
-            dq.write_ds(smem, &self.ds_frag);
-            // Nothing may be in flight where threads might part.
-            self.sum_second.wait::<0>();
-            second.consumer_release(self.lanes.lane, 1);
-            if dq.is_due() {
-                // dA += dS a, and a part of dq of the block before
-                dq.issue::<K::Element, S_REGS>(smem, &mut self.acc_dp);
-                K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
-                self.turns().arrive();
-                self.acc_dp.wait::<1>();
-                dq.add(self.dq_address, &self.scaled_dq());
-                self.sum_first.wait::<0>();
-                first.consumer_release(self.lanes.lane, 1);
-                return;
-            }
-        }
         // dA += dS a
         K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
-        if K::ADDS_DQ {
-            self.turns().arrive();
-        } else if K::Side::HAS_SECOND {
+        if K::Side::HAS_SECOND {
             self.sum_second.wait::<1>();
             second.consumer_release(self.lanes.lane, 1);
         }
@@ -337,26 +287,12 @@ where
         first.consumer_release(self.lanes.lane, 1);
     }
 
-    /// Adds dq of the last block.
-    ///
-    /// # Safety
-    /// As [`consume`], once all blocks are taken.
-    #[inline(always)]
-    unsafe fn finish_dq(&mut self) {
-        let dq = self.dq();
-        if dq.is_due() {
-            dq.issue::<K::Element, S_REGS>(black_box(self.smem), &mut self.acc_dp);
-            self.acc_dp.wait::<0>();
-            dq.add(self.dq_address, &self.scaled_dq());
-        }
-    }
-
     /// Takes κ of the present block's query head, and rescales the sum to it.
     ///
     /// # Safety
     /// As [`consume`]; the block's terms are visible, and no product is in flight.
     #[inline(always)]
-    unsafe fn take_exponent(&mut self, smem: u32) {
+    pub(super) unsafe fn take_exponent(&mut self, smem: u32) {
         if !(K::SCALES_DS && K::Side::HAS_SECOND) {
             return;
         }
@@ -374,7 +310,7 @@ where
 
     /// 2^−κ.
     #[inline(always)]
-    fn factor(&self) -> f32 {
+    pub(super) fn factor(&self) -> f32 {
         if K::SCALES_DS {
             pow2(-self.exponent)
         } else {
@@ -384,8 +320,8 @@ where
 
     /// dq of the block before, without the power of two that dS had.
     #[inline(always)]
-    fn scaled_dq(&self) -> [f32; S_REGS] {
-        let mut dq = self.acc_dp;
+    pub(super) fn scaled_dq(&self) -> [f32; S_REGS] {
+        let mut dq = self.acc_dq;
         if K::SCALES_DS {
             let factor = pow2(self.dq_exponent);
             for i in 0..S_REGS {
@@ -397,19 +333,8 @@ where
 
     /// The order in which consumers issue their products.
     #[inline(always)]
-    fn turns(&self) -> WarpSchedulerBarrier {
+    pub(super) fn turns(&self) -> WarpSchedulerBarrier {
         WarpSchedulerBarrier::new(self.kept_begin / WARPGROUP_ROWS, K::CONFIG.consumers)
-    }
-
-    #[inline(always)]
-    fn dq(&self) -> Dq<'a> {
-        Dq {
-            config: &K::CONFIG,
-            barriers: self.barriers,
-            warpgroup: self.kept_begin / WARPGROUP_ROWS,
-            step: self.step,
-            lanes: self.lanes.reload(),
-        }
     }
 
     /// Passes over a block that only the other warpgroup needs.
@@ -432,10 +357,11 @@ where
 
     /// lse in bits, and delta times 2^−κ, of the present block's queries.
     #[inline(always)]
-    fn terms(&self, smem: u32) -> (Terms, Terms) {
+    pub(super) fn terms(&self, smem: u32, step: u32) -> (Terms, Terms) {
         let config = &K::CONFIG;
         if K::Side::HAS_SECOND {
-            let stage = smem + config.terms_offset() + self.operand(0).stage * config.terms_bytes();
+            let stage = self.barriers.consumer(0).at(step).stage;
+            let stage = smem + config.terms_offset() + stage * config.terms_bytes();
             let delta = stage + config.block_n * F32_BYTES;
             (Terms::Passing(stage), Terms::Passing(delta))
         } else {

@@ -1,5 +1,5 @@
 //! dq of a kernel that keeps keys, one block behind: the product of a block's dSᵀ, all consumers' keys of it, and K, added to
-//! f32 in global memory ([`DqSums`]).
+//! f32 in global memory ([`DqSums`], [`SumsOrder::Lanes`](crate::tile::dq_sums::SumsOrder::Lanes)).
 
 use cuda_std::half::Half;
 use cuda_std::warp::sync_warp;
@@ -15,8 +15,7 @@ use crate::layout::fragment::{TILE_M, TILE_N};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
-use crate::tile::dq_sums::{DqSums, REGISTER_BYTES, UNIT_BYTES};
-use crate::units::F32_BYTES;
+use crate::tile::dq_sums::{DqSums, LANE_BYTES, UNIT_BYTES};
 use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::pipeline::PipelineState;
 
@@ -120,7 +119,7 @@ impl Dq<'_> {
         for j in 0..S_REGS / 4 {
             let four = [0, 1, 2, 3].map(|register| acc[4 * j + register]);
             let address = address + (j as u32 * UNIT_BYTES) as u64;
-            global::add4::<REGISTER_BYTES>(address, four);
+            global::add4(address, four);
         }
     }
 
@@ -139,7 +138,7 @@ impl Dq<'_> {
         let start = tile.params.dq_sums.map_or(0, |address| address.get());
         let row_unit = begin / TILE_M as u32 + self.lanes.warp;
         let col_unit = self.atom_column() * ATOM_COLS / TILE_N as u32;
-        let in_row = col_unit * UNIT_BYTES + black_box(self.lanes.lane) * F32_BYTES;
+        let in_row = col_unit * UNIT_BYTES + black_box(self.lanes.lane) * LANE_BYTES;
         start
             + sums.offset(tile.batch(), head, tile.sequence().q_begin)
             + row_unit as u64 * sums.row_bytes()

@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::half::Half;
-use cuda_std::warp::{any, shuffle_xor, sync_warp, uniform};
+use cuda_std::warp::{any, sync_warp, uniform};
 
 use super::tile::Tile;
 use crate::backward::careful::{Head, Which};
@@ -11,8 +11,9 @@ use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
 use crate::modifiers::Modifiers;
 use crate::tile::element::Element;
+use crate::tile::quad::{QUAD, transposed};
 use crate::units::HALF_BYTES;
-use crate::wgmma::forward::lanes::{Lanes, QUAD, VEC16_ELEMS};
+use crate::wgmma::forward::lanes::{Lanes, VEC16_ELEMS};
 
 /// The row of the tile that lies in row `row` of the warpgroup's sum, where that is the same.
 #[inline(always)]
@@ -116,35 +117,5 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
                 global::store4_bits(start + (column * HALF_BYTES) as u64, vec16);
             }
         }
-    }
-}
-
-/// Row `lane` of the quad's 4 × 4 words, of which each lane gives a column.
-///
-/// # Safety
-/// All lanes of the warp call it, with their lane in the quad.
-#[inline(always)]
-unsafe fn transposed([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
-    // Two by two, and then the quarters.
-    let (a, b) = exchanged(a, b, lane, 1);
-    let (c, d) = exchanged(c, d, lane, 1);
-    let (a, c) = exchanged(a, c, lane, 2);
-    let (b, d) = exchanged(b, d, lane, 2);
-    [a, b, c, d]
-}
-
-/// Of two words, exchanges the second with the first of the lane `distance` further on, a bit of which tells the two apart.
-///
-/// # Safety
-/// As [`transposed`].
-#[inline(always)]
-unsafe fn exchanged(first: u32, second: u32, lane: u32, distance: u32) -> (u32, u32) {
-    let is_further = lane & distance != 0;
-    let given = if is_further { first } else { second };
-    let taken = shuffle_xor(f32::from_bits(given), distance).to_bits();
-    if is_further {
-        (taken, second)
-    } else {
-        (first, taken)
     }
 }

@@ -16,6 +16,7 @@
 //! | `barriers.rs` | the mbarriers |
 //! | `producer.rs` | the producer: TMA loads; lse and delta of passing queries |
 //! | `consumer.rs` | a consumer warpgroup: the products |
+//! | `fused.rs` | a consumer that adds up dq too: its blocks overlap |
 //! | `pairs.rs` | from products to P and dS |
 //! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
 //! | `walk.rs`, `modified.rs` | with modifiers: which blocks pass, as the producer tells; what becomes of their pairs |
@@ -31,6 +32,7 @@ mod barriers;
 mod consumer;
 mod dq;
 mod epilogue;
+mod fused;
 mod gradient;
 mod modified;
 mod pairs;

@@ -18,7 +18,8 @@ use crate::modifiers::dropout::Dropout;
 use crate::modifiers::{Modifiers, Pair};
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
-use crate::wgmma::forward::lanes::{Lanes, QUAD};
+use crate::tile::quad::QUAD;
+use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::mask::{below, col};
 
 /// Scores of a thread that are changed together, and the columns they cover.
@@ -54,32 +55,35 @@ where
     #[inline(always)]
     pub(super) unsafe fn told_steps(&mut self) {
         loop {
-            let told = self.told();
+            let told = self.told(self.step);
             if told.is_end() {
                 break;
             }
-            // Told apart here, so that a block pays for what it needs alone: dropping half a thread's numbers by a bit each is
-            // a third of all instructions for a block.
-            // The kernel of dq has no registers for both.
-            let drops = !K::Side::HAS_SECOND || self.tile.modifiers.drops();
-            match (told.needs_mask(), drops) {
+            match (told.needs_mask(), self.may_drop()) {
                 (false, false) => self.block(self.modified_pairs::<false, false>(told)),
                 (true, false) => self.block(self.modified_pairs::<true, false>(told)),
                 (false, true) => self.block(self.modified_pairs::<false, true>(told)),
                 (true, true) => self.block(self.modified_pairs::<true, true>(told)),
             }
-            self.close_step(told.head, told.begin(&K::CONFIG));
+            self.step += 1;
         }
     }
 
-    /// The block in the present stage, once it is there.
+    /// Whether blocks drop pairs, told apart here so that a block pays for what it needs alone: dropping half a thread's numbers
+    /// by a bit each is a third of all instructions for a block. The kernel of dq has no registers for both.
+    #[inline(always)]
+    pub(super) fn may_drop(&self) -> bool {
+        !K::Side::HAS_SECOND || self.tile.modifiers.drops()
+    }
+
+    /// The block at step `step`, once it is there.
     ///
     /// # Safety
     /// As [`Self::told_steps`].
     #[inline(always)]
-    unsafe fn told(&self) -> Told {
+    pub(super) unsafe fn told(&self, step: u32) -> Told {
         let config = &K::CONFIG;
-        let first = self.operand(0);
+        let first = self.barriers.consumer(0).at(step);
         first.consumer_wait();
         let stage =
             black_box(self.smem) + config.terms_offset() + first.stage * config.terms_bytes();
@@ -89,7 +93,7 @@ where
     /// # Safety
     /// As [`Self::told_steps`].
     #[inline(always)]
-    unsafe fn modified_pairs<const MASKED: bool, const DROPS: bool>(
+    pub(super) unsafe fn modified_pairs<const MASKED: bool, const DROPS: bool>(
         &self,
         told: Told,
     ) -> ModifiedPairs<'a, K::Side, K::Modifiers, MASKED, DROPS> {
@@ -105,7 +109,7 @@ where
 
 /// The pairs of a warpgroup's kept rows and one passing block of a launch with modifiers, some of which are hidden if it is
 /// `MASKED`, and of whose probabilities some may be dropped if it `DROPS`.
-struct ModifiedPairs<'a, S, M, const MASKED: bool, const DROPS: bool> {
+pub(super) struct ModifiedPairs<'a, S, M, const MASKED: bool, const DROPS: bool> {
     tile: &'a Tile<'a, S, M>,
     told: Told,
     /// First passing row of the block.

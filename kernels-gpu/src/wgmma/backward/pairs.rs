@@ -17,6 +17,8 @@ pub(super) const ROWS: usize = 2;
 pub(super) const PAIR: usize = 2;
 /// Such pairs of a row whose terms lie together, and their elements.
 pub(super) const GROUP_PAIRS: usize = GROUP_ELEMS / PAIR;
+/// Columns of a block of 64 that a thread has elements of.
+pub(super) const COLUMNS: usize = 16;
 pub(super) const GROUP_ELEMS: usize = terms::OF_LANE as usize;
 
 /// lse in bits, or delta, of a query of each pair.
@@ -24,6 +26,8 @@ pub(super) const GROUP_ELEMS: usize = terms::OF_LANE as usize;
 pub enum Terms {
     /// In shared memory from this address on, one for each passing query.
     Passing(u32),
+    /// One for each of the thread's columns of a block, in registers.
+    Columns([f32; COLUMNS]),
     /// One for each of the thread's kept queries.
     Kept([f32; ROWS]),
 }
@@ -40,8 +44,31 @@ impl Terms {
                 let at = terms::of_lane(group as u32, lanes.lane) * F32_BYTES;
                 [shared::load4(smem + at); ROWS]
             }
+            Self::Columns(columns) => {
+                let mut of_group = [0.0; GROUP_ELEMS];
+                for i in 0..GROUP_ELEMS {
+                    of_group[i] = columns[group * GROUP_ELEMS + i];
+                }
+                [of_group; ROWS]
+            }
             Self::Kept(of_rows) => of_rows.map(|of_row| [of_row; GROUP_ELEMS]),
         }
+    }
+
+    /// Those of all of the thread's columns, read now.
+    ///
+    /// # Safety
+    /// As [`Terms::group`].
+    #[inline(always)]
+    pub(super) unsafe fn load(&self, lanes: Lanes) -> Self {
+        let mut columns = [0.0; COLUMNS];
+        for group in 0..COLUMNS / GROUP_ELEMS {
+            let [of_group, _] = self.group(group, lanes);
+            for i in 0..GROUP_ELEMS {
+                columns[group * GROUP_ELEMS + i] = of_group[i];
+            }
+        }
+        Self::Columns(columns)
     }
 
     /// Those of one pair of row `h` alone, pair `i` of the group.
@@ -54,6 +81,10 @@ impl Terms {
             Self::Passing(smem) => {
                 let at = terms::of_lane(group as u32, lanes.lane) + (i * PAIR) as u32;
                 shared::load2(smem + at * F32_BYTES)
+            }
+            Self::Columns(columns) => {
+                let at = group * GROUP_ELEMS + i * PAIR;
+                [columns[at], columns[at + 1]]
             }
             Self::Kept(of_rows) => [of_rows[h]; PAIR],
         }

@@ -107,10 +107,14 @@ unsafe fn load_told<M: TensorMapParams, S: Side, W: Modifiers>(
     let told_at = |pipeline: &PipelineState| {
         smem + config.terms_offset() + pipeline.stage * config.terms_bytes() + config.told_offset()
     };
+    let from = |told: Told| {
+        let row = passing_row::<S>(&sequence) + told.begin(config);
+        [row, told.head, sequence.batch]
+    };
+    let mut last = Told::END;
     tile.each_shown(config, |told| {
         if is_first_lane {
-            let row = passing_row::<S>(&sequence) + told.begin(config);
-            let from = [row, told.head, sequence.batch];
+            let from = from(told);
             // The consumers read the words until they release the stage.
             first.producer_acquire();
             told.store(told_at(&first));
@@ -119,11 +123,17 @@ unsafe fn load_told<M: TensorMapParams, S: Side, W: Modifiers>(
         }
         first.advance();
         second.advance();
+        last = told;
     });
     if is_first_lane {
         first.producer_acquire();
         Told::END.store(told_at(&first));
-        mbarrier::arrive_if(true, first.full_barrier());
+        if config.adds_dq() {
+            // Its consumers start a block's products before they know whether it is one.
+            load_passing::<M, S>(0, &first, config, smem, from(last));
+        } else {
+            mbarrier::arrive_if(true, first.full_barrier());
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub trait BackwardKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REG
     /// Whether dS is rounded times a power of two.
     const SCALES_DS: bool = Self::Element::LARGEST_EXPONENT.is_some();
     /// Whether dq is added up too, by a kernel that keeps keys.
-    const ADDS_DQ: bool = Self::CONFIG.ds_blocks > 0;
+    const ADDS_DQ: bool = Self::CONFIG.adds_dq();
     /// A warpgroup's part of a kept operand as the left operand of a product.
     type Kept: QkOperand<S_REGS>;
 }

@@ -6,9 +6,7 @@ use cuda_std::warp::WARP_SIZE;
 use crate::config::wgmma::{ATOM_ROW_BYTES, ATOM_ROWS, WARP_ROWS, WARPGROUP};
 use crate::layout::swizzle::{self, VEC16_BYTES};
 use crate::tile::black_box;
-
-/// Lanes that share a row of a fragment.
-pub const QUAD: u32 = 4;
+use crate::tile::quad::QUAD;
 
 /// A consumer thread's place in its warpgroup.
 #[derive(Clone, Copy)]

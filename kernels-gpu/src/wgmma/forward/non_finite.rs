@@ -13,7 +13,7 @@ use cuda_std::warp::{WARP_SIZE, any, broadcast, reduce_sum};
 use cuda_std::{global, shared};
 
 use super::Launch;
-use super::lanes::{Lanes, QUAD, VEC16_ELEMS, swizzled};
+use super::lanes::{Lanes, VEC16_ELEMS, swizzled};
 use super::softmax::PerRow;
 use crate::config::wgmma::{ATOM_COLS, WARP_ROWS, WgmmaConfig};
 use crate::layout::fragment::ROW_STEP;
@@ -24,6 +24,7 @@ use crate::tile::block_range::visible_keys;
 use crate::tile::non_finite::{
     ELEMENT_BITS, ELEMENT_MASK, is_minus_infinity, is_nan, is_plus_infinity,
 };
+use crate::tile::quad::QUAD;
 use crate::tile::sequence::Sequence;
 use crate::units::HALF_BYTES;
 use crate::wgmma::scheduler::TileCoord;

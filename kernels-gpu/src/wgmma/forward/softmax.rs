@@ -9,9 +9,9 @@
 use cuda_std::math::{exp2, max, recip};
 use cuda_std::warp::{reduce_max, reduce_sum};
 
-use super::lanes::QUAD;
 use crate::layout::fragment::ROW_STEP;
 use crate::modifiers::Modifiers;
+use crate::tile::quad::QUAD;
 use crate::tile::row_state::RowState;
 
 /// Rows a thread holds a part of; register `4j + 2h + c` of a fragment belongs to row `h`.

@@ -20,8 +20,9 @@ use crate::layout::ds_tile;
 use crate::layout::fragment::ROW_STEP;
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
+use crate::tile::quad::QUAD;
 use crate::units::F32_BYTES;
-use crate::wgmma::forward::lanes::{Lanes, QUAD};
+use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::traits::QkOperand;
 use crate::wgmma::pipeline::PipelineState;
 

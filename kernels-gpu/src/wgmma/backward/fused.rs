@@ -1,0 +1,305 @@
+//! A consumer of a kernel that adds up dq too: its blocks in a pipeline of their own, so that the tensor cores have work while
+//! P and dS are computed.
+//!
+//! ```text
+//! dP(j) = V dOᵀ        issued first; P(j) runs under it, of S(j) that is there already
+//! dV += P(j) dO        dS(j) = P ∘ (dP − delta) runs under it, and goes to shared memory
+//! dQ(j−1) = dS(j−1) K  of all consumers' keys, a block behind: nobody waits for the other's dS
+//! dK += dS(j) Q        dQ(j−1) is added to global memory under it
+//! S(j+1) = K Qᵀ        issued under dK; what is known of block j+1 is worked out under it
+//! ```
+
+use cuda_std::warp::uniform;
+use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
+
+use super::consumer::Consumer;
+use super::dq::Dq;
+use super::pairs::BlockPairs;
+use super::traits::BackwardKernel;
+use crate::config::wgmma::WARPGROUP_ROWS;
+use crate::modifiers::Modifiers;
+use crate::tile::black_box;
+use crate::wgmma::forward::traits::QkOperand;
+
+const START_LSE: bool = option_env!("X_LSE").is_some();
+const START_DELTA: bool = option_env!("X_DELTA").is_some();
+const TOP_DELTA: bool = option_env!("X_TOP").is_some();
+const COL: bool = option_env!("X_COL").is_some();
+const BB: bool = option_env!("X_BB").is_some();
+const UNI: bool = option_env!("X_UNI").is_some();
+const EARLY_LSE: bool = option_env!("X_EARLY").is_some();
+
+/// A passing block, by its head and its number.
+#[derive(Clone, Copy)]
+struct Passing {
+    head: u32,
+    block: u32,
+}
+
+/// The passing blocks of a tile, in registers: shared memory is what these kernels wait for most.
+#[derive(Clone, Copy)]
+struct Walk {
+    /// First block and end.
+    begin: u32,
+    end: u32,
+    head_end: u32,
+    /// First block and end of those of which the warpgroup's rows see all.
+    unmasked: (u32, u32),
+}
+
+impl Walk {
+    #[inline(always)]
+    fn is_last(&self, at: Passing) -> bool {
+        (at.block + 1 == self.end) & (at.head + 1 == self.head_end)
+    }
+
+    /// The block behind `at`, if that is not the last.
+    #[inline(always)]
+    fn following(&self, at: Passing) -> Passing {
+        let is_next_head = at.block + 1 == self.end;
+        let block = if is_next_head {
+            self.begin
+        } else {
+            at.block + 1
+        };
+        let head = at.head + u32::from(is_next_head);
+        Passing { head, block }
+    }
+
+    /// Whether a pair of the warpgroup's rows and the block is hidden, or does not exist.
+    #[inline(always)]
+    fn needs_mask(&self, at: Passing) -> bool {
+        let (begin, end) = self.unmasked;
+        at.block < begin || end <= at.block
+    }
+}
+
+impl<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>
+    Consumer<'a, K, S_REGS, P_REGS, SUM_REGS>
+where
+    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
+    [f32; S_REGS]: InFlight,
+    [f32; SUM_REGS]: InFlight,
+{
+    /// Takes every passing block of the tile, and adds dq.
+    ///
+    /// # Safety
+    /// As [`consume`](super::consumer::consume), of a tile that has steps.
+    #[inline(always)]
+    pub(super) unsafe fn fused_steps(&mut self) {
+        let config = &K::CONFIG;
+        self.turns().init();
+        let (mut at, walk) = self.walk();
+        let mut needs_mask = walk.needs_mask(at);
+        self.start();
+        loop {
+            let begin = at.block * config.block_n;
+            let is_last = walk.is_last(at);
+            if needs_mask {
+                self.fused_block(self.pairs::<true>(begin), is_last);
+            } else {
+                self.fused_block(self.pairs::<false>(begin), is_last);
+            }
+            // Under the scores of the next block.
+            self.close_step(at.head, begin);
+            at = walk.following(at);
+            needs_mask = walk.needs_mask(at);
+            self.finish_scores();
+            if is_last {
+                break;
+            }
+        }
+        self.finish_dq();
+    }
+
+    /// The first block, and how to go on from it.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn walk(&self) -> (Passing, Walk) {
+        let config = &K::CONFIG;
+        let (tile, rows) = (self.tile, WARPGROUP_ROWS);
+        let [begin, end, head, head_end] = tile.passing().map(|word| uniform(word));
+        let own = tile.blocks(self.kept_begin, rows, config.block_n);
+        let (first, last) = own.unmasked(config.block_n);
+        // dq takes all kept rows of a block, also those that do not exist.
+        let lacks_rows = tile.begin() + self.kept_begin + rows > tile.extent().kept;
+        let last = if lacks_rows { 0 } else { last };
+        let walk = Walk {
+            begin,
+            end,
+            head_end,
+            unmasked: (uniform(first), uniform(last)),
+        };
+        (Passing { head, block: begin }, walk)
+    }
+
+    /// As [`Self::fused_steps`], of the blocks that the producer tells.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    pub(super) unsafe fn told_fused_steps(&mut self) {
+        self.turns().init();
+        let mut told = self.told(0);
+        self.start();
+        while !told.is_end() {
+            // The stage behind the last has queries too.
+            match (told.needs_mask(), self.may_drop()) {
+                (false, false) => {
+                    self.fused_block(self.modified_pairs::<false, false>(told), false)
+                }
+                (true, false) => self.fused_block(self.modified_pairs::<true, false>(told), false),
+                (false, true) => self.fused_block(self.modified_pairs::<false, true>(told), false),
+                (true, true) => self.fused_block(self.modified_pairs::<true, true>(told), false),
+            }
+            self.close_step(told.head, told.begin(&K::CONFIG));
+            told = self.told(self.step);
+            self.finish_scores();
+        }
+        self.finish_dq();
+    }
+
+    /// Computes the scores of the first block.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn start(&mut self) {
+        let smem = black_box(self.smem);
+        self.issue_scores(smem, 0);
+        self.take_lse(smem, 0);
+        self.finish_scores();
+    }
+
+    /// Starts S = K Qᵀ of the block at step `step`, once its queries are there.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`]; the accumulator is not in use.
+    #[inline(always)]
+    unsafe fn issue_scores(&mut self, smem: u32, step: u32) {
+        let config = &K::CONFIG;
+        let queries = self.barriers.consumer(0).at(step);
+        let stage = smem + config.stages_offset(0) + queries.stage * config.stage_bytes();
+        queries.consumer_wait();
+        self.kept_first
+            .issue_qk(&mut self.acc_s, Descriptor::<KMajor>::k_major(stage));
+    }
+
+    /// Takes lse of the block at step `step`, whose queries are there: to registers, where there are some, as a read of shared
+    /// memory waits for the operands that products read from it.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn take_lse(&mut self, smem: u32, step: u32) {
+        let (lse, _) = self.terms(smem, step);
+        self.lse = if K::Modifiers::IS_NONE {
+            lse.load(self.lanes.reload())
+        } else {
+            lse
+        };
+    }
+
+    /// Waits for the scores.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn finish_scores(&mut self) {
+        self.acc_s.wait::<0>();
+        // Moved, so that ptxas may compute scores in other registers than it takes them from: where dq of the block before was,
+        // whose registers are free by then. In one place, ptxas finds no room and serialises all products (C7512).
+        self.acc_s = self.acc_s.map(|s| f32::from_bits(black_box(s.to_bits())));
+    }
+
+    /// Takes one block, whose scores are computed, and starts those of the next; of the last, whose queries stay, again.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn fused_block(&mut self, pairs: impl BlockPairs, is_last: bool) {
+        let config = &K::CONFIG;
+        let (first, second) = (self.operand(0), self.operand(1));
+        // One opaque base: else addresses of all stages would be kept in registers.
+        let smem = black_box(self.smem);
+        let stage =
+            |operand| smem + config.stages_offset(operand) + first.stage * config.stage_bytes();
+        let (q, d_o) = (stage(0), stage(1));
+        let (_, delta) = self.terms(smem, self.step);
+        let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
+
+        self.take_exponent(smem);
+        second.consumer_wait();
+        self.kept_second
+            .issue_qk(&mut self.acc_dp, Descriptor::<KMajor>::k_major(d_o));
+        let kept = pairs.kept();
+        let s = &mut self.acc_s;
+        self.p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(s, self.lse, kept);
+
+        self.turns().sync();
+        K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(d_o), 1);
+        self.acc_dp.wait::<1>();
+        let (p, dp) = (&self.acc_s, &self.acc_dp);
+        let factor = self.factor();
+        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, factor, kept);
+        let dq = self.dq();
+        dq.write_ds(smem, &self.ds_frag);
+
+        // Nothing may be in flight where threads might part.
+        self.sum_second.wait::<0>();
+        second.consumer_release(self.lanes.lane, 1);
+        if dq.is_due() {
+            dq.issue::<K::Element, S_REGS>(smem, &mut self.acc_dq);
+            K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
+            self.turns().arrive();
+            self.acc_dq.wait::<1>();
+            dq.add(self.dq_address, &self.scaled_dq());
+        } else {
+            K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
+            self.turns().arrive();
+        }
+        let next = self.step + u32::from(!is_last);
+        self.issue_scores(smem, next);
+        self.take_lse(smem, next);
+        self.sum_first.wait::<1>();
+        first.consumer_release(self.lanes.lane, 1);
+    }
+
+    /// Adds dq of the last block.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`], once all blocks are taken.
+    #[inline(always)]
+    unsafe fn finish_dq(&mut self) {
+        let dq = self.dq();
+        if dq.is_due() {
+            dq.issue::<K::Element, S_REGS>(black_box(self.smem), &mut self.acc_dq);
+            self.acc_dq.wait::<0>();
+            dq.add(self.dq_address, &self.scaled_dq());
+        }
+    }
+
+    /// Goes on to the next block, from the one whose first row is `begin`.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn close_step(&mut self, head: u32, begin: u32) {
+        self.dq_address = self.dq().address(self.tile, head, begin);
+        self.dq_exponent = self.exponent;
+        self.step += 1;
+    }
+
+    #[inline(always)]
+    fn dq(&self) -> Dq<'a> {
+        Dq {
+            config: &K::CONFIG,
+            barriers: self.barriers,
+            warpgroup: self.kept_begin / WARPGROUP_ROWS,
+            step: self.step,
+            lanes: self.lanes.reload(),
+        }
+    }
+}
