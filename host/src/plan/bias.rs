@@ -47,7 +47,8 @@ impl BiasLaunch {
         let spec = problem.d_bias().expect("it is asked for");
         let [batch, heads, queries, _] = spec.axes();
         let stride = |(size, stride): (usize, i64)| if size == 1 { 0 } else { stride };
-        let is_summed = |size: usize, extent: u32| size == 1 && extent > 1;
+        // Also over none, whose sum is 0.
+        let is_summed = |size: usize, extent: u32| size == 1 && extent != 1;
         let adds = queries.0 == 1
             || is_summed(batch.0, attention.batch)
             || is_summed(heads.0, attention.heads_q);

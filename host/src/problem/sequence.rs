@@ -173,8 +173,8 @@ impl Problem {
             None => self.seq_q(),
             Some(_) => self.seq_q().max(self.seq_kv()),
         };
-        // And slopes and biases that no pair depends on.
-        let parameters = [self.d_alibi_slopes(), self.d_bias()];
+        // And slopes, sinks and biases that no pair depends on.
+        let parameters = [self.d_alibi_slopes(), self.d_sinks(), self.d_bias()];
         let mut parameters = parameters.into_iter().flatten();
         let writes_zeros = parameters.any(|spec| !spec.is_empty());
         !writes_zeros && (self.batch() == 0 || self.q().shape.heads == 0 || rows == 0)

@@ -10,3 +10,4 @@ mod slopes;
 mod stored_ds;
 mod stored_ds_f32;
 mod used_keys;
+mod without_pairs;
