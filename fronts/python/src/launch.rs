@@ -46,6 +46,7 @@ pub fn launch(
             let mut of = GradientOperands::new(d_o.0, dq.0, dk.0, dv.0);
             of.d_lse = arrays.d_lse;
             of.d_alibi_slopes = arrays.d_alibi_slopes;
+            of.d_bias = arrays.d_bias;
             of.d_sinks = arrays.d_sinks;
             addresses = addresses.gradients(of);
             let [d_o, dq, dk, dv] = [d_o, dq, dk, dv].map(spec);
@@ -80,18 +81,18 @@ fn modifiers(arrays: &Arrays) -> ModifierOperands {
     of
 }
 
-/// A tensor of `allocate(bytes, is_zeroed)` to work in, and where it lies. `None` where none is needed, or the backend's own
+/// A tensor of `allocate(bytes, zeroed)` to work in, and where it lies. `None` where none is needed, or the backend's own
 /// does: it is there from a call to the next, so that it is zeroed once, but graphs must not share it.
 fn workspace<'py>(
     plan: &Plan,
     allocate: &Bound<'py, PyAny>,
     is_capturing: bool,
 ) -> PyResult<Option<(Bound<'py, PyAny>, Workspace)>> {
-    let (bytes, is_zeroed) = (plan.workspace_bytes(), plan.zeroed_workspace_bytes() > 0);
-    if bytes == 0 || (is_zeroed && !is_capturing) {
+    let (bytes, zeroed) = (plan.workspace_bytes(), plan.zeroed_workspace_bytes());
+    if bytes == 0 || (zeroed > 0 && !is_capturing) {
         return Ok(None);
     }
-    let tensor = allocate.call1((bytes, is_zeroed))?;
+    let tensor = allocate.call1((bytes, zeroed))?;
     let address = tensor.call_method0("data_ptr")?.extract()?;
     Ok(Some((tensor, Workspace { address, bytes })))
 }

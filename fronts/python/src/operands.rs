@@ -49,5 +49,6 @@ pub struct Arrays {
     /// Of a backward pass, as what follows.
     pub d_lse: Option<u64>,
     pub d_alibi_slopes: Option<u64>,
+    pub d_bias: Option<u64>,
     pub d_sinks: Option<u64>,
 }

@@ -93,6 +93,7 @@ impl Options {
         BackwardOptions::of(forward)
             .deterministic(self.scalars.deterministic)
             .alibi_gradient(arrays.d_alibi_slopes.is_some())
+            .bias_gradient(arrays.d_bias.is_some())
             .sink_gradient(arrays.d_sinks.is_some())
     }
 }

@@ -109,7 +109,7 @@ def test_opcheck(device: torch.device, is_packed: bool) -> None:
     detached = [x.detach() for x in (q, k, v)]
     arguments = arguments._replace(alibi_slopes=slopes.detach())
     o, lse = torch.ops.ferroflash.forward(*detached, *arguments)
-    given = (torch.randn_like(o), torch.randn_like(lse), *detached, o, lse, *arguments, [True, False])
+    given = (torch.randn_like(o), torch.randn_like(lse), *detached, o, lse, *arguments, [True, False, False])
     torch.library.opcheck(torch.ops.ferroflash.backward.default, given)
 
 

@@ -282,8 +282,9 @@ def test_reduce_overhead() -> None:
             torch.testing.assert_close(a, b, rtol=4e-2, atol=4e-2)
 
 
-def test_torchs_attention_runs_on_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and backward of torch's function, with dropout too."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passes that run on ours."""
     calls: list[str] = []
     for name in ("forward", "backward"):
         ours = getattr(_eager, name)
@@ -293,6 +294,11 @@ def test_torchs_attention_runs_on_ours(monkeypatch: pytest.MonkeyPatch) -> None:
             return ours(*args, **kwargs)
 
         monkeypatch.setattr(_eager, name, counted)
+    return calls
+
+
+def test_torchs_attention_runs_on_ours(calls: list[str]) -> None:
+    """Forward and backward of torch's function, with dropout too."""
     operands = [randn(2, 4, 333, 64, grad=True) for _ in range(3)]
     d_o = randn(2, 4, 333, 64)
 
@@ -324,6 +330,39 @@ def test_torchs_attention_runs_on_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OF_TORCH = {"full": {}, "causal": {"is_causal": True, "scale": 0.2}, "dropout": {"dropout_p": 0.2}}
+
+
+@pytest.mark.parametrize("kind", ["bool", "padding", "bias", "learned bias"])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_masks_of_torchs_attention_run_on_ours(calls: list[str], kind: str, is_compiled: bool) -> None:
+    inputs = [randn(2, 4, seq, 64, grad=True) for seq in (201, 333, 333)]
+    mask = randn(*(2, 1, 1, 333) if kind == "padding" else (4, 201, 333))
+    if kind == "learned bias":
+        inputs.append(mask.requires_grad_())
+    elif kind != "bias":
+        mask = mask > -0.5
+    d_o = randn(2, 4, 201, 64)
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, mask)
+
+    def both() -> list[torch.Tensor]:
+        torch.compiler.reset()
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            o = (torch.compile(step, fullgraph=True) if is_compiled else step)(*inputs[:3], mask)
+        return [o, *torch.autograd.grad(o, inputs, d_o)]
+
+    theirs = both()
+    assert not calls
+    ferroflash.activate()
+    try:
+        mine = both()
+    finally:
+        ferroflash.restore()
+    assert calls == ["forward", "backward"]
+    for a, b in zip(mine, theirs):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b, rtol=4e-2, atol=4e-2)
 
 
 def test_compiled_attention_of_torch_runs_on_ours() -> None:

@@ -46,8 +46,9 @@ def drawn_options(data: st.DataObject, pairs: tuple[int, ...], device: torch.dev
         options["mask"] = mask if data.draw(st.booleans()) else mask.to(torch.uint8) * 7
     if "bias" in wanted:
         options["bias"] = drawn_pairs(data, pairs, device).to(data.draw(DTYPES))
+        options["bias"].requires_grad_(data.draw(st.booleans()))
     if "sinks" in wanted:
-        options["sinks"] = torch.randn(heads, device=device)
+        options["sinks"] = torch.randn(heads, device=device, requires_grad=True)
     if "doc" in wanted:
         outer = data.draw(st.sampled_from([(), (batch,)]))
         for name, rows in (("doc_q", seq_q), ("doc_k", seq_k)):
@@ -69,25 +70,25 @@ def test_drawn_problems_and_their_gradients(device: torch.device, data: st.DataO
     q = torch.randn(batch, seq_q, heads, dim, dtype=dtype, **make)
     k, v = (torch.randn(batch, seq_k, heads_k, dim, dtype=dtype, **make) for _ in range(2))
     options = drawn_options(data, (batch, heads, seq_q, seq_k), device)
-    inputs = [q, k, v]
-    if "sinks" in options:
-        inputs.append(options.pop("sinks").requires_grad_())
+    inputs = {"q": q, "k": k, "v": v}
+    inputs.update({name: x for name, x in options.items() if isinstance(x, Tensor) and x.requires_grad})
 
-    def of(call: Any, *x: Tensor) -> tuple[Tensor, Tensor]:
-        return call(*x[:3], sinks=x[3] if len(x) > 3 else None, **options)
+    def exact(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return reference.attention(**{**options, **dict(zip(inputs, tensors))})
 
-    o, lse = of(lambda *x, **rest: attention(*x, **rest, return_lse=True), *inputs)
-    expected_o, expected_lse = of(reference.attention, *inputs)
+    o, lse = attention(q, k, v, **options, return_lse=True)
+    expected_o, expected_lse = exact(*inputs.values())
     reference.check("o", o, expected_o, reference.TOLERANCE[dtype])
     reference.check("lse", lse, expected_lse, 1e-4)
     d_o = torch.randn_like(o)
-    actual = torch.autograd.grad(o, inputs, d_o)
+    actual = torch.autograd.grad(o, list(inputs.values()), d_o)
     if not expected_lse.isfinite().all():  # the formula's own derivative is NaN where no key is seen
         assert all(gradient.isfinite().all() for gradient in actual)
         return
-    expected = reference.gradients(lambda *x: of(reference.attention, *x), inputs, d_o)
-    for name, gradient, exact in zip(("dq", "dk", "dv", "d_sinks"), actual, expected):
-        reference.check(name, gradient, exact, (10 if name == "d_sinks" else 2) * reference.TOLERANCE[dtype])
+    expected = reference.gradients(exact, list(inputs.values()), d_o)
+    for name, gradient, of_f64 in zip(inputs, actual, expected):
+        tolerance = max(reference.TOLERANCE[of] for of in (dtype, gradient.dtype))
+        reference.check(f"d_{name}", gradient, of_f64, (10 if name in ("bias", "sinks") else 2) * tolerance)
 
 
 def kept(seed: int, q: Tensor, k: Tensor, dropout_p: float, **options: Any) -> Tensor:
@@ -168,16 +169,17 @@ def test_masks_of_torchs_function(
     k, v = (torch.randn(2, 4, 17, 32, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
     bias = torch.randn(MASKS[name], device=device, dtype=dtype)
     hidden = torch.where(bias > 0.6, -torch.inf, bias)
-    masks = [bias > -1, bias, hidden]
+    masks = [bias > -1, bias.requires_grad_(), hidden.requires_grad_()]
     with sdpa_kernel(SDPBackend.MATH):  # its kernels want last axes without a stride
         theirs = [functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3) for mask in masks]
     d_o = torch.randn_like(theirs[0])
-    gradients = [torch.autograd.grad(o, [q, k, v], d_o) for o in theirs]
+    inputs = [[x for x in (q, k, v, mask) if x.requires_grad] for mask in masks]
+    gradients = [torch.autograd.grad(o, of, d_o) for o, of in zip(theirs, inputs)]
     monkeypatch.setattr(functional, "scaled_dot_product_attention", None)  # it is not fallen back to
-    for mask, expected, of_expected in zip(masks, theirs, gradients):
+    for mask, of, expected, of_expected in zip(masks, inputs, theirs, gradients):
         o = ferroflash.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
         reference.check("o", o, expected.double(), 2 * reference.TOLERANCE[dtype])
-        for gradient, exact in zip(torch.autograd.grad(o, [q, k, v], d_o), of_expected):
+        for gradient, exact in zip(torch.autograd.grad(o, of, d_o), of_expected):
             reference.check("gradient", gradient, exact.double(), 4 * reference.TOLERANCE[dtype])
 
 
@@ -214,7 +216,7 @@ def all_arguments(device: torch.device) -> Arguments:
     return Arguments(
         alibi_slopes=torch.rand(4, device=device, requires_grad=True),
         mask=torch.rand(2, 1, 12, 12, device=device) > 0.2,
-        bias=torch.randn(12, 12, device=device),
+        bias=torch.randn(4, 12, 1, device=device, dtype=torch.bfloat16, requires_grad=True),
         sinks=torch.randn(4, device=device, requires_grad=True),
         doc_q=torch.zeros(12, device=device, dtype=torch.int32),
         doc_kv=torch.zeros(12, device=device, dtype=torch.int32),
@@ -234,31 +236,31 @@ def test_opcheck(device: torch.device) -> None:
     arguments = Arguments(*(x.detach() if isinstance(x, Tensor) else x for x in arguments))
     detached = [x.detach() for x in (q, k, v)]
     o, lse = torch.ops.ferroflash.forward(*detached, *arguments)
-    given = (torch.randn_like(o), torch.randn_like(lse), *detached, o, lse, *arguments, [False, True])
+    given = (torch.randn_like(o), torch.randn_like(lse), *detached, o, lse, *arguments, [False, True, True])
     torch.library.opcheck(torch.ops.ferroflash.backward.default, given)
 
 
 @pytest.mark.filterwarnings("ignore:Input #")  # it would rather have f64
 def test_gradcheck(device: torch.device) -> None:
     q, k, v = (torch.randn(1, 4, 2, 8, device=device, requires_grad=True) for _ in range(3))
-    sinks, bias = torch.randn(2, device=device, requires_grad=True), torch.randn(4, 4, device=device)
+    sinks, bias = (torch.randn(shape, device=device, requires_grad=True) for shape in ((2,), (4, 4)))
 
-    def call(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    def call(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         torch.manual_seed(4)
         return attention(q, k, v, sinks=sinks, bias=bias, dropout_p=0.3, return_lse=True)
 
-    torch.autograd.gradcheck(call, (q, k, v, sinks), eps=1e-2, atol=2e-3, rtol=1e-2)
+    torch.autograd.gradcheck(call, (q, k, v, sinks, bias), eps=1e-2, atol=2e-3, rtol=1e-2)
 
 
 def test_compiled(device: torch.device) -> None:
-    def step(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, mask: Tensor) -> Tensor:
-        o = attention(q * 2, k, v, sinks=sinks, mask=mask, chunk=9)
+    def step(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+        o = attention(q * 2, k, v, sinks=sinks, mask=mask, bias=bias * 2, chunk=9)
         first = (x.transpose(1, 2) for x in (o, k, v))
-        o = ferroflash.scaled_dot_product_attention(*first, mask.float(), dropout_p=0.2)
+        o = ferroflash.scaled_dot_product_attention(*first, bias.expand(2, 4, 20, 20), dropout_p=0.2)
         return ferroflash.flash_attn_func(o.transpose(1, 2), k, v, 0.1).square().sum()
 
     tensors = [torch.randn(2, 20, 4, 16, device=device, requires_grad=True) for _ in range(3)]
-    tensors.append(torch.randn(4, device=device, requires_grad=True))
+    tensors += [torch.randn(shape, device=device, requires_grad=True) for shape in ((4,), (4, 1, 20))]
     mask = torch.rand(20, 20, device=device) > 0.2
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     results = []
@@ -307,8 +309,6 @@ def refused(error: type[Exception], **options: Any) -> str:
 
 def test_refusals() -> None:
     pairs = torch.randn(2, 4, 5, 5)
-    assert refused(NotImplementedError, bias=pairs.requires_grad_()).startswith("bias: ferroflash has no gradient")
-    pairs = pairs.detach()
     assert refused(ValueError, mask=pairs).startswith("mask: its dtype is torch.float32")
     assert refused(ValueError, bias=pairs.double()).startswith("bias: its dtype is torch.float64")
     assert refused(ValueError, bias=pairs[:, :3]).startswith("bias: heads_q is 3")

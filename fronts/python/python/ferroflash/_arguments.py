@@ -67,7 +67,7 @@ _NONE = (None,) * TENSORS
 SCALARS = TENSORS + 2  # those that are the same for any lengths: where they begin
 
 # By which a loss has gradients, beside q, k and v.
-DIFFERENTIABLE = "alibi_slopes", "sinks"
+DIFFERENTIABLE = "alibi_slopes", "bias", "sinks"
 
 
 def has_arrays(arguments: Arguments) -> bool:

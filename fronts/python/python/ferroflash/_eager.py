@@ -6,6 +6,8 @@ Nobody here knows autograd or torch's dispatcher; `_operators` makes operators o
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -50,8 +52,10 @@ def _refuse(q: Tensor, others: tuple[tuple[str, Tensor], ...]) -> None:
             raise ValueError(f"{name}: it is on {tensor.device}; it must be on {q.device}, as q is")
 
 
-def _pairs(name: str, tensor: Tensor, whole: tuple[int, ...], device: int) -> _native.Operand | None:
-    """An array over pairs, where it lies; an axis along which all elements are one has a size of 1. None if it is empty."""
+def _pairs(
+    name: str, tensor: Tensor, whole: tuple[int, ...], device: int, merges: bool = True
+) -> _native.Operand | None:
+    """An array over pairs, where it lies, None if it is empty; if it `merges`, an expanded axis has a size of 1."""
     missing = 4 - tensor.dim()
     if missing < 0:
         raise ValueError(f"{name}: it has {tensor.dim()} axes; it must have 4 or fewer")
@@ -59,7 +63,7 @@ def _pairs(name: str, tensor: Tensor, whole: tuple[int, ...], device: int) -> _n
         raise ValueError(f"{name}: it is on {tensor.device}; it must be on the device of q")
     shape, strides = [*[1] * missing, *tensor.shape], [*[0] * missing, *tensor.stride()]
     for axis in range(3):
-        if strides[axis] == 0 and shape[axis] == whole[axis]:
+        if merges and strides[axis] == 0 and shape[axis] == whole[axis]:
             shape[axis] = 1
     if shape[3] == 1:
         shape[3], strides[3] = whole[3], 0
@@ -80,6 +84,7 @@ class _Arrays:
     dropout_state: int | None = None
     d_lse: int | None = None
     d_alibi_slopes: int | None = None
+    d_bias: int | None = None
     d_sinks: int | None = None
 
     def __init__(self, q: Tensor, k: Tensor, device: int, arguments: Arguments) -> None:
@@ -101,20 +106,19 @@ class _Arrays:
         if (slopes := arguments.alibi_slopes) is not None:
             at = self._array("alibi_slopes", slopes, torch.float32, (heads,), (batch, heads))
             self.alibi_slopes = at, slopes.dim() == 2
-        self._modifiers(
-            arguments, (batch, heads, seq_q, seq_k), (q.shape[-3], k.shape[-3]) if not first else (seq_q, seq_k)
-        )
+        self._whole = batch, heads, seq_q, seq_k
+        self._modifiers(arguments, (q.shape[-3], k.shape[-3]) if not first else (seq_q, seq_k))
 
-    def _modifiers(self, arguments: Arguments, pairs: tuple[int, int, int, int], rows: tuple[int, int]) -> None:
-        batch, heads = pairs[:2]
+    def _modifiers(self, arguments: Arguments, rows: tuple[int, int]) -> None:
+        batch, heads = self._whole[:2]
         if (mask := arguments.mask) is not None:
             if mask.dtype not in (torch.bool, torch.uint8):
                 raise ValueError(f"mask: its dtype is {mask.dtype}; it must be bool or uint8")
-            self.mask = _pairs("mask", mask, pairs, self._device)
+            self.mask = _pairs("mask", mask, self._whole, self._device)
         if (bias := arguments.bias) is not None:
             if bias.dtype not in _DTYPES:
                 raise ValueError(f"bias: its dtype is {bias.dtype}; it must be float32, float16 or bfloat16")
-            at = _pairs("bias", bias, pairs, self._device)
+            at = _pairs("bias", bias, self._whole, self._device)
             self.bias = None if at is None else (at, _DTYPES[bias.dtype])
         if arguments.sinks is not None:
             self.sinks = self._array("sinks", arguments.sinks, torch.float32, (heads,))
@@ -130,6 +134,19 @@ class _Arrays:
             self.prefix_len = self._array("prefix_len", arguments.prefix_len, torch.int32, (batch,))
         if arguments.dropout_state is not None:
             self.dropout_state = self._array("dropout_state", arguments.dropout_state, torch.int64, (2,))
+
+    def ask(self, name: str, tensor: Tensor) -> Tensor:
+        """Has the gradient by an argument written, and returns it: float32 of its shape, but with all keys for a bias of one."""
+        shape: Sequence[int] = tensor.shape
+        if name == "bias":
+            # As it is: elements of an expanded axis have gradients of their own.
+            at = _pairs(name, tensor, self._whole, self._device, merges=False)
+            if at is None:
+                return tensor.new_empty(shape, dtype=torch.float32)
+            self.bias, shape = (at, _DTYPES[tensor.dtype]), at[1]
+        gradient = tensor.new_empty(shape, dtype=torch.float32)
+        setattr(self, f"d_{name}", gradient.data_ptr())
+        return gradient
 
     def _array(self, name: str, tensor: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> int:
         """Where a small array lies, made contiguous, as kernels read it. Refuses one of another dtype, shape or device."""
@@ -177,12 +194,17 @@ def _operands(heads_first: bool, **tensors: Tensor) -> tuple[_native.Operand, ..
 
 
 @functools.cache
-def _allocator(device: int) -> Callable[[int, bool], Tensor]:
-    """Makes `allocate(bytes, is_zeroed)`, which gives a workspace from torch's allocator, in the order of the current stream."""
+def _allocator(device: int) -> Callable[[int, int], Tensor]:
+    """Makes `allocate(bytes, zeroed)`, which gives a workspace from torch's allocator, in the order of the current stream.
 
-    def allocate(count: int, is_zeroed: bool) -> Tensor:
-        make = torch.zeros if is_zeroed else torch.empty
-        return make(count, dtype=torch.uint8, device=f"cuda:{device}")
+    Its first `zeroed` bytes are 0.
+    """
+
+    def allocate(count: int, zeroed: int) -> Tensor:
+        workspace = torch.empty(count, dtype=torch.uint8, device=f"cuda:{device}")
+        if zeroed:
+            workspace[:zeroed].zero_()
+        return workspace
 
     return allocate
 
@@ -260,24 +282,26 @@ def backward(
     lse: Tensor,
     arguments: Arguments,
     wanted: Sequence[bool] = (False,) * len(DIFFERENTIABLE),
+    into: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """dq, dk and dv of the loss's gradients by o and lse, and those by `DIFFERENTIABLE` arguments that are `wanted`."""
+    """dq, dk and dv of the loss's gradients by o and lse, and those by `DIFFERENTIABLE` arguments that are `wanted`.
+
+    Writes dq, dk and dv `into` these tensors, if they are given.
+    """
     _refuse(q, (("k", k), ("v", v), ("o", o), ("d_o", d_o)))
     device = q.get_device()
     stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     arrays = _arrays(q, k, device, arguments) if has_arrays(arguments) else None
     lse = lse.contiguous()
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    others: list[Tensor | None] = [None] * len(DIFFERENTIABLE)
+    dq, dk, dv = into or (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+    others: dict[str, Tensor] = {}
     if d_lse is not None or any(wanted):
         arrays = arrays or _Arrays(q, k, device, arguments)
         if d_lse is not None:
             d_lse = d_lse.contiguous()
             arrays.d_lse = d_lse.data_ptr()
-        for index, name in enumerate(DIFFERENTIABLE):
-            if wanted[index]:
-                others[index] = gradient = q.new_empty(getattr(arguments, name).shape, dtype=torch.float32)
-                setattr(arrays, f"d_{name}", gradient.data_ptr())
+        for name in itertools.compress(DIFFERENTIABLE, wanted):
+            others[name] = arrays.ask(name, getattr(arguments, name))
     _native.launch(
         device,
         stream,
@@ -289,4 +313,13 @@ def backward(
         _allocator(device),
         is_capturing,
     )
-    return dq, dk, dv, *others
+    if "bias" in others:
+        others["bias"] = summed(others["bias"], -1, arguments.bias.shape)
+    return dq, dk, dv, *map(others.get, DIFFERENTIABLE)
+
+
+def summed(gradient: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+    """A gradient in `shape`, summed over `axis` unless `shape` has all its elements."""
+    if gradient.numel() != math.prod(shape):
+        gradient = gradient.sum(axis)
+    return gradient.reshape(shape)

@@ -20,7 +20,7 @@ def launch(
     operands: tuple[Operand, ...],
     lse: int | None,
     arrays: Any,
-    allocate: Callable[[int, bool], Any],
+    allocate: Callable[[int, int], Any],
     is_capturing: bool,
 ) -> None: ...
 def device_names() -> list[str]: ...

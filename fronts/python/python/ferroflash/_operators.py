@@ -6,6 +6,8 @@ Through them autograd, torch.compile, vmap and autocast know it.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterable
 from typing import Any, Callable
 
 import torch
@@ -36,7 +38,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor o, Tensor lse)", tags=_TAGS)
 _LIBRARY.define(
     f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
-    "bool[] wanted) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_alibi_slopes, Tensor d_sinks)",
+    f"bool[] wanted) -> (Tensor dq, Tensor dk, Tensor dv, {', '.join(f'Tensor d_{name}' for name in DIFFERENTIABLE)})",
     tags=_TAGS,
 )
 
@@ -79,12 +81,9 @@ torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRA
 
 # Where the arguments are among the operator's inputs that have gradients, or should.
 _OTHERS = [3 + Arguments._fields.index(name) for name in DIFFERENTIABLE]
-_BIAS = 3 + Arguments._fields.index("bias")
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    if ctx.needs_input_grad[_BIAS]:
-        raise NotImplementedError("bias: ferroflash has no gradient by it yet; it must not require one")
     tensors = inputs[: 3 + TENSORS]
     ctx.save_for_backward(*tensors, *output)
     ctx.scalars = inputs[3 + TENSORS :]
@@ -160,11 +159,11 @@ def _refuse_mapped(**given: Any) -> None:
             raise NotImplementedError(f"{name}: ferroflash does not map it (vmap) yet")
 
 
-def _folded_pairs(tensor: Tensor, axis: int | None, size: int, batch: int) -> Tensor:
-    """An array that broadcasts over pairs, for the examples in the batch: one for all of them stays so."""
+def _folded_pairs(tensor: Tensor, axis: int | None, size: int, batch: int, shares: bool = True) -> Tensor:
+    """An array that broadcasts over pairs, for the examples in the batch; one for all of them stays so if it may be shared."""
     each = tensor.unsqueeze(0) if axis is None else tensor.movedim(axis, 0)
     each = each.reshape(each.shape[0], *[1] * (5 - each.dim()), *each.shape[1:])
-    if axis is None and each.shape[1] == 1:
+    if shares and axis is None and each.shape[1] == 1:
         return each[0]
     return each.expand(size, batch, *each.shape[2:]).flatten(0, 1)
 
@@ -177,7 +176,10 @@ def _folded_rows(tensor: Tensor, axis: int | None, size: int, batch: int) -> Ten
     return each.flatten(0, 1)
 
 
-def _folded_arguments(q: Tensor, q_axis: int | None, dims: Any, rest: Any, size: int) -> list[Any]:
+def _folded_arguments(
+    q: Tensor, q_axis: int | None, dims: Any, rest: Any, size: int, wanted: Iterable[str] = ()
+) -> list[Any]:
+    """Those of a call on all examples at once, each with a gradient of its own by those that are `wanted`."""
     arguments = Arguments(*rest)
     _refuse_mapped(cu_seqlens_q=arguments.cu_seqlens_q, dropout_p=arguments.dropout_state)
     folded = list(arguments)
@@ -187,7 +189,7 @@ def _folded_arguments(q: Tensor, q_axis: int | None, dims: Any, rest: Any, size:
         if tensor is None:
             continue
         if name in ("mask", "bias"):
-            folded[index] = _folded_pairs(tensor, axis, size, batch)
+            folded[index] = _folded_pairs(tensor, axis, size, batch, name not in wanted)
         elif name in ("alibi_slopes", "doc_q", "doc_kv"):
             folded[index] = _folded_rows(tensor, axis, size, batch)
         elif name == "sinks":
@@ -209,20 +211,23 @@ def _map_forward(
 
 def _map_backward(call: Callable[..., Any], info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    *rest, wanted = given[7:]
-    slopes_wanted, sinks_wanted = wanted
-    _refuse_mapped(sinks=sinks_wanted or None)
-    arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size)
+    *rest, flags = given[7:]
+    wanted = list(itertools.compress(DIFFERENTIABLE, flags))
+    if "sinks" in wanted:
+        _refuse_mapped(sinks=True)
+    arguments = _folded_arguments(given[2], in_dims[2], in_dims[7:], rest, size, wanted)
     tensors = [_folded(tensor, axis, size) for tensor, axis in zip(given[:7], in_dims)]
-    *gradients, d_slopes, d_sinks = call(*tensors, *arguments, wanted)
-    gradients = [_unfolded(gradient, size) for gradient in gradients]
-    if not slopes_wanted:
-        return (*gradients, d_slopes, d_sinks), (0, 0, 0, None, None)
-    d_slopes = _unfolded(d_slopes, size)
-    slopes = Arguments._fields.index("alibi_slopes")
-    if rest[slopes].dim() - (in_dims[7 + slopes] is not None) == 1:
-        d_slopes = d_slopes.sum(1)
-    return (*gradients, d_slopes, d_sinks), (0, 0, 0, 0, None)
+    gradients, others = _split(call(*tensors, *arguments, flags))
+    others = dict(zip(DIFFERENTIABLE, others))
+    for name in wanted:
+        index = Arguments._fields.index(name)
+        shape = list(rest[index].shape)
+        if (axis := in_dims[7 + index]) is not None:
+            del shape[axis]
+        # The batch entries of an example share what has no axis for them.
+        others[name] = _eager.summed(_unfolded(others[name], size), 1, (size, *shape))
+    out_dims = (0 if name in wanted else None for name in DIFFERENTIABLE)
+    return (*(_unfolded(gradient, size) for gradient in gradients), *others.values()), (0, 0, 0, *out_dims)
 
 
 for _name, _map in (("forward", _map_forward), ("backward", _map_backward)):

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
+def has_unknown(unknown: dict[str, Any]) -> bool:
+    """Whether an argument that only some releases of torch have is given; a number of splits cannot change a result."""
+    return any(value is not None for name, value in unknown.items() if name != "num_splits")
+
+
 def refuse(**given: Any) -> None:
     """Raises NotImplementedError that names the first argument which is given and not supported.
 

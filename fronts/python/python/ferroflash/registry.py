@@ -1,9 +1,9 @@
 """ferroflash among torch's own implementations of attention (`torch.nn.attention`, torch 2.11 and later).
 
 While it is active, `scaled_dot_product_attention` and `varlen_attn` run on ferroflash wherever torch would run
-FlashAttention 2: CUDA tensors in float16 or bfloat16, without a mask. What ferroflash does not cover (paged caches) goes to
-torch's own kernels. A backward pass with dropout has to run on what its forward pass ran on: neither `activate()` nor
-`restore()` may come between them.
+FlashAttention 2, or its memory-efficient kernel because there is a mask: CUDA tensors in float16 or bfloat16. What ferroflash
+does not cover (paged caches), and what torch prefers cuDNN for, goes to torch's own kernels. A backward pass with dropout has to
+run on what its forward pass ran on: neither `activate()` nor `restore()` may come between them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _eager
+from . import _eager, _masked
 from ._arguments import Arguments, window
+from ._refuse import has_unknown
 
 __all__ = ["activate", "restore"]
 
@@ -57,7 +58,7 @@ def _sdpa_forward(
     **unknown: Any,
 ) -> Any:
     """`aten::_scaled_dot_product_flash_attention`, on [batch, heads, seq, head_dim]."""
-    if return_debug_mask or _given(unknown):
+    if return_debug_mask or has_unknown(unknown):
         return _BELOW
     arguments = _arguments(dropout_p, is_causal, softmax_scale=scale, heads_first=True)
     o, lse, *rest = _forward(query, key, value, arguments)
@@ -84,7 +85,7 @@ def _sdpa_backward(
     **unknown: Any,
 ) -> Any:
     """`aten::_scaled_dot_product_flash_attention_backward`."""
-    if _given(unknown):
+    if has_unknown(unknown):
         return _BELOW
     arguments = _arguments(dropout_p, is_causal, softmax_scale=scale, heads_first=True)
     return _backward(grad_out, query, key, value, out, logsumexp, arguments, philox_seed)
@@ -111,7 +112,7 @@ def _flash_forward(
     **unknown: Any,
 ) -> Any:
     """`aten::_flash_attention_forward`, on [batch, seq, heads, head_dim], or packed rows."""
-    if return_debug_mask or _given(unknown):
+    if return_debug_mask or has_unknown(unknown):
         return _BELOW
     lengths = cum_seq_q, cum_seq_k, max_q, max_k
     sides = window_size_left, window_size_right
@@ -148,17 +149,12 @@ def _flash_backward(
     **unknown: Any,
 ) -> Any:
     """`aten::_flash_attention_backward`."""
-    if _given(unknown):
+    if has_unknown(unknown):
         return _BELOW
     lengths = cum_seq_q, cum_seq_k, max_q, max_k
     sides = window_size_left, window_size_right
     arguments = _arguments(dropout_p, is_causal, lengths, sides, softmax_scale=scale)
     return _backward(grad_out, query, key, value, out, logsumexp, arguments, rng_state)
-
-
-def _given(unknown: dict[str, Any]) -> bool:
-    """Whether an argument that only some releases of torch have is given; a number of splits cannot change a result."""
-    return any(value is not None for name, value in unknown.items() if name != "num_splits")
 
 
 def _arguments(
@@ -215,6 +211,8 @@ def _backward(
 _OVERRIDES = {
     "_scaled_dot_product_flash_attention": _sdpa_forward,
     "_scaled_dot_product_flash_attention_backward": _sdpa_backward,
+    "_scaled_dot_product_efficient_attention": _masked.forward,
+    "_scaled_dot_product_efficient_attention_backward": _masked.backward,
     "_flash_attention_forward": _flash_forward,
     "_flash_attention_forward_no_dropout_inplace": _flash_forward_into,
     "_flash_attention_backward": _flash_backward,

@@ -18,9 +18,6 @@ __all__ = ["activate", "attention", "restore"]
 
 _operator = torch.ops.ferroflash.forward.default
 
-# And the bias, which is refused if it requires one.
-_WITH_GRADIENTS = (*DIFFERENTIABLE, "bias")
-
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 # Of any kind of device: asked first, as it takes a fifth of the time.
@@ -59,7 +56,7 @@ def attention(
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale) · v over the keys that the mask leaves visible; exact, differentiable by q, k, v,
-    alibi_slopes, sinks, o and lse.
+    alibi_slopes, bias, sinks, o and lse.
 
     Args:
         q: [batch, seq_q, heads_q, head_dim], float32, float16 or bfloat16, on the CPU or a CUDA device, of any strides; head_dim
@@ -74,8 +71,8 @@ def attention(
         alibi_slopes: float32 [heads_q] or [batch, heads_q]; -slope · |i + seq_k - seq_q - j| is added to scores.
         mask: bool or uint8, of a shape that broadcasts to [batch, heads_q, seq_q, seq_k], of any strides: keys that are 0 there
             are not seen, of those that the other masks show.
-        bias: float32, float16 or bfloat16, of a shape as the mask's, of any strides: added to scores, in nats. It must not
-            require a gradient.
+        bias: float32, float16 or bfloat16, of a shape as the mask's, of any strides: added to scores, in nats. Its gradient is
+            summed in float32 over the axes that broadcast; that by one which is expanded instead is as large as it looks.
         sinks: [heads_q], the score of a key without a value that every query of a head sees; lse counts it.
         doc_q, doc_k: int32 [batch, seq] or [seq], of packed sequences [total]: queries see keys of their own document.
         prefix_len: int32 [batch]: so many first keys are seen by every query, causal and window_size notwithstanding.
@@ -97,7 +94,6 @@ def attention(
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
-        NotImplementedError: names the argument: a bias that requires a gradient.
         torch.OutOfMemoryError: the device lacks memory.
     """
     left, right = window(window_size, causal)
@@ -155,5 +151,5 @@ def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[
 
 
 def _has_gradients(arguments: Arguments) -> bool:
-    tensors = (getattr(arguments, name) for name in _WITH_GRADIENTS)
+    tensors = (getattr(arguments, name) for name in DIFFERENTIABLE)
     return any(tensor is not None and tensor.requires_grad for tensor in tensors)
