@@ -127,8 +127,14 @@ impl Work for Sweep {
         let here = backend.capabilities();
         let mut tasks: Vec<(Bench, Variant)> = Vec::new();
         for bench in &self.benches {
-            for variant in plan::eligible(&bench.problem()?, &here) {
-                if bench.options.force.is_none_or(|forced| forced == variant) {
+            let variants = plan::eligible(&bench.problem()?, &here);
+            for (place, variant) in variants.into_iter().enumerate() {
+                // Where decode kernels are not preferred they take long, and nobody runs them.
+                let is_meant = match bench.options.force {
+                    None => variant != Variant::Decode || place == 0,
+                    Some(forced) => forced == variant,
+                };
+                if is_meant {
                     tasks.push((with(bench, variant), variant));
                 }
             }

@@ -34,8 +34,8 @@ pub struct Gpu<D: Device> {
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
     workspace: OwnWorkspace<D::Buffer>,
-    /// Those of plans that read a cache, by the bytes that are 0 between launches: only plans that agree in them share one.
-    cache_workspaces: HashMap<usize, OwnWorkspace<D::Buffer>>,
+    /// Those of plans of decode kernels, by the bytes that are 0 between launches: only plans that agree in them share one.
+    counting_workspaces: HashMap<usize, OwnWorkspace<D::Buffer>>,
     /// Receives an lse that nobody wants, since kernels always write it.
     unwanted_lse: OwnWorkspace<D::Buffer>,
     tensor_maps: TensorMaps,
@@ -51,7 +51,7 @@ impl<D: Device> Gpu<D> {
             device,
             most_shared_bytes: u32::MAX,
             workspace: OwnWorkspace::default(),
-            cache_workspaces: HashMap::new(),
+            counting_workspaces: HashMap::new(),
             unwanted_lse: OwnWorkspace::default(),
             tensor_maps: TensorMaps::default(),
             slopes: Uploads::default(),
@@ -151,11 +151,9 @@ impl<D: Device> Backend for Gpu<D> {
             (Some(given), _) => given.address,
             (None, 0) => 0,
             (None, bytes) => {
-                let own = match plan.problem().cache_layout() {
+                let own = match plan.counter_bytes() {
                     None => &mut self.workspace,
-                    Some(_) => (self.cache_workspaces)
-                        .entry(plan.zeroed_workspace_bytes())
-                        .or_default(),
+                    Some(counters) => self.counting_workspaces.entry(counters).or_default(),
                 };
                 own.address(&mut self.device, bytes)?
             }
@@ -176,7 +174,7 @@ impl<D: Device> Backend for Gpu<D> {
             if launched.is_err() {
                 // The launch may have stopped midway, with some tiles already taken from the counter.
                 self.workspace.give_up();
-                for workspace in self.cache_workspaces.values_mut() {
+                for workspace in self.counting_workspaces.values_mut() {
                     workspace.give_up();
                 }
             }
@@ -347,7 +345,7 @@ impl<D: Device> Gpu<D> {
             }
             StepParams::Decode(params, scales) => {
                 let params = bind_decode(params, operands, lse, arrays, workspace);
-                let scales = scales.as_ref().map(|scales| bind_scales(scales, operands));
+                let scales = scales.as_ref().map(|scales| bind_scales(scales, arrays));
                 let params = [Some(bytes_of(&params)), scales.as_ref().map(bytes_of)];
                 let params: Vec<&[u8]> = params.into_iter().flatten().collect();
                 // SAFETY: as for the forward kernels; of the cache it reads what lies in existing pages alone.

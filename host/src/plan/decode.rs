@@ -1,46 +1,45 @@
-//! The launch of attention to a cache: one kernel, whose blocks find their work from the lengths on the device.
+//! The launch of a decode kernel: attention to a cache, or a forward pass of few queries. Its blocks find their work from the
+//! lengths on the device.
 
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{CacheScales, DecodeParams, DeviceAddress, ScaleArg};
 use kernels_gpu::config::decode::{DecodeConfig, DecodeWorkspace};
-use kernels_gpu::instances::{DECODE, Family, Instance, KernelConfig};
+use kernels_gpu::instances::{DECODE, Instance};
 use kernels_gpu::tile::kv_tree::most_items;
 
 use super::GpuCapabilities;
 use super::operands::Operands;
 use super::params::{Arrays, bind_forward, forward_params};
-use super::select::instance_unfit;
+use super::select::{instance_unfit, with_modifiers};
 use crate::{CacheLayout, DType, Problem, TensorSpec};
 
 /// Shared memory that the system takes of an SM for each block.
 const SYSTEM_SHARED_BYTES: u32 = 1024;
 
-/// The kernel of `family` for a problem that reads a cache, of the smallest padded head_dim, and its launch.
+/// The decode kernel for `problem`, of the smallest padded head_dim, and its launch.
 ///
 /// # Errors
 /// Why there is none.
 pub(super) fn find_decode(
-    family: Family,
     problem: &Problem,
     gpu: &GpuCapabilities,
 ) -> Result<(&'static Instance, DecodeLaunch), String> {
+    check_covered(problem)?;
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
-    let of_cache = problem.k().dtype;
-    let is_e4m3 = |kernel: &Instance| match kernel.config {
-        KernelConfig::Decode(config) => config.is_e4m3,
-        _ => false,
-    };
+    let of_keys = problem.k().dtype;
+    let is_e4m3 = |kernel: &Instance| kernel.decode().is_some_and(|config| config.is_e4m3);
     let mut of_dtype = DECODE
         .iter()
-        .filter(|kernel| kernel.family == family && kernel.dtype == dtype)
-        .filter(|kernel| is_e4m3(kernel) == (of_cache == DType::E4m3))
+        .filter(|kernel| kernel.dtype == dtype)
+        .filter(|kernel| is_e4m3(kernel) == (of_keys == DType::E4m3))
         .peekable();
     if of_dtype.peek().is_none() {
-        let (dtype, of_cache) = (dtype.name(), of_cache.name());
-        return Err(format!(
-            "it has no {dtype} kernel for a cache of {of_cache}"
-        ));
+        let of_cache = match problem.cache_layout() {
+            None => String::new(),
+            Some(_) => format!(" for a cache of {}", of_keys.name()),
+        };
+        return Err(format!("it has no {} kernel{of_cache}", dtype.name()));
     }
     let kernel = of_dtype.find(|kernel| kernel.head_dim as usize >= head_dim);
     let kernel = kernel.ok_or_else(|| format!("it has no kernel for head_dim {head_dim}"))?;
@@ -48,6 +47,20 @@ pub(super) fn find_decode(
         return Err(reason);
     }
     Ok((kernel, DecodeLaunch::new(problem, kernel, gpu)?))
+}
+
+/// Refuses what no decode kernel does.
+fn check_covered(problem: &Problem) -> Result<(), String> {
+    if problem.gradients().is_some() {
+        return Err("it has no kernel for gradients".to_owned());
+    }
+    if problem.is_packed() {
+        return Err("it has no kernel for packed sequences".to_owned());
+    }
+    if !problem.modifiers().is_none_but_sinks() {
+        return Err(format!("it has no kernel{}", with_modifiers(problem)));
+    }
+    Ok(())
 }
 
 /// The launch of a decode kernel.
@@ -58,20 +71,22 @@ pub(super) struct DecodeLaunch {
     pub scales: Option<CacheScales>,
     pub grid: u32,
     pub workspace_bytes: usize,
-    pub zeroed_bytes: usize,
+    pub counter_bytes: usize,
 }
 
 impl DecodeLaunch {
     /// # Errors
     /// Why `kernel` cannot run the problem.
     fn new(problem: &Problem, kernel: &Instance, gpu: &GpuCapabilities) -> Result<Self, String> {
-        let KernelConfig::Decode(config) = kernel.config else {
-            unreachable!("a kernel of the table of decode kernels");
-        };
+        let config = kernel.decode().expect("of the table of decode kernels");
         let too_large = || "its items of work are more than it can number".to_owned();
         let heads_kv = problem.k().shape.heads as u64;
         let rows = (problem.seq_q() as u64).saturating_mul(problem.group() as u64);
         let tile_rows = u64::from(DecodeConfig::ROWS);
+        // Kernels count rows in 32 bits, past the last by less than a tile.
+        if rows > i32::MAX as u64 {
+            return Err(too_large());
+        }
         let row_tiles = rows.div_ceil(tile_rows);
         let of_rows = (problem.batch() as u64)
             .saturating_mul(heads_kv)
@@ -83,7 +98,7 @@ impl DecodeLaunch {
         let items = Some(items).filter(fits).ok_or_else(too_large)?;
         let workspace = DecodeWorkspace::new(items).ok_or_else(too_large)?;
         let partials = items * config.partial_bytes(rows.min(tile_rows) as u32);
-        let zeroed_bytes = workspace.zeroed_bytes();
+        let counter_bytes = workspace.zeroed_bytes();
         let shape = problem.k().shape;
         Ok(Self {
             params: DecodeParams {
@@ -100,8 +115,8 @@ impl DecodeLaunch {
             },
             scales: config.is_e4m3.then(|| cache_scales(problem)),
             grid: blocks.min(items) as u32,
-            workspace_bytes: (zeroed_bytes + partials) as usize,
-            zeroed_bytes: zeroed_bytes as usize,
+            workspace_bytes: (counter_bytes + partials) as usize,
+            counter_bytes: counter_bytes as usize,
         })
     }
 }
@@ -126,9 +141,9 @@ pub(crate) fn scale_arg(spec: &TensorSpec, address: Option<u64>) -> ScaleArg {
 }
 
 /// `scales` with addresses.
-pub(crate) fn bind_scales(scales: &CacheScales, operands: &Operands) -> CacheScales {
-    let cache = operands.cache.expect("checked operands");
-    let addresses = cache.scales.map(|scales| scales.map(DeviceAddress::new));
+pub(crate) fn bind_scales(scales: &CacheScales, arrays: &Arrays) -> CacheScales {
+    let scales_of = arrays.cache.and_then(|cache| cache.scales);
+    let addresses = scales_of.map(|scales| scales.map(DeviceAddress::new));
     let [k, v] = addresses.unwrap_or([None; 2]);
     CacheScales {
         k: ScaleArg {
@@ -157,13 +172,13 @@ pub(crate) fn bind_decode(
     arrays: &Arrays,
     workspace: u64,
 ) -> DecodeParams {
-    let cache = operands.cache.expect("checked operands");
+    let cache = arrays.cache;
     let address = |of: Option<u64>| of.and_then(DeviceAddress::new);
     DecodeParams {
         forward: bind_forward(&params.forward, operands, lse_address, arrays),
-        block_table: address(cache.block_table),
-        kv_lens: cache.kv_lens,
-        status: address(cache.status),
+        block_table: address(cache.and_then(|cache| cache.block_table)),
+        kv_lens: address(cache.map(|cache| cache.kv_lens)),
+        status: address(cache.and_then(|cache| cache.status)),
         sinks: address(arrays.modifiers.sinks),
         workspace,
         ..*params

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `select` | which variants are *eligible*, which one is *preferred*, and its kernel |
 //! | `backward` | the launches of a backward pass |
-//! | `decode` | the launch of attention to a cache |
+//! | `decode` | the launch of a decode kernel: of attention to a cache, or of few queries |
+//! | `few_queries` | the rule by which a forward pass runs one |
 //! | `slopes` | those of the gradient by ALiBi's slopes |
 //! | `bias` | that of the gradient by a bias |
 //! | `ds_chunks` | a backward pass in parts, where dS lies in the workspace |
@@ -22,6 +23,7 @@ pub(crate) mod bias;
 mod capabilities;
 pub(crate) mod decode;
 mod ds_chunks;
+mod few_queries;
 mod hopper;
 pub(crate) mod modifiers;
 mod operands;
@@ -82,8 +84,8 @@ pub struct Plan {
     /// Launches in order; empty on the CPU, or if there is nothing to compute.
     steps: Vec<Step>,
     workspace_bytes: usize,
-    /// How many of them are 0 between launches.
-    zeroed_bytes: Option<usize>,
+    /// How many of them are counters of a decode kernel, which are 0 between launches.
+    counter_bytes: Option<usize>,
 }
 
 /// One launch of a kernel.
@@ -155,7 +157,7 @@ pub(crate) enum StepParams {
     ),
     /// The parameters of the kernel that computes the gradient by sinks.
     SinkGradient(SinkGradientParams, WorkspaceLayout),
-    /// The parameters of a kernel that reads a cache, and its scales if it is one of e4m3.
+    /// The parameters of a decode kernel, and the scales of a cache of e4m3.
     Decode(Box<DecodeParams>, Option<CacheScales>),
     /// The parameters of the kernel that lists tiles for the next step.
     TileList(TileListParams),
@@ -193,7 +195,7 @@ impl Plan {
             kernel: choice.kernel.as_ref().map(|kernel| kernel.instance),
             steps: Vec::new(),
             workspace_bytes: 0,
-            zeroed_bytes: None,
+            counter_bytes: None,
         };
         if let (Some(kernel), Capabilities::Gpu(gpu)) = (choice.kernel, here) {
             plan.add_steps(kernel, asked.params(), gpu);
@@ -237,10 +239,10 @@ impl Plan {
         }
     }
 
-    /// Adds the launch of a kernel that reads a cache.
+    /// Adds the launch of a decode kernel.
     fn add_decode(&mut self, instance: &'static Instance, launch: DecodeLaunch) {
         self.workspace_bytes = launch.workspace_bytes;
-        self.zeroed_bytes = Some(launch.zeroed_bytes);
+        self.counter_bytes = Some(launch.counter_bytes);
         let params = StepParams::Decode(Box::new(launch.params), launch.scales);
         self.add(instance, launch.grid, params);
     }
@@ -453,8 +455,8 @@ impl Plan {
         self.steps.iter().map(|step| step.kernel.name)
     }
 
-    /// Query heads of a group whose rows share a tile of that kernel (packed GQA), as the next power of two; 1 if each
-    /// head has tiles of its own.
+    /// Query heads of a group whose rows share a tile of that kernel, if it is one that may pack them or not (packed GQA), as the
+    /// next power of two; else 1.
     pub fn heads_per_tile(&self) -> u32 {
         let packed = self.steps.iter().find_map(|step| match &step.params {
             StepParams::HopperForward(_, hopper) => Some(hopper.pack_gqa.heads()),
@@ -469,14 +471,19 @@ impl Plan {
     }
 
     /// How many of those bytes, from the first on, must be 0 before a workspace's first use: none of a backward pass, which
-    /// writes what it reads. A workspace that other plans use too is zeroed as the one that needs most asks for. A plan that
-    /// reads a cache shares one only with plans of the same number here, as it leaves other contents behind these bytes.
+    /// writes what it reads. A workspace that other plans use too is zeroed as the one that needs most asks for. A plan of
+    /// [`Variant::Decode`] shares one only with those of the same number here, as it leaves other contents behind these bytes.
     pub fn zeroed_workspace_bytes(&self) -> usize {
-        match (self.zeroed_bytes, self.problem.gradients()) {
-            (Some(zeroed), _) => zeroed,
+        match (self.counter_bytes, self.problem.gradients()) {
+            (Some(counters), _) => counters,
             (None, None) => self.workspace_bytes,
             (None, Some(_)) => 0,
         }
+    }
+
+    /// How many of the workspace's bytes are counters of a decode kernel; `None` of a plan without.
+    pub(crate) fn counter_bytes(&self) -> Option<usize> {
+        self.counter_bytes
     }
 
     pub(crate) fn steps(&self) -> &[Step] {

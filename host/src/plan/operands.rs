@@ -224,8 +224,10 @@ impl GradientOperands {
 
 /// Scratch memory of a launch, in the memory of the backend that runs it.
 ///
-/// The caller zeroes it, or as much as [`Plan::zeroed_workspace_bytes`] says, before its first use; every launch that succeeds leaves it fit for the next, of any plan that
-/// needs no more ([`Plan::workspace_bytes`]). Launches that may run at the same time must not share one.
+/// The caller zeroes it, or as much as [`Plan::zeroed_workspace_bytes`] says, before its first use; every launch that succeeds
+/// leaves it fit for the next, of any plan that needs no more ([`Plan::workspace_bytes`]). Those of
+/// [`Variant::Decode`](crate::Variant::Decode), which is chosen for few queries, share one only with each other, and with the
+/// same number of zeroed bytes. Launches that may run at the same time must not share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
     /// A multiple of [`WORKSPACE_ALIGN_BYTES`].

@@ -9,7 +9,7 @@ use kernels_gpu::abi::{
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
 
 use super::modifiers::bind_modifiers;
-use super::{ModifierOperands, Operands};
+use super::{CacheOperands, ModifierOperands, Operands};
 use crate::problem::Score;
 use crate::spec::TensorSpec;
 use crate::{AlibiSlopes, Lengths, Problem};
@@ -101,6 +101,8 @@ pub(crate) struct Arrays {
     pub cu_seqlens: Option<[u64; 2]>,
     pub seqused_kv: Option<u64>,
     pub alibi_slopes: Option<u64>,
+    /// Of a cache.
+    pub cache: Option<CacheOperands>,
     /// Of the problem's modifiers, all that it has.
     pub modifiers: ModifierOperands,
 }
@@ -112,6 +114,7 @@ impl Arrays {
             cu_seqlens: operands.cu_seqlens.filter(|_| problem.is_packed()),
             seqused_kv: operands.seqused_kv.filter(|_| problem.has_seqused_kv()),
             alibi_slopes: operands.alibi_slopes.filter(|_| problem.alibi().is_some()),
+            cache: operands.cache.filter(|_| problem.cache_layout().is_some()),
             modifiers: ModifierOperands::default(),
         }
     }
@@ -213,12 +216,14 @@ mod tests {
             alibi_slopes: Some(6),
             cu_seqlens: Some([7, 8]),
             seqused_kv: Some(9),
+            cache: Some(CacheOperands::new(10)),
             ..OPERANDS
         };
         let of = |options: &ForwardOptions| {
             let q = spec(Shape::packed(9, 6, 4));
             let problem = Problem::new(q, q, q, q, options).unwrap();
             let arrays = Arrays::given(&problem, &all);
+            assert_eq!(arrays.cache, None);
             (arrays.cu_seqlens, arrays.seqused_kv, arrays.alibi_slopes)
         };
         let options = ForwardOptions::new();

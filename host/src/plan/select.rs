@@ -11,7 +11,7 @@ use super::decode::{DecodeLaunch, find_decode};
 use super::hopper::{HopperForward, pack_gqa};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
-use super::{Capabilities, GpuCapabilities};
+use super::{Capabilities, GpuCapabilities, few_queries};
 use crate::{Error, Lengths, Problem, Variant};
 
 /// A problem, and the capabilities of the backend that is to run it.
@@ -109,7 +109,7 @@ pub(super) enum How {
     Hopper(Box<HopperForward>),
     /// With those and the parameters of modifiers.
     Modified,
-    /// With those of a cache.
+    /// With those of a decode kernel.
     Decode(Box<DecodeLaunch>),
     /// A backward pass, with several kernels.
     Backward(Box<BackwardKernels>),
@@ -128,12 +128,7 @@ fn find_kernel(
         return find_backward(family, asked, gpu);
     }
     if problem.cache_layout().is_some() {
-        let (instance, launch) = find_decode(family, problem, gpu)?;
-        let how = match problem.is_empty() {
-            true => How::NotAtAll,
-            false => How::Decode(Box::new(launch)),
-        };
-        return Ok(Kernel { instance, how });
+        return Err("its kernels read no cache".to_owned());
     }
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
@@ -225,6 +220,16 @@ fn find_backward(
     })
 }
 
+/// The decode kernel for the problem.
+fn find_decode_kernel(problem: &Problem, gpu: &GpuCapabilities) -> Result<Kernel, String> {
+    let (instance, launch) = find_decode(problem, gpu)?;
+    let how = match problem.is_empty() {
+        true => How::NotAtAll,
+        false => How::Decode(Box::new(launch)),
+    };
+    Ok(Kernel { instance, how })
+}
+
 /// How `instance` runs the problem, or why the problem's shape, strides or addresses prevent it.
 fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
     if asked.problem.is_empty() {
@@ -279,6 +284,9 @@ fn fit(variant: Variant, asked: &Question<'_>) -> Result<Choice, String> {
         (Some(_), Capabilities::Cpu) => {
             return Err("it runs on the cuda and sim backends".into());
         }
+        (Some(_), Capabilities::Gpu(gpu)) if variant == Variant::Decode => {
+            Some(find_decode_kernel(asked.problem, gpu)?)
+        }
         (Some(family), Capabilities::Gpu(gpu)) => Some(find_kernel(family, asked, gpu)?),
     };
     Ok(Choice { variant, kernel })
@@ -289,21 +297,44 @@ pub fn why_not(variant: Variant, problem: &Problem, here: &Capabilities) -> Opti
     fit(variant, &Question::new(problem, here, None)).err()
 }
 
-/// The choices that can run the problem here, the preferred one first, computed lazily.
+/// The choices that can run the problem here, in the order of [`Variant::all`], computed lazily.
 fn in_order(asked: &Question<'_>) -> impl Iterator<Item = Choice> {
     Variant::all().filter_map(|variant| fit(variant, asked).ok())
+}
+
+/// The preferred choice among those that can run the problem here: the first, unless decode kernels are faster.
+fn first(asked: &Question<'_>) -> Option<Choice> {
+    let first = in_order(asked).next()?;
+    let decode = decode_for_few_queries(asked, &first);
+    Some(decode.unwrap_or(first))
+}
+
+/// A decode kernel for a problem of few queries, if it is faster than that of `prefill`.
+fn decode_for_few_queries(asked: &Question<'_>, prefill: &Choice) -> Option<Choice> {
+    let (Capabilities::Gpu(gpu), Some(prefill)) = (asked.here, &prefill.kernel) else {
+        return None;
+    };
+    if !few_queries::are_few(asked.problem) {
+        return None;
+    }
+    let choice = fit(Variant::Decode, asked).ok()?;
+    let decode = choice.kernel.as_ref()?.instance;
+    few_queries::is_faster(decode, prefill, &asked.params.attention, gpu).then_some(choice)
 }
 
 /// The variants that can run `problem` here, the preferred one first.
 pub fn eligible(problem: &Problem, here: &Capabilities) -> Vec<Variant> {
     let asked = Question::new(problem, here, None);
-    in_order(&asked).map(|choice| choice.variant).collect()
+    let first = first(&asked).map(|choice| choice.variant);
+    let others = in_order(&asked).map(|choice| choice.variant);
+    let others = others.filter(|variant| Some(*variant) != first);
+    first.into_iter().chain(others).collect()
 }
 
 /// The variant that runs `problem` here unless another is forced.
 pub fn preferred(problem: &Problem, here: &Capabilities) -> Option<Variant> {
     let asked = Question::new(problem, here, None);
-    in_order(&asked).next().map(|choice| choice.variant)
+    first(&asked).map(|choice| choice.variant)
 }
 
 /// The choice that will run: the forced variant, else the preferred one.
@@ -322,7 +353,7 @@ pub(super) fn choose(asked: &Question<'_>) -> Result<Choice, Error> {
             Error::argument("force", wrong, allowed)
         });
     }
-    in_order(asked).next().ok_or_else(|| {
+    first(asked).ok_or_else(|| {
         let reasons: Vec<_> = Variant::all()
             .filter_map(|variant| Some((variant, fit(variant, asked).err()?)))
             .map(|(variant, reason)| format!("{variant}: {reason}"))

@@ -1,7 +1,7 @@
 //! Attention to a cache of keys and values whose lengths only the device knows.
 
 use super::check::{check_dims, check_equal, check_options, check_output, check_sizes};
-use super::{Attention, ForwardOptions, Lengths, Modifiers, Operation, Problem, SEQ_LIMIT, Score};
+use super::{Attention, ForwardOptions, Lengths, Operation, Problem, SEQ_LIMIT, Score};
 use crate::spec::{Shape, TensorSpec};
 use crate::{DType, Error};
 
@@ -238,11 +238,7 @@ fn check_decode_options(options: &ForwardOptions) -> Result<(), Error> {
             "no cu_seqlens and no seqused_kv beside kv_lens",
         ));
     }
-    let without_sinks = Modifiers {
-        sinks: None,
-        ..options.modifiers.clone()
-    };
-    if without_sinks.is_none() {
+    if options.modifiers.is_none_but_sinks() {
         return Ok(());
     }
     Err(Error::argument(

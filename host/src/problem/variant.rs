@@ -17,19 +17,30 @@ pub enum Variant {
     Mma,
     /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
     Wgmma,
+    /// f16 and bf16 by `mma.sync`, on every GPU since Ampere, where queries are few and keys many, or lie in a cache: blocks share
+    /// the keys of a head, and merge what they find ([`decode`](crate::decode())).
+    Decode,
 }
 
 impl Variant {
-    /// Every variant, the most preferred first.
+    /// Every variant, the most preferred first; [`Decode`](Self::Decode) comes before all others where it is faster.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Wgmma, Self::Mma, Self::Simt, Self::Tiled].into_iter()
+        let all = [
+            Self::Wgmma,
+            Self::Mma,
+            Self::Decode,
+            Self::Simt,
+            Self::Tiled,
+        ];
+        all.into_iter()
     }
 
     /// Its name in messages and on the command line.
     pub const fn name(self) -> &'static str {
-        match self.family() {
-            None => "tiled",
-            Some(family) => family.name(),
+        match (self, self.family()) {
+            (Self::Decode, _) => "decode",
+            (_, None) => "tiled",
+            (_, Some(family)) => family.name(),
         }
     }
 
@@ -38,15 +49,17 @@ impl Variant {
         match self {
             Self::Tiled => None,
             Self::Simt => Some(Family::Simt),
-            Self::Mma => Some(Family::Mma),
+            Self::Mma | Self::Decode => Some(Family::Mma),
             Self::Wgmma => Some(Family::Wgmma),
         }
     }
 
-    /// The variant that runs kernels of `family`; none for families of helper kernels.
+    /// The variant that runs kernels of `family`, those of [`Decode`](Self::Decode) apart; none for families of helper kernels.
     #[doc(hidden)]
     pub fn of_family(family: Family) -> Option<Self> {
-        Self::all().find(|variant| variant.family() == Some(family))
+        Self::all()
+            .filter(|variant| *variant != Self::Decode)
+            .find(|variant| variant.family() == Some(family))
     }
 
     /// The names of some variants, for a message.

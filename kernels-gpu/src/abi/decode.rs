@@ -20,8 +20,8 @@ pub enum CacheFault {
 
 /// Parameters of the decode kernels: `o[b, h, i, :] = Σⱼ P[b, h, i, j] · v[page(b, j), h', j mod page_size, :]`.
 ///
-/// In `forward`, `k` and `v` are pages, whose batch axis counts pages; `seq_kv` is the most keys of a sequence, and the mask is
-/// counted from each sequence's bottom-right corner.
+/// In `forward`, `k` and `v` are pages, whose batch axis counts pages, and `seq_kv` is the most keys of a sequence. A forward pass
+/// without a cache has a page for each sequence, and no block table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct DecodeParams {
@@ -30,8 +30,8 @@ pub struct DecodeParams {
     pub block_table: Option<DeviceAddress>,
     /// Elements from one row of the block table to the next.
     pub table_stride: u64,
-    /// i32 `[batch]`: keys of each sequence.
-    pub kv_lens: u64,
+    /// i32 `[batch]`: keys of each sequence. `None`: those that the launch's lengths say, which are clamped and never bad.
+    pub kv_lens: Option<DeviceAddress>,
     /// Receives bits of [`CacheFault`].
     pub status: Option<DeviceAddress>,
     /// f32 `[heads_q]`: a score of each head without a key, in nats.

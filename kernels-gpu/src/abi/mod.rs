@@ -53,6 +53,7 @@ mod tests {
         assert_eq!(offset_of!(ForwardParams, lse), 256);
         assert_eq!(size_of::<ForwardParams>(), 264);
         assert_eq!(offset_of!(DecodeParams, block_table), 264);
+        assert_eq!(offset_of!(DecodeParams, kv_lens), 280);
         assert_eq!(offset_of!(DecodeParams, workspace), 304);
         assert_eq!(offset_of!(DecodeParams, slots), 324);
         assert_eq!(size_of::<DecodeParams>(), 328);

@@ -167,6 +167,14 @@ impl Instance {
             _ => None,
         }
     }
+
+    /// The tile shape of a decode kernel; `None` of any other.
+    pub const fn decode(&self) -> Option<&'static DecodeConfig> {
+        match self.config {
+            KernelConfig::Decode(config) => Some(config),
+            _ => None,
+        }
+    }
 }
 
 /// The operation that a kernel performs.

@@ -37,4 +37,4 @@ pub use limits::{Limits, dtypes_of, tile_sizes};
 pub use modifiers::ModifierSpec;
 pub use scales::ScaleKind;
 pub use spec::{AlibiSpec, Case, CaseSpec};
-pub use strategy::{drawn, strategy};
+pub use strategy::{drawn, few_queries, strategy};

@@ -14,7 +14,7 @@ use super::fill::mix;
 use super::kind::InputKind;
 use super::lengths::Lengths;
 use super::limits::{Limits, tile_sizes};
-use super::modifiers;
+use super::modifiers::{self, ModifierSpec};
 use super::spec::{AlibiSpec, CaseSpec};
 
 /// Cases of one of `dtypes` within `limits`, without end and the same for the same `seed`.
@@ -51,6 +51,42 @@ pub fn strategy(dtypes: &[DType], limits: Limits) -> BoxedStrategy<CaseSpec> {
             false => case,
         })
         .prop_filter("too much work", move |case| limits.allow(case))
+        .boxed()
+}
+
+/// Dense cases of a few queries on hundreds to `most_keys` keys, without modifiers but sinks; half of all are such that TMA can
+/// reach their operands.
+pub fn few_queries(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<CaseSpec> {
+    let beside = (select(vec![512, 1024, 2048]), 0..=2usize).prop_map(|(tile, by)| tile + by - 1);
+    let keys = prop_oneof![300..=most_keys, beside];
+    let lengths = (1..=2usize, 1..=8usize, keys).prop_map(move |(batch, seq_q, seq_kv)| {
+        let seq_kv = seq_kv.min(most_keys);
+        Lengths::Dense {
+            batch,
+            seq_q,
+            seq_kv,
+        }
+    });
+    (case(dtypes, most_keys), lengths, any::<bool>())
+        .prop_map(|(case, lengths, is_reachable)| {
+            let case = CaseSpec {
+                lengths,
+                modifiers: ModifierSpec {
+                    sinks: case.modifiers.sinks,
+                    ..ModifierSpec::default()
+                },
+                ..case
+            };
+            match is_reachable {
+                true => case.reachable_by_tma(),
+                false => case,
+            }
+        })
+        .prop_filter("many rows", |case| {
+            case.lengths
+                .each()
+                .all(|(seq_q, _)| seq_q * case.group <= 64)
+        })
         .boxed()
 }
 

@@ -224,6 +224,50 @@ fn cpu_wrong_lengths() {
     }
 }
 
+/// The decode kernels on batch entries whose keys are used in part: right lengths, and wrong ones, which are clamped.
+fn used_keys<B: Backend>(backend: &mut B) {
+    let sequences = [(3, 70), (3, 900), (3, 0), (3, 511), (3, 1)];
+    for (dtype, head_dim) in [
+        (DType::F16, 64),
+        (DType::Bf16, 128),
+        (DType::F16, 256),
+        (DType::Bf16, 40),
+    ] {
+        // Those of odd numbers are not packed.
+        for number in [1, 3, 5, 7, 9, 11] {
+            let shape = Shape {
+                dtype,
+                head_dim,
+                head_dim_v: head_dim,
+            };
+            let mut scene = scene(shape, number, &sequences);
+            let plan = backend.plan(&scene.problem(Variant::Decode));
+            let plan = plan.expect("eligible");
+            for lengths in ["right", "wrong"] {
+                let what = format!("{}: {lengths} scene {number}", plan.kernel_name());
+                let outcome = run(backend, &scene, &plan, &what);
+                scene.check(&outcome, &what);
+                scene.check_untouched(&outcome, &plan, &what);
+                for (index, length) in scene.used.iter_mut().enumerate() {
+                    *length = WRONG[(number + index) % WRONG.len()];
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sim_used_keys() {
+    used_keys(&mut Sim::new());
+}
+
+#[test]
+fn cuda_used_keys() {
+    if let Some(mut gpu) = gpu_or_not_run("device lengths of few queries") {
+        used_keys(&mut gpu);
+    }
+}
+
 /// A promise of no rows is kept without a launch.
 #[test]
 fn nothing_is_promised() {

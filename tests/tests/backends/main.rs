@@ -8,6 +8,7 @@ mod determinism;
 mod device_lengths;
 mod every_kernel;
 mod extremes;
+mod few_queries;
 mod gqa;
 mod growing_scores;
 mod hooks;

@@ -56,6 +56,11 @@ pub struct Modifiers {
 impl Modifiers {
     /// Whether there are none.
     pub fn is_none(&self) -> bool {
+        self.sinks.is_none() && self.is_none_but_sinks()
+    }
+
+    /// Whether there are none but sinks.
+    pub(crate) fn is_none_but_sinks(&self) -> bool {
         let Self {
             mask: _,
             blocks: _,
@@ -64,12 +69,12 @@ impl Modifiers {
             chunk: _,
             dilation: _,
             bias,
-            sinks,
+            sinks: _,
             dropout,
             score_mod,
         } = self;
         let change = bias.is_some() || score_mod.is_some();
-        !self.hide() && !change && sinks.is_none() && dropout.is_none()
+        !self.hide() && !change && dropout.is_none()
     }
 
     /// Whether one shows or hides pairs.

@@ -6,7 +6,7 @@ use cuda_std::{global, shared};
 
 use super::loader::CopyMode;
 use super::tile::reload;
-use crate::abi::{AttentionParams, Band, DecodeParams, TensorArg};
+use crate::abi::{AttentionParams, Band, DecodeParams, LengthsParams, SequenceRows, TensorArg};
 use crate::config::decode::{DecodeConfig, DecodeWorkspace};
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
@@ -136,6 +136,24 @@ impl SequenceKeys {
     }
 }
 
+/// The keys of a sequence whose rows of k and v may be used in part, by the launch's lengths.
+///
+/// # Safety
+/// They are live, and `batch` is below the launch's.
+#[inline(always)]
+unsafe fn used_keys(attention: &AttentionParams, batch: u32) -> u32 {
+    let not_packed = LengthsParams {
+        total_q: 0,
+        ..attention.lengths
+    };
+    let attention = AttentionParams {
+        lengths: not_packed,
+        ..*attention
+    };
+    let load = |address| global::load_u32(address) as i32;
+    SequenceRows::read(&attention, batch, load).seq_kv
+}
+
 /// A block's way through the items, which are numbered sequence by sequence, heads and row tiles innermost.
 pub struct Work<'a> {
     params: &'a DecodeParams,
@@ -202,8 +220,12 @@ impl<'a> Work<'a> {
     #[inline(always)]
     unsafe fn keys(&self, batch: u32) -> (SequenceKeys, Chunks) {
         let params = reload(self.params);
-        let length = global::load_u32(params.kv_lens + batch as u64 * F32_BYTES as u64);
-        let keys = SequenceKeys::of_length(&params.forward.attention, length);
+        let attention = &params.forward.attention;
+        let length = match params.kv_lens {
+            Some(lens) => global::load_u32(lens.get() + batch as u64 * F32_BYTES as u64),
+            None => used_keys(attention, batch),
+        };
+        let keys = SequenceKeys::of_length(attention, length);
         (keys, Chunks::of_keys(keys.seen, self.config.chunk_keys()))
     }
 
