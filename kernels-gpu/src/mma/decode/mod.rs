@@ -117,10 +117,10 @@ unsafe fn of_item<
     let mut position = ALL_POSITIONS;
     loop {
         let state = reduce::<K, O_COLS, K_STEPS, S_COLS, KEPT, KEPT_V>(tile, position);
-        // A value that is not finite may belong to a key that some rows of the tile see and others do not, for which
-        // 0 · v is NaN: then the rows of each position are computed alone, and V is 0 where they do not see it.
+        // A value that is not finite may belong to a key that rows of the tile do not see, for which 0 · v is NaN: then the
+        // rows of each position are computed alone, and V is 0 where they do not see it.
         let leaks =
-            position == ALL_POSITIONS && tile.has_overflowed(&state) && tile.positions_differ();
+            position == ALL_POSITIONS && tile.has_overflowed(&state) && tile.some_see_less();
         if any(sync_threads_or(leaks)) {
             position = uniform(tile.positions().0);
             tile.copy_for(position);

@@ -150,12 +150,12 @@ impl<'a> Tile<'a> {
         visible_keys(position as i32, self.band(), self.get(Word::KvLen))
     }
 
-    /// Whether some rows of the tile see keys that others do not.
+    /// Whether some row of the tile does not see all keys that some query of the sequence sees.
     #[inline(always)]
-    pub fn positions_differ(&self) -> bool {
-        let (first, last) = self.positions();
-        let (first, last) = (self.visible(first), self.visible(last));
-        first.0 != last.0 || first.1 != last.1
+    pub fn some_see_less(&self) -> bool {
+        let (first, last) = self.seen_by_all();
+        let (begin, end) = self.seen();
+        first > begin as i32 || last + 1 < end as i32
     }
 
     /// Keys that every row of the tile sees: the first and the last.
@@ -174,7 +174,8 @@ impl<'a> Tile<'a> {
         if thread_idx_x() == 0 {
             let (first, last) = self.visible(position);
             put(Word::CopyBegin, first as u32);
-            put(Word::CopyEnd, (last + 1) as u32);
+            // A query before all keys has its last one below 0.
+            put(Word::CopyEnd, (last + 1).max(0) as u32);
         }
         sync_threads();
     }

@@ -93,6 +93,27 @@ fn nothing_to_see_is_zero() {
     }
 }
 
+/// NaN and infinities among keys that another query sees, of another tile: the heads of a group fill each query's own.
+#[test]
+fn what_other_tiles_see_does_not_leak() {
+    let mut sim = Sim::new();
+    for (dtype, keys) in [(DType::Bf16, 2), (DType::F16, 150)] {
+        let spec = CaseSpec {
+            dtype,
+            group: 16,
+            mask: Mask::Window {
+                left: Some(1),
+                right: Some(0),
+            },
+            kind: InputKind::NonFinite,
+            ..spec(keys)
+        };
+        let case = forced(&spec);
+        let result = case.run(&mut sim).expect("it runs");
+        assert_right(&case, &result, &spec.to_string());
+    }
+}
+
 /// Hopper's kernels for packed sequences leave a list where decode kernels count who has finished.
 #[test]
 fn launches_that_count_keep_to_workspaces_of_their_own() {
