@@ -48,6 +48,18 @@ impl Clock {
         }
     }
 
+    /// Whether joining `other` would change nothing.
+    fn covers(&self, other: &Self) -> bool {
+        let (mine, theirs) = (&self.0, &other.0);
+        let both = mine.len().min(theirs.len());
+        // Without a way out of the loop, so that it is one of vectors.
+        let mut behind = false;
+        for (mine, theirs) in mine[..both].iter().zip(&theirs[..both]) {
+            behind |= mine < theirs;
+        }
+        !behind && theirs[both..].iter().all(|&time| time == 0)
+    }
+
     /// Lanes of `warp` whose time is below `time`.
     #[inline(always)]
     pub(crate) fn behind(&self, warp: u32, time: u32) -> u32 {
@@ -155,7 +167,13 @@ impl Known {
 }
 
 fn join_arc(mine: &mut Arc<Clock>, theirs: &Arc<Clock>) {
-    if !Arc::ptr_eq(mine, theirs) {
+    if Arc::ptr_eq(mine, theirs) || mine.covers(theirs) {
+        return;
+    }
+    // Shared where it can be: those who leave a barrier then know the same thing, not merely an equal one.
+    if theirs.covers(mine) {
+        mine.clone_from(theirs);
+    } else {
         Arc::make_mut(mine).join(theirs);
     }
 }

@@ -35,6 +35,23 @@ pub(crate) struct Touch<'a> {
     pub(crate) scope: Scope,
 }
 
+impl Touch<'_> {
+    /// Lanes that touch `address`, active or not.
+    fn lanes_at(&self, address: u64) -> u32 {
+        let mut mask = 0;
+        for (lane, &at) in self.at.iter().enumerate() {
+            mask |= u32::from(at == address) << lane;
+        }
+        mask
+    }
+
+    /// Whether others touch what the first lane does: many do in kernels that broadcast.
+    fn repeats_first(&self) -> bool {
+        let first = self.at[self.mask.trailing_zeros() as usize % LANES];
+        (self.mask & self.lanes_at(first)).count_ones() > 1
+    }
+}
+
 fn kind_of(order: Order) -> Kind {
     match order {
         Order::Weak => Kind::Plain,

@@ -113,9 +113,48 @@ impl Races {
         now: &Now,
     ) -> Result<(), (usize, Conflict)> {
         let threads = &self.threads;
-        self.shared[rank as usize].each(start, size, |at, cell| {
+        let shadow = &mut self.shared[rank as usize];
+        shadow.each(start, size, |at, cell| {
             Self::touch(threads, rank, cell, now).map_err(|conflict| (at, conflict))
-        })
+        })?;
+        if now.write {
+            shadow.join(start, size);
+        }
+        Ok(())
+    }
+
+    /// Records a plain read of the same bytes by several lanes of `warp` at one go, if all know the same, and what they read is
+    /// ordered before by that. Whether it did; otherwise nothing has changed.
+    pub(super) fn read_together(
+        &mut self,
+        warp: WarpId,
+        mask: u32,
+        rank: u32,
+        (start, size): (usize, usize),
+        now: &Now,
+    ) -> bool {
+        let Some(seen) = self.threads.known_alike(warp, mask) else {
+            return false;
+        };
+        let shadow = &mut self.shared[rank as usize];
+        let ordered = shadow.each(start, size, |_, cell| {
+            let w = cell.writer;
+            let is_settled = w.time != IN_FLIGHT && w.kind != Kind::Mbarrier;
+            let is_ordered = w.time == 0 || is_settled && seen.get(w.slot) >= w.time;
+            if is_ordered { Ok(()) } else { Err(()) }
+        });
+        let read = |_, cell: &mut Cell| {
+            cell.read(Reader {
+                who: warp.number,
+                mask,
+                time: now.time,
+                line: now.line,
+            });
+            Ok(())
+        };
+        ordered
+            .and_then(|()| shadow.each(start, size, read))
+            .is_ok()
     }
 
     /// A new agent's slot.

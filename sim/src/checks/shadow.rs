@@ -1,6 +1,7 @@
 //! Access history of a CTA's shared memory: the last write of each byte and the reads since.
 
-use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::ops::Range;
 
 use super::threads::Threads;
 use crate::ir::Scope;
@@ -58,13 +59,14 @@ pub(crate) struct Reader {
     pub(crate) line: u32,
 }
 
-/// History of a word, or of a byte of a word that was accessed in parts.
+/// History of a granule, or of a part of one that was accessed in parts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) writer: Writer,
     first: Reader,
     more: Vec<Reader>,
-    split: bool,
+    /// Where the histories of its four parts are, which then count in place of this one.
+    parts: Option<NonZeroU32>,
 }
 
 impl Cell {
@@ -147,18 +149,26 @@ impl Cell {
     }
 }
 
+/// Bytes with one history while they are accessed together: as many as vectors, `ldmatrix` rows and copies have.
+const GRANULE: usize = 16;
+
+/// Bytes of a granule's parts, which are of a byte each in turn.
+const WORD: usize = 4;
+
 /// History of a CTA's shared memory.
 pub(crate) struct Shadow {
-    words: Vec<Cell>,
-    /// Bytes of the words accessed in parts.
-    bytes: HashMap<usize, Box<[Cell; 4]>>,
+    granules: Vec<Cell>,
+    /// Parts of granules and of words; the first are nobody's.
+    parts: Vec<[Cell; 4]>,
+    unused: Vec<NonZeroU32>,
 }
 
 impl Shadow {
     pub(crate) fn new(bytes: u32) -> Self {
         Self {
-            words: vec![Cell::default(); bytes.div_ceil(4) as usize],
-            bytes: HashMap::new(),
+            granules: vec![Cell::default(); (bytes as usize).div_ceil(GRANULE)],
+            parts: vec![Default::default()],
+            unused: Vec::new(),
         }
     }
 
@@ -173,32 +183,91 @@ impl Shadow {
         let end = start + size;
         let mut at = start;
         while at < end {
-            let word = at / 4;
-            let next = (word * 4 + 4).min(end);
-            let whole = at.is_multiple_of(4) && next - at == 4;
-            if whole && !self.words[word].split {
-                f(at, &mut self.words[word])?;
+            let next = (at / GRANULE * GRANULE + GRANULE).min(end);
+            let cell = &mut self.granules[at / GRANULE];
+            if next - at == GRANULE && cell.parts.is_none() {
+                f(at, cell)?;
             } else {
-                let cell = &mut self.words[word];
-                if !cell.split {
-                    cell.split = true;
-                    let part = Cell {
-                        split: false,
-                        ..cell.clone()
-                    };
-                    let parts = std::array::from_fn(|_| part.clone());
-                    self.bytes.insert(word, Box::new(parts));
-                }
-                if let Some(parts) = self.bytes.get_mut(&word) {
-                    for byte in at..next {
-                        f(byte, &mut parts[byte % 4])?;
+                self.each_part(at..next, &mut f)?;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// The same of bytes of one granule, by its parts.
+    fn each_part<E>(
+        &mut self,
+        bytes: Range<usize>,
+        f: &mut impl FnMut(usize, &mut Cell) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let granule = &mut self.granules[bytes.start / GRANULE];
+        let words = match granule.parts {
+            Some(words) => words.get() as usize,
+            None => {
+                let words = split(granule, &mut self.parts, &mut self.unused);
+                granule.parts = Some(words);
+                words.get() as usize
+            }
+        };
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let next = (at / WORD * WORD + WORD).min(bytes.end);
+            let word = &mut self.parts[words][at / WORD % 4];
+            if next - at == WORD && word.parts.is_none() {
+                f(at, word)?;
+            } else {
+                let parts = match word.parts {
+                    Some(parts) => parts,
+                    None => {
+                        let whole = word.clone();
+                        let parts = split(&whole, &mut self.parts, &mut self.unused);
+                        self.parts[words][at / WORD % 4].parts = Some(parts);
+                        parts
                     }
+                };
+                for byte in at..next {
+                    f(byte, &mut self.parts[parts.get() as usize][byte % 4])?;
                 }
             }
             at = next;
         }
         Ok(())
     }
+
+    /// Makes one history again of those of each whole granule among these bytes, which one write has just made alike.
+    pub(crate) fn join(&mut self, start: usize, size: usize) {
+        for number in start.div_ceil(GRANULE)..(start + size) / GRANULE {
+            if let Some(words) = self.granules[number].parts {
+                let [first, ..] = self.joined(words);
+                self.granules[number] = first;
+            }
+        }
+    }
+
+    /// Takes parts, each with one history.
+    fn joined(&mut self, parts: NonZeroU32) -> [Cell; 4] {
+        self.unused.push(parts);
+        std::mem::take(&mut self.parts[parts.get() as usize]).map(|cell| match cell.parts {
+            Some(parts) => {
+                let [first, ..] = self.joined(parts);
+                first
+            }
+            None => cell,
+        })
+    }
+}
+
+/// Four parts with the history of `whole`.
+fn split(whole: &Cell, parts: &mut Vec<[Cell; 4]>, unused: &mut Vec<NonZeroU32>) -> NonZeroU32 {
+    let four = std::array::from_fn(|_| whole.clone());
+    if let Some(place) = unused.pop() {
+        parts[place.get() as usize] = four;
+        return place;
+    }
+    parts.push(four);
+    let last = parts.len() as u32 - 1;
+    NonZeroU32::new(last).expect("the first parts are there from the beginning")
 }
 
 #[cfg(test)]
@@ -229,29 +298,51 @@ mod tests {
         assert!(left.contains(&(0, 3, 6)) && left.contains(&(1, 1, 3)));
     }
 
+    /// Writes bytes by `slot`; returns the pieces with who wrote them before.
+    fn write(shadow: &mut Shadow, start: usize, size: usize, slot: u32) -> Vec<(usize, u32)> {
+        let mut touched = Vec::new();
+        let outcome = shadow.each(start, size, |at, cell| {
+            touched.push((at, cell.writer.slot));
+            cell.writer = Writer {
+                slot,
+                time: 1,
+                ..Writer::default()
+            };
+            Ok::<(), ()>(())
+        });
+        outcome.unwrap();
+        shadow.join(start, size);
+        touched
+    }
+
     #[test]
     fn bytes_of_a_word_are_told_apart() {
         let mut shadow = Shadow::new(16);
-        let mut touched = Vec::new();
-        let mut write = |start, size, slot| {
-            shadow
-                .each(start, size, |at, cell| {
-                    touched.push((at, cell.writer.slot));
-                    cell.writer = Writer {
-                        slot,
-                        time: 1,
-                        ..Writer::default()
-                    };
-                    Ok::<(), ()>(())
-                })
-                .unwrap();
-        };
-        write(4, 4, 7);
-        write(6, 2, 8);
-        write(4, 4, 9);
-        assert_eq!(
-            touched,
-            [(4, 0), (6, 7), (7, 7), (4, 7), (5, 7), (6, 8), (7, 8)]
-        );
+        assert_eq!(write(&mut shadow, 4, 4, 7), [(4, 0)]);
+        assert_eq!(write(&mut shadow, 6, 2, 8), [(6, 7), (7, 7)]);
+        let bytes = [(4, 7), (5, 7), (6, 8), (7, 8)];
+        assert_eq!(write(&mut shadow, 4, 4, 9), bytes);
+    }
+
+    #[test]
+    fn a_granule_written_whole_is_one_piece_again() {
+        let mut shadow = Shadow::new(48);
+        assert_eq!(write(&mut shadow, 16, 16, 1), [(16, 0)]);
+        assert_eq!(write(&mut shadow, 18, 1, 2), [(18, 1)]);
+        let pieces = [
+            (0, 0),
+            (16, 1),
+            (17, 1),
+            (18, 2),
+            (19, 1),
+            (20, 1),
+            (24, 1),
+            (28, 1),
+            (32, 0),
+        ];
+        assert_eq!(write(&mut shadow, 0, 40, 3)[..9], pieces);
+        let pieces = [(0, 3), (16, 3), (32, 3), (36, 3), (40, 0), (44, 0)];
+        assert_eq!(write(&mut shadow, 0, 48, 4), pieces);
+        assert_eq!(write(&mut shadow, 0, 48, 5), [(0, 4), (16, 4), (32, 4)]);
     }
 }

@@ -24,14 +24,25 @@ impl State<'_> {
         let Some(races) = self.races.as_deref_mut() else {
             return Ok(());
         };
-        for lane in lanes(touch.mask) {
+        let bytes = touch.bytes as usize;
+        let together = !touch.write && kind == Kind::Plain && touch.repeats_first();
+        let mut rest = touch.mask;
+        while rest != 0 {
+            let lane = rest.trailing_zeros() as usize;
             let now = Now {
                 scope: touch.scope,
                 ..races.now(warp, lane, line, touch.write, kind)
             };
             let start = (touch.at[lane] - u64::from(SHARED_BASE)) as usize;
-            let found = races.enter(rank, start, touch.bytes as usize, &now);
-            if let Err((at, conflict)) = found {
+            if together {
+                let same = rest & touch.lanes_at(touch.at[lane]);
+                if races.read_together(warp, same, rank, (start, bytes), &now) {
+                    rest &= !same;
+                    continue;
+                }
+            }
+            rest &= rest - 1;
+            if let Err((at, conflict)) = races.enter(rank, start, bytes, &now) {
                 return Err(self.shared_fault(at, &now, &conflict).at(lane));
             }
         }

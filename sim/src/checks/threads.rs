@@ -3,13 +3,8 @@
 use std::sync::Arc;
 
 use super::clock::{Clock, Known, join_all};
-use crate::exec::{LANES, WarpId};
+use crate::exec::{LANES, WarpId, lanes};
 use crate::ir::Scope;
-
-/// Lanes of a warp, as indices.
-fn lanes(mask: u32) -> impl Iterator<Item = usize> {
-    (0..LANES).filter(move |lane| mask >> lane & 1 == 1)
-}
 
 pub(crate) struct Threads {
     /// Time of each warp of the cluster.
@@ -103,9 +98,29 @@ impl Threads {
 
     /// The lanes of `m` learn that `slot` is past `time`.
     pub(crate) fn learn(&mut self, warp: WarpId, m: u32, slot: u32, time: u32) {
-        let mut fact = self.nothing();
-        Arc::make_mut(&mut fact.seen).raise(slot, time);
-        self.acquire(warp, m, &fact);
+        let start = warp.number as usize * LANES;
+        // What a lane knew before, and after.
+        let mut last: Option<[Arc<Clock>; 2]> = None;
+        for lane in lanes(m) {
+            let seen = &mut self.known[start + lane].seen;
+            match &last {
+                Some([before, after]) if Arc::ptr_eq(before, seen) => *seen = after.clone(),
+                _ => {
+                    let before = seen.clone();
+                    Arc::make_mut(seen).raise(slot, time);
+                    last = Some([before, seen.clone()]);
+                }
+            }
+        }
+    }
+
+    /// What all lanes of `m` have seen, if they share one knowledge.
+    #[inline(always)]
+    pub(super) fn known_alike(&self, warp: WarpId, m: u32) -> Option<&Clock> {
+        let start = warp.number as usize * LANES;
+        let seen = &self.known[start + m.trailing_zeros() as usize % LANES].seen;
+        let mut others = lanes(m).map(|lane| &self.known[start + lane].seen);
+        others.all(|other| Arc::ptr_eq(seen, other)).then_some(seen)
     }
 
     /// Has a lane of `m` not seen `slot` at `time`?

@@ -3,9 +3,9 @@
 use super::regs::{LANES, Regs, each1};
 use crate::ir::{Cvt, CvtTy, FloatMods, Round, Width};
 use crate::num::exact;
-use crate::num::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
+use crate::num::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::num::ops::{flush, integral, relu};
-use crate::num::round::{BF16, F16, F32, TF32, round};
+use crate::num::round::{BF16, F16, F32, TF32, canonical_nan, round};
 
 /// The integer a register's low `bits` hold.
 fn int_of(raw: u64, bits: u32, signed: bool) -> i128 {
@@ -138,35 +138,50 @@ fn to_float(to: CvtTy, x: f64, m: FloatMods) -> u64 {
     u64::from(bits)
 }
 
+const fn int(bits: u32, signed: bool) -> CvtTy {
+    CvtTy::Int { bits, signed }
+}
+
+/// The conversions that are most of the traffic, lane by lane without a branch; any other takes the slow way.
 #[inline(always)]
 pub(super) fn cvt(regs: &mut Regs, m: u32, c: &Cvt) {
-    // Plain widening and narrowing of integers is most of the traffic.
-    let plain = !c.mods.sat;
+    const U16: CvtTy = int(16, false);
+    const U32: CvtTy = int(32, false);
+    const S32: CvtTy = int(32, true);
+    if c.mods != FloatMods::PLAIN || c.integral {
+        return slow(regs, m, c);
+    }
     match (c.from, c.to, c.dst) {
-        (
-            CvtTy::Int {
-                bits: 32,
-                signed: false,
-            },
-            CvtTy::Int { bits: 64, .. },
-            Width::W64,
-        ) if plain => {
+        (U32, CvtTy::Int { bits: 64, .. }, Width::W64) => {
             let v = each1(regs.get32(c.a), u64::from);
             regs.put64(c.d, &v, m);
         }
-        (
-            CvtTy::Int {
-                bits: 32,
-                signed: true,
-            },
-            CvtTy::Int { bits: 64, .. },
-            Width::W64,
-        ) if plain => {
+        (S32, CvtTy::Int { bits: 64, .. }, Width::W64) => {
             let v = each1(regs.get32(c.a), |x| i64::from(x as i32) as u64);
             regs.put64(c.d, &v, m);
         }
-        (CvtTy::Int { bits: 64, .. }, CvtTy::Int { bits: 32, .. }, Width::W32) if plain => {
+        (CvtTy::Int { bits: 64, .. }, CvtTy::Int { bits: 32, .. }, Width::W32) => {
             let v = each1(regs.get64(c.a), |x| x as u32);
+            regs.put32(c.d, &v, m);
+        }
+        (U16, CvtTy::Int { bits: 32, .. }, Width::W32) => {
+            let v = each1(regs.get32(c.a), |x| x & 0xffff);
+            regs.put32(c.d, &v, m);
+        }
+        (U32, CvtTy::F32, Width::W32) => {
+            let v = each1(regs.get32(c.a), |x| (x as f32).to_bits());
+            regs.put32(c.d, &v, m);
+        }
+        (S32, CvtTy::F32, Width::W32) => {
+            let v = each1(regs.get32(c.a), |x| (x as i32 as f32).to_bits());
+            regs.put32(c.d, &v, m);
+        }
+        (CvtTy::F16, CvtTy::F32, Width::W32) => {
+            let v = each1(regs.get32(c.a), |x| canonical_nan(f16_to_f32(x & 0xffff)));
+            regs.put32(c.d, &v, m);
+        }
+        (CvtTy::Bf16, CvtTy::F32, Width::W32) => {
+            let v = each1(regs.get32(c.a), |x| canonical_nan(bf16_to_f32(x & 0xffff)));
             regs.put32(c.d, &v, m);
         }
         _ => slow(regs, m, c),
@@ -193,11 +208,18 @@ fn slow(regs: &mut Regs, m: u32, c: &Cvt) {
 }
 
 #[inline(always)]
+fn pair(one: impl Fn(f32) -> u32, hi: u32, lo: u32) -> u32 {
+    one(f32::from_bits(lo)) | one(f32::from_bits(hi)) << 16
+}
+
+#[inline(always)]
 pub(super) fn pack(regs: &mut Regs, m: u32, bf16: bool, mods: FloatMods, r: [u32; 3]) {
-    if bf16 && mods == FloatMods::PLAIN {
-        regs.bin32(m, r, |hi, lo| {
-            f32_to_bf16(f32::from_bits(lo)) | f32_to_bf16(f32::from_bits(hi)) << 16
-        });
+    if mods == FloatMods::PLAIN {
+        if bf16 {
+            regs.bin32(m, r, |hi, lo| pair(f32_to_bf16, hi, lo));
+        } else {
+            regs.bin32(m, r, |hi, lo| pair(f32_to_f16, hi, lo));
+        }
         return;
     }
     let format = if bf16 { BF16 } else { F16 };

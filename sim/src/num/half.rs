@@ -1,4 +1,4 @@
-//! 16-bit formats → f32 / f64, and the fast f32 → bf16.
+//! 16-bit formats → f32, and the fast way back to the nearest.
 
 /// f16 bits → f32.
 #[inline(always)]
@@ -29,6 +29,26 @@ pub(crate) fn f32_to_bf16(x: f32) -> u32 {
     if x.is_nan() { 0x7fff } else { rounded }
 }
 
+/// f32 → f16 bits, nearest even; NaN becomes 0x7fff.
+#[inline(always)]
+pub(crate) fn f32_to_f16(x: f32) -> u32 {
+    let magnitude = x.to_bits() & 0x7fff_ffff;
+    let sign = x.to_bits() >> 16 & 0x8000;
+    // The exponent is less by 112 in f16; a carry moves into it by itself.
+    let rounded = magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1));
+    let normal = rounded.wrapping_sub(112 << 23) >> 13;
+    // A unit of 0.5's last place is f16's smallest number: the sum rounds to a whole number of them.
+    let small = (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits();
+    let value = if magnitude < 0x3880_0000 {
+        small
+    } else if magnitude < 0x4780_0000 {
+        normal
+    } else {
+        0x7c00
+    };
+    if x.is_nan() { 0x7fff } else { sign | value }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,15 +67,32 @@ mod tests {
     }
 
     #[test]
-    fn bf16_rounding_agrees_with_half() {
-        for i in 0..1_000_000u32 {
-            let x = f32::from_bits(i.wrapping_mul(0x9e37_79b9));
-            let want = if x.is_nan() {
-                0x7fff
-            } else {
-                half::bf16::from_f32(x).to_bits().into()
-            };
-            assert_eq!(f32_to_bf16(x), want, "{x:e}");
+    fn rounding_agrees_with_half() {
+        let borders = [
+            0x3300_0000,
+            0x3300_0001,
+            0x387f_efff,
+            0x387f_f000,
+            0x3880_0000,
+            0x477f_efff,
+            0x477f_f000,
+            0x4780_0000,
+            0x7f80_0000,
+        ];
+        let spread = (0..1_000_000u32).map(|i| i.wrapping_mul(0x9e37_79b9));
+        for bits in spread.chain(borders) {
+            let x = f32::from_bits(bits);
+            let nan_or = |bits: u16| if x.is_nan() { 0x7fff } else { bits.into() };
+            assert_eq!(
+                f32_to_bf16(x),
+                nan_or(half::bf16::from_f32(x).to_bits()),
+                "{x:e}"
+            );
+            assert_eq!(
+                f32_to_f16(x),
+                nan_or(half::f16::from_f32(x).to_bits()),
+                "{x:e}"
+            );
         }
     }
 }

@@ -36,13 +36,19 @@ pub(crate) const F32: Format = Format {
 impl Format {
     /// The canonical quiet NaN PTX produces: 0x7fff for 16-bit formats, 0x7fffffff for 32 bits
     /// (PTX ISA §9.7.3, §9.7.4).
-    pub(crate) fn nan(self) -> u32 {
+    pub(crate) const fn nan(self) -> u32 {
         (1 << (self.mantissa + self.exponent + self.pad)) - 1
     }
 
     fn infinity(self) -> u32 {
         ((1 << self.exponent) - 1) << self.mantissa
     }
+}
+
+/// The bits of an f32, of any NaN those of the canonical one.
+#[inline(always)]
+pub(crate) fn canonical_nan(x: f32) -> u32 {
+    if x.is_nan() { F32.nan() } else { x.to_bits() }
 }
 
 /// Rounds `x` to `format`; `x` may be a round-to-odd result. Returns the container's bits.
