@@ -25,7 +25,10 @@ pub struct Args {
     /// tensors cu_seqlens_q and cu_seqlens_kv; with --backward also d_o, of o's shape and dtype. Used where they are there:
     /// mask (u8 or bool) and bias (f32, f16 or bf16), [batch or 1, heads_q or 1, seq_q or 1, seq_kv]; sinks (f32,
     /// [heads_q]); doc_q and doc_kv (i32, [seq] or [batch, seq]); block_counts and block_indices (i32, [batch or 1,
-    /// heads_q or 1, q_blocks] and the same with [.., kv_blocks])
+    /// heads_q or 1, q_blocks] and the same with [.., kv_blocks]). With block_table (i32, [batch, max_pages]) and kv_lens (i32,
+    /// [batch]) k and v are a cache's pages, [num_pages, page_size, heads_kv, head_dim] in bshd; they may then be f8_e4m3,
+    /// multiplied with k_scales and v_scales if these are there (f32: a number, [heads_kv], or k's axes without head_dim, each
+    /// of k's size or 1)
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
     /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout), and with

@@ -1,4 +1,4 @@
-//! `ferroflash attend` on a file with a paged cache: `block_table` and `kv_lens` beside q, k and v.
+//! `ferroflash attend` on a file with a paged cache: `block_table` and `kv_lens` beside q, k and v, and scales if these are e4m3.
 
 use bytemuck::allocation::pod_collect_to_vec;
 use ferroflash::{
@@ -18,21 +18,29 @@ use crate::say::say;
 /// The names of the arrays in a file.
 const BLOCK_TABLE: &str = "block_table";
 const KV_LENS: &str = "kv_lens";
+const SCALES: [&str; 2] = ["k_scales", "v_scales"];
 
 /// The arrays of a paged cache.
 pub struct CacheArrays {
     block_table: Vec<i32>,
     max_pages: usize,
     kv_lens: Vec<i32>,
+    /// Of k and v in e4m3.
+    scales: Option<[HostTensor; 2]>,
 }
 
 /// The arrays of a file's cache, if it has one.
-pub fn read(file: &mut File) -> Result<Option<CacheArrays>, Failure> {
-    if [BLOCK_TABLE, KV_LENS]
-        .iter()
-        .all(|name| file.info(name).is_none())
-    {
-        return Ok(None);
+pub fn read(file: &mut File, layout: Layout) -> Result<Option<CacheArrays>, Failure> {
+    let is_there = |name: &&str| file.info(name).is_some();
+    if ![BLOCK_TABLE, KV_LENS].iter().any(is_there) {
+        return match SCALES.into_iter().find(is_there) {
+            None => Ok(None),
+            Some(name) => {
+                let wrong = "the file has scales, and no cache";
+                let allowed = "block_table and kv_lens too, or a file without scales";
+                Err(Failure::refused(name, wrong, allowed))
+            }
+        };
     }
     let mut array = |name, rank: usize, allowed| {
         let info = file.find(name, "both block_table and kv_lens, or neither")?;
@@ -62,14 +70,47 @@ pub fn read(file: &mut File) -> Result<Option<CacheArrays>, Failure> {
         block_table,
         max_pages,
         kv_lens,
+        scales: scales(file, layout)?,
     }))
+}
+
+/// The scales of a file's cache, if it has some.
+fn scales(file: &mut File, layout: Layout) -> Result<Option<[HostTensor; 2]>, Failure> {
+    if SCALES.iter().all(|name| file.info(name).is_none()) {
+        return Ok(None);
+    }
+    let [k, v] = SCALES.map(|name| scales_of(file, name, layout));
+    Ok(Some([k?, v?]))
+}
+
+fn scales_of(file: &mut File, name: &'static str, layout: Layout) -> Result<HostTensor, Failure> {
+    let info = file.find(name, "both k_scales and v_scales, or neither")?;
+    if info.dtype != Dtype::F32 {
+        return Err(wrong_dtype(name, info.dtype, "F32"));
+    }
+    let shape = match *info.shape.as_slice() {
+        [] => layout.shape([1; 4]),
+        [heads] => Shape {
+            heads,
+            ..layout.shape([1; 4])
+        },
+        [pages, x, y] => layout.shape([pages, x, y, 1]),
+        ref dims => {
+            let wrong = format!("its shape is {dims:?}, of rank {}", dims.len());
+            let allowed = "rank 0, a number for all; rank 1, [heads_kv]; or rank 3, k's axes without head_dim, each of k's \
+                           size or 1";
+            return Err(Failure::refused(name, wrong, allowed));
+        }
+    };
+    let spec = TensorSpec::contiguous(DType::F32, shape, layout)?;
+    Ok(HostTensor::new(spec, 0, file.read(&info)?)?)
 }
 
 /// Attention of q to a cache in the pages k and v.
 pub struct AttendCache {
     pub inputs: [HostTensor; 3],
     pub arrays: CacheArrays,
-    /// Dtype to convert the inputs to.
+    /// Dtype to convert the inputs to, but those in e4m3.
     pub dtype: Option<DType>,
     pub layout: Layout,
     pub options: ForwardOptions,
@@ -84,7 +125,10 @@ impl AttendCache {
         options: &ForwardOptions,
     ) -> Result<Problem, Failure> {
         let CacheArrays {
-            max_pages, kv_lens, ..
+            max_pages,
+            kv_lens,
+            scales,
+            ..
         } = arrays;
         if kv_lens.len() != q.shape.batch {
             let wrong = format!("there are {}", kv_lens.len());
@@ -100,7 +144,11 @@ impl AttendCache {
             max_pages: *max_pages,
             table_stride: *max_pages,
         };
-        Ok(Problem::decode(q, k, v, o, layout, options)?)
+        let problem = Problem::decode(q, k, v, o, layout, options)?;
+        match scales {
+            None => Ok(problem),
+            Some([k, v]) => Ok(problem.with_cache_scales(*k.spec(), *v.spec())?),
+        }
     }
 }
 
@@ -109,9 +157,10 @@ impl Work for AttendCache {
         let file_dtype = self.inputs[0].spec().dtype;
         let dtype = self.dtype.unwrap_or(file_dtype);
         let spinner = progress::spinner("attend");
-        let converted = |input: HostTensor| match input.spec().dtype == dtype {
-            true => Ok(input),
-            false => input.convert(dtype, self.layout),
+        // Codes stay what they are: kernels read them beside q of any dtype.
+        let converted = |input: HostTensor| match input.spec().dtype {
+            of_input if of_input == dtype || of_input == DType::E4m3 => Ok(input),
+            _ => input.convert(dtype, self.layout),
         };
         let [q, k, v] = self.inputs.map(converted);
         let (q, k, v) = (q?, k?, v?);
@@ -123,11 +172,15 @@ impl Work for AttendCache {
             block_table,
             max_pages,
             kv_lens,
+            scales,
         } = self.arrays;
         let batch = kv_lens.len();
         let table = Indices::upload(memory, &block_table, [batch, max_pages])?;
         let kv_lens = Indices::upload(memory, &kv_lens, [batch, 1])?;
-        let cache = KvCache::paged(memory, k, v, table, kv_lens)?;
+        let mut cache = KvCache::paged(memory, k, v, table, kv_lens)?;
+        if let Some([k, v]) = scales {
+            cache = cache.with_scales(k.upload(memory)?, v.upload(memory)?);
+        }
         let result = decode(backend, &q, &cache, &self.options)?;
         let memory = backend.memory();
         let mut results = Results::new(file_dtype, self.layout, false);

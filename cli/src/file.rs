@@ -69,19 +69,17 @@ pub fn read(
     // Small tensors first, so that errors in them are found before q, k and v are read.
     let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
     let slopes = asked.slopes.then(|| slopes(&mut file)).transpose()?;
-    let cache = attend_cache::read(&mut file)?;
+    let cache = attend_cache::read(&mut file, layout)?;
     let options = modifiers::read(&mut file, blocks, options)?;
     let inputs = "the tensors q, k and v are needed";
-    let [q, k, v] = ["q", "k", "v"].map(|name| operand(&file, name, inputs, layout, is_packed));
-    let d_o = || {
-        operand(
-            &file,
-            D_O,
-            "the gradient by o that --backward asks for",
-            layout,
-            is_packed,
-        )
+    let place = Place {
+        layout,
+        is_packed,
+        has_cache: cache.is_some(),
     };
+    let [q, k, v] = ["q", "k", "v"].map(|name| operand(&file, name, inputs, place));
+    let needed = "the gradient by o that --backward asks for";
+    let d_o = || operand(&file, D_O, needed, place);
     let d_o = asked.d_o.then(d_o).transpose()?;
     let mut read =
         |(info, spec)| -> Result<_, Failure> { Ok(HostTensor::new(spec, 0, file.read(&info)?)?) };
@@ -151,14 +149,25 @@ impl File {
     }
 }
 
+/// How operands lie in the file.
+#[derive(Clone, Copy)]
+struct Place {
+    layout: Layout,
+    is_packed: bool,
+    /// Whether k and v are a cache's.
+    has_cache: bool,
+}
+
 /// One of q, k, v and d_o.
 fn operand(
     file: &File,
     name: &'static str,
     needed: &str,
-    layout: Layout,
-    is_packed: bool,
+    place: Place,
 ) -> Result<(TensorInfo, TensorSpec), Failure> {
+    let Place {
+        layout, is_packed, ..
+    } = place;
     let info = file.find(name, needed)?;
     let dims = match (info.shape.as_slice(), is_packed) {
         (&[batch, x, y, dim], false) => [batch, x, y, dim],
@@ -177,10 +186,15 @@ fn operand(
             return Err(Failure::refused(name, wrong, allowed));
         }
     };
+    let may_be_e4m3 = place.has_cache && name != "q";
     let dtype = match info.dtype {
         Dtype::F32 => DType::F32,
         Dtype::F16 => DType::F16,
         Dtype::BF16 => DType::Bf16,
+        Dtype::F8_E4M3 if may_be_e4m3 => DType::E4m3,
+        other if may_be_e4m3 => {
+            return Err(wrong_dtype(name, other, "F32, F16, BF16 or F8_E4M3"));
+        }
         other => return Err(wrong_dtype(name, other, "F32, F16 or BF16")),
     };
     let spec = TensorSpec::contiguous(dtype, layout.shape(dims), layout)?;

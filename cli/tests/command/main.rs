@@ -2,6 +2,7 @@
 
 mod bad_arguments;
 mod bad_input;
+mod caches;
 mod gradients;
 mod insight;
 mod interrupted;

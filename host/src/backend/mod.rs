@@ -69,7 +69,7 @@ pub trait Backend: Sealed {
         Plan::new(problem, &self.capabilities())
     }
 
-    /// Queues `plan` on operands given by address and returns; [`Cpu`](crate::Cpu) and [`Sim`](crate::Sim) do the
+    /// Queues `plan` on operands given by address and returns; [`Cpu`](crate::Cpu) and `Sim` do the
     /// work first.
     ///
     /// On a GPU a call neither waits, copies nor allocates device memory, with these exceptions, each the first time
