@@ -446,6 +446,7 @@ impl Bench {
             workspace_limit_bytes: None,
             alibi_gradient: false,
             bias_gradient: false,
+            arrangements: None,
         };
         let d_o = case.d_o.upload(backend.memory())?;
         let mut gradients = backward(backend, &q, &k, &v, output, &d_o, &options)?;

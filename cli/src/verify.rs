@@ -157,6 +157,7 @@ fn check_forward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Che
 /// As [`check_forward`], of the backward pass.
 fn check_backward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Checked>, Failure> {
     let mut case = spec.build_backward()?;
+    case.arrangements = spec.arrangements_of_gradients();
     let mut checked = Vec::new();
     for variant in eligible(&case.problem()?, &backend.capabilities()) {
         case.forward.options.force = Some(variant);

@@ -41,22 +41,37 @@ pub fn text(cases: &[CorpusCase]) -> Result<String, serde_json::Error> {
 /// What went wrong, or is out of bounds.
 pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), String> {
     let failed = |error: ferroflash::Error| error.to_string();
-    gpu.limit_shared_bytes(case.shared_bytes);
-    let verdict = match case.pass {
-        Pass::Forward => {
-            let built = case.forward().map_err(failed)?;
+    let wrong = match case {
+        CorpusCase::Decode(spec) => {
+            let built = spec.build().map_err(failed)?;
             let (o, lse) = built.run(gpu).map_err(failed)?;
-            let verdict = built.check(&o, &lse, Rows::All).map_err(failed)?;
-            (!verdict.passed()).then(|| verdict.to_string())
+            built.check_all(&o, &lse).map_err(failed)?
         }
-        Pass::Backward { .. } => {
-            let built = case.backward().map_err(failed)?;
-            let run = built.run(gpu).map_err(failed)?;
-            let verdict = built.check(&run, Rows::All).map_err(failed)?;
-            (!verdict.passed()).then(|| verdict.to_string())
+        CorpusCase::Attention(case) => {
+            gpu.limit_shared_bytes(case.shared_bytes);
+            let verdict = match case.pass {
+                Pass::Forward => {
+                    let built = case.forward().map_err(failed)?;
+                    let (o, lse) = built.run(gpu).map_err(failed)?;
+                    let verdict = built.check(&o, &lse, Rows::All).map_err(failed)?;
+                    (!verdict.passed()).then(|| verdict.to_string())
+                }
+                Pass::Backward { .. } => {
+                    let built = case.backward().map_err(failed)?;
+                    let run = built.run(gpu).map_err(failed)?;
+                    let verdict = built.check(&run, Rows::All).map_err(failed)?;
+                    if built.is_kept_between(&run).map_err(failed)? {
+                        (!verdict.passed()).then(|| verdict.to_string())
+                    } else {
+                        Some("something is written between the gradients' elements".to_owned())
+                    }
+                }
+            };
+            gpu.limit_shared_bytes(u32::MAX);
+            verdict
         }
     };
-    verdict.map_or(Ok(()), Err)
+    wrong.map_or(Ok(()), Err)
 }
 
 /// Runs `case` on `gpu` without asking whether it is right.
@@ -64,16 +79,25 @@ pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Strin
 /// # Errors
 /// What went wrong.
 pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), ferroflash::Error> {
+    let case = match case {
+        CorpusCase::Decode(spec) => return spec.build()?.run(gpu).map(|_| ()),
+        CorpusCase::Attention(case) => case,
+    };
     gpu.limit_shared_bytes(case.shared_bytes);
-    match case.pass {
+    let outcome = match case.pass {
         Pass::Forward => case.forward()?.run(gpu).map(|_| ()),
         Pass::Backward { .. } => case.backward()?.run(gpu).map(|_| ()),
-    }
+    };
+    gpu.limit_shared_bytes(u32::MAX);
+    outcome
 }
 
 /// The kernels that would run `case` on `gpu`, if it can.
 pub fn kernels<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Option<Vec<&'static str>> {
-    gpu.limit_shared_bytes(case.shared_bytes);
-    let plan = gpu.plan(&case.problem().ok()?).ok()?;
-    Some(plan.kernel_names().collect())
+    if let CorpusCase::Attention(case) = case {
+        gpu.limit_shared_bytes(case.shared_bytes);
+    }
+    let plan = case.problem().and_then(|problem| gpu.plan(&problem)).ok();
+    gpu.limit_shared_bytes(u32::MAX);
+    Some(plan?.kernel_names().collect())
 }

@@ -23,6 +23,20 @@ impl Arrangement {
         reversed: [false; 4],
     };
 
+    /// Rows that begin at no multiple of 16 bytes, some of them backwards.
+    pub const ODD_ROWS: Self = Self {
+        order: [0, 2, 1, 3],
+        padding: [1, 0, 2, 3],
+        reversed: [false, true, true, false],
+    };
+
+    /// Rows whose elements lie apart.
+    pub const COLUMNS: Self = Self {
+        order: [1, 0, 3, 2],
+        padding: [0, 0, 3, 0],
+        reversed: [false, false, false, true],
+    };
+
     /// A zeroed tensor of this arrangement. Places that no element uses hold NaN, so that reading
     /// one shows.
     ///

@@ -4,14 +4,15 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::arrangement::Arrangement;
 use super::fill::mix;
 use super::spec::{Case, CaseSpec};
 use crate::oracle::{
     BackwardInputs, BackwardVerdict, GradientTensors, Inputs, Rows, check_backward,
 };
 use ferroflash::{
-    Backend, BackwardOptions, Error, HostTensor, Layout, OutputGradients, Problem, Shape, backward,
-    forward,
+    Backend, BackwardOptions, Error, GradientSpecs, Gradients, HostTensor, Layout, Memory,
+    OutputGradients, Problem, Shape, TensorSpec, backward, backward_into, forward,
 };
 
 /// A case and the loss's gradients by the outputs of its forward pass.
@@ -31,6 +32,8 @@ pub struct BackwardCase {
     pub alibi_gradient: bool,
     /// Whether the gradient by the bias is.
     pub bias_gradient: bool,
+    /// How dq, dk and dv lie in memory, if not as the backend lays them out.
+    pub arrangements: Option<[Arrangement; 3]>,
 }
 
 /// Results of both passes.
@@ -82,7 +85,19 @@ impl CaseSpec {
             workspace_limit_bytes: None,
             alibi_gradient: self.alibi.is_some() && !self.seed.is_multiple_of(3),
             bias_gradient: self.modifiers.bias.is_some() && !self.seed.is_multiple_of(3),
+            arrangements: None,
         })
+    }
+
+    /// [`BackwardCase::arrangements`] for this seed: a third of all seeds have some.
+    pub fn arrangements_of_gradients(&self) -> Option<[Arrangement; 3]> {
+        const ROWS: Arrangement = Arrangement::ODD_ROWS;
+        const COLUMNS: Arrangement = Arrangement::COLUMNS;
+        match mix(self.seed, 6) % 6 {
+            0 => Some([ROWS, COLUMNS, ROWS]),
+            1 => Some([COLUMNS, ROWS, COLUMNS]),
+            _ => None,
+        }
     }
 }
 
@@ -106,7 +121,32 @@ impl BackwardCase {
     pub fn problem(&self) -> Result<Problem, Error> {
         let o = *self.forward.problem()?.o();
         let [q, k, v] = [&self.forward.q, &self.forward.k, &self.forward.v].map(|x| *x.spec());
-        Problem::backward_with_dense_gradients(q, k, v, o, *self.d_o.spec(), &self.options())
+        let (d_o, options) = (*self.d_o.spec(), self.options());
+        let Some([dq, dk, dv]) = self.places()? else {
+            return Problem::backward_with_dense_gradients(q, k, v, o, d_o, &options);
+        };
+        let specs = GradientSpecs {
+            o,
+            d_o,
+            dq: *dq.spec(),
+            dk: *dk.spec(),
+            dv: *dv.spec(),
+        };
+        Problem::backward(q, k, v, specs, &options)
+    }
+
+    /// Where dq, dk and dv go, NaN all over, if not where the backend puts them.
+    fn places(&self) -> Result<Option<[HostTensor; 3]>, Error> {
+        let Some([of_q, of_k, of_v]) = self.arrangements else {
+            return Ok(None);
+        };
+        let Case { q, k, v, .. } = &self.forward;
+        let place = |arrangement: Arrangement, like: &HostTensor| {
+            let mut place = arrangement.allocate(like.spec().dtype, like.spec().shape)?;
+            place.fill(|| f32::NAN);
+            Ok::<_, Error>(place)
+        };
+        Ok(Some([place(of_q, q)?, place(of_k, k)?, place(of_v, v)?]))
     }
 
     /// Runs both passes on `backend` and fetches what they computed.
@@ -126,7 +166,24 @@ impl BackwardCase {
         // The family that is forced may have one pass alone.
         let output = forward(backend, &q, &k, &v, &options.clone().force(None))?;
         let d_output = OutputGradients::new(&d_o, d_lse.as_ref());
-        let computed = backward(backend, &q, &k, &v, &output, d_output, &self.options())?;
+        let computed = match self.places()? {
+            None => backward(backend, &q, &k, &v, &output, d_output, &self.options())?,
+            Some(places) => {
+                let mut gradients = self.gradients_at(backend.memory(), places)?;
+                let options = self.options();
+                backward_into(
+                    backend,
+                    &q,
+                    &k,
+                    &v,
+                    &output,
+                    d_output,
+                    &mut gradients,
+                    &options,
+                )?;
+                gradients
+            }
+        };
         let memory = backend.memory();
         Ok(BackwardRun {
             o: output.o.download(memory)?,
@@ -143,6 +200,47 @@ impl BackwardCase {
                 .map(|bias| bias.download(memory))
                 .transpose()?,
         })
+    }
+
+    /// Uploads `places`, and makes tensors for the other gradients that are asked for.
+    fn gradients_at<M: Memory>(
+        &self,
+        memory: &mut M,
+        [dq, dk, dv]: [HostTensor; 3],
+    ) -> Result<Gradients<M>, Error> {
+        let [dq, dk, dv] = [dq.upload(memory)?, dk.upload(memory)?, dv.upload(memory)?];
+        let problem = self.problem()?;
+        let mut of_parameter = |spec: Option<&TensorSpec>| {
+            let Some(spec) = spec else { return Ok(None) };
+            let count = spec.shape.element_count().unwrap_or(0);
+            let unwritten = vec![f32::NAN; count];
+            let tensor = HostTensor::from_f32(&unwritten, spec.shape, Layout::Bhsd)?;
+            tensor.upload(memory).map(Some)
+        };
+        let mut gradients = Gradients::new(dq, dk, dv);
+        gradients.d_alibi_slopes = of_parameter(problem.d_alibi_slopes())?;
+        gradients.d_bias = of_parameter(problem.d_bias())?;
+        Ok(gradients)
+    }
+
+    /// Whether a run has left what lies between the elements of dq, dk and dv as it was.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a buffer would be too large.
+    pub fn is_kept_between(&self, run: &BackwardRun) -> Result<bool, Error> {
+        let Some(places) = self.places()? else {
+            return Ok(true);
+        };
+        let computed = [&run.dq, &run.dk, &run.dv];
+        Ok(places.iter().zip(computed).all(|(place, computed)| {
+            let [place, computed] = [place, computed].map(|tensor| {
+                let mut without = tensor.clone();
+                without.fill(|| 0.0);
+                without
+            });
+            // What is downloaded ends at the last element.
+            computed.bytes() == &place.bytes()[..computed.bytes().len()]
+        }))
     }
 
     /// Compares gradients with the oracle's, of the o and lse that they were computed with.

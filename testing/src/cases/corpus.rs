@@ -3,22 +3,35 @@
 use std::fmt;
 
 use ferroflash::{Error, Problem, Variant};
-use kernels_gpu::instances::Family;
 use serde::{Deserialize, Serialize};
 
+use super::arrangement::Arrangement;
+use super::decode::DecodeSpec;
 use super::spec::CaseSpec;
 
-/// A case, and what decides which kernels run it.
+/// A case of any operation that the corpus has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CorpusCase {
+pub enum CorpusCase {
+    /// Attention, or its gradients.
+    Attention(Box<AttentionCase>),
+    /// Attention to a cache.
+    Decode(Box<DecodeSpec>),
+}
+
+/// A case of attention or its gradients, and what decides which kernels run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionCase {
     /// The case.
     pub spec: CaseSpec,
-    /// Name of the [`Family`] that runs it.
-    pub family: String,
+    /// Name of the [`Variant`] that runs it.
+    pub variant: String,
     /// Shared memory of a block, bytes.
     pub shared_bytes: u32,
     /// Which pass it is.
     pub pass: Pass,
+    /// [`BackwardCase::arrangements`](super::BackwardCase::arrangements).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradients: Option<[Arrangement; 3]>,
 }
 
 /// A pass of a case.
@@ -54,14 +67,46 @@ impl Pass {
 }
 
 impl CorpusCase {
-    /// The family that runs it.
+    /// The variant that runs it.
     ///
     /// # Panics
-    /// If there is none of this name.
+    /// If there is none of its name.
     pub fn variant(&self) -> Variant {
-        let family = Family::ALL.into_iter().find(|is| is.name() == self.family);
-        let family = family.unwrap_or_else(|| panic!("no family is called `{}`", self.family));
-        Variant::of_family(family).expect("every family is a variant")
+        match self {
+            Self::Attention(case) => case.variant(),
+            Self::Decode(_) => Variant::Decode,
+        }
+    }
+
+    /// Whether it is of a forward pass.
+    pub fn is_forward(&self) -> bool {
+        match self {
+            Self::Attention(case) => case.pass == Pass::Forward,
+            Self::Decode(_) => true,
+        }
+    }
+
+    /// The case's problem.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if it is none.
+    pub fn problem(&self) -> Result<Problem, Error> {
+        match self {
+            Self::Attention(case) => case.problem(),
+            Self::Decode(spec) => spec.build()?.problem(),
+        }
+    }
+}
+
+impl AttentionCase {
+    /// The variant that runs it.
+    ///
+    /// # Panics
+    /// If there is none of its name.
+    pub fn variant(&self) -> Variant {
+        self.variant
+            .parse()
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The case's problem.
@@ -104,14 +149,24 @@ impl CorpusCase {
         case.forward.options.force = Some(self.variant());
         case.deterministic = deterministic;
         case.workspace_limit_bytes = (!has_workspace).then_some(0);
+        case.arrangements = self.gradients;
         Ok(case)
     }
 }
 
 impl fmt::Display for CorpusCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attention(case) => case.fmt(f),
+            Self::Decode(spec) => write!(f, "decode: {spec}"),
+        }
+    }
+}
+
+impl fmt::Display for AttentionCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = self.shared_bytes / 1024;
-        write!(f, "{} of {kib} KiB, {:?}, ", self.family, self.pass)?;
+        write!(f, "{} of {kib} KiB, {:?}, ", self.variant, self.pass)?;
         self.spec.fmt(f)
     }
 }

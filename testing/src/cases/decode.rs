@@ -6,9 +6,11 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
 
 use super::arrangement::Arrangement;
 use super::fill::mix;
+use super::foreign;
 use super::scales::{ScaleKind, scale_of};
 use super::spec::AlibiSpec;
 use crate::oracle::{self, Inputs, Rows, Verdict};
@@ -19,9 +21,10 @@ use ferroflash::{
 use kernels_gpu::tile::kv_tree::seen_keys;
 
 /// One case, small enough to print.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeSpec {
     /// Element type of q, k, v and o.
+    #[serde(with = "foreign::dtype")]
     pub dtype: DType,
     /// Keys of each sequence.
     pub kv_lens: Vec<usize>,
@@ -38,6 +41,7 @@ pub struct DecodeSpec {
     /// Components of v and o.
     pub head_dim_v: usize,
     /// Which keys each query sees.
+    #[serde(with = "foreign::mask")]
     pub mask: Mask,
     /// softmax_scale over its default of `1 / sqrt(head_dim)`, or the default itself.
     pub scale_factor: Option<f32>,
@@ -57,8 +61,8 @@ pub struct DecodeSpec {
     pub seed: u64,
 }
 
-/// Contents of the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Contents of the keys, and of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyKind {
     /// Normal numbers.
     Random,
@@ -66,6 +70,18 @@ pub enum KeyKind {
     LastDominates,
     /// Keys whose scores grow from one to the next, so that maxima move all the time.
     Growing,
+    /// Normal numbers, but for a NaN or an infinity in each head's keys and in its values.
+    NonFinite,
+}
+
+impl KeyKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [
+        Self::Random,
+        Self::LastDominates,
+        Self::Growing,
+        Self::NonFinite,
+    ];
 }
 
 /// A case with its inputs.
@@ -214,7 +230,7 @@ impl DecodeSpec {
             for key in 0..kv_len {
                 let (page, row) = place.of(index, key);
                 let part = match self.keys {
-                    KeyKind::Random => 0.0,
+                    KeyKind::Random | KeyKind::NonFinite => 0.0,
                     KeyKind::LastDominates if key + 1 == kv_len => 2.0,
                     KeyKind::LastDominates => 0.0,
                     KeyKind::Growing => 2.0 * key as f32 / kv_len as f32,
@@ -228,6 +244,18 @@ impl DecodeSpec {
                 }
                 for dim in 0..self.head_dim_v {
                     v.set(page, head, row, dim, values() / v_scale);
+                }
+            }
+            if self.keys == KeyKind::NonFinite && kv_len > 0 {
+                let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(stream, 201 + head as u64));
+                for (tensor, dims) in [(&mut *k, self.head_dim), (&mut *v, self.head_dim_v)] {
+                    let (page, row) = place.of(index, rng.random_range(0..kv_len));
+                    let value = if rng.random() {
+                        f32::NAN
+                    } else {
+                        f32::INFINITY
+                    };
+                    tensor.set(page, head, row, rng.random_range(0..dims), value);
                 }
             }
         }
@@ -387,6 +415,20 @@ impl DecodeCase {
         Ok((o.download(memory)?, lse.download(memory)?))
     }
 
+    /// Compares all rows with the oracle's; says which sequence is wrong, and how.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the inputs do not fit together.
+    pub fn check_all(&self, o: &HostTensor, lse: &HostTensor) -> Result<Option<String>, Error> {
+        for sequence in 0..self.kv_lens.len() {
+            let verdict = self.check(sequence, o, lse)?;
+            if !verdict.passed() {
+                return Ok(Some(format!("sequence {sequence}: {verdict}")));
+            }
+        }
+        Ok(None)
+    }
+
     /// Compares a sequence's rows with the oracle's, of its queries and of the keys and values that lie where the cache says.
     ///
     /// # Errors
@@ -497,13 +539,14 @@ impl fmt::Display for DecodeSpec {
             head_dim_v,
             mask,
             e4m3,
+            keys,
             ..
         } = self;
         let heads_q = self.heads_q();
         let dtype = dtype.name();
         write!(
             f,
-            "{dtype} {seq_q}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?}"
+            "{dtype} {seq_q}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?} keys {keys:?}"
         )?;
         match e4m3 {
             None => Ok(()),

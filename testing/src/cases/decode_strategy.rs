@@ -77,11 +77,7 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
         1 => any::<bool>().prop_map(|is_batched| Some(AlibiSpec { steepest: 0.1, is_batched })),
     ];
     let score = (mask, scale_factor(), softcap(), alibi, any::<bool>());
-    let keys = select(vec![
-        KeyKind::Random,
-        KeyKind::LastDominates,
-        KeyKind::Growing,
-    ]);
+    let keys = select(KeyKind::ALL.to_vec());
     let e4m3 = prop_oneof![
         3 => Just(None),
         2 => select(ScaleKind::ALL.to_vec()).prop_map(Some),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ferroflash::backend::sim::Sim;
 use ferroflash::{DType, Mask};
 use ferroflash_testing::cases::{
-    Arrangement, CaseSpec, CorpusCase, InputKind, Lengths, Limits, Pass, drawn,
+    Arrangement, AttentionCase, CaseSpec, CorpusCase, DecodeSpec, InputKind, Lengths, Limits, Pass,
+    drawn, drawn_caches,
 };
 use ferroflash_tests::corpus;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
@@ -32,10 +33,22 @@ const SMALL: Limits = Limits {
 /// Shared memory of the GPUs that there are.
 const LIMITS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
 
-/// Cases that the corpus has no form for: caches, parts that are merged, and what no problem is given to.
+/// Most keys of a sequence in a cache: several chunks of the smallest head_dim's.
+const MOST_CACHED_KEYS: usize = 1100;
+
+/// Whether the corpus has a form for its cases: not for appends, parts that are merged, and what no problem is given to.
 fn has_cases(instance: &Instance) -> bool {
-    use Operation::{Append, Decode, Insight, Merge};
-    !matches!(instance.operation, Append | Decode | Insight | Merge)
+    use Operation::{Append, Insight, Merge};
+    !matches!(instance.operation, Append | Insight | Merge)
+}
+
+/// The lowest head_dim for which the kernels of `widest` are chosen.
+fn least_dim(widest: usize) -> usize {
+    match widest {
+        0..=64 => 1,
+        65..=128 => 65,
+        _ => 129,
+    }
 }
 
 impl Draws {
@@ -93,6 +106,34 @@ impl Draws {
     }
 
     fn case(&mut self, target: &Instance) -> CorpusCase {
+        let reads_e4m3 = target.name.ends_with("_e4m3");
+        if target.operation == Operation::Decode && (reads_e4m3 || self.is_so(0.7)) {
+            return CorpusCase::Decode(Box::new(self.cache(target, reads_e4m3)));
+        }
+        CorpusCase::Attention(Box::new(self.attention(target)))
+    }
+
+    fn cache(&mut self, target: &Instance, is_e4m3: bool) -> DecodeSpec {
+        let seed = self.rng.random();
+        let dtypes = [target.dtype];
+        let mut specs = drawn_caches(&dtypes, MOST_CACHED_KEYS, seed);
+        let wanted = specs.find(|spec| spec.e4m3.is_some() == is_e4m3);
+        let mut spec = wanted.expect("both are drawn");
+        let widest = target.head_dim as usize;
+        if self.is_so(0.5) {
+            (spec.head_dim, spec.head_dim_v) = (widest, widest);
+        } else {
+            let least = least_dim(widest);
+            spec.head_dim = self.rng.random_range(least..=widest);
+            spec.head_dim_v = self.rng.random_range(1..=widest);
+        }
+        if self.is_so(0.3) {
+            spec.softcap = Some(self.one_of(&[0.05, 0.3, 1.0, 5.0]));
+        }
+        spec
+    }
+
+    fn attention(&mut self, target: &Instance) -> AttentionCase {
         let is_modified =
             target.name.ends_with("_modified") || target.operation == Operation::BlockStates;
         let wants = |spec: &CaseSpec| {
@@ -122,15 +163,21 @@ impl Draws {
             false => target.family,
         };
         let pass = match target.operation {
-            Operation::Forward | Operation::TileList => Pass::Forward,
+            Operation::Forward | Operation::TileList | Operation::Decode => Pass::Forward,
             Operation::BlockStates => self.one_of(&Pass::ALL),
             _ => self.one_of(&Pass::ALL[1..]),
         };
         let mut spec = self.fitted(spec, target, family, pass);
         spec.dtype = dtype;
-        CorpusCase {
+        let variant = match target.operation {
+            Operation::Decode => "decode",
+            _ => family.name(),
+        };
+        let is_backward = pass != Pass::Forward;
+        AttentionCase {
+            gradients: spec.arrangements_of_gradients().filter(|_| is_backward),
             spec,
-            family: family.name().to_owned(),
+            variant: variant.to_owned(),
             shared_bytes: self.shared_bytes(target),
             pass,
         }
@@ -192,12 +239,7 @@ impl Draws {
             .wgmma()
             .map_or(widest, |config| config.head_dim_v as usize);
         let exact = self.is_so(0.5);
-        let above = match widest {
-            0..=64 => 0,
-            65..=128 => 64,
-            129..=192 => 128,
-            _ => 128,
-        };
+        let above = least_dim(widest) - 1;
         let within = |dim: usize, widest: usize| {
             if exact {
                 widest

@@ -11,6 +11,7 @@ mod draw;
 mod seen;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -36,6 +37,9 @@ struct Args {
     /// Seed of the draws
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// The file of the corpus, if it is not the repository's
+    #[arg(long)]
+    corpus: Option<PathBuf>,
     /// Instructions that a case must be the first to execute, or guards it must be the first to see held or failed
     #[arg(long, default_value_t = 20)]
     least: usize,
@@ -79,7 +83,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut checked = Sim::new();
     let mut seen = Seen::default();
     let mut kept: Vec<Kept> = Vec::new();
-    let text = fs::read_to_string(corpus::path()).unwrap_or_default();
+    let file = args.corpus.clone().unwrap_or_else(corpus::path);
+    let text = fs::read_to_string(&file).unwrap_or_default();
     for case in corpus::parse(&text)? {
         match runner.run(&case) {
             Ok((launches, time)) => {
@@ -122,18 +127,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if said.elapsed() > Duration::from_secs(30) {
             said = Instant::now();
             println!("{} cases, {}", kept.len(), seen.summary());
-            save(&kept)?;
+            save(&file, &kept)?;
         }
     }
     let kept = seen::without_superfluous(kept);
-    save(&kept)?;
+    save(&file, &kept)?;
     println!("{} cases, {}", kept.len(), seen.summary());
     seen.print_least(&args.kernel);
     Ok(())
 }
 
-fn save(kept: &[Kept]) -> Result<(), Box<dyn std::error::Error>> {
+fn save(file: &Path, kept: &[Kept]) -> Result<(), Box<dyn std::error::Error>> {
     let cases: Vec<_> = kept.iter().map(|kept| kept.case.clone()).collect();
-    fs::write(corpus::path(), corpus::text(&cases)?)?;
+    fs::write(file, corpus::text(&cases)?)?;
     Ok(())
 }

@@ -3,11 +3,12 @@
 use ferroflash::Variant;
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
-use ferroflash_testing::cases::{CorpusCase, Pass};
+use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
+use kernels_gpu::instances::Family;
 
 const TEXT: &str = include_str!("../../corpus.jsonl");
 
@@ -31,8 +32,7 @@ fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase) {
 
 /// Every case of a pass by a family, one after the other on another schedule.
 fn simulated(variant: Variant, is_forward: bool) {
-    let cases =
-        cases(|case| case.variant() == variant && (case.pass == Pass::Forward) == is_forward);
+    let cases = cases(|case| case.variant() == variant && case.is_forward() == is_forward);
     assert!(!cases.is_empty());
     let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
     for (number, case) in cases {
@@ -56,6 +56,11 @@ fn forward_by_wgmma() {
 }
 
 #[test]
+fn forward_by_decode() {
+    simulated(Variant::Decode, true);
+}
+
+#[test]
 fn backward_by_simt() {
     simulated(Variant::Simt, false);
 }
@@ -74,9 +79,12 @@ fn backward_by_wgmma() {
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("the corpus") {
         let here = gpu.gpu_capabilities().families;
+        let runs_here = |variant: Variant| {
+            let is_named = |family: &Family| family.name() == variant.name();
+            variant == Variant::Decode || here.iter().any(is_named)
+        };
         for (number, case) in cases(|_| true) {
-            let is_here = here.iter().any(|family| family.name() == case.family);
-            if is_here {
+            if runs_here(case.variant()) {
                 agrees(&mut gpu, number, &case);
             }
         }

@@ -27,6 +27,7 @@ fn backend_agrees<B: Backend>(backend: B, dtypes: &[DType], limits: Limits, case
 fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseError> {
     let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
     let mut case = spec.build_backward().map_err(fail)?;
+    case.arrangements = spec.arrangements_of_gradients();
     let problem = case.problem().map_err(fail)?;
     let variants = eligible(&problem, &backend.capabilities());
     prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
@@ -43,6 +44,11 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
             let run = case.run(backend).map_err(fail)?;
             let verdict = case.check(&run, Rows::All).map_err(fail)?;
             prop_assert!(verdict.passed(), "{kernel}: {spec}: {verdict}");
+            let is_kept = case.is_kept_between(&run).map_err(fail)?;
+            prop_assert!(
+                is_kept,
+                "{kernel}: {spec}: something is written between elements"
+            );
             kernels.push(kernel);
         }
     }

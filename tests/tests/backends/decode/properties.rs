@@ -12,11 +12,10 @@ fn agrees<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> Result<(), TestCase
     let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
     let case = spec.build().map_err(fail)?;
     let (o, lse) = case.run(backend).map_err(fail)?;
-    for sequence in 0..case.kv_lens.len() {
-        let verdict = case.check(sequence, &o, &lse).map_err(fail)?;
-        prop_assert!(verdict.passed(), "{spec}, sequence {sequence}: {verdict}");
+    match case.check_all(&o, &lse).map_err(fail)? {
+        None => Ok(()),
+        Some(wrong) => Err(TestCaseError::fail(format!("{spec}, {wrong}"))),
     }
-    Ok(())
 }
 
 #[test]
