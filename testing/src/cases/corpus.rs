@@ -6,7 +6,8 @@ use ferroflash::{Error, Problem, Variant};
 use serde::{Deserialize, Serialize};
 
 use super::arrangement::Arrangement;
-use super::decode::DecodeSpec;
+use super::decode::{DecodeSpec, KeyKind};
+use super::kind::InputKind;
 use super::spec::CaseSpec;
 
 /// A case of any operation that the corpus has.
@@ -83,6 +84,14 @@ impl CorpusCase {
         match self {
             Self::Attention(case) => case.pass == Pass::Forward,
             Self::Decode(_) => true,
+        }
+    }
+
+    /// Whether its inputs are finite.
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Self::Attention(case) => case.spec.kind != InputKind::NonFinite,
+            Self::Decode(spec) => spec.keys != KeyKind::NonFinite,
         }
     }
 

@@ -85,7 +85,8 @@ impl Draws {
             let missing = seen
                 .missing(row.name)
                 .map_or(1e5, |(missing, _)| missing as f64);
-            (missing + 1.0) / (1.0 + idle * idle)
+            let by_finite = seen.missing_by_finite(row.name).unwrap_or(0) as f64;
+            (missing + by_finite + 1.0) / (1.0 + idle * idle)
         };
         let weights: Vec<f64> = self.targets.iter().map(|row| weight(row)).collect();
         let mut at = self.rng.random_range(0.0..weights.iter().sum::<f64>());
@@ -173,9 +174,14 @@ impl Draws {
             Operation::Decode => "decode",
             _ => family.name(),
         };
-        let is_backward = pass != Pass::Forward;
+        let rows = [Arrangement::ODD_ROWS; 3];
+        let gradients = match pass {
+            Pass::Forward => None,
+            Pass::Backward { .. } if self.is_so(0.15) => Some(rows),
+            Pass::Backward { .. } => spec.arrangements_of_gradients(),
+        };
         AttentionCase {
-            gradients: spec.arrangements_of_gradients().filter(|_| is_backward),
+            gradients,
             spec,
             variant: variant.to_owned(),
             shared_bytes: self.shared_bytes(target),
@@ -212,7 +218,7 @@ impl Draws {
                 self.lengthen(&mut spec, config.min_rows as usize);
             }
         }
-        if self.is_so(0.25) {
+        if self.is_so(0.4) {
             spec.softcap = Some(self.one_of(&[0.05, 0.3, 1.0, 5.0]));
         }
         if pass == Pass::Forward && self.is_so(0.25) && spec.dtype != DType::F32 {

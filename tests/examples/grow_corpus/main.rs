@@ -88,7 +88,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for case in corpus::parse(&text)? {
         match runner.run(&case) {
             Ok((launches, time)) => {
-                let mine = seen.take(&launches, time);
+                let mine = seen.take(&launches, time, case.is_finite());
                 kept.push(mine.of(case));
             }
             Err(error) => println!("left out: {case}: {error}"),
@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 continue;
             }
         };
-        let gain = seen.gain(&launches);
+        let gain = seen.gain(&launches, case.is_finite());
         // One that takes seconds has to be worth several.
         let is_worth_it = gain as f64 >= args.least as f64 * time.as_secs_f64().max(1.0);
         draws.learn(target, is_worth_it);
@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 checked = Sim::new();
                 continue;
             }
-            let mine = seen.take(&launches, time);
+            let mine = seen.take(&launches, time, case.is_finite());
             kept.push(mine.of(case));
         }
         if said.elapsed() > Duration::from_secs(30) {

@@ -11,6 +11,8 @@ use ptx_sim::Coverage;
 #[derive(Default)]
 pub struct Seen {
     kernels: BTreeMap<&'static str, Coverage>,
+    /// The same of cases whose inputs are finite: where a NaN is all that may come out, nothing shows what an instruction computes.
+    by_finite: BTreeMap<&'static str, Coverage>,
 }
 
 /// What one case executes.
@@ -19,6 +21,8 @@ pub struct Mine {
     kernels: BTreeMap<&'static str, Coverage>,
     /// How long it ran.
     time: Duration,
+    /// Whether its inputs are.
+    is_finite: bool,
 }
 
 /// A case of the corpus.
@@ -38,12 +42,29 @@ fn bits(coverage: &Coverage, index: usize) -> [bool; 2] {
     [coverage.is_executed(index), coverage.is_skipped(index)]
 }
 
+/// The same of any inputs, and of finite ones.
+fn both_bits(coverage: &Coverage, index: usize, is_finite: bool) -> [bool; 4] {
+    let [executed, skipped] = bits(coverage, index);
+    [
+        executed,
+        skipped,
+        is_finite && executed,
+        is_finite && skipped,
+    ]
+}
+
 impl Seen {
-    /// How many instructions were executed for the first time, and guards seen to hold or to fail, by `launches`.
-    pub fn gain(&self, launches: &[KernelStatistics]) -> usize {
+    /// How many instructions were executed for the first time, and guards seen to hold or to fail, by `launches`; those that
+    /// cases of finite inputs have in addition count too.
+    pub fn gain(&self, launches: &[KernelStatistics], is_finite: bool) -> usize {
+        let seen = if is_finite {
+            &self.by_finite
+        } else {
+            &self.kernels
+        };
         let mut gain = 0;
         for launch in launches {
-            let before = self.kernels.get(launch.kernel);
+            let before = seen.get(launch.kernel);
             for index in 0..launch.coverage.len() {
                 let now = bits(&launch.coverage, index);
                 let before = before.map_or([false; 2], |before| bits(before, index));
@@ -54,22 +75,29 @@ impl Seen {
     }
 
     /// Adds `launches`; also gives what they executed alone, in `time`.
-    pub fn take(&mut self, launches: &[KernelStatistics], time: Duration) -> Mine {
+    pub fn take(&mut self, launches: &[KernelStatistics], time: Duration, is_finite: bool) -> Mine {
         let mut mine = Mine {
             time,
+            is_finite,
             ..Mine::default()
         };
         for launch in launches {
-            self.kernels
-                .entry(launch.kernel)
-                .or_default()
-                .add(&launch.coverage);
-            mine.kernels
-                .entry(launch.kernel)
-                .or_default()
-                .add(&launch.coverage);
+            let mut maps = vec![&mut self.kernels, &mut mine.kernels];
+            if is_finite {
+                maps.push(&mut self.by_finite);
+            }
+            for map in maps {
+                map.entry(launch.kernel).or_default().add(&launch.coverage);
+            }
         }
         mine
+    }
+
+    /// Instructions of a kernel that no case of finite inputs has executed, if one ran.
+    pub fn missing_by_finite(&self, kernel: &str) -> Option<usize> {
+        let coverage = self.by_finite.get(kernel)?;
+        let executed = (0..coverage.len()).filter(|index| coverage.is_executed(*index));
+        Some(coverage.len() - executed.count())
     }
 
     /// Instructions of a kernel that were not executed, and all of them; none are known of one that never ran.
@@ -87,10 +115,17 @@ impl Seen {
             missing += of_kernel;
             all += instructions;
         }
-        let percent = 100.0 * (all - missing) as f64 / all.max(1) as f64;
+        let by_finite: usize = self
+            .kernels
+            .keys()
+            .map(|kernel| self.missing_by_finite(kernel).unwrap_or(0))
+            .sum();
+        let percent = |missing| 100.0 * (all - missing) as f64 / all.max(1) as f64;
         format!(
-            "{} kernels, {percent:.2} % of {all} instructions",
-            self.kernels.len()
+            "{} kernels, {:.2} % of {all} instructions, {:.2} % of finite inputs",
+            self.kernels.len(),
+            percent(missing),
+            percent(by_finite),
         )
     }
 
@@ -111,11 +146,12 @@ impl Seen {
 
 /// Those of `kept` without which something would not be executed; the dearest are left out first.
 pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
-    let mut counts: BTreeMap<&'static str, Vec<[u32; 2]>> = BTreeMap::new();
+    let mut counts: BTreeMap<&'static str, Vec<[u32; 4]>> = BTreeMap::new();
     let each = |mine: &Mine, take: &mut dyn FnMut(&'static str, usize, usize)| {
         for (kernel, coverage) in &mine.kernels {
             for index in 0..coverage.len() {
-                for (way, is_so) in bits(coverage, index).into_iter().enumerate() {
+                let ways = both_bits(coverage, index, mine.is_finite);
+                for (way, is_so) in ways.into_iter().enumerate() {
                     if is_so {
                         take(kernel, index, way);
                     }
@@ -126,7 +162,7 @@ pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
     for one in &kept {
         for (kernel, coverage) in &one.mine.kernels {
             let of_kernel = counts.entry(kernel).or_default();
-            of_kernel.resize(coverage.len(), [0; 2]);
+            of_kernel.resize(coverage.len(), [0; 4]);
         }
         each(&one.mine, &mut |kernel, index, way| {
             counts.get_mut(kernel).expect("counted")[index][way] += 1;

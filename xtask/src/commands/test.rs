@@ -8,6 +8,10 @@ use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
 
+/// A sample of the mutants, new every day: what survives is printed for whoever looks. It fails where tests notice next to none,
+/// as when what they run is not the text that was broken.
+const MUTANTS: [&str; 3] = ["mutants", "--count=8", "--at-least=25"];
+
 #[derive(Default, clap::Args)]
 pub struct Args {
     /// Passed on to the test binaries: a filter, `--nocapture`, …
@@ -37,8 +41,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if filter.is_empty() {
         if passed {
             tools::run(&["coverage", "--brief"], &mut report)?;
+            tools::run(&MUTANTS, &mut report)?;
         } else {
-            let reason = "coverage of the PTX: tests failed";
+            let reason = "coverage and mutants of the PTX: tests failed";
             report.add(Outcome::NotRun(reason.to_owned()));
         }
         wheel::test(&mut report)?;

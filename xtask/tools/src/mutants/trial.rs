@@ -21,6 +21,9 @@ const FILE_VAR: &str = "FERROFLASH_SIM_PTX";
 /// Longest that a test may take. A mutant may loop for ever; a test that is not done by then is taken for one that does.
 const LIMIT: Duration = Duration::from_secs(240);
 
+/// Threads of commands that tests start, which record what they execute and cannot be run alone.
+const NO_TESTS: [&str; 2] = ["main", "unnamed"];
+
 /// How a mutant ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -87,6 +90,7 @@ fn reaching<'t>(mutant: &Mutant, tests: &'t [Test]) -> Vec<&'t Test> {
     let of_kernel = |test: &Test| test.kernels.get(&mutant.kernel).cloned();
     let mut found: Vec<_> = tests
         .iter()
+        .filter(|test| !NO_TESTS.contains(&test.name.as_str()))
         .filter(|test| of_kernel(test).is_some_and(|seen| executes(&seen.coverage)))
         .collect();
     found.sort_by_key(|test| of_kernel(test).map_or(0, |seen| seen.warp_instructions));
