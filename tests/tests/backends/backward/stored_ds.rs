@@ -70,6 +70,20 @@ fn widths<B: Backend>(backend: &mut B) {
     }
 }
 
+/// More blocks of keys, and of queries, than a ring has stages: each stage is filled again.
+fn rings<B: Backend>(backend: &mut B) {
+    for head_dim in [192, 256] {
+        for (seq_q, seq_kv) in [(40, 640), (640, 40)] {
+            let spec = CaseSpec {
+                head_dim,
+                head_dim_v: head_dim,
+                ..spec(Lengths::one(seq_q, seq_kv), Mask::None)
+            };
+            run(backend, &spec, None);
+        }
+    }
+}
+
 /// Packed sequences, short and empty ones among them, of which each ends in the rows of the next.
 fn packed<B: Backend>(backend: &mut B) {
     for (mask, kind) in [
@@ -145,6 +159,7 @@ fn parts<B: Backend>(backend: &mut B) {
 fn all<B: Backend>(backend: &mut B) {
     shapes(backend);
     widths(backend);
+    rings(backend);
     packed(backend);
     not_finite(backend);
     chunks(backend);
