@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ferroflash::Backend;
 use ferroflash::backend::{Device, Gpu};
-use ferroflash_testing::cases::{CorpusCase, Pass};
+use ferroflash_testing::cases::{BackwardCase, BackwardRun, CorpusCase, Pass};
 use ferroflash_testing::oracle::Rows;
 
 /// The file, a case a line.
@@ -59,12 +59,7 @@ pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Strin
                 Pass::Backward { .. } => {
                     let built = case.backward().map_err(failed)?;
                     let run = built.run(gpu).map_err(failed)?;
-                    let verdict = built.check(&run, Rows::All).map_err(failed)?;
-                    if built.is_kept_between(&run).map_err(failed)? {
-                        (!verdict.passed()).then(|| verdict.to_string())
-                    } else {
-                        Some("something is written between the gradients' elements".to_owned())
-                    }
+                    wrong_in(&built, &run).map_err(failed)?
                 }
             };
             gpu.limit_shared_bytes(u32::MAX);
@@ -72,6 +67,20 @@ pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Strin
         }
     };
     wrong.map_or(Ok(()), Err)
+}
+
+/// What is wrong in a run of both passes.
+fn wrong_in(case: &BackwardCase, run: &BackwardRun) -> Result<Option<String>, ferroflash::Error> {
+    let of_forward = case.forward.check(&run.o, &run.lse, Rows::All)?;
+    if !of_forward.passed() {
+        return Ok(Some(format!("forward: {of_forward}")));
+    }
+    if !case.is_kept_between(run)? {
+        let wrong = "something is written between the gradients' elements";
+        return Ok(Some(wrong.to_owned()));
+    }
+    let verdict = case.check(run, Rows::All)?;
+    Ok((!verdict.passed()).then(|| verdict.to_string()))
 }
 
 /// Runs `case` on `gpu` without asking whether it is right.
@@ -92,12 +101,16 @@ pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), ferrofl
     outcome
 }
 
-/// The kernels that would run `case` on `gpu`, if it can.
+/// The kernels that would run `case` on `gpu`, if it can: of a backward pass, those of the forward pass before it too.
 pub fn kernels<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Option<Vec<&'static str>> {
     if let CorpusCase::Attention(case) = case {
         gpu.limit_shared_bytes(case.shared_bytes);
     }
-    let plan = case.problem().and_then(|problem| gpu.plan(&problem)).ok();
+    let plans = case.problems().map(|problems| {
+        let plans = problems.iter().map(|problem| gpu.plan(problem));
+        plans.collect::<Result<Vec<_>, _>>()
+    });
     gpu.limit_shared_bytes(u32::MAX);
-    Some(plan?.kernel_names().collect())
+    let plans = plans.ok()?.ok()?;
+    Some(plans.iter().flat_map(|plan| plan.kernel_names()).collect())
 }

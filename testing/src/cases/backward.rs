@@ -135,6 +135,16 @@ impl BackwardCase {
         Problem::backward(q, k, v, specs, &options)
     }
 
+    /// The problem of the forward pass that [`run`](Self::run) computes first: the variant that is forced may have one pass alone.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn forward_problem(&self) -> Result<Problem, Error> {
+        let Case { q, k, v, options } = &self.forward;
+        let options = options.clone().force(None);
+        Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), &options)
+    }
+
     /// Where dq, dk and dv go, NaN all over, if not where the backend puts them.
     fn places(&self) -> Result<Option<[HostTensor; 3]>, Error> {
         let Some([of_q, of_k, of_v]) = self.arrangements else {

@@ -95,14 +95,14 @@ impl CorpusCase {
         }
     }
 
-    /// The case's problem.
+    /// The problems that it runs: of a backward pass, that of the forward pass before it too.
     ///
     /// # Errors
     /// [`Error::Argument`] if it is none.
-    pub fn problem(&self) -> Result<Problem, Error> {
+    pub fn problems(&self) -> Result<Vec<Problem>, Error> {
         match self {
-            Self::Attention(case) => case.problem(),
-            Self::Decode(spec) => spec.build()?.problem(),
+            Self::Attention(case) => case.problems(),
+            Self::Decode(spec) => Ok(vec![spec.build()?.problem()?]),
         }
     }
 }
@@ -118,14 +118,13 @@ impl AttentionCase {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The case's problem.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if it is none.
-    pub fn problem(&self) -> Result<Problem, Error> {
+    fn problems(&self) -> Result<Vec<Problem>, Error> {
         match self.pass {
-            Pass::Forward => self.forward()?.problem(),
-            Pass::Backward { .. } => self.backward()?.problem(),
+            Pass::Forward => Ok(vec![self.forward()?.problem()?]),
+            Pass::Backward { .. } => {
+                let case = self.backward()?;
+                Ok(vec![case.forward_problem()?, case.problem()?])
+            }
         }
     }
 

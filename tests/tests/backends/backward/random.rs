@@ -31,6 +31,8 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     let problem = case.problem().map_err(fail)?;
     let variants = eligible(&problem, &backend.capabilities());
     prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
+    let of_forward = case.forward_problem().map_err(fail)?;
+    let of_forward = backend.plan(&of_forward).map_err(fail)?;
     for variant in variants {
         case.forward.options.force = Some(variant);
         let mut kernels = Vec::new();
@@ -38,10 +40,14 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
             case.deterministic = deterministic;
             let plan = backend.plan(&case.problem().map_err(fail)?).map_err(fail)?;
             let kernel = plan.kernel_name();
-            if kernels.contains(&kernel) || is_plan_untouched(&plan) {
+            let is_untouched = is_plan_untouched(&plan) && is_plan_untouched(&of_forward);
+            if kernels.contains(&kernel) || is_untouched {
                 continue;
             }
             let run = case.run(backend).map_err(fail)?;
+            let of_forward = case.forward.check(&run.o, &run.lse, Rows::All);
+            let of_forward = of_forward.map_err(fail)?;
+            prop_assert!(of_forward.passed(), "forward: {spec}: {of_forward}");
             let verdict = case.check(&run, Rows::All).map_err(fail)?;
             prop_assert!(verdict.passed(), "{kernel}: {spec}: {verdict}");
             let is_kept = case.is_kept_between(&run).map_err(fail)?;
