@@ -1,7 +1,7 @@
 //! A command that a signal ends leaves no partial file.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,20 +9,28 @@ use std::time::{Duration, Instant};
 use ferroflash_tests::files::{Dtype, Tensor};
 use ferroflash_tests::folder::Folder;
 use ferroflash_tests::paths;
+use libc::{SIGHUP, SIGINT, SIGTERM};
 
-const SIGHUP: i32 = 1;
-const SIGINT: i32 = 2;
-const SIGTERM: i32 = 15;
-
-/// Inputs that keep the CPU busy for as long as a signal may take to arrive where other tests take all cores.
+/// Inputs that keep the CPU busy for seconds.
 fn long() -> Folder {
-    let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 49152, 2, 64]));
+    let tensors = ["q", "k", "v"].map(|name| Tensor::new(name, Dtype::F32, &[1, 16384, 2, 64]));
     Folder::with(&tensors)
 }
 
-/// Starts `attend` on the input with the signals `ignored` ignored from the start.
+/// Starts `attend` on the input with the signals `ignored` ignored from the start, and no others: a shell that runs tests in the
+/// background has SIGINT ignored, and no shell undoes that.
 fn start(folder: &Folder, ignored: &str) -> Child {
-    Command::new("sh")
+    let mut command = Command::new("sh");
+    // SAFETY: `signal` may be called between fork and exec, and nothing else is.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [SIGHUP, SIGINT, SIGTERM] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
+    command
         .args(["-c", &format!("trap '' {ignored}; exec \"$@\""), "sh"])
         .arg(paths::binary())
         .arg("attend")
