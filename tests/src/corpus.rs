@@ -4,9 +4,9 @@
 
 use std::path::PathBuf;
 
-use ferroflash::Backend;
 use ferroflash::backend::{Device, Gpu};
-use ferroflash_testing::cases::{BackwardCase, BackwardRun, CorpusCase, Pass};
+use ferroflash::{Backend, Error};
+use ferroflash_testing::cases::{CorpusCase, Pass};
 use ferroflash_testing::oracle::Rows;
 
 /// The file, a case a line.
@@ -40,77 +40,57 @@ pub fn text(cases: &[CorpusCase]) -> Result<String, serde_json::Error> {
 /// # Errors
 /// What went wrong, or is out of bounds.
 pub fn check<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), String> {
-    let failed = |error: ferroflash::Error| error.to_string();
-    let wrong = match case {
-        CorpusCase::Decode(spec) => {
-            let built = spec.build().map_err(failed)?;
-            let (o, lse) = built.run(gpu).map_err(failed)?;
-            built.check_all(&o, &lse).map_err(failed)?
-        }
-        CorpusCase::Attention(case) => {
-            gpu.limit_shared_bytes(case.shared_bytes);
-            let verdict = match case.pass {
-                Pass::Forward => {
-                    let built = case.forward().map_err(failed)?;
-                    let (o, lse) = built.run(gpu).map_err(failed)?;
-                    let verdict = built.check(&o, &lse, Rows::All).map_err(failed)?;
-                    (!verdict.passed()).then(|| verdict.to_string())
-                }
-                Pass::Backward { .. } => {
-                    let built = case.backward().map_err(failed)?;
-                    let run = built.run(gpu).map_err(failed)?;
-                    wrong_in(&built, &run).map_err(failed)?
-                }
-            };
-            gpu.limit_shared_bytes(u32::MAX);
-            verdict
-        }
-    };
-    wrong.map_or(Ok(()), Err)
+    match wrong(gpu, case) {
+        Ok(None) => Ok(()),
+        Ok(Some(wrong)) => Err(wrong),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
-/// What is wrong in a run of both passes.
-fn wrong_in(case: &BackwardCase, run: &BackwardRun) -> Result<Option<String>, ferroflash::Error> {
-    let of_forward = case.forward.check(&run.o, &run.lse, Rows::All)?;
-    if !of_forward.passed() {
-        return Ok(Some(format!("forward: {of_forward}")));
+/// What is out of bounds in a run of `case`.
+fn wrong<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<Option<String>, Error> {
+    gpu.limit_shared_bytes(case.shared_bytes());
+    match case {
+        CorpusCase::Decode(spec) => {
+            let built = spec.build()?;
+            let (o, lse) = built.run(gpu)?;
+            built.check_all(&o, &lse)
+        }
+        CorpusCase::Attention(case) if case.pass == Pass::Forward => {
+            let built = case.forward()?;
+            let (o, lse) = built.run(gpu)?;
+            let verdict = built.check(&o, &lse, Rows::All)?;
+            Ok((!verdict.passed()).then(|| verdict.to_string()))
+        }
+        CorpusCase::Attention(case) => {
+            let built = case.backward()?;
+            let run = built.run(gpu)?;
+            built.check_all(&run)
+        }
     }
-    if !case.is_kept_between(run)? {
-        let wrong = "something is written between the gradients' elements";
-        return Ok(Some(wrong.to_owned()));
-    }
-    let verdict = case.check(run, Rows::All)?;
-    Ok((!verdict.passed()).then(|| verdict.to_string()))
 }
 
 /// Runs `case` on `gpu` without asking whether it is right.
 ///
 /// # Errors
 /// What went wrong.
-pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), ferroflash::Error> {
-    let case = match case {
-        CorpusCase::Decode(spec) => return spec.build()?.run(gpu).map(|_| ()),
-        CorpusCase::Attention(case) => case,
-    };
-    gpu.limit_shared_bytes(case.shared_bytes);
-    let outcome = match case.pass {
-        Pass::Forward => case.forward()?.run(gpu).map(|_| ()),
-        Pass::Backward { .. } => case.backward()?.run(gpu).map(|_| ()),
-    };
-    gpu.limit_shared_bytes(u32::MAX);
-    outcome
+pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Error> {
+    gpu.limit_shared_bytes(case.shared_bytes());
+    match case {
+        CorpusCase::Decode(spec) => spec.build()?.run(gpu).map(|_| ()),
+        CorpusCase::Attention(case) if case.pass == Pass::Forward => {
+            case.forward()?.run(gpu).map(|_| ())
+        }
+        CorpusCase::Attention(case) => case.backward()?.run(gpu).map(|_| ()),
+    }
 }
 
 /// The kernels that would run `case` on `gpu`, if it can: of a backward pass, those of the forward pass before it too.
 pub fn kernels<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Option<Vec<&'static str>> {
-    if let CorpusCase::Attention(case) = case {
-        gpu.limit_shared_bytes(case.shared_bytes);
+    gpu.limit_shared_bytes(case.shared_bytes());
+    let mut names = Vec::new();
+    for problem in case.problems().ok()? {
+        names.extend(gpu.plan(&problem).ok()?.kernel_names());
     }
-    let plans = case.problems().map(|problems| {
-        let plans = problems.iter().map(|problem| gpu.plan(problem));
-        plans.collect::<Result<Vec<_>, _>>()
-    });
-    gpu.limit_shared_bytes(u32::MAX);
-    let plans = plans.ok()?.ok()?;
-    Some(plans.iter().flat_map(|plan| plan.kernel_names()).collect())
+    Some(names)
 }

@@ -178,15 +178,18 @@ fn join_arc(mine: &mut Arc<Clock>, theirs: &Arc<Clock>) {
     }
 }
 
-/// Joins `with` into several knowledges, computing each distinct result once.
-pub(crate) fn join_all<'k>(all: impl Iterator<Item = &'k mut Known>, with: &Known) {
+/// Updates several knowledges, computing each distinct result once.
+pub(crate) fn update_all<'k>(
+    all: impl Iterator<Item = &'k mut Known>,
+    update: impl Fn(&mut Known),
+) {
     let mut last: Option<(Known, Known)> = None;
     for known in all {
         match &last {
             Some((before, after)) if before.same(known) => *known = after.clone(),
             _ => {
                 let before = known.clone();
-                known.join(with);
+                update(known);
                 last = Some((before, known.clone()));
             }
         }

@@ -202,14 +202,10 @@ impl Shadow {
         f: &mut impl FnMut(usize, &mut Cell) -> Result<(), E>,
     ) -> Result<(), E> {
         let granule = &mut self.granules[bytes.start / GRANULE];
-        let words = match granule.parts {
-            Some(words) => words.get() as usize,
-            None => {
-                let words = split(granule, &mut self.parts, &mut self.unused);
-                granule.parts = Some(words);
-                words.get() as usize
-            }
-        };
+        let place = granule.parts;
+        let place = place.unwrap_or_else(|| split(granule, &mut self.parts, &mut self.unused));
+        granule.parts = Some(place);
+        let words = place.get() as usize;
         let mut at = bytes.start;
         while at < bytes.end {
             let next = (at / WORD * WORD + WORD).min(bytes.end);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::clock::{Clock, Known, join_all};
+use super::clock::{Clock, Known, update_all};
 use crate::exec::{LANES, WarpId, lanes};
 use crate::ir::Scope;
 
@@ -87,31 +87,23 @@ impl Threads {
 
     /// The lanes of `m` learn what `from` knows.
     pub(crate) fn acquire(&mut self, warp: WarpId, m: u32, from: &Known) {
-        let start = warp.number as usize * LANES;
-        let all = self.known[start..start + LANES]
-            .iter_mut()
-            .enumerate()
-            .filter(|(lane, _)| m >> lane & 1 == 1)
-            .map(|(_, known)| known);
-        join_all(all, from);
+        update_all(self.known_of(warp, m), |known| known.join(from));
     }
 
     /// The lanes of `m` learn that `slot` is past `time`.
     pub(crate) fn learn(&mut self, warp: WarpId, m: u32, slot: u32, time: u32) {
-        let start = warp.number as usize * LANES;
-        // What a lane knew before, and after.
-        let mut last: Option<[Arc<Clock>; 2]> = None;
-        for lane in lanes(m) {
-            let seen = &mut self.known[start + lane].seen;
-            match &last {
-                Some([before, after]) if Arc::ptr_eq(before, seen) => *seen = after.clone(),
-                _ => {
-                    let before = seen.clone();
-                    Arc::make_mut(seen).raise(slot, time);
-                    last = Some([before, seen.clone()]);
-                }
+        update_all(self.known_of(warp, m), |known| {
+            if known.seen.get(slot) < time {
+                Arc::make_mut(&mut known.seen).raise(slot, time);
             }
-        }
+        });
+    }
+
+    /// What each lane of `m` knows.
+    fn known_of(&mut self, warp: WarpId, m: u32) -> impl Iterator<Item = &mut Known> {
+        let start = warp.number as usize * LANES;
+        let of_warp = self.known[start..start + LANES].iter_mut().enumerate();
+        of_warp.filter_map(move |(lane, known)| (m >> lane & 1 == 1).then_some(known))
     }
 
     /// What all lanes of `m` have seen, if they share one knowledge.

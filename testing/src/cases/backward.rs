@@ -237,7 +237,7 @@ impl BackwardCase {
     ///
     /// # Errors
     /// [`Error::Argument`] if a buffer would be too large.
-    pub fn is_kept_between(&self, run: &BackwardRun) -> Result<bool, Error> {
+    fn is_kept_between(&self, run: &BackwardRun) -> Result<bool, Error> {
         let Some(places) = self.places()? else {
             return Ok(true);
         };
@@ -251,6 +251,24 @@ impl BackwardCase {
             // What is downloaded ends at the last element.
             computed.bytes() == &place.bytes()[..computed.bytes().len()]
         }))
+    }
+
+    /// Compares all of both passes with the oracle's, and what lies between the gradients' elements with what was there; says what
+    /// is wrong.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn check_all(&self, run: &BackwardRun) -> Result<Option<String>, Error> {
+        let of_forward = self.forward.check(&run.o, &run.lse, Rows::All)?;
+        if !of_forward.passed() {
+            return Ok(Some(format!("forward: {of_forward}")));
+        }
+        if !self.is_kept_between(run)? {
+            let wrong = "something is written between the gradients' elements";
+            return Ok(Some(wrong.to_owned()));
+        }
+        let verdict = self.check(run, Rows::All)?;
+        Ok((!verdict.passed()).then(|| verdict.to_string()))
     }
 
     /// Compares gradients with the oracle's, of the o and lse that they were computed with.

@@ -87,6 +87,14 @@ impl CorpusCase {
         }
     }
 
+    /// Shared memory of a block that it is for, bytes; of a cache any.
+    pub fn shared_bytes(&self) -> u32 {
+        match self {
+            Self::Attention(case) => case.shared_bytes,
+            Self::Decode(_) => u32::MAX,
+        }
+    }
+
     /// Whether its inputs are finite.
     pub fn is_finite(&self) -> bool {
         match self {

@@ -33,6 +33,9 @@ const SMALL: Limits = Limits {
 /// Shared memory of the GPUs that there are.
 const LIMITS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
 
+/// Caps under which most scores bend, some, and few.
+const SOFTCAPS: [f32; 4] = [0.05, 0.3, 1.0, 5.0];
+
 /// Most keys of a sequence in a cache: several chunks of the smallest head_dim's.
 const MOST_CACHED_KEYS: usize = 1100;
 
@@ -85,7 +88,7 @@ impl Draws {
             let missing = seen
                 .missing(row.name)
                 .map_or(1e5, |(missing, _)| missing as f64);
-            let by_finite = seen.missing_by_finite(row.name).unwrap_or(0) as f64;
+            let by_finite = seen.missing_by_finite(row.name) as f64;
             (missing + by_finite + 1.0) / (1.0 + idle * idle)
         };
         let weights: Vec<f64> = self.targets.iter().map(|row| weight(row)).collect();
@@ -129,7 +132,7 @@ impl Draws {
             spec.head_dim_v = self.rng.random_range(1..=widest);
         }
         if self.is_so(0.3) {
-            spec.softcap = Some(self.one_of(&[0.05, 0.3, 1.0, 5.0]));
+            spec.softcap = Some(self.one_of(&SOFTCAPS));
         }
         spec
     }
@@ -174,10 +177,9 @@ impl Draws {
             Operation::Decode => "decode",
             _ => family.name(),
         };
-        let rows = [Arrangement::ODD_ROWS; 3];
         let gradients = match pass {
             Pass::Forward => None,
-            Pass::Backward { .. } if self.is_so(0.15) => Some(rows),
+            Pass::Backward { .. } if self.is_so(0.15) => Some([Arrangement::ODD_ROWS; 3]),
             Pass::Backward { .. } => spec.arrangements_of_gradients(),
         };
         AttentionCase {
@@ -219,7 +221,7 @@ impl Draws {
             }
         }
         if self.is_so(0.4) {
-            spec.softcap = Some(self.one_of(&[0.05, 0.3, 1.0, 5.0]));
+            spec.softcap = Some(self.one_of(&SOFTCAPS));
         }
         if pass == Pass::Forward && self.is_so(0.25) && spec.dtype != DType::F32 {
             spec.kind = self.one_of(&InputKind::ALL);

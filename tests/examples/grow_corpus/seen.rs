@@ -21,8 +21,6 @@ pub struct Mine {
     kernels: BTreeMap<&'static str, Coverage>,
     /// How long it ran.
     time: Duration,
-    /// Whether its inputs are.
-    is_finite: bool,
 }
 
 /// A case of the corpus.
@@ -40,6 +38,15 @@ impl Mine {
 /// Whether instruction `index` ran, and whether a guard of it did not hold.
 fn bits(coverage: &Coverage, index: usize) -> [bool; 2] {
     [coverage.is_executed(index), coverage.is_skipped(index)]
+}
+
+/// How many instructions ran, none of a kernel that did not.
+fn executed(coverage: Option<&Coverage>) -> usize {
+    let count = |coverage: &Coverage| {
+        let indices = 0..coverage.len();
+        indices.filter(|index| coverage.is_executed(*index)).count()
+    };
+    coverage.map_or(0, count)
 }
 
 /// The same of any inputs, and of finite ones.
@@ -78,7 +85,6 @@ impl Seen {
     pub fn take(&mut self, launches: &[KernelStatistics], time: Duration, is_finite: bool) -> Mine {
         let mut mine = Mine {
             time,
-            is_finite,
             ..Mine::default()
         };
         for launch in launches {
@@ -93,18 +99,16 @@ impl Seen {
         mine
     }
 
-    /// Instructions of a kernel that no case of finite inputs has executed, if one ran.
-    pub fn missing_by_finite(&self, kernel: &str) -> Option<usize> {
-        let coverage = self.by_finite.get(kernel)?;
-        let executed = (0..coverage.len()).filter(|index| coverage.is_executed(*index));
-        Some(coverage.len() - executed.count())
-    }
-
     /// Instructions of a kernel that were not executed, and all of them; none are known of one that never ran.
     pub fn missing(&self, kernel: &str) -> Option<(usize, usize)> {
-        let coverage = self.kernels.get(kernel)?;
-        let executed = (0..coverage.len()).filter(|index| coverage.is_executed(*index));
-        Some((coverage.len() - executed.count(), coverage.len()))
+        let all = self.kernels.get(kernel)?.len();
+        Some((all - executed(self.kernels.get(kernel)), all))
+    }
+
+    /// Instructions of a kernel that ran which no case of finite inputs has executed; 0 of one that never ran.
+    pub fn missing_by_finite(&self, kernel: &str) -> usize {
+        let all = self.kernels.get(kernel).map_or(0, Coverage::len);
+        all - executed(self.by_finite.get(kernel))
     }
 
     /// Figures of all kernels that ran.
@@ -118,7 +122,7 @@ impl Seen {
         let by_finite: usize = self
             .kernels
             .keys()
-            .map(|kernel| self.missing_by_finite(kernel).unwrap_or(0))
+            .map(|kernel| self.missing_by_finite(kernel))
             .sum();
         let percent = |missing| 100.0 * (all - missing) as f64 / all.max(1) as f64;
         format!(
@@ -147,10 +151,10 @@ impl Seen {
 /// Those of `kept` without which something would not be executed; the dearest are left out first.
 pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
     let mut counts: BTreeMap<&'static str, Vec<[u32; 4]>> = BTreeMap::new();
-    let each = |mine: &Mine, take: &mut dyn FnMut(&'static str, usize, usize)| {
-        for (kernel, coverage) in &mine.kernels {
+    let each = |one: &Kept, take: &mut dyn FnMut(&'static str, usize, usize)| {
+        for (kernel, coverage) in &one.mine.kernels {
             for index in 0..coverage.len() {
-                let ways = both_bits(coverage, index, mine.is_finite);
+                let ways = both_bits(coverage, index, one.case.is_finite());
                 for (way, is_so) in ways.into_iter().enumerate() {
                     if is_so {
                         take(kernel, index, way);
@@ -164,20 +168,20 @@ pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
             let of_kernel = counts.entry(kernel).or_default();
             of_kernel.resize(coverage.len(), [0; 4]);
         }
-        each(&one.mine, &mut |kernel, index, way| {
+        each(one, &mut |kernel, index, way| {
             counts.get_mut(kernel).expect("counted")[index][way] += 1;
         });
     }
     kept.sort_by_key(|one| std::cmp::Reverse(one.mine.time));
     kept.retain(|one| {
         let mut own = 0;
-        each(&one.mine, &mut |kernel, index, way| {
+        each(one, &mut |kernel, index, way| {
             own += usize::from(counts[kernel][index][way] == 1);
         });
         if own > 0 {
             return true;
         }
-        each(&one.mine, &mut |kernel, index, way| {
+        each(one, &mut |kernel, index, way| {
             counts.get_mut(kernel).expect("counted")[index][way] -= 1;
         });
         false

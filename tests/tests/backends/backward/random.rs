@@ -4,7 +4,6 @@ use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::plan::eligible;
 use ferroflash::{Backend, Cpu, DType};
 use ferroflash_testing::cases::{self, CaseSpec, Limits};
-use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
 use ferroflash_tests::replaced::is_plan_untouched;
@@ -45,15 +44,11 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
                 continue;
             }
             let run = case.run(backend).map_err(fail)?;
-            let of_forward = case.forward.check(&run.o, &run.lse, Rows::All);
-            let of_forward = of_forward.map_err(fail)?;
-            prop_assert!(of_forward.passed(), "forward: {spec}: {of_forward}");
-            let verdict = case.check(&run, Rows::All).map_err(fail)?;
-            prop_assert!(verdict.passed(), "{kernel}: {spec}: {verdict}");
-            let is_kept = case.is_kept_between(&run).map_err(fail)?;
+            let wrong = case.check_all(&run).map_err(fail)?;
             prop_assert!(
-                is_kept,
-                "{kernel}: {spec}: something is written between elements"
+                wrong.is_none(),
+                "{kernel}: {spec}: {}",
+                wrong.unwrap_or_default()
             );
             kernels.push(kernel);
         }
