@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::published::Locations;
 use super::races::Races;
 use super::shadow::Kind;
 use super::{Touch, kind_of};
@@ -130,6 +131,7 @@ impl Races {
 }
 
 impl State<'_> {
+    /// Checks and enters an access; a strong load that has been made is followed by [`global_loaded`](Self::global_loaded).
     pub(crate) fn global_access(&mut self, warp: WarpId, touch: &Touch<'_>) -> Exec<()> {
         if self.races.is_none() {
             return Ok(());
@@ -138,13 +140,18 @@ impl State<'_> {
         for lane in lanes(touch.mask) {
             self.global_touch(warp, lane, touch.at[lane], touch.bytes.into(), &mark)?;
         }
-        if touch.order != Order::Weak {
-            self.global_sync(warp, touch, false);
+        if touch.write && touch.order != Order::Weak {
+            self.global_storing(warp, touch);
         }
         Ok(())
     }
 
-    pub(super) fn global_atomic(&mut self, warp: WarpId, touch: &Touch<'_>) -> Exec<()> {
+    pub(super) fn global_atomic(
+        &mut self,
+        warp: WarpId,
+        touch: &Touch<'_>,
+        locations: &mut Locations,
+    ) -> Exec<()> {
         if self.races.is_none() {
             return Ok(());
         }
@@ -152,7 +159,7 @@ impl State<'_> {
         for lane in lanes(touch.mask) {
             self.global_touch(warp, lane, touch.at[lane], touch.bytes.into(), &mark)?;
         }
-        self.global_sync(warp, touch, true);
+        self.global_updating(warp, touch, locations);
         Ok(())
     }
 

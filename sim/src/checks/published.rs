@@ -2,21 +2,31 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Touch;
 use super::clock::{Foreign, Known};
 use super::grids::Complete;
 use super::races::Races;
 use crate::exec::{State, WarpId, lanes};
-use crate::ir::Scope;
+use crate::ir::{Order, Scope};
 
 /// Published knowledge, shared by all clusters of a launch, and of those it may overlap with.
 #[derive(Default)]
 pub(crate) struct Published {
     /// Whether anything was published: most launches publish nothing and skip the lock.
     any: AtomicBool,
-    at: Mutex<HashMap<u64, Location>>,
+    at: Mutex<Locations>,
+}
+
+/// What is published, by address.
+pub(crate) type Locations = HashMap<u64, Location>;
+
+impl Published {
+    /// Keeps other clusters from publishing and learning.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Locations> {
+        self.at.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 /// Clocks published at a location, by cluster, and the earlier grids known to be complete.
@@ -31,7 +41,7 @@ type Cta = (u64, u32);
 
 /// Releases at one address.
 #[derive(Default)]
-struct Location {
+pub(crate) struct Location {
     /// Releases with the scope of the GPU, joined, and the CTAs that contributed.
     gpu: Left,
     by: BTreeSet<Cta>,
@@ -77,56 +87,110 @@ impl Location {
 }
 
 impl State<'_> {
-    /// Releases and acquires by a strong access at its location.
-    pub(super) fn global_sync(&mut self, warp: WarpId, touch: &Touch<'_>, rmw: bool) {
+    /// Acquires by a strong load of global memory that has been made.
+    pub(crate) fn global_loaded(&mut self, warp: WarpId, touch: &Touch<'_>) {
+        let launch = self.launch;
+        if touch.order == Order::Weak || !launch.published.any.load(Relaxed) {
+            return;
+        }
+        let locations = launch.published.lock();
+        if let Some(races) = self.races.as_deref_mut() {
+            for lane in lanes(touch.mask) {
+                learn(races, warp, lane, touch, &locations);
+            }
+        }
+    }
+
+    /// Releases by a strong store to global memory that is about to be made; it starts a new release sequence.
+    pub(super) fn global_storing(&mut self, warp: WarpId, touch: &Touch<'_>) {
         let published = &self.launch.published;
         let Some(races) = self.races.as_deref_mut() else {
             return;
         };
-        let cta = (races.cluster, warp.cta);
         for lane in lanes(touch.mask) {
-            let (slot, one) = (races.threads.slot(warp, lane), 1 << lane);
-            let address = touch.at[lane];
-            if (rmw || !touch.write) && published.any.load(Relaxed) {
-                let at = published.at.lock().unwrap_or_else(|e| e.into_inner());
-                for (needed, left) in at.get(&address).into_iter().flat_map(|l| l.seen_by(cta)) {
-                    if touch.scope < needed {
-                        continue;
-                    }
-                    let known = arriving(races, left);
-                    if touch.order.acquires() {
-                        races.threads.acquire(warp, one, &known);
-                    } else {
-                        races.threads.finds(slot, needed, &known);
-                    }
-                }
-            }
-            if !touch.write {
-                continue;
-            }
-            let mut releases = Vec::new();
-            if touch.order.releases() {
-                let mut known = races.threads.nothing();
-                races.threads.release(warp, one, &mut known);
-                releases.push((touch.scope, known));
-            } else {
-                let fenced = races.threads.published(slot).iter();
-                releases.extend(fenced.map(|(s, known)| (touch.scope.min(*s), known.clone())));
-            }
+            let releases = releases(races, warp, lane, touch);
             if releases.is_empty() && !published.any.load(Relaxed) {
                 continue;
             }
-            let mut at = published.at.lock().unwrap_or_else(|e| e.into_inner());
-            // A read-modify-write continues the release sequence; a store starts a new one.
-            if !rmw {
-                at.remove(&address);
-            }
-            for (scope, known) in releases {
+            let mut locations = published.lock();
+            locations.remove(&touch.at[lane]);
+            publish(races, warp, touch.at[lane], releases, &mut locations);
+            published.any.store(true, Relaxed);
+        }
+    }
+
+    /// Acquires and releases by atomics, which are made before `locations` is unlocked: else another cluster's could come
+    /// between, and be ordered the other way than memory has it. An atomic continues the release sequence.
+    pub(super) fn global_updating(
+        &mut self,
+        warp: WarpId,
+        touch: &Touch<'_>,
+        locations: &mut Locations,
+    ) {
+        let published = &self.launch.published;
+        let Some(races) = self.races.as_deref_mut() else {
+            return;
+        };
+        for lane in lanes(touch.mask) {
+            learn(races, warp, lane, touch, locations);
+            let releases = releases(races, warp, lane, touch);
+            if !releases.is_empty() {
+                publish(races, warp, touch.at[lane], releases, locations);
                 published.any.store(true, Relaxed);
-                let here = at.entry(address).or_default().entry(cta, scope);
-                departing(races, &known, here);
             }
         }
+    }
+}
+
+/// Takes in what is published where a lane has read.
+fn learn(races: &mut Races, warp: WarpId, lane: usize, touch: &Touch<'_>, locations: &Locations) {
+    let Some(location) = locations.get(&touch.at[lane]) else {
+        return;
+    };
+    for (needed, left) in location.seen_by((races.cluster, warp.cta)) {
+        if touch.scope < needed {
+            continue;
+        }
+        let known = arriving(races, left);
+        if touch.order.acquires() {
+            races.threads.acquire(warp, 1 << lane, &known);
+        } else {
+            let slot = races.threads.slot(warp, lane);
+            races.threads.finds(slot, needed, &known);
+        }
+    }
+}
+
+/// What a lane's write releases, by scope.
+fn releases(
+    races: &mut Races,
+    warp: WarpId,
+    lane: usize,
+    touch: &Touch<'_>,
+) -> Vec<(Scope, Known)> {
+    if touch.order.releases() {
+        let mut known = races.threads.nothing();
+        races.threads.release(warp, 1 << lane, &mut known);
+        return vec![(touch.scope, known)];
+    }
+    let slot = races.threads.slot(warp, lane);
+    let fenced = races.threads.published(slot).iter();
+    let of_scope = |(s, known): &(Scope, Known)| (touch.scope.min(*s), known.clone());
+    fenced.map(of_scope).collect()
+}
+
+/// Adds what a thread of `warp` releases to what is published at `address`.
+fn publish(
+    races: &Races,
+    warp: WarpId,
+    address: u64,
+    releases: Vec<(Scope, Known)>,
+    locations: &mut Locations,
+) {
+    let cta = (races.cluster, warp.cta);
+    for (scope, known) in releases {
+        let here = locations.entry(address).or_default().entry(cta, scope);
+        departing(races, &known, here);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Order of accesses to shared memory.
 
+use super::published::Locations;
 use super::races::{Conflict, Now};
 use super::scopes::Scoped;
 use super::shadow::{IN_FLIGHT, Kind};
@@ -66,6 +67,7 @@ impl State<'_> {
         warp: WarpId,
         touch: &Touch<'_>,
         memory: Memory,
+        locations: Option<&mut Locations>,
     ) -> Exec<()> {
         match memory {
             Memory::Shared(rank) => {
@@ -77,7 +79,10 @@ impl State<'_> {
                 self.shared_sync(warp, touch, rank, true);
                 Ok(())
             }
-            Memory::Global => self.global_atomic(warp, touch),
+            Memory::Global => match locations {
+                Some(locations) => self.global_atomic(warp, touch, locations),
+                None => Ok(()),
+            },
             _ => Ok(()),
         }
     }

@@ -116,6 +116,7 @@ impl State<'_> {
                 put(warp, slot, lane, sign_extend(value, elem, op.signed));
             }
         }
+        self.global_loaded(warp.id, &touch(at, mask, op, false));
         Ok(())
     }
 

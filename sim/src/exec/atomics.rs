@@ -31,7 +31,11 @@ impl State<'_> {
                 order: op.order,
                 scope: op.scope,
             };
-            self.atomic_order(warp.id, &touch, memory)?;
+            // Kept until the lanes have acted.
+            let launch = self.launch;
+            let is_checked = memory == Memory::Global && self.races.is_some();
+            let mut locations = is_checked.then(|| launch.published.lock());
+            self.atomic_order(warp.id, &touch, memory, locations.as_deref_mut())?;
             for lane in lanes(mask) {
                 for i in 0..op.a.len() {
                     let a = get(warp, op.a[i], lane);

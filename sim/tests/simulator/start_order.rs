@@ -25,6 +25,31 @@ const FAULTY: &str = "
     @!%p1 st.global.u32 [%rd1+1048576], %r1;
     ret;";
 
+/// In each of 400 rounds, with 4 + 1 words each, the block that counts last reads what all have written.
+const LAST_READS: &str = "
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %ctaid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    mov.u32 %r4, 400;
+    ROUND:
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r1;
+    fence.acq_rel.gpu;
+    atom.relaxed.gpu.global.add.u32 %r3, [%rd1+16], 1;
+    fence.acq_rel.gpu;
+    setp.ne.u32 %p1, %r3, 3;
+    @%p1 bra NEXT;
+    ld.global.u32 %r5, [%rd1];
+    ld.global.u32 %r5, [%rd1+4];
+    ld.global.u32 %r5, [%rd1+8];
+    ld.global.u32 %r5, [%rd1+12];
+    NEXT:
+    add.s64 %rd1, %rd1, 20;
+    sub.u32 %r4, %r4, 1;
+    setp.ne.u32 %p1, %r4, 0;
+    @%p1 bra ROUND;
+    ret;";
+
 fn module(body: &str) -> Module {
     let text = format!(
         "{HEAD}.visible .entry k(.param .u64 out)
@@ -129,4 +154,21 @@ fn a_launch_without_room_is_refused() {
     let memory = Memory::new();
     let error = launch(&module("ret;"), "k", &config, &[&[0; 8]], &memory).unwrap_err();
     assert!(error.to_string().contains("max_resident"), "{error}");
+}
+
+/// What an atomic orders is what it does to memory, whichever CPU thread is in between: no false race.
+#[test]
+fn atomics_of_parallel_blocks_order_what_they_count() {
+    let module = module(LAST_READS);
+    on(4, || {
+        for seed in 0..50 {
+            let memory = Memory::new();
+            let out = memory.alloc(400 * 20).unwrap();
+            memory.write(out, &[0; 400 * 20]).unwrap();
+            let config = LaunchConfig::new([4, 1, 1], [1, 1, 1]).schedule_seed(seed);
+            let params = [&out.to_le_bytes()[..]];
+            launch(&module, "k", &config, &params, &memory)
+                .unwrap_or_else(|e| panic!("{seed}: {e}"));
+        }
+    });
 }
