@@ -41,8 +41,20 @@ pub(super) fn find_decode(
         };
         return Err(format!("it has no {} kernel{of_cache}", dtype.name()));
     }
-    let kernel = of_dtype.find(|kernel| kernel.head_dim as usize >= head_dim);
-    let kernel = kernel.ok_or_else(|| format!("it has no kernel for head_dim {head_dim}"))?;
+    let rows = problem.seq_q().saturating_mul(problem.group());
+    let mut of_head_dim = of_dtype.skip_while(|kernel| (kernel.head_dim as usize) < head_dim);
+    let smallest = of_head_dim.next();
+    let smallest = smallest.ok_or_else(|| format!("it has no kernel for head_dim {head_dim}"))?;
+    // Of the same head_dim, one whose tiles hold all rows, or the one with most.
+    let kernel = of_head_dim
+        .take_while(|kernel| kernel.head_dim == smallest.head_dim)
+        .fold(smallest, |kernel, next| {
+            if (kernel.block_m as usize) < rows {
+                next
+            } else {
+                kernel
+            }
+        });
     if let Some(reason) = instance_unfit(kernel, gpu) {
         return Err(reason);
     }
@@ -82,7 +94,7 @@ impl DecodeLaunch {
         let too_large = || "its items of work are more than it can number".to_owned();
         let heads_kv = problem.k().shape.heads as u64;
         let rows = (problem.seq_q() as u64).saturating_mul(problem.group() as u64);
-        let tile_rows = u64::from(DecodeConfig::ROWS);
+        let tile_rows = u64::from(config.rows);
         // Kernels count rows in 32 bits, past the last by less than a tile.
         if rows > i32::MAX as u64 {
             return Err(too_large());
@@ -97,7 +109,7 @@ impl DecodeLaunch {
         let fits = |items: &u64| *items < i32::MAX as u64;
         let items = Some(items).filter(fits).ok_or_else(too_large)?;
         let workspace = DecodeWorkspace::new(items).ok_or_else(too_large)?;
-        let partials = items * config.partial_bytes(rows.min(tile_rows) as u32);
+        let partials = items * config.partial_bytes(rows as u32);
         let counter_bytes = workspace.zeroed_bytes();
         let shape = problem.k().shape;
         Ok(Self {

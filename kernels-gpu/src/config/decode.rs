@@ -1,55 +1,82 @@
 //! Tile shapes of the decode kernels.
 
 use super::limits::SM86_SHARED_BYTES;
-use crate::layout::fragment::TILE_M;
+use crate::layout::fragment::{TILE_K, TILE_N};
 use crate::layout::swizzle::row_bytes;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
-/// Tile shape of one decode kernel: 16 rows (queries × heads of a group) against the keys of a step, by 8 warps.
+/// Tile shape of one decode kernel: rows (queries × heads of a group) against the keys of a step, by 8 warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeConfig {
     /// Largest head_dim and head_dim_v; smaller ones are padded with zeros in shared memory.
     pub head_dim: usize,
+    /// Rows of a tile: 8 or 16.
+    pub rows: u32,
     /// Blocks that fit an SM at once; bounds the registers of a thread.
     pub min_blocks: u32,
     /// Whether keys and values are e4m3 codes with scales, and not 16-bit elements of q's type.
     pub is_e4m3: bool,
-    /// Keys that a warp scores in a step: a multiple of 8.
-    pub warp_keys: u32,
 }
 
 impl DecodeConfig {
     pub const WARPS: u32 = 8;
     pub const THREADS: u32 = Self::WARPS * 32;
-    /// Rows of a tile.
-    pub const ROWS: u32 = TILE_M as u32;
+    /// Keys of a step that a warp has to itself: as many as one instruction multiplies V of.
+    pub const WARP_KEYS: u32 = TILE_K as u32;
+    /// Keys of a step.
+    pub const STEP_KEYS: u32 = Self::WARPS * Self::WARP_KEYS;
+    /// Scores of a step that a lane holds of each of its rows.
+    pub const SCORE_COLS: usize = Self::WARP_KEYS as usize / 4;
+    /// Rows that an instruction multiplies V of, whose state a thread holds.
+    pub const HALF_ROWS: u32 = TILE_N as u32;
     /// Bytes of the ring of K and V, whatever the head_dim: what fits the tightest GPUs, and is twice or thrice what an SM has
-    /// in flight where memory is busy. Of an e4m3 cache, scales and P are among them, behind a shorter ring.
+    /// in flight where memory is busy. Of an e4m3 cache, scales are among them, behind a shorter ring.
     const RING_BYTES: u32 = 96 * 1024;
     const E4M3_RING_BYTES: u32 = 80 * 1024;
     /// Bytes of K and V of a chunk of 16-bit elements, whose partial result is then at most 4 % of it.
     const CHUNK_BYTES: u32 = 128 * 1024;
+    /// Components that a part of K or V has: a step of more is copied and multiplied in parts, so that the ring holds three.
+    const PART_DIMS: usize = 128;
     /// Words that a block's threads exchange about its item of work.
     pub const INFO_WORDS: u32 = 48;
-
-    /// Keys of a step.
-    pub const fn step_keys(&self) -> u32 {
-        Self::WARPS * self.warp_keys
-    }
 
     /// Bytes of an element of K and V.
     pub const fn kv_bytes(&self) -> u32 {
         if self.is_e4m3 { 1 } else { HALF_BYTES }
     }
 
-    /// 16-bit units of a row of K or V, by which rows lie in shared memory.
-    pub const fn row_units(&self) -> usize {
-        self.head_dim * self.kv_bytes() as usize / HALF_BYTES as usize
+    /// Halves of the tile: 8 rows each.
+    pub const fn halves(&self) -> usize {
+        (self.rows / Self::HALF_ROWS) as usize
     }
 
-    /// Bytes of a step's K, or V.
-    pub const fn operand_bytes(&self) -> u32 {
-        self.step_keys() * row_bytes(self.row_units())
+    /// Components of a part of K and V.
+    pub const fn part_dims(&self) -> usize {
+        if self.head_dim < Self::PART_DIMS {
+            self.head_dim
+        } else {
+            Self::PART_DIMS
+        }
+    }
+
+    /// Parts of K, and of V.
+    pub const fn parts(&self) -> usize {
+        self.head_dim / self.part_dims()
+    }
+
+    /// 16-bit units of a row of a part, by which rows lie in shared memory.
+    pub const fn row_units(&self) -> usize {
+        self.part_dims() * self.kv_bytes() as usize / HALF_BYTES as usize
+    }
+
+    /// Bytes of a warp's keys of a part.
+    pub const fn warp_bytes(&self) -> u32 {
+        Self::WARP_KEYS * row_bytes(self.row_units())
+    }
+
+    /// Bytes of a step's part of K, or V.
+    pub const fn slot_bytes(&self) -> u32 {
+        Self::WARPS * self.warp_bytes()
     }
 
     const fn ring_bytes(&self) -> u32 {
@@ -60,9 +87,9 @@ impl DecodeConfig {
         }
     }
 
-    /// Operands, K and V in turn, that the ring holds.
+    /// Parts, those of K and those of V in turn, that the ring holds.
     pub const fn slots(&self) -> u32 {
-        self.ring_bytes() / self.operand_bytes()
+        self.ring_bytes() / self.slot_bytes()
     }
 
     /// Keys of a chunk; as many of an e4m3 cache, so that as many blocks find work.
@@ -72,17 +99,27 @@ impl DecodeConfig {
 
     /// Steps of a chunk.
     pub const fn chunk_steps(&self) -> u32 {
-        self.chunk_keys() / self.step_keys()
+        self.chunk_keys() / Self::STEP_KEYS
     }
 
-    /// Scores of a step that a lane holds of each of its rows.
-    pub const fn score_cols(&self) -> usize {
-        self.warp_keys as usize / 4
+    /// Components of the output that warps merge at a time: as many as a warp has room for, of 8 rows, where its keys were.
+    pub const fn round_dims(&self) -> u32 {
+        self.warp_bytes() / (Self::HALF_ROWS * F32_BYTES)
+    }
+
+    /// Components of a round that a thread merges.
+    pub const fn round_cols(&self) -> usize {
+        (self.round_dims() / (Self::WARPS * 4)) as usize
+    }
+
+    /// Rounds in which the output of 8 rows is merged.
+    pub const fn rounds(&self) -> usize {
+        self.head_dim / self.round_dims() as usize
     }
 
     /// Bytes of the scales of a step's keys, and as many of its values behind them.
     pub const fn scales_bytes(&self) -> u32 {
-        self.step_keys() * F32_BYTES
+        Self::STEP_KEYS * F32_BYTES
     }
 
     /// Where the scales of slot 0 start, behind the ring; every slot has two rows of them.
@@ -90,86 +127,98 @@ impl DecodeConfig {
         self.ring_bytes()
     }
 
-    /// Where the tile of P, 16 rows × the keys of a step, starts.
-    pub const fn p_offset(&self) -> u32 {
+    const fn scales_end(&self) -> u32 {
         if self.is_e4m3 {
-            let scales = self.slots() * 2 * self.scales_bytes();
-            self.scales_offset() + scales
+            self.scales_offset() + self.slots() * 2 * self.scales_bytes()
         } else {
-            Self::RING_BYTES
+            self.ring_bytes()
         }
     }
 
-    const fn p_bytes(&self) -> u32 {
-        Self::ROWS * row_bytes(self.step_keys() as usize)
-    }
-
-    /// Output columns that a lane holds of each of its rows.
+    /// Output columns that a thread holds of each of its rows, once the warps' are merged.
     pub const fn output_cols(&self) -> usize {
         self.head_dim / 32
     }
 
-    /// Where maxima of the warps start, `[row][warp]`: behind the ring and P of a 16-bit cache.
-    pub const MAX_OFFSET: u32 = Self::RING_BYTES + Self::ROWS * row_bytes(64);
+    /// Where maxima of the warps start, `[row][warp]`: behind the ring of a 16-bit cache.
+    pub const MAX_OFFSET: u32 = Self::RING_BYTES;
     /// Where the words about the item start.
-    pub const INFO_OFFSET: u32 = Self::MAX_OFFSET + Self::ROWS * Self::WARPS * F32_BYTES;
+    pub const INFO_OFFSET: u32 = Self::MAX_OFFSET + 2 * Self::HALF_ROWS * Self::WARPS * F32_BYTES;
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
         Self::INFO_OFFSET + Self::INFO_WORDS * F32_BYTES
     }
 
-    /// Words of a thread's state for one of its two rows: output, maximum, part of the sum.
+    /// Words of a thread's state for one of its rows: output, maximum, part of the sum.
     pub const fn state_words(&self) -> u32 {
         self.output_cols() as u32 + 2
     }
 
-    /// Bytes of a partial result of tiles with `rows` rows at most: threads hold two halves of 8 rows.
+    /// Bytes of a partial result of a tile, where heads of K and V have `rows` rows each.
     pub const fn partial_bytes(&self, rows: u32) -> u64 {
-        let halves = if rows <= Self::ROWS / 2 { 1 } else { 2 };
+        let is_half = self.rows <= Self::HALF_ROWS || rows <= Self::HALF_ROWS;
+        let halves = if is_half { 1 } else { 2 };
         halves * (self.state_words() * F32_BYTES * Self::THREADS) as u64
     }
 }
 
 pub const HD64: DecodeConfig = DecodeConfig {
     head_dim: 64,
+    rows: 8,
     min_blocks: 2,
     is_e4m3: false,
-    warp_keys: 8,
 };
 pub const HD128: DecodeConfig = DecodeConfig {
     head_dim: 128,
-    min_blocks: 2,
-    is_e4m3: false,
-    warp_keys: 8,
+    ..HD64
 };
-/// One block an SM, as Q takes 64 registers.
+/// One block an SM, as Q and the output take 96 registers.
 pub const HD256: DecodeConfig = DecodeConfig {
     head_dim: 256,
     min_blocks: 1,
-    is_e4m3: false,
-    warp_keys: 8,
-};
-
-/// Twice the keys a step, which is as many bytes as of a 16-bit cache.
-pub const E4M3_HD64: DecodeConfig = DecodeConfig {
-    is_e4m3: true,
-    warp_keys: 16,
     ..HD64
 };
-pub const E4M3_HD128: DecodeConfig = DecodeConfig {
-    is_e4m3: true,
-    warp_keys: 16,
+pub const HD64_ROWS16: DecodeConfig = DecodeConfig { rows: 16, ..HD64 };
+/// One block an SM, for the same reason.
+pub const HD128_ROWS16: DecodeConfig = DecodeConfig {
+    rows: 16,
+    min_blocks: 1,
     ..HD128
 };
-/// As many keys as of a 16-bit cache: of more the ring would hold two operands.
-pub const E4M3_HD256: DecodeConfig = DecodeConfig {
-    is_e4m3: true,
-    ..HD256
+
+pub const E4M3_HD64: DecodeConfig = HD64.of_e4m3();
+pub const E4M3_HD128: DecodeConfig = HD128.of_e4m3();
+pub const E4M3_HD256: DecodeConfig = HD256.of_e4m3();
+/// One block an SM: two would spill a register.
+pub const E4M3_HD64_ROWS16: DecodeConfig = DecodeConfig {
+    min_blocks: 1,
+    ..HD64_ROWS16.of_e4m3()
 };
+pub const E4M3_HD128_ROWS16: DecodeConfig = HD128_ROWS16.of_e4m3();
+
+impl DecodeConfig {
+    const fn of_e4m3(self) -> Self {
+        Self {
+            is_e4m3: true,
+            ..self
+        }
+    }
+}
 
 /// Every tile shape.
-pub const CONFIGS: [DecodeConfig; 6] = [HD64, HD128, HD256, E4M3_HD64, E4M3_HD128, E4M3_HD256];
+pub const CONFIGS: [DecodeConfig; 10] = [
+    HD64,
+    HD64_ROWS16,
+    HD128,
+    HD128_ROWS16,
+    HD256,
+    E4M3_HD64,
+    E4M3_HD64_ROWS16,
+    E4M3_HD128,
+    E4M3_HD128_ROWS16,
+    E4M3_HD256,
+];
 
 const _: () = {
     let mut i = 0;
@@ -178,10 +227,16 @@ const _: () = {
         assert!(config.shared_bytes() <= SM86_SHARED_BYTES);
         assert!(
             config.slots() >= 3,
-            "K and V of a step, and one that is copied"
+            "a part that is computed on, and two that are copied"
         );
-        assert!(config.p_offset() + config.p_bytes() <= DecodeConfig::MAX_OFFSET);
-        assert!(config.chunk_keys().is_multiple_of(config.step_keys()));
+        assert!(config.scales_end() <= DecodeConfig::MAX_OFFSET);
+        assert!(
+            config.rows * row_bytes(config.head_dim) <= config.slot_bytes(),
+            "Q passes through a slot"
+        );
+        assert!(config.chunk_keys().is_multiple_of(DecodeConfig::STEP_KEYS));
+        // The same state, whichever kernel of a head_dim computes it.
+        assert!(config.rounds() * config.round_cols() == config.output_cols());
         i += 1;
     }
 };

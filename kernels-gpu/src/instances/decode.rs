@@ -29,17 +29,16 @@ macro_rules! decode_instances {
                 unsafe {
                     crate::mma::decode::<
                         Kernel,
+                        { CONFIG.halves() },
                         { CONFIG.output_cols() },
                         { CONFIG.head_dim / 16 },
-                        { CONFIG.score_cols() },
-                        { CONFIG.slots() as usize - 2 },
                         { CONFIG.slots() as usize - 1 },
                     >(&params, decode_instances!(scales $($scales)?))
                 }
             }
         )*
 
-        /// Every kernel for a cache. They take [`DecodeParams`](crate::abi::DecodeParams), and those of e4m3 caches
+        /// Every kernel for a cache, of a head_dim those with fewer rows first. They take [`DecodeParams`](crate::abi::DecodeParams), and those of e4m3 caches
         /// [`CacheScales`](crate::abi::CacheScales) behind them.
         pub const DECODE: &[Instance] =
             &[$(instance(stringify!($name), DType::$element, &$config)),*];
@@ -57,8 +56,8 @@ const fn instance(name: &'static str, dtype: DType, config: &'static DecodeConfi
         arch: Arch::Sm80,
         dtype,
         head_dim: config.head_dim as u32,
-        block_m: DecodeConfig::ROWS,
-        block_n: config.step_keys(),
+        block_m: config.rows,
+        block_n: DecodeConfig::STEP_KEYS,
         threads: DecodeConfig::THREADS,
         cluster: 1,
         shared_bytes: config.shared_bytes(),
@@ -69,15 +68,23 @@ const fn instance(name: &'static str, dtype: DType, config: &'static DecodeConfi
 
 decode_instances! {
     fa_decode_mma_sm80_bf16_hd64 = Bf16, decode::HD64;
+    fa_decode_mma_sm80_bf16_hd64_rows16 = Bf16, decode::HD64_ROWS16;
     fa_decode_mma_sm80_bf16_hd128 = Bf16, decode::HD128;
+    fa_decode_mma_sm80_bf16_hd128_rows16 = Bf16, decode::HD128_ROWS16;
     fa_decode_mma_sm80_bf16_hd256 = Bf16, decode::HD256;
     fa_decode_mma_sm80_f16_hd64 = F16, decode::HD64;
+    fa_decode_mma_sm80_f16_hd64_rows16 = F16, decode::HD64_ROWS16;
     fa_decode_mma_sm80_f16_hd128 = F16, decode::HD128;
+    fa_decode_mma_sm80_f16_hd128_rows16 = F16, decode::HD128_ROWS16;
     fa_decode_mma_sm80_f16_hd256 = F16, decode::HD256;
     fa_decode_mma_sm80_bf16_hd64_e4m3 = Bf16, decode::E4M3_HD64, Bf16, scales;
+    fa_decode_mma_sm80_bf16_hd64_e4m3_rows16 = Bf16, decode::E4M3_HD64_ROWS16, Bf16, scales;
     fa_decode_mma_sm80_bf16_hd128_e4m3 = Bf16, decode::E4M3_HD128, Bf16, scales;
+    fa_decode_mma_sm80_bf16_hd128_e4m3_rows16 = Bf16, decode::E4M3_HD128_ROWS16, Bf16, scales;
     fa_decode_mma_sm80_bf16_hd256_e4m3 = Bf16, decode::E4M3_HD256, Bf16, scales;
     fa_decode_mma_sm80_f16_hd64_e4m3 = F16, decode::E4M3_HD64, Bf16, scales;
+    fa_decode_mma_sm80_f16_hd64_e4m3_rows16 = F16, decode::E4M3_HD64_ROWS16, Bf16, scales;
     fa_decode_mma_sm80_f16_hd128_e4m3 = F16, decode::E4M3_HD128, Bf16, scales;
+    fa_decode_mma_sm80_f16_hd128_e4m3_rows16 = F16, decode::E4M3_HD128_ROWS16, Bf16, scales;
     fa_decode_mma_sm80_f16_hd256_e4m3 = F16, decode::E4M3_HD256, Bf16, scales;
 }

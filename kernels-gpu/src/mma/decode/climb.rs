@@ -14,72 +14,93 @@ use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, info, workspace};
 use super::{DecodeKernel, State};
 use crate::config::decode::DecodeConfig;
-use crate::tile::kv_tree::{Chunks, SUPER};
+use crate::tile::kv_tree::{Chunks, FAN_OUT_SHIFT, SUPER};
 use crate::units::F32_BYTES;
 
 /// Bytes from one word of a thread's state to the next.
 const WORD_BYTES: u64 = (DecodeConfig::THREADS * F32_BYTES) as u64;
+/// Children that are read at once, so that the last has hardly to be waited for longer than the first.
+const READ_AT_ONCE: u32 = 1 << FAN_OUT_SHIFT;
 
-/// Address of the first word of row `i` of this thread's part of a partial result.
-#[inline(always)]
-fn words<const O_COLS: usize>(tile: &Tile<'_>, slot: u32, i: usize) -> u64 {
-    let params = tile.params();
-    let attention = &params.forward.attention;
-    // SAFETY: where there is an item there are heads.
-    unsafe { core::hint::assert_unchecked(attention.heads_kv != 0) };
-    let rows = attention.seq_q * (attention.heads_q / attention.heads_kv);
-    let partial = workspace(&params).partial(slot, tile.config.partial_bytes(rows));
-    let half = i as u64 * (O_COLS as u64 + 2) * WORD_BYTES;
-    params.workspace + partial + half + (thread_idx_x() * F32_BYTES) as u64
+/// This thread's part of the launch's partial results.
+#[derive(Clone, Copy)]
+pub struct Partials {
+    /// Address of its first word of partial result 0.
+    base: u64,
+    /// Bytes of a partial result.
+    bytes: u64,
 }
 
-/// Writes the partial result `slot`, of rows at `position`.
-///
-/// # Safety
-/// The workspace is live, and nobody else accesses the slot.
-#[inline(always)]
-pub unsafe fn store<const O_COLS: usize>(
-    tile: &Tile<'_>,
-    slot: u32,
-    state: &State<O_COLS>,
-    position: u32,
-) {
-    for i in 0..2 {
-        if tile.has_row(i, position) {
-            let address = words::<O_COLS>(tile, slot, i);
-            for col in 0..O_COLS {
-                global::store(address + col as u64 * WORD_BYTES, state.acc_o[i][col]);
-            }
-            let rest = address + O_COLS as u64 * WORD_BYTES;
-            global::store(rest, state.rows[i].row_max);
-            global::store(rest + WORD_BYTES, state.rows[i].row_sum);
+impl Partials {
+    #[inline(always)]
+    pub fn new(tile: &Tile<'_>) -> Self {
+        let params = tile.params();
+        let attention = &params.forward.attention;
+        // SAFETY: where there is an item there are heads.
+        unsafe { core::hint::assert_unchecked(attention.heads_kv != 0) };
+        let rows = attention.seq_q * (attention.heads_q / attention.heads_kv);
+        let bytes = tile.config.partial_bytes(rows);
+        let first = params.workspace + workspace(&params).partial(0, bytes);
+        Self {
+            base: first + (thread_idx_x() * F32_BYTES) as u64,
+            bytes,
         }
     }
-}
 
-/// Reads the rows at `position` of the partial result `slot`.
-///
-/// # Safety
-/// It is written and visible to this thread.
-#[inline(always)]
-pub unsafe fn load<const O_COLS: usize>(
-    tile: &Tile<'_>,
-    slot: u32,
-    position: u32,
-) -> State<O_COLS> {
-    let mut state = State::<O_COLS>::new();
-    for i in 0..2 {
-        if tile.has_row(i, position) {
-            let address = words::<O_COLS>(tile, slot, i);
-            for col in 0..O_COLS {
-                state.acc_o[i][col] = global::load(address + col as u64 * WORD_BYTES);
+    /// Address of the first word of row `i` of partial result `slot`, and of the two behind its output.
+    #[inline(always)]
+    fn words<const O_COLS: usize>(&self, slot: u32, i: usize) -> (u64, u64) {
+        let half = i as u64 * (O_COLS as u64 + 2) * WORD_BYTES;
+        let first = self.base + slot as u64 * self.bytes + half;
+        (first, first + O_COLS as u64 * WORD_BYTES)
+    }
+
+    /// Writes rows `has_row` of partial result `slot`.
+    ///
+    /// # Safety
+    /// The workspace is live, and nobody else accesses the slot.
+    #[inline(always)]
+    pub unsafe fn store<const HALVES: usize, const O_COLS: usize>(
+        &self,
+        slot: u32,
+        state: &State<HALVES, O_COLS>,
+        has_row: &[bool; HALVES],
+    ) {
+        for i in 0..HALVES {
+            if has_row[i] {
+                let (first, rest) = self.words::<O_COLS>(slot, i);
+                for col in 0..O_COLS {
+                    global::store(first + col as u64 * WORD_BYTES, state.acc_o[i][col]);
+                }
+                global::store(rest, state.rows[i].row_max);
+                global::store(rest + WORD_BYTES, state.rows[i].row_sum);
             }
-            let rest = address + O_COLS as u64 * WORD_BYTES;
-            state.rows[i].row_max = global::load(rest);
-            state.rows[i].row_sum = global::load(rest + WORD_BYTES);
         }
     }
-    state
+
+    /// Reads rows `has_row` of partial result `slot`.
+    ///
+    /// # Safety
+    /// They are written and visible to this thread.
+    #[inline(always)]
+    pub unsafe fn load<const HALVES: usize, const O_COLS: usize>(
+        &self,
+        slot: u32,
+        has_row: &[bool; HALVES],
+    ) -> State<HALVES, O_COLS> {
+        let mut state = State::<HALVES, O_COLS>::new();
+        for i in 0..HALVES {
+            if has_row[i] {
+                let (first, rest) = self.words::<O_COLS>(slot, i);
+                for col in 0..O_COLS {
+                    state.acc_o[i][col] = global::load(first + col as u64 * WORD_BYTES);
+                }
+                state.rows[i].row_max = global::load(rest);
+                state.rows[i].row_sum = global::load(rest + WORD_BYTES);
+            }
+        }
+        state
+    }
 }
 
 /// Merges what is complete with the item, whose partial result is written.
@@ -87,36 +108,58 @@ pub unsafe fn load<const O_COLS: usize>(
 /// # Safety
 /// As [`decode`](super::decode); the whole block calls it.
 #[inline(always)]
-pub unsafe fn climb<K: DecodeKernel, const O_COLS: usize>(tile: &Tile<'_>) {
-    let chunks = tile.chunks();
-    let of_items = uniform(tile.get(Word::Level));
+pub unsafe fn climb<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(tile: &Tile<'_>) {
+    let slots = tile.slots();
+    let (chunks, of_items) = (slots.chunks, slots.of_items);
     let (mut level, mut node) = (of_items, uniform(tile.get(Word::Node)));
     loop {
         let (first, count) = chunks.siblings(level, node);
         let (first, count) = (uniform(first), uniform(count));
-        let slot = tile.slot_of(level, first);
+        let slot = slots.of_node(level, first);
         if count > 1 {
             if !is_last(tile, level - of_items, slot, count) {
                 return;
             }
-            let mut state = State::<O_COLS>::new();
-            let mut child = 0;
-            while child < count {
-                fold(
-                    &mut state,
-                    &load(tile, tile.slot_of(level, first + child), ALL_POSITIONS),
-                );
-                child += 1;
-            }
+            let state = merge_children::<HALVES, O_COLS>(tile, level, (first, count));
             if any(level == SUPER || chunks.nodes(level + 1) == 1) {
-                return finish::<K, O_COLS>(tile, &state, ALL_POSITIONS);
+                return finish::<K, HALVES, O_COLS>(tile, &state, ALL_POSITIONS);
             }
             // Nobody but this thread has a part in what it has read.
-            store(tile, slot, &state, ALL_POSITIONS);
+            Partials::new(tile).store(slot, &state, &tile.has_rows(ALL_POSITIONS));
         }
         node = Chunks::parent(level, node);
         level += 1;
     }
+}
+
+/// The state of `count` nodes of `level` from node `first` on.
+///
+/// # Safety
+/// As [`climb`]; their partial results are visible.
+#[inline(always)]
+unsafe fn merge_children<const HALVES: usize, const O_COLS: usize>(
+    tile: &Tile<'_>,
+    level: u32,
+    (first, count): (u32, u32),
+) -> State<HALVES, O_COLS> {
+    let (partials, slots) = (Partials::new(tile), tile.slots());
+    let has_row = tile.has_rows(ALL_POSITIONS);
+    let mut state = State::<HALVES, O_COLS>::new();
+    let mut child = 0;
+    while child < count {
+        // Behind the last its state is read again, and not counted.
+        let children: [_; READ_AT_ONCE as usize] = core::array::from_fn(|i| {
+            let index = (child + i as u32).min(count - 1);
+            partials.load(slots.of_node(level, first + index), &has_row)
+        });
+        for i in 0..READ_AT_ONCE {
+            if any(child + i < count) {
+                fold(&mut state, &children[i as usize]);
+            }
+        }
+        child += READ_AT_ONCE;
+    }
+    state
 }
 
 /// Whether this block is the last of `count` to have written a child of the node whose first item is `slot`; then those of

@@ -6,20 +6,23 @@
 //! | | a register holds | pairs |
 //! |---|---|---|
 //! | K, loaded by rows | components `d .. d + 4` of a key | `(d, d + 2)` and `(d + 1, d + 3)`; Q's pairs are permuted alike |
-//! | V, by `ldmatrix.trans` of 16-bit units | components `d`, `d + 1` of two keys | `d` of both keys and `d + 1` of both |
+//! | V, by `ldmatrix.trans` of 16-bit units | components `d`, `d + 1` of two keys | `d` of both keys and `d + 1` of both: the upper and the lower 8 rows of Vᵀ |
 
 use cuda_std::ldmatrix::load_x4_transposed;
 use cuda_std::shared;
-use cuda_std::warp::{ballot, lane_id};
+use cuda_std::warp::{any, ballot, lane_id};
 
+use super::DecodeKernel;
+use super::step::{Products, QFragments, WarpState};
 use super::tile::Tile;
-use super::{DecodeKernel, State};
-use crate::layout::fragment::ROW_STEP;
-use crate::layout::swizzle::{VEC16_BYTES, offset, row_bytes};
+use crate::config::decode::DecodeConfig;
+use crate::layout::fragment::{ROW_STEP, v_row_vec16};
+use crate::layout::swizzle::{VEC16_BYTES, offset};
 use crate::mma::Element;
-use crate::mma::gemm::{Operand, multiply};
+use crate::mma::gemm::{LaneAddress, Operand, multiply};
 use crate::tile::black_box;
 
+const S_COLS: usize = DecodeConfig::SCORE_COLS;
 /// Components that a vec16 holds of K or V.
 const VEC16_CODES: u32 = VEC16_BYTES;
 /// Components that the four lanes of a key load at once.
@@ -40,16 +43,16 @@ const EVEN_SIGNS: u32 = 0x0080_0080;
 /// # Safety
 /// The rows are visible; all 32 lanes reach the same call.
 #[inline(always)]
-pub unsafe fn q_fragments<const K_STEPS: usize>(
+pub unsafe fn q_fragments<const HALVES: usize, const D_STEPS: usize>(
     stage: u32,
     head_dim: usize,
-) -> [Operand<2>; K_STEPS] {
+) -> [Operand<HALVES>; D_STEPS] {
     let lane = black_box(lane_id());
-    let mut steps = [[[0; 2]; 2]; K_STEPS];
-    for step in 0..K_STEPS / 2 {
+    let mut steps = [[[0; 2]; HALVES]; D_STEPS];
+    for step in 0..D_STEPS / 2 {
         // Two instructions' worth: 8 components of 16 bits.
         let vec16 = (step / 2 * LOAD_CODES / 8) as u32 + lane % 4 * 2 + (step % 2) as u32;
-        for i in 0..2 {
+        for i in 0..HALVES {
             let row = lane / 4 + i as u32 * ROW_STEP;
             let [a, b, c, d] = shared::load4_bits(stage + offset(head_dim, row, vec16));
             steps[2 * step][i] = evens_and_odds(a, b);
@@ -68,27 +71,29 @@ fn evens_and_odds(first: u32, second: u32) -> [u32; 2] {
     ]
 }
 
-/// Adds Q Kᵀ of the 8 keys from row `row` of a slot on, in two sums.
+/// Adds Q Kᵀ of the 8 keys from row `row` of a slot on, number `keys` of the warp's, to two sums; `first` is the operand of Q that the
+/// slot's part begins with.
 ///
 /// # Safety
 /// K has arrived and is visible to the warp; all 32 lanes reach the same call.
 #[inline(always)]
-pub unsafe fn scores<K: DecodeKernel, const K_STEPS: usize>(
-    acc: &mut [[[f32; 2]; 2]; 2],
-    q: &[Operand<2>; K_STEPS],
-    k_slot: u32,
-    row: u32,
+pub unsafe fn add_products<K: DecodeKernel, const HALVES: usize, const D_STEPS: usize>(
+    products: &mut Products,
+    q: &QFragments<HALVES, D_STEPS>,
+    (first, slot): (usize, u32),
+    (keys, row): (usize, u32),
 ) {
+    let col = 2 * keys;
     let lane = black_box(lane_id());
     let mut carried = 0;
-    for load in 0..K_STEPS / LOAD_STEPS {
+    for load in 0..K::CONFIG.part_dims() / LOAD_CODES {
         let vec16 = load as u32 * 4 + lane % 4;
         let place = offset(K::CONFIG.row_units(), row + lane / 4, vec16);
-        let codes = shared::load4_bits(k_slot + place);
+        let codes = shared::load4_bits(slot + place);
         for step in 0..LOAD_STEPS {
-            let q = &q[LOAD_STEPS * load + step];
+            let q = q.operand(first + LOAD_STEPS * load + step);
             let k = widened::<K::Element>(codes[step]);
-            multiply::<K::Element, 2, 2>(&mut acc[step % 2], 0, q, k);
+            multiply::<K::Element, 2, S_COLS>(&mut products[step % 2], col, &q, k);
             carried |= carries(codes[step]);
         }
     }
@@ -96,112 +101,92 @@ pub unsafe fn scores<K: DecodeKernel, const K_STEPS: usize>(
     let lanes = ballot(carried & SIGNS != 0);
     for j in 0..2 {
         let is_nan = has_nan(lanes, lane % 4 * 2 + j as u32);
-        for i in 0..2 {
-            acc[0][i][j] = if is_nan { f32::NAN } else { acc[0][i][j] };
+        for i in 0..HALVES {
+            let product = &mut products[0][i][col + j];
+            *product = if is_nan { f32::NAN } else { *product };
         }
     }
 }
 
-/// Which of a lane's codes of V have been NaN, by vec16 of its warp: signs of bytes.
-pub struct NanCodes<const O_COLS: usize> {
-    carried: [u32; O_COLS],
+/// Which of a lane's codes of V have been NaN, by vec16: signs of bytes.
+pub struct NanCodes<const D_STEPS: usize> {
+    carried: [u32; D_STEPS],
 }
 
-impl<const O_COLS: usize> NanCodes<O_COLS> {
+impl<const D_STEPS: usize> NanCodes<D_STEPS> {
     #[inline(always)]
     pub fn new() -> Self {
         Self {
-            carried: [0; O_COLS],
+            carried: [0; D_STEPS],
         }
     }
 
-    /// Makes the output's columns NaN that such codes are of.
+    /// Makes the output's components NaN that such codes are of.
     ///
     /// # Safety
     /// All 32 lanes reach the same call.
     #[inline(always)]
-    pub unsafe fn apply(&self, state: &mut State<O_COLS>) {
+    pub unsafe fn apply<const HALVES: usize>(&self, state: &mut WarpState<HALVES, D_STEPS>) {
+        let mut carried = 0;
+        for step in 0..D_STEPS {
+            carried |= self.carried[step];
+        }
+        if !any(carried & SIGNS != 0) {
+            return;
+        }
         let lane = black_box(lane_id());
-        for tile in 0..O_COLS / 2 {
-            let signs = if tile % 2 == 0 {
-                EVEN_SIGNS
-            } else {
-                PAIR_SIGNS
-            };
-            // Lanes `4 n ..` have read column `n`.
-            let lanes = ballot(self.carried[tile / 2] & signs != 0);
-            for j in 0..2 {
-                let is_nan = has_nan(lanes, lane % 4 * 2 + j as u32);
-                for i in 0..2 {
-                    let o = &mut state.acc_o[i][2 * tile + j];
-                    *o = if is_nan { f32::NAN } else { *o };
+        for step in 0..D_STEPS {
+            for i in 0..2 {
+                let signs = if i == 0 { EVEN_SIGNS } else { PAIR_SIGNS };
+                // Lanes `4 n ..` have read components `2 n` and `2 n + 1`, and have their outputs.
+                let lanes = ballot(self.carried[step] & signs != 0);
+                let is_nan = has_nan(lanes, lane / 4);
+                for half in 0..HALVES {
+                    for o in &mut state.acc_o[half][step][i] {
+                        *o = if is_nan { f32::NAN } else { *o };
+                    }
                 }
             }
         }
     }
 }
 
-/// Whether one of the four lanes that have read key or column `number` of 8 is among `lanes`.
+/// Whether one of the four lanes that have read key or unit `number` of 8 is among `lanes`.
 #[inline(always)]
 fn has_nan(lanes: u32, number: u32) -> bool {
     lanes >> (4 * number) & 0xf != 0
 }
 
-/// O += P V of the warp's columns and the 32 keys from `first` on, whose probabilities are `p`; codes that are NaN are noted
-/// in `nan`, and count as some number.
+/// Oᵀ += Vᵀ Pᵀ of the warp's keys and `steps` vec16s of a slot, the first of which is number `first` of the output; codes that are NaN
+/// are noted in `nan`, and count as some number.
 ///
 /// # Safety
-/// V is visible; all 32 lanes reach the same call.
+/// V has arrived and is visible to the warp; all 32 lanes reach the same call.
 #[inline(always)]
-pub unsafe fn add_output<K: DecodeKernel, const O_COLS: usize>(
+pub unsafe fn add_output<K: DecodeKernel, const HALVES: usize, const D_STEPS: usize>(
     tile: &Tile<'_>,
-    v_slot: u32,
-    first: u32,
-    p: &[Operand<2>; 2],
-    state: &mut State<O_COLS>,
-    nan: &mut NanCodes<O_COLS>,
+    slot: u32,
+    (first, steps): (usize, usize),
+    p: &[[u32; 2]; HALVES],
+    state: &mut WarpState<HALVES, D_STEPS>,
+    nan: &mut NanCodes<D_STEPS>,
 ) {
-    let units = K::CONFIG.row_units();
-    let lane = black_box(lane_id());
-    let rows = v_slot + first * row_bytes(units);
-    // A warp of a head_dim of 64 has every other component of a vec16.
-    let is_shared = O_COLS == 2;
-    let vec16s = if is_shared { 1 } else { O_COLS / 4 };
-    for part in 0..vec16s {
-        let vec16 = if is_shared {
-            tile.warp() / 2
-        } else {
-            tile.warp() * vec16s as u32 + part as u32
-        };
-        let mut codes = load_x4_transposed(rows + offset(units, lane, vec16));
-        let mut pairs = [[0; 2]; 4];
-        for i in 0..4 {
-            if is_shared {
-                codes[i] >>= tile.warp() % 2 * 8;
-            }
-            pairs[i] = widened::<K::Weight>(codes[i]);
-            nan.carried[part] |= carries(codes[i]);
-        }
-        for odd in 0..if is_shared { 1 } else { 2 } {
-            let col = 4 * part + 2 * odd;
-            for half in 0..2 {
-                let v = [pairs[2 * half][odd], pairs[2 * half + 1][odd]];
-                multiply::<K::Weight, 2, O_COLS>(&mut state.acc_o, col, &p[half], v);
+    let (row, vec16) = v_row_vec16(black_box(lane_id()));
+    let v = LaneAddress::new(slot, K::CONFIG.row_units(), (tile.warp_key() + row, vec16));
+    for pair in 0..steps / 2 {
+        let codes = load_x4_transposed(v.at(0, pair));
+        for of_pair in 0..2 {
+            let step = first + 2 * pair + of_pair;
+            let [low, high] = [codes[2 * of_pair], codes[2 * of_pair + 1]];
+            nan.carried[step] |= carries(low) | carries(high);
+            let (low, high) = (widened::<K::Weight>(low), widened::<K::Weight>(high));
+            let v = [[low[0], high[0]], [low[1], high[1]]];
+            for half in 0..HALVES {
+                let acc_o = &mut state.acc_o[half][step];
+                multiply::<K::Weight, 2, 2>(acc_o, 0, &v, p[half]);
             }
         }
     }
-}
-
-/// The components of o that elements `col` and `col + 1` of a lane with `o_cols` are.
-#[inline(always)]
-pub fn dims_of(warp: u32, lane: u32, col: u32, o_cols: u32) -> [u32; 2] {
-    let pair = lane % 4 * 4;
-    let first = if o_cols == 2 {
-        warp / 2 * VEC16_CODES + pair + warp % 2
-    } else {
-        warp * (o_cols * 4) + col / 4 * VEC16_CODES + pair + col / 2 % 2
-    };
-    [first, first + 2]
 }
 
 /// A word of four codes whose signs say which of them are NaN: those whose other bits are all ones; its other bits mean nothing.

@@ -4,8 +4,8 @@
 //! where the keys lie, and give the others the addresses of rows. An entry of the block table is asked for a step before it
 //! is used.
 
-use cuda_std::cp_async::{commit_group, copy4, copy16_padded};
-use cuda_std::warp::{lane_id, shuffle, uniform};
+use cuda_std::cp_async::{commit_group, copy4, copy16, copy16_padded};
+use cuda_std::warp::{any, lane_id, shuffle, uniform};
 use cuda_std::{global, shared};
 
 use super::tile::Tile;
@@ -31,6 +31,8 @@ pub struct KvLoader<'a> {
     /// Page and place of this lane's key of the step before; [`NOWHERE`] if it is not copied.
     page: u32,
     place: u32,
+    /// Whether the warp's keys of that step are all copied, and follow each other in a page.
+    is_run: bool,
 }
 
 impl<'a> KvLoader<'a> {
@@ -46,6 +48,7 @@ impl<'a> KvLoader<'a> {
             entry_place: 0,
             page: NOWHERE,
             place: 0,
+            is_run: false,
         };
         loader.look_up();
         loader
@@ -54,9 +57,8 @@ impl<'a> KvLoader<'a> {
     /// This lane's key of the step that is located next.
     #[inline(always)]
     fn key(&self) -> u32 {
-        let config = &self.tile.config;
-        let first = self.step * config.step_keys() + self.tile.warp() * config.warp_keys;
-        first + lane_id() % config.warp_keys
+        let first = self.step * DecodeConfig::STEP_KEYS + self.tile.warp_key();
+        first + lane_id() % DecodeConfig::WARP_KEYS
     }
 
     #[inline(always)]
@@ -107,50 +109,43 @@ impl<'a> KvLoader<'a> {
             NOWHERE
         };
         self.place = self.entry_place;
+        let index = lane_id() % DecodeConfig::WARP_KEYS;
+        // Both by all lanes, whatever the first says.
+        let first = [shuffle(self.page, 0), shuffle(self.place, 0)];
+        let is_next = self.page == first[0] && self.place == first[1].wrapping_add(index);
+        self.is_run = !any(self.page == NOWHERE || !is_next);
         self.step += 1;
         self.look_up();
     }
 
-    /// Starts copying K of the next step, or nothing behind the last, as a group of its own.
+    /// Starts copying part `index` of a step, those of K first, or nothing behind the last step, as a group of its own. Part 0
+    /// is of the next step, others of the same.
     ///
     /// # Safety
-    /// All 32 lanes reach the same call, and nobody accesses the slot until the group is waited for.
+    /// All 32 lanes reach the same call, and nobody accesses the warp's part of the slot until the group is waited for.
     #[inline(always)]
-    pub unsafe fn copy_k(&mut self, slot: u32) {
-        if self.step < self.end {
-            self.locate();
-            let AttentionParams { k, head_dim, .. } = self.tile.params().forward.attention;
-            self.copy(
-                &k,
-                head_dim,
-                Word::KBase,
-                Word::KMode,
-                self.tile.slot_address(slot),
-            );
-            if self.tile.config.is_e4m3 {
-                self.copy_scales(slot);
+    pub unsafe fn copy_part(&mut self, index: usize, slot: u32) {
+        let config = self.tile.config;
+        if index == 0 {
+            if self.step < self.end {
+                self.locate();
+                if config.is_e4m3 {
+                    self.copy_scales(slot);
+                }
+            } else {
+                self.step = self.end + 1;
             }
-        } else {
-            self.step = self.end + 1;
         }
-        commit_group();
-    }
-
-    /// Starts copying V of the step that K was last copied of, or nothing, as a group of its own.
-    ///
-    /// # Safety
-    /// As [`copy_k`](Self::copy_k).
-    #[inline(always)]
-    pub unsafe fn copy_v(&mut self, slot: u32) {
         if self.step <= self.end {
-            let AttentionParams { v, head_dim_v, .. } = self.tile.params().forward.attention;
-            self.copy(
-                &v,
-                head_dim_v,
-                Word::VBase,
-                Word::VMode,
-                self.tile.slot_address(slot),
-            );
+            let attention = self.tile.params().forward.attention;
+            if index < config.parts() {
+                let AttentionParams { k, head_dim, .. } = attention;
+                self.copy(&k, head_dim, (Word::KBase, Word::KMode), index, slot);
+            } else {
+                let AttentionParams { v, head_dim_v, .. } = attention;
+                let part = index - config.parts();
+                self.copy(&v, head_dim_v, (Word::VBase, Word::VMode), part, slot);
+            }
         }
         commit_group();
     }
@@ -160,10 +155,10 @@ impl<'a> KvLoader<'a> {
     unsafe fn copy_scales(&self, slot: u32) {
         let config = self.tile.config;
         let lane = black_box(lane_id());
-        if lane >= config.warp_keys {
+        if lane >= DecodeConfig::WARP_KEYS {
             return;
         }
-        let index = self.tile.warp() * config.warp_keys + lane;
+        let index = self.tile.warp_key() + lane;
         let to = self.tile.scales_address(slot) + index * F32_BYTES;
         let head = self.tile.get(Word::HeadKv);
         let scales = self.tile.scales;
@@ -184,8 +179,16 @@ impl<'a> KvLoader<'a> {
         }
     }
 
+    /// Starts copying part `part` of this warp's rows of an operand of `dims` components.
     #[inline(always)]
-    unsafe fn copy(&self, operand: &TensorArg, dims: u32, base: Word, mode: Word, slot: u32) {
+    unsafe fn copy(
+        &self,
+        operand: &TensorArg,
+        dims: u32,
+        (base, mode): (Word, Word),
+        part: usize,
+        slot: u32,
+    ) {
         let config = self.tile.config;
         let units = config.row_units();
         let row_pieces = row_vec16s(units) as u32;
@@ -203,30 +206,35 @@ impl<'a> KvLoader<'a> {
         let lane = black_box(lane_id());
         let vec16 = lane % row_pieces;
         let mut row = lane / row_pieces;
-        let slot = slot + self.tile.warp() * config.warp_keys * row_bytes(units);
+        let slot = self.tile.slot_address(slot) + self.tile.warp() * config.warp_bytes();
         let mode = uniform(self.tile.get(mode));
-        if mode == CopyMode::Whole as u32 {
-            for _ in 0..config.warp_keys / rows_at_once {
-                let address = of_lane(row_address, row);
-                let (from, bytes) = if address != 0 {
-                    (address + (vec16 * VEC16_BYTES) as u64, VEC16_BYTES)
-                } else {
-                    (operand.address, 0)
-                };
-                copy16_padded(slot + offset(units, row, vec16), from, bytes);
-                row += rows_at_once;
+        let vec16_elems = VEC16_BYTES / config.kv_bytes();
+        let dim = (part * config.part_dims()) as u32 + vec16 * vec16_elems;
+        if mode == CopyMode::Whole as u32 && self.is_run {
+            let stride = operand.seq_stride * config.kv_bytes() as i64;
+            let mut from = of_lane(row_address, 0)
+                .wrapping_add_signed(row as i64 * stride)
+                .wrapping_add((dim * config.kv_bytes()) as u64);
+            let first = slot + offset(units, row, vec16);
+            for step in 0..DecodeConfig::WARP_KEYS / rows_at_once {
+                // The swizzle's xor splits: further rows differ in bits that are 0 in the first.
+                let rows = step * rows_at_once;
+                let moved = offset(units, rows, 0) - rows * row_bytes(units);
+                let to = (first ^ moved) + rows * row_bytes(units);
+                copy16(to, from);
+                from = from.wrapping_add_signed(rows_at_once as i64 * stride);
             }
             return;
         }
-        let vec16_elems = VEC16_BYTES / config.kv_bytes();
-        let dim = vec16 * vec16_elems;
-        // All lanes take as many rows: counted by a number that is the same in all of them.
+        // All lanes take as many rows: counted by a number that is the same in all of them. It is not known when this is compiled:
+        // so the loop stays rolled, and the code of a step short.
+        let rows = DecodeConfig::WARP_KEYS + mode / CopyMode::COUNT;
         let mut taken = 0;
-        while taken < black_box(config.warp_keys) {
+        while taken < rows {
             let address = of_lane(row_address, row);
             let dims = if address != 0 { dims } else { 0 };
             let to = slot + offset(units, row, vec16);
-            if mode == CopyMode::Vec16 as u32 {
+            if mode != CopyMode::Elements as u32 {
                 let elements = dims.saturating_sub(dim).min(vec16_elems);
                 let from = if elements > 0 {
                     address + (dim * config.kv_bytes()) as u64
@@ -261,6 +269,8 @@ pub enum CopyMode {
 }
 
 impl CopyMode {
+    const COUNT: u32 = 3;
+
     /// Of an operand with rows of `dims` elements, to slots of `config`.
     #[inline(always)]
     pub fn of(operand: &TensorArg, dims: u32, config: &DecodeConfig) -> Self {

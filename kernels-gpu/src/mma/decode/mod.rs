@@ -2,23 +2,21 @@
 //!
 //! | who | does |
 //! |---|---|
-//! | block | 8 warps; takes items of work until none is left: the keys of a node of the tree ([`crate::tile::kv_tree`]) against a tile of 16 rows, the queries × heads that share a head of K and V |
-//! | warp, Q Kᵀ | all rows × its eighth of a step's keys, which it has copied itself |
-//! | warp, P V | all rows × its eighth of the columns: no output is merged between warps; P crosses through shared memory |
+//! | block | 8 warps; takes items of work until none is left: the keys of a node of the tree ([`crate::tile::kv_tree`]) against a tile of 8 or 16 rows, the queries × heads that share a head of K and V |
+//! | warp | copies its eighth of a step's keys, and computes their scores, probabilities and output for all rows, without a look at the other warps; at a chunk's end they merge |
+//! | thread | its part of the merged state: of a row of each half, head_dim / 32 components |
 //!
 //! ```text
-//! shared memory   ring     K, V, K, V, … of a step's keys each, in slots of one operand
+//! shared memory   ring     K, V, K, V, … in slots of a part: 16 keys a warp × up to 128 components
 //!                 scales   of keys and values of an e4m3 cache, by slot
-//!                 P        [16 rows][keys]
-//!                 maxima   [16 rows][8 warps]
+//!                 maxima   [rows][8 warps]
 //!                 info     words about the item
 //!
-//! a step          S = Q Kᵀ                              K: the warp's own copies
-//!                 row maxima of the warp → shared
-//!                 barrier                               shows the maxima; frees the ring's slots of the last V and this K
-//!                 start copying into both; P = exp2(S − m) → shared
-//!                 barrier                               shows P and V
-//!                 O += P V
+//! a step of a warp    S = Q Kᵀ                          rows × 16 keys; then the next part is copied to where K was
+//!                     P = exp2(S − m)                   in registers, where it is the operand that is needed
+//!                     Oᵀ += Vᵀ Pᵀ                       so that 8 rows fill an instruction
+//! a chunk's end       m, O of the warps → shared        O to where the last V was
+//!                     O = Σ O exp2(m − max)             in the order of warps
 //! ```
 //!
 //! A row's maximum moves by its own scores alone, and rows that a step does not move are not touched: so neighbours in the
@@ -29,8 +27,9 @@
 //! | `work.rs` | which item a block takes: found from the lengths alone |
 //! | `tile.rs` | the item's rows and keys |
 //! | `loader.rs` | from pages to the ring |
-//! | `step.rs` | scores, probabilities, output of a step |
+//! | `step.rs` | scores, probabilities, output of a warp's keys of a step |
 //! | `codes.rs` | the same products with K and V of e4m3 codes |
+//! | `merge.rs` | a chunk's end: the warps' states become one |
 //! | `reduce.rs` | a node: steps to chunks, chunks to the node's state |
 //! | `climb.rs` | partial results, and who merges them |
 //! | `output.rs` | o and lse |
@@ -38,6 +37,7 @@
 mod climb;
 mod codes;
 mod loader;
+mod merge;
 mod output;
 mod reduce;
 mod step;
@@ -51,7 +51,7 @@ use super::Element;
 use super::accumulator::Accumulator;
 use crate::abi::{CacheScales, DecodeParams};
 use crate::config::decode::DecodeConfig;
-use climb::climb;
+use climb::{Partials, climb};
 use output::finish;
 use reduce::reduce;
 use tile::{ALL_POSITIONS, Tile};
@@ -59,9 +59,8 @@ use work::Work;
 
 /// One instance of a kernel.
 ///
-/// Of the const generics that go with it, `O_COLS` are the configuration's `output_cols`, `K_STEPS` the head_dim over 16, `S_COLS` its `score_cols`,
-/// `KEPT` and `KEPT_V` the copies that may be unfinished when K, and V, of a step is waited for: two and one less than the
-/// ring's slots.
+/// Of the const generics that go with it, `HALVES` are the configuration's `halves`, `O_COLS` its `output_cols`, `D_STEPS` the head_dim
+/// over 16, `KEPT` the copies that may be unfinished when a part is waited for: one less than the ring's slots.
 pub trait DecodeKernel {
     const CONFIG: DecodeConfig;
     /// Of q and o; of K, unless that is e4m3.
@@ -70,8 +69,8 @@ pub trait DecodeKernel {
     type Weight: Element;
 }
 
-/// A thread's part of a tile's state: of rows `lane / 4` and `lane / 4 + 8`, its columns, the maximum, and its part of the sum.
-type State<const O_COLS: usize> = Accumulator<2, O_COLS>;
+/// A thread's part of a tile's state: of row `lane / 4` of each half, its columns, the maximum, and its part of the sum.
+type State<const HALVES: usize, const O_COLS: usize> = Accumulator<HALVES, O_COLS>;
 
 /// All items of the launch.
 ///
@@ -81,11 +80,10 @@ type State<const O_COLS: usize> = Accumulator<2, O_COLS>;
 #[inline(always)]
 pub unsafe fn decode<
     K: DecodeKernel,
+    const HALVES: usize,
     const O_COLS: usize,
-    const K_STEPS: usize,
-    const S_COLS: usize,
+    const D_STEPS: usize,
     const KEPT: usize,
-    const KEPT_V: usize,
 >(
     params: &DecodeParams,
     scales: &CacheScales,
@@ -94,7 +92,7 @@ pub unsafe fn decode<
     let mut index = uniform(block_idx_x());
     while index < work.items() {
         work.find(index);
-        of_item::<K, O_COLS, K_STEPS, S_COLS, KEPT, KEPT_V>(&Tile::new(params, scales, K::CONFIG));
+        of_item::<K, HALVES, O_COLS, D_STEPS, KEPT>(&Tile::new(params, scales, K::CONFIG));
         index = work.next();
     }
 }
@@ -106,17 +104,16 @@ pub unsafe fn decode<
 #[inline(always)]
 unsafe fn of_item<
     K: DecodeKernel,
+    const HALVES: usize,
     const O_COLS: usize,
-    const K_STEPS: usize,
-    const S_COLS: usize,
+    const D_STEPS: usize,
     const KEPT: usize,
-    const KEPT_V: usize,
 >(
     tile: &Tile<'_>,
 ) {
     let mut position = ALL_POSITIONS;
     loop {
-        let state = reduce::<K, O_COLS, K_STEPS, S_COLS, KEPT, KEPT_V>(tile, position);
+        let state = reduce::<K, HALVES, O_COLS, D_STEPS, KEPT>(tile, position);
         // A value that is not finite may belong to a key that rows of the tile do not see, for which 0 · v is NaN: then the
         // rows of each position are computed alone, and V is 0 where they do not see it.
         let leaks =
@@ -128,9 +125,9 @@ unsafe fn of_item<
         }
         let is_row = any(tile.is_row());
         if is_row {
-            finish::<K, O_COLS>(tile, &state, position);
+            finish::<K, HALVES, O_COLS>(tile, &state, position);
         } else {
-            climb::store::<O_COLS>(tile, tile.slot(), &state, position);
+            Partials::new(tile).store(tile.slot(), &state, &tile.has_rows(position));
         }
         if position == ALL_POSITIONS || position == uniform(tile.positions().1) {
             break;
@@ -141,6 +138,6 @@ unsafe fn of_item<
         tile.copy_for(position);
     }
     if !any(tile.is_row()) {
-        climb::<K, O_COLS>(tile);
+        climb::<K, HALVES, O_COLS>(tile);
     }
 }

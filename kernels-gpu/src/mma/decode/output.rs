@@ -5,13 +5,12 @@ use cuda_std::thread::sync_threads;
 use cuda_std::warp::{lane_id, reduce_sum};
 use cuda_std::{global, shared};
 
-use super::codes;
+use super::merge::maximum;
 use super::reduce::fold;
-use super::step::maximum;
 use super::tile::Tile;
 use super::work::Word;
 use super::{DecodeKernel, State};
-use crate::layout::fragment::row_column;
+use crate::config::decode::DecodeConfig;
 use crate::tile::row_state::Finalized;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
@@ -20,17 +19,17 @@ use crate::units::{F32_BYTES, HALF_BYTES};
 /// # Safety
 /// As [`decode`](super::decode); the whole block calls it, and nobody accesses the maxima.
 #[inline(always)]
-pub unsafe fn finish<K: DecodeKernel, const O_COLS: usize>(
+pub unsafe fn finish<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
     tile: &Tile<'_>,
-    state: &State<O_COLS>,
+    state: &State<HALVES, O_COLS>,
     position: u32,
 ) {
     // As the row of one super, also where nothing was merged: −0 becomes 0.
-    let mut row = State::<O_COLS>::new();
+    let mut row = State::<HALVES, O_COLS>::new();
     fold(&mut row, state);
     let lane = lane_id();
     sync_threads();
-    for i in 0..2 {
+    for i in 0..HALVES {
         let sum = reduce_sum::<4>(row.rows[i].row_sum);
         if lane.is_multiple_of(4) {
             let of_row = maximum(lane / 4 + i as u32 * 8);
@@ -38,13 +37,13 @@ pub unsafe fn finish<K: DecodeKernel, const O_COLS: usize>(
         }
     }
     sync_threads();
-    for i in 0..2 {
+    for i in 0..HALVES {
         let of_row = maximum(lane / 4 + i as u32 * 8);
         let [a, b, c, d] = shared::load4(of_row);
         let [e, f, g, h] = shared::load4(of_row + 4 * F32_BYTES);
         let sum = ((a + b) + (c + d)) + ((e + f) + (g + h));
         if tile.has_row(i, position) {
-            write_row::<K, O_COLS>(tile, &row, i, sum);
+            write_row::<K, HALVES, O_COLS>(tile, &row, i, sum);
         }
     }
 }
@@ -54,9 +53,9 @@ pub unsafe fn finish<K: DecodeKernel, const O_COLS: usize>(
 /// # Safety
 /// As [`finish`]; there is such a row.
 #[inline(always)]
-unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
+unsafe fn write_row<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
     tile: &Tile<'_>,
-    state: &State<O_COLS>,
+    state: &State<HALVES, O_COLS>,
     i: usize,
     sum: f32,
 ) {
@@ -76,7 +75,7 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
     let dims = forward.attention.head_dim_v;
     for col in (0..O_COLS).step_by(2) {
         let pair = K::Element::cvt_pair(state.acc_o[i][col] * norm, state.acc_o[i][col + 1] * norm);
-        let [dim, next] = dims_of::<K, O_COLS>(tile.warp(), lane, col as u32);
+        let [dim, next] = [0, 1].map(|i| dim_of::<K>(tile.warp(), lane, col as u32 + i));
         let place =
             |dim: u32| address.wrapping_add_signed(dim as i64 * o.dim_stride * HALF_BYTES as i64);
         if is_pair && next == dim + 1 && next < dims {
@@ -99,12 +98,11 @@ unsafe fn write_row<K: DecodeKernel, const O_COLS: usize>(
     }
 }
 
-/// The components of o that elements `col` and `col + 1` of a lane are.
+/// The component of o that element `col` of a lane's state is.
 #[inline(always)]
-fn dims_of<K: DecodeKernel, const O_COLS: usize>(warp: u32, lane: u32, col: u32) -> [u32; 2] {
-    if K::CONFIG.is_e4m3 {
-        return codes::dims_of(warp, lane, col, O_COLS as u32);
-    }
-    let dim = warp * (O_COLS as u32 * 4) + row_column(lane, col);
-    [dim, dim + 1]
+fn dim_of<K: DecodeKernel>(warp: u32, lane: u32, col: u32) -> u32 {
+    let config = K::CONFIG;
+    let cols = config.round_cols() as u32;
+    let of_warp = warp * (config.round_dims() / DecodeConfig::WARPS);
+    col / cols * config.round_dims() + of_warp + lane % 4 * cols + col % cols
 }

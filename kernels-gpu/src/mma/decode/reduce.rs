@@ -1,15 +1,16 @@
 //! A node's state: steps to chunks, chunks to groups and supers.
 
 use cuda_std::cp_async::wait_group;
-use cuda_std::thread::sync_threads;
-use cuda_std::warp::uniform;
+use cuda_std::warp::{sync_warp, uniform};
 
+use super::climb::Partials;
 use super::codes::NanCodes;
 use super::loader::{KvLoader, report};
-use super::step::{QFragments, Steps, add_output, wait_k};
+use super::merge::merge_warps;
+use super::step::{QFragments, Scales, WarpState, complete, mask_scores, wait};
 use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, draw};
-use super::{DecodeKernel, State, climb};
+use super::{DecodeKernel, State};
 use crate::abi::CacheFault;
 use crate::config::decode::DecodeConfig;
 use crate::math::{exp2, fma};
@@ -19,8 +20,11 @@ use crate::tile::kv_tree::{FAN_OUT_SHIFT, SUPER};
 /// Merges the state of the same rows over the keys after `into`'s. The one place where states meet, so that whoever merges
 /// them gets the same bits.
 #[inline(always)]
-pub fn fold<const O_COLS: usize>(into: &mut State<O_COLS>, other: &State<O_COLS>) {
-    for i in 0..2 {
+pub fn fold<const HALVES: usize, const O_COLS: usize>(
+    into: &mut State<HALVES, O_COLS>,
+    other: &State<HALVES, O_COLS>,
+) {
+    for i in 0..HALVES {
         let [ours, theirs] = into.rows[i].merge(&other.rows[i]);
         let (ours, theirs) = (exp2(0.5 * ours), exp2(0.5 * theirs));
         for col in 0..O_COLS {
@@ -37,77 +41,62 @@ pub fn fold<const O_COLS: usize>(into: &mut State<O_COLS>, other: &State<O_COLS>
 #[inline(always)]
 pub unsafe fn reduce<
     K: DecodeKernel,
+    const HALVES: usize,
     const O_COLS: usize,
-    const K_STEPS: usize,
-    const S_COLS: usize,
+    const D_STEPS: usize,
     const KEPT: usize,
-    const KEPT_V: usize,
 >(
     tile: &Tile<'_>,
     position: u32,
-) -> State<O_COLS> {
+) -> State<HALVES, O_COLS> {
     let config = K::CONFIG;
-    let mut ring = Ring::new(config);
     let (begin, end) = tile.steps();
     let (begin, end) = (uniform(begin), uniform(end));
-    let mut loader = KvLoader::new(tile, (begin, end));
-    let q = {
-        // All slots but the last, which Q passes through.
-        let mut slot = 0;
-        while slot + 1 < black_box(config.slots()) {
-            match slot % 2 {
-                0 => loader.copy_k(slot),
-                _ => loader.copy_v(slot),
-            }
-            slot += 1;
-        }
-        QFragments::<K_STEPS>::load(tile, tile.slot_address(slot))
-    };
+    let mut ring = Ring::new(KvLoader::new(tile, (begin, end)), config);
+    let q = ring.fill(|slot| QFragments::<HALVES, D_STEPS>::load(tile, tile.slot_address(slot)));
     if position == ALL_POSITIONS {
         // Its answer is waited for while K and V are on their way.
         draw(&tile.params());
     }
-    let steps = Steps { tile };
-    let (mut chunk, mut node) = (State::new(), State::new());
+    let (mut warp, mut node) = (WarpState::new(), State::new());
     let mut nan = NanCodes::new();
     let mut step = begin;
     while step < end {
-        wait_k::<KEPT>();
-        let mut scores = q.scores::<K, S_COLS>(tile, tile.slot_address(ring.k()));
-        let scales = steps.scale_scores(ring.k(), &mut scores);
-        steps.show_maxima::<K::Element, S_COLS>(step, &mut scores);
-        sync_threads();
-        if config.slots().is_multiple_of(2) {
-            loader.copy_v(ring.last_v());
-            loader.copy_k(ring.k());
-        } else {
-            loader.copy_k(ring.last_v());
-            loader.copy_v(ring.k());
+        let mut products = [[[0.0; DecodeConfig::SCORE_COLS]; 2]; 2];
+        let mut scales = Scales::ONE;
+        for part in 0..config.parts() {
+            wait::<KEPT>();
+            q.add_products::<K>(&mut products, tile, ring.slot, part);
+            if config.is_e4m3 && part == 0 {
+                scales = Scales::load(tile, ring.slot);
+            }
+            ring.refill(part);
         }
-        steps.show_probabilities::<K, O_COLS, S_COLS>(&mut scores, &scales, &mut chunk);
-        wait_group::<KEPT_V>();
-        sync_threads();
-        add_output::<K, O_COLS>(tile, tile.slot_address(ring.v()), &mut chunk, &mut nan);
-        ring.advance();
+        let mut scores = complete(&products);
+        if config.is_e4m3 {
+            scales.scale(&mut scores);
+        }
+        mask_scores::<K::Element, HALVES>(tile, step, &mut scores);
+        let p = warp.add_scores::<K>(tile, &mut scores, &scales);
         step += 1;
-        if step % config.chunk_steps() == 0 || step == end {
+        let last = config.parts() - 1;
+        for part in 0..last {
+            wait::<KEPT>();
+            warp.add_output::<K>(tile, &p, (ring.slot, part), &mut nan);
+            ring.refill(config.parts() + part);
+        }
+        wait::<KEPT>();
+        warp.add_output::<K>(tile, &p, (ring.slot, last), &mut nan);
+        if step.is_multiple_of(config.chunk_steps()) || step == end {
             if config.is_e4m3 {
-                nan.apply(&mut chunk);
+                nan.apply(&mut warp);
                 nan = NanCodes::new();
             }
-            let level = uniform(tile.get(Word::Level));
-            if level == 0 {
-                node = chunk;
-            } else {
-                fold(&mut node, &chunk);
-            }
-            if level == SUPER && (step % group_steps(config) == 0 || step == end) {
-                let (begin, _) = tile.steps();
-                let is_first = step - begin <= group_steps(config) - begin % group_steps(config);
-                add_group(tile, &mut node, position, is_first, step == end);
-            }
-            chunk = State::new();
+            let chunk = merge_warps::<K, HALVES, O_COLS, D_STEPS>(tile, &warp, ring.slot);
+            add_chunk(tile, &mut node, chunk, (step, end), position);
+            warp = WarpState::new();
         }
+        ring.refill(config.parts() + last);
     }
     // What has been copied ahead is nothing, but is waited for before shared memory is used otherwise.
     wait_group::<0>();
@@ -115,13 +104,39 @@ pub unsafe fn reduce<
     if is_bad {
         report(tile, CacheFault::BadLength);
     }
-    // The last barrier of the loop, or of Q, has shown what was found before it.
+    // The last barrier of a chunk, or of Q, has shown what was found before it.
     if tile.get(Word::IsPoisoned) != 0 || is_bad {
         for row in &mut node.rows {
             row.row_sum = f32::NAN;
         }
     }
     node
+}
+
+/// Folds a chunk, which ends with step `step`, into the item's state, of which `end` is the end.
+///
+/// # Safety
+/// As [`reduce`].
+#[inline(always)]
+unsafe fn add_chunk<const HALVES: usize, const O_COLS: usize>(
+    tile: &Tile<'_>,
+    node: &mut State<HALVES, O_COLS>,
+    chunk: State<HALVES, O_COLS>,
+    (step, end): (u32, u32),
+    position: u32,
+) {
+    let level = uniform(tile.get(Word::Level));
+    if level == 0 {
+        *node = chunk;
+    } else {
+        fold(node, &chunk);
+    }
+    let group_steps = group_steps(tile.config);
+    if level == SUPER && (step.is_multiple_of(group_steps) || step == end) {
+        let (begin, _) = tile.steps();
+        let is_first = step - begin <= group_steps - begin % group_steps;
+        add_group(tile, node, position, is_first, step == end);
+    }
 }
 
 /// Steps of a group.
@@ -136,64 +151,87 @@ const fn group_steps(config: DecodeConfig) -> u32 {
 /// # Safety
 /// As [`reduce`].
 #[inline(always)]
-unsafe fn add_group<const O_COLS: usize>(
+unsafe fn add_group<const HALVES: usize, const O_COLS: usize>(
     tile: &Tile<'_>,
-    group: &mut State<O_COLS>,
+    group: &mut State<HALVES, O_COLS>,
     position: u32,
     is_first: bool,
     is_last: bool,
 ) {
-    let mut node = State::<O_COLS>::new();
+    let (partials, has_row) = (Partials::new(tile), tile.has_rows(position));
+    let mut node = State::<HALVES, O_COLS>::new();
     if !is_first {
-        node = climb::load(tile, tile.slot(), position);
+        node = partials.load(tile.slot(), &has_row);
     }
     fold(&mut node, group);
     if is_last {
         *group = node;
     } else {
-        climb::store(tile, tile.slot(), &node, position);
+        partials.store(tile.slot(), &node, &has_row);
         *group = State::new();
     }
 }
 
-/// The ring of K and V: the slot of the present step's K; V follows it.
-struct Ring {
-    slot: u32,
+/// A warp's way round the ring of K and V, from part to part.
+struct Ring<'a> {
+    loader: KvLoader<'a>,
     config: DecodeConfig,
+    /// Where the part lies that is next computed on.
+    slot: u32,
 }
 
-impl Ring {
+impl<'a> Ring<'a> {
     #[inline(always)]
-    fn new(config: DecodeConfig) -> Self {
-        Self { slot: 0, config }
+    fn new(loader: KvLoader<'a>, config: DecodeConfig) -> Self {
+        Self {
+            loader,
+            config,
+            slot: 0,
+        }
     }
 
+    /// Starts copying into all slots, into the last after `use_last` is done with it.
+    ///
+    /// # Safety
+    /// As [`reduce`].
     #[inline(always)]
-    fn at(&self, slot: u32) -> u32 {
+    unsafe fn fill<T>(&mut self, use_last: impl FnOnce(u32) -> T) -> T {
+        let last = self.config.slots() - 1;
+        let parts = 2 * self.config.parts() as u32;
+        let mut slot = 0;
+        while slot < black_box(last) {
+            self.copy(slot % parts, slot);
+            slot += 1;
+        }
+        let used = use_last(last);
+        self.copy(last % parts, last);
+        used
+    }
+
+    /// Starts copying part `index` of a step, a number that is not known when this is compiled.
+    #[inline(always)]
+    unsafe fn copy(&mut self, index: u32, slot: u32) {
+        for known in 0..2 * self.config.parts() {
+            if index == known as u32 {
+                self.loader.copy_part(known, slot);
+            }
+        }
+    }
+
+    /// Goes on to the next part, and starts copying into where part `index` of the step has been.
+    ///
+    /// # Safety
+    /// The warp, all lanes of which reach the same call, is done with that part.
+    #[inline(always)]
+    unsafe fn refill(&mut self, index: usize) {
         let slots = self.config.slots();
-        if slot >= slots { slot - slots } else { slot }
-    }
-
-    #[inline(always)]
-    fn k(&self) -> u32 {
-        self.at(self.slot)
-    }
-
-    #[inline(always)]
-    fn v(&self) -> u32 {
-        self.at(self.slot + 1)
-    }
-
-    /// V of the step before.
-    #[inline(always)]
-    fn last_v(&self) -> u32 {
-        self.at(self.slot + self.config.slots() - 1)
-    }
-
-    #[inline(always)]
-    fn advance(&mut self) {
-        let next = self.slot + 2;
-        let slots = self.config.slots();
-        self.slot = if next >= slots { next - slots } else { next };
+        let ahead = (index + slots as usize) % (2 * self.config.parts());
+        sync_warp();
+        self.loader.copy_part(ahead, self.slot);
+        self.slot = if self.slot + 1 == slots {
+            0
+        } else {
+            self.slot + 1
+        };
     }
 }

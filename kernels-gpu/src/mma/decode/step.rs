@@ -1,40 +1,48 @@
-//! A step: scores, probabilities, output.
+//! A step of a warp: scores, probabilities and output of its own keys. No other warp has a part in it.
 
 use cuda_std::cp_async::wait_group;
 use cuda_std::half::Half;
 use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
 use cuda_std::thread::sync_threads;
-use cuda_std::warp::{any, lane_id, reduce_max, sync_warp};
+use cuda_std::warp::{any, broadcast, lane_id, reduce_max, sync_warp};
 use cuda_std::{global, shared};
 
+use super::DecodeKernel;
 use super::codes::{self, NanCodes};
 use super::loader::gather;
 use super::tile::Tile;
 use super::work::Word;
-use super::{DecodeKernel, State};
 use crate::config::decode::DecodeConfig;
-use crate::layout::fragment::row_column;
+use crate::layout::fragment::{k_row_vec16, row_column};
 use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset, row_bytes, row_vec16s};
 use crate::math::{exp2, fma, max};
 use crate::mma::Element;
+use crate::mma::accumulator::Row;
 use crate::mma::gemm::{LaneAddress, Operand, multiply};
 use crate::tile::black_box;
 use crate::tile::mask::apply_mask;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
-/// A lane's scores of a step: of two rows, two keys of each 8.
-type Scores<const S_COLS: usize> = [[f32; S_COLS]; 2];
+/// Scores that a lane has of a row.
+const S_COLS: usize = DecodeConfig::SCORE_COLS;
+
+/// A lane's scores of its warp's keys: of a row of each half, two keys of each 8.
+pub type Scores<const HALVES: usize> = [[f32; S_COLS]; HALVES];
+
+/// Q Kᵀ before it is complete, in two sums, so that an instruction does not wait for the one before: of rows `lane / 4` and
+/// `lane / 4 + 8`, the second of which means nothing where tiles have 8.
+pub type Products = [[[f32; S_COLS]; 2]; 2];
 
 /// Fragments of Q, in registers.
-pub struct QFragments<const K_STEPS: usize> {
-    steps: [Operand<2>; K_STEPS],
+pub struct QFragments<const HALVES: usize, const D_STEPS: usize> {
+    steps: [Operand<HALVES>; D_STEPS],
 }
 
-impl<const K_STEPS: usize> QFragments<K_STEPS> {
+impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
     /// Loads the tile's rows by way of shared memory at `stage`.
     ///
     /// # Safety
-    /// The whole block calls it; nobody else accesses the stage, and nobody writes it before the next barrier after this.
+    /// The whole block calls it, and nobody else accesses the stage until it is done.
     #[inline(always)]
     pub unsafe fn load(tile: &Tile<'_>, stage: u32) -> Self {
         let head_dim = tile.config.head_dim;
@@ -43,7 +51,7 @@ impl<const K_STEPS: usize> QFragments<K_STEPS> {
         let q = &attention.q;
         let (row_begin, row_end) = tile.rows();
         let mut piece = cuda_std::thread::thread_idx_x();
-        while piece < black_box(DecodeConfig::ROWS * row_pieces) {
+        while piece < black_box(tile.config.rows * row_pieces) {
             let (row, vec16) = (piece / row_pieces, piece % row_pieces);
             let in_tile = row_begin + row;
             let is_there = in_tile < row_end;
@@ -66,232 +74,281 @@ impl<const K_STEPS: usize> QFragments<K_STEPS> {
             piece += DecodeConfig::THREADS;
         }
         sync_threads();
+        let fragments = Self::of_shared(tile, stage);
+        // The stage is a slot that each warp copies its own keys into.
+        sync_threads();
+        fragments
+    }
+
+    #[inline(always)]
+    unsafe fn of_shared(tile: &Tile<'_>, stage: u32) -> Self {
+        let head_dim = tile.config.head_dim;
         if tile.config.is_e4m3 {
             return Self {
                 steps: codes::q_fragments(stage, head_dim),
             };
         }
-        let address = LaneAddress::q(stage, head_dim, lane_id());
-        let mut steps = [[[0; 2]; 2]; K_STEPS];
-        for step in 0..K_STEPS {
-            let a = load_x4(address.at(0, step));
-            steps[step] = [[a[0], a[2]], [a[1], a[3]]];
+        let lane = black_box(lane_id());
+        let mut steps = [[[0; 2]; HALVES]; D_STEPS];
+        for half in 0..HALVES {
+            let row = half as u32 * DecodeConfig::HALF_ROWS + lane % 8;
+            let address = LaneAddress::new(stage, head_dim, (row, lane / 8));
+            for pair in 0..D_STEPS / 2 {
+                let [a, b, c, d] = load_x4(address.at(0, 2 * pair));
+                steps[2 * pair][half] = [a, b];
+                steps[2 * pair + 1][half] = [c, d];
+            }
         }
         Self { steps }
     }
 
-    /// S = Q Kᵀ of the warp's keys.
+    /// Operand A of 16 components; rows that tiles do not have are zeros.
+    #[inline(always)]
+    pub fn operand(&self, step: usize) -> Operand<2> {
+        let rows = &self.steps[step];
+        [
+            rows[0],
+            if HALVES == 2 {
+                rows[HALVES - 1]
+            } else {
+                [0; 2]
+            },
+        ]
+    }
+
+    /// Adds the products of part `part` of the warp's keys.
     ///
     /// # Safety
-    /// K has arrived and is visible to the warp; all 32 lanes reach the same call.
+    /// The part has arrived in `slot` and is visible to the warp; all 32 lanes reach the same call.
     #[inline(always)]
-    pub unsafe fn scores<K: DecodeKernel, const S_COLS: usize>(
+    pub unsafe fn add_products<K: DecodeKernel>(
         &self,
+        products: &mut Products,
         tile: &Tile<'_>,
-        k_slot: u32,
-    ) -> Scores<S_COLS> {
+        slot: u32,
+        part: usize,
+    ) {
+        let config = K::CONFIG;
         let lane = black_box(lane_id());
-        let first_row = tile.warp() * K::CONFIG.warp_keys;
-        let mut scores = [[0.0; S_COLS]; 2];
-        for keys in 0..S_COLS / 2 {
-            let row = first_row + 8 * keys as u32;
-            // Two sums, so that an instruction does not wait for the one before.
-            let mut acc = [[[0.0; 2]; 2]; 2];
-            if K::CONFIG.is_e4m3 {
-                codes::scores::<K, K_STEPS>(&mut acc, &self.steps, k_slot, row);
-            } else {
-                let row = row + lane % 8;
-                let k = LaneAddress::new(k_slot, K::CONFIG.head_dim, (row, lane / 8));
-                for pair in 0..K_STEPS / 2 {
-                    let [b0, b1, b2, b3] = load_x4(k.at(0, 2 * pair));
-                    multiply::<K::Element, 2, 2>(&mut acc[0], 0, &self.steps[2 * pair], [b0, b1]);
-                    let next = &self.steps[2 * pair + 1];
-                    multiply::<K::Element, 2, 2>(&mut acc[1], 0, next, [b2, b3]);
-                }
+        let slot = tile.slot_address(slot);
+        let steps = config.part_dims() / 16;
+        let first_row = tile.warp_key();
+        if config.is_e4m3 {
+            for keys in 0..S_COLS / 2 {
+                let row = first_row + 8 * keys as u32;
+                let of_part = (part * steps, slot);
+                codes::add_products::<K, HALVES, D_STEPS>(products, self, of_part, (keys, row));
             }
-            for i in 0..2 {
-                for j in 0..2 {
-                    scores[i][2 * keys + j] = acc[0][i][j] + acc[1][i][j];
-                }
+            return;
+        }
+        let k = LaneAddress::new(slot, config.row_units(), (first_row + lane % 8, lane / 8));
+        for pair in 0..steps / 2 {
+            let step = part * steps + 2 * pair;
+            let q = [self.operand(step), self.operand(step + 1)];
+            for keys in 0..S_COLS / 2 {
+                let key_bytes = 8 * keys as u32 * row_bytes(config.row_units());
+                let [b0, b1, b2, b3] = load_x4(k.at(0, 2 * pair) + key_bytes);
+                multiply::<K::Element, 2, S_COLS>(&mut products[0], 2 * keys, &q[0], [b0, b1]);
+                multiply::<K::Element, 2, S_COLS>(&mut products[1], 2 * keys, &q[1], [b2, b3]);
             }
         }
-        scores
     }
 }
 
-/// What steps have in common.
-pub struct Steps<'a> {
-    pub tile: &'a Tile<'a>,
+/// Products, complete.
+#[inline(always)]
+pub fn complete<const HALVES: usize>(products: &Products) -> Scores<HALVES> {
+    let mut scores = [[0.0; S_COLS]; HALVES];
+    for i in 0..HALVES {
+        for j in 0..S_COLS {
+            scores[i][j] = products[0][i][j] + products[1][i][j];
+        }
+    }
+    scores
 }
 
-impl Steps<'_> {
-    /// Multiplies scores with the scales of their keys, of an e4m3 cache; returns those of the values.
-    ///
+/// Scales of a lane's keys, and of the values, of an e4m3 cache.
+pub struct Scales {
+    k: [f32; S_COLS],
+    v: [f32; S_COLS],
+}
+
+impl Scales {
+    pub const ONE: Self = Self {
+        k: [1.0; S_COLS],
+        v: [1.0; S_COLS],
+    };
+
     /// # Safety
     /// The keys of the slot have arrived.
     #[inline(always)]
-    pub unsafe fn scale_scores<const S_COLS: usize>(
-        &self,
-        slot: u32,
-        scores: &mut Scores<S_COLS>,
-    ) -> [f32; S_COLS] {
-        let config = self.tile.config;
-        let mut of_values = [1.0; S_COLS];
-        if !config.is_e4m3 {
-            return of_values;
-        }
-        let first = self.tile.warp() * config.warp_keys + row_column(black_box(lane_id()), 0);
-        let address = self.tile.scales_address(slot) + first * F32_BYTES;
-        if self.tile.scales.k.address.is_some() {
-            for keys in 0..S_COLS / 2 {
-                let [a, b] = shared::load2(address + 8 * keys as u32 * F32_BYTES);
-                for i in 0..2 {
-                    scores[i][2 * keys] *= a;
-                    scores[i][2 * keys + 1] *= b;
-                }
+    pub unsafe fn load(tile: &Tile<'_>, slot: u32) -> Self {
+        let mut scales = Self::ONE;
+        let first = tile.warp_key() + row_column(black_box(lane_id()), 0);
+        let address = tile.scales_address(slot) + first * F32_BYTES;
+        for keys in 0..S_COLS / 2 {
+            let address = address + 8 * keys as u32 * F32_BYTES;
+            if tile.scales.k.address.is_some() {
+                [scales.k[2 * keys], scales.k[2 * keys + 1]] = shared::load2(address);
+            }
+            if tile.scales.v.address.is_some() {
+                let address = address + tile.config.scales_bytes();
+                [scales.v[2 * keys], scales.v[2 * keys + 1]] = shared::load2(address);
             }
         }
-        if self.tile.scales.v.address.is_some() {
-            let address = address + config.scales_bytes();
-            for keys in 0..S_COLS / 2 {
-                let [a, b] = shared::load2(address + 8 * keys as u32 * F32_BYTES);
-                of_values[2 * keys] = a;
-                of_values[2 * keys + 1] = b;
-            }
-        }
-        of_values
+        scales
     }
 
-    /// Transforms and masks the scores of step `step`, and shows their maxima to the other warps.
+    #[inline(always)]
+    pub fn scale<const HALVES: usize>(&self, scores: &mut Scores<HALVES>) {
+        for row in scores {
+            for j in 0..S_COLS {
+                row[j] *= self.k[j];
+            }
+        }
+    }
+}
+
+/// Transforms and masks the warp's scores of step `step`.
+///
+/// # Safety
+/// All 32 lanes reach the same call.
+#[inline(always)]
+pub unsafe fn mask_scores<E: Element, const HALVES: usize>(
+    tile: &Tile<'_>,
+    step: u32,
+    scores: &mut Scores<HALVES>,
+) {
+    let lane = black_box(lane_id());
+    let begin = step * DecodeConfig::STEP_KEYS + tile.warp_key();
+    let first_key = begin + row_column(lane, 0);
+    let query = |i: usize| tile.query(tile.row(i));
+    let column = |j: usize| row_column(0, j as u32) as i32;
+    if !any(tile.get(Word::IsPlain) != 0) {
+        let transform = tile.transform::<E>();
+        let seq_q = tile.params().forward.attention.seq_q;
+        let corner = tile.get(Word::KvLen) as i32 - seq_q as i32 - first_key as i32;
+        let mut slopes = [0.0; HALVES];
+        for i in 0..HALVES {
+            slopes[i] = tile.slope(i);
+        }
+        transform.apply_by_row(scores, &slopes, |i| query(i) as i32 + corner, column);
+    }
+    let (first, last) = tile.seen_by_all();
+    let end = begin + DecodeConfig::WARP_KEYS;
+    if any((begin as i32) < first || end as i32 - 1 > last) {
+        let kv_len = tile.get(Word::KvLen);
+        apply_mask(scores, query, first_key, column, tile.band(), kv_len);
+    }
+}
+
+/// What a warp has computed of its keys of a chunk: the state of rows `lane / 4` of each half, and the output, transposed: of
+/// each half and 16 components, components `lane / 4` and 8 further of rows `lane % 4 · 2` and 1 further.
+pub struct WarpState<const HALVES: usize, const D_STEPS: usize> {
+    pub rows: [Row; HALVES],
+    pub acc_o: [[[[f32; 2]; 2]; D_STEPS]; HALVES],
+}
+
+impl<const HALVES: usize, const D_STEPS: usize> WarpState<HALVES, D_STEPS> {
+    /// No key seen.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            rows: [Row::new(); HALVES],
+            acc_o: [[[[0.0; 2]; 2]; D_STEPS]; HALVES],
+        }
+    }
+
+    /// Turns scores into probabilities under the maxima so far, and adds them to the sums. Returns operand B of each half, with
+    /// the values' scales in it.
     ///
     /// # Safety
-    /// All 32 lanes reach the same call; nobody reads the maxima.
+    /// All 32 lanes reach the same call.
     #[inline(always)]
-    pub unsafe fn show_maxima<E: Element, const S_COLS: usize>(
-        &self,
-        step: u32,
-        scores: &mut Scores<S_COLS>,
-    ) {
-        let tile = self.tile;
-        let lane = black_box(lane_id());
-        let begin = step * tile.config.step_keys();
-        let first_key = begin + tile.warp() * tile.config.warp_keys + row_column(lane, 0);
-        let query = |i: usize| tile.query(tile.row(i));
-        let column = |j: usize| row_column(0, j as u32) as i32;
-        let transform = tile.transform::<E>();
-        if !any(transform.is_plain) {
-            let seq_q = tile.params().forward.attention.seq_q;
-            let corner = tile.get(Word::KvLen) as i32 - seq_q as i32 - first_key as i32;
-            let slopes = [tile.slope(0), tile.slope(1)];
-            transform.apply_by_row(scores, &slopes, |i| query(i) as i32 + corner, column);
-        }
-        let (first, last) = tile.seen_by_all();
-        let end = begin + tile.config.step_keys();
-        if any((begin as i32) < first || end as i32 - 1 > last) {
-            let kv_len = tile.get(Word::KvLen);
-            apply_mask(scores, query, first_key, column, tile.band(), kv_len);
-        }
-        for i in 0..2 {
+    pub unsafe fn add_scores<K: DecodeKernel>(
+        &mut self,
+        tile: &Tile<'_>,
+        scores: &mut Scores<HALVES>,
+        scales: &Scales,
+    ) -> [[u32; 2]; HALVES] {
+        let scale_log2 = f32::from_bits(tile.get(Word::ScaleLog2));
+        let mut bits = [0.0; HALVES];
+        let mut is_moved = false;
+        for i in 0..HALVES {
             let mut largest = max(scores[i][0], scores[i][1]);
             for j in 2..S_COLS {
                 largest = max(largest, scores[i][j]);
             }
             let largest = reduce_max::<4>(largest);
-            let largest = fma(largest, transform.scale_log2, E::SHIFT);
-            if lane.is_multiple_of(4) {
-                let row = lane / 4 + i as u32 * 8;
-                shared::store(maximum(row) + tile.warp() * F32_BYTES, largest);
-            }
+            bits[i] = self.rows[i].update_max(fma(largest, scale_log2, K::Element::SHIFT));
+            is_moved |= bits[i] != 0.0;
         }
-    }
-
-    /// Takes the maxima in, and turns the scores into probabilities, which the other warps get.
-    ///
-    /// # Safety
-    /// As [`show_maxima`](Self::show_maxima); the maxima are visible, and nobody reads P.
-    #[inline(always)]
-    pub unsafe fn show_probabilities<K: DecodeKernel, const O_COLS: usize, const S_COLS: usize>(
-        &self,
-        scores: &mut Scores<S_COLS>,
-        scales: &[f32; S_COLS],
-        state: &mut State<O_COLS>,
-    ) {
-        let lane = black_box(lane_id());
-        let scale_log2 = self.tile.transform::<K::Element>().scale_log2;
-        let mut bits = [0.0; 2];
-        for i in 0..2 {
-            let row = maximum(lane / 4 + i as u32 * 8);
-            let [a, b, c, d] = shared::load4(row);
-            let [e, f, g, h] = shared::load4(row + 4 * F32_BYTES);
-            let largest = max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)));
-            bits[i] = state.rows[i].update_max(largest);
+        if any(is_moved) {
+            self.rescale(&bits);
         }
-        if any(bits[0] != 0.0 || bits[1] != 0.0) {
-            rescale(state, bits);
-        }
-        for i in 0..2 {
+        let mut p = [[0; 2]; HALVES];
+        for i in 0..HALVES {
             for j in 0..S_COLS {
-                state.rows[i].accumulate(&mut scores[i][j], scale_log2);
+                self.rows[i].accumulate(&mut scores[i][j], scale_log2);
                 if K::CONFIG.is_e4m3 {
-                    scores[i][j] *= scales[j];
+                    scores[i][j] *= scales.v[j];
                 }
             }
-            let row = lane / 4 + i as u32 * 8;
-            for keys in 0..S_COLS / 2 {
-                let pair = K::Weight::cvt_pair(scores[i][2 * keys], scores[i][2 * keys + 1]);
-                let vec16 = self.tile.warp() * (S_COLS as u32 / 2) + keys as u32;
-                let place = offset(K::CONFIG.step_keys() as usize, row, vec16);
-                shared::store_bits(p_smem::<K>() + place + lane % 4 * 2 * HALF_BYTES, pair);
+            for keys in 0..2 {
+                p[i][keys] = K::Weight::cvt_pair(scores[i][2 * keys], scores[i][2 * keys + 1]);
+            }
+        }
+        p
+    }
+
+    /// Multiplies what was accumulated by 2^`bits`, by its square root twice as it may be too small for f32. A row whose bits
+    /// are 0 keeps its own.
+    #[inline(always)]
+    unsafe fn rescale(&mut self, bits: &[f32; HALVES]) {
+        let lane = black_box(lane_id());
+        for i in 0..HALVES {
+            let root = exp2(0.5 * bits[i]);
+            self.rows[i].row_sum = self.rows[i].row_sum * root * root;
+            for j in 0..2 {
+                let root = broadcast(root, lane % 4 * 8 + j as u32 * 4);
+                for step in 0..D_STEPS {
+                    for o in &mut self.acc_o[i][step] {
+                        o[j] = o[j] * root * root;
+                    }
+                }
             }
         }
     }
-}
 
-/// Multiplies what was accumulated by 2^`bits`, by its square root twice as it may be too small for f32. A row whose bits are
-/// 0 keeps its own.
-#[inline(always)]
-fn rescale<const O_COLS: usize>(state: &mut State<O_COLS>, bits: [f32; 2]) {
-    for i in 0..2 {
-        let root = exp2(0.5 * bits[i]);
-        state.rows[i].row_sum = state.rows[i].row_sum * root * root;
-        for col in 0..O_COLS {
-            state.acc_o[i][col] = state.acc_o[i][col] * root * root;
+    /// Oᵀ += Vᵀ Pᵀ of part `part` of V; of an e4m3 cache `nan` takes in which components are NaN.
+    ///
+    /// # Safety
+    /// The part has arrived in `slot` and is visible to the warp; all 32 lanes reach the same call.
+    #[inline(always)]
+    pub unsafe fn add_output<K: DecodeKernel>(
+        &mut self,
+        tile: &Tile<'_>,
+        p: &[[u32; 2]; HALVES],
+        (slot, part): (u32, usize),
+        nan: &mut NanCodes<D_STEPS>,
+    ) {
+        let config = K::CONFIG;
+        let slot = tile.slot_address(slot);
+        let steps = config.part_dims() / 16;
+        let first = part * steps;
+        if config.is_e4m3 {
+            codes::add_output::<K, HALVES, D_STEPS>(tile, slot, (first, steps), p, self, nan);
+            return;
         }
-    }
-}
-
-/// O += P V of the warp's columns; of an e4m3 cache `nan` takes in which are NaN.
-///
-/// # Safety
-/// P and V are visible; all 32 lanes reach the same call.
-#[inline(always)]
-pub unsafe fn add_output<K: DecodeKernel, const O_COLS: usize>(
-    tile: &Tile<'_>,
-    v_slot: u32,
-    state: &mut State<O_COLS>,
-    nan: &mut NanCodes<O_COLS>,
-) {
-    const BLOCK_KEYS: u32 = 32;
-    let head_dim = K::CONFIG.head_dim;
-    let lane = black_box(lane_id());
-    let p = LaneAddress::q(p_smem::<K>(), K::CONFIG.step_keys() as usize, lane);
-    for block in 0..K::CONFIG.step_keys() / BLOCK_KEYS {
-        let mut p_frag = [[[0; 2]; 2]; 2];
-        for half in 0..2 {
-            let a = load_x4(p.at(0, 2 * block as usize + half));
-            p_frag[half] = [[a[0], a[2]], [a[1], a[3]]];
-        }
-        if K::CONFIG.is_e4m3 {
-            codes::add_output::<K, O_COLS>(tile, v_slot, block * BLOCK_KEYS, &p_frag, state, nan);
-            continue;
-        }
-        for part in 0..O_COLS / 2 {
-            // 32 keys × 8 columns.
-            let vec16 = tile.warp() * (O_COLS as u32 / 2) + part as u32;
-            let row = block * BLOCK_KEYS * row_bytes(head_dim);
-            let [b0, b1, b2, b3] = load_x4_transposed(v_slot + row + offset(head_dim, lane, vec16));
-            multiply::<K::Element, 2, O_COLS>(&mut state.acc_o, 2 * part, &p_frag[0], [b0, b1]);
-            multiply::<K::Element, 2, O_COLS>(&mut state.acc_o, 2 * part, &p_frag[1], [b2, b3]);
+        let (row, vec16) = k_row_vec16(black_box(lane_id()));
+        let v = LaneAddress::new(slot, config.row_units(), (tile.warp_key() + row, vec16));
+        for step in 0..steps {
+            let [a0, a1, a2, a3] = load_x4_transposed(v.at(0, step));
+            let v = [[a0, a2], [a1, a3]];
+            for half in 0..HALVES {
+                let acc_o = &mut self.acc_o[half][first + step];
+                multiply::<K::Weight, 2, 2>(acc_o, 0, &v, p[half]);
+            }
         }
     }
 }
@@ -301,19 +358,7 @@ pub unsafe fn add_output<K: DecodeKernel, const O_COLS: usize>(
 /// # Safety
 /// All 32 lanes reach the same call.
 #[inline(always)]
-pub unsafe fn wait_k<const KEPT: usize>() {
+pub unsafe fn wait<const KEPT: usize>() {
     wait_group::<KEPT>();
     sync_warp();
-}
-
-/// Address of the maxima of a row.
-#[inline(always)]
-pub fn maximum(row: u32) -> u32 {
-    let row = row * DecodeConfig::WARPS * F32_BYTES;
-    shared::dynamic_base() + DecodeConfig::MAX_OFFSET + row
-}
-
-#[inline(always)]
-fn p_smem<K: DecodeKernel>() -> u32 {
-    shared::dynamic_base() + K::CONFIG.p_offset()
 }

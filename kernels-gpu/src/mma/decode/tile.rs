@@ -45,7 +45,7 @@ impl<'a> Tile<'a> {
     /// Address of a slot of the ring.
     #[inline(always)]
     pub fn slot_address(&self, slot: u32) -> u32 {
-        shared::dynamic_base() + slot * self.config.operand_bytes()
+        shared::dynamic_base() + slot * self.config.slot_bytes()
     }
 
     /// Address of the scales of the keys in a slot.
@@ -76,6 +76,12 @@ impl<'a> Tile<'a> {
         unsafe { (shared::load_bits(low + 4) as u64) << 32 | shared::load_bits(low) as u64 }
     }
 
+    /// The first of this warp's keys among those of a step.
+    #[inline(always)]
+    pub fn warp_key(&self) -> u32 {
+        self.warp() * DecodeConfig::WARP_KEYS
+    }
+
     /// Index of this warp.
     #[inline(always)]
     pub fn warp(&self) -> u32 {
@@ -91,7 +97,7 @@ impl<'a> Tile<'a> {
         group
     }
 
-    /// Row `i`, of two, of this lane; one of the tile's, also where it has less than 16.
+    /// Row `i` of this lane, in half `i` of the tile; one of the tile's, also where it has fewer.
     #[inline(always)]
     pub fn row(&self, i: usize) -> u32 {
         self.lane_row(i).min(self.get(Word::RowEnd) - 1)
@@ -204,7 +210,7 @@ impl<'a> Tile<'a> {
         if begin >= end {
             return (0, 0);
         }
-        let step_keys = self.config.step_keys();
+        let step_keys = DecodeConfig::STEP_KEYS;
         (begin / step_keys, end.div_ceil(step_keys))
     }
 
@@ -214,18 +220,32 @@ impl<'a> Tile<'a> {
         self.chunks().nodes(self.get(Word::Level)) == 1
     }
 
-    /// The partial result of a node of `level`: that of its first item.
+    /// Where partial results of the item's sequence, head and row tile are.
     #[inline(always)]
-    pub fn slot_of(&self, level: u32, node: u32) -> u32 {
-        let (chunks, of_items) = (self.chunks(), self.get(Word::Level));
-        let first = chunks.of_node(level, node).first(of_items);
-        self.get(Word::FirstSlot) + (first - chunks.first(of_items)) * self.get(Word::Stride)
+    pub fn slots(&self) -> Slots {
+        Slots {
+            chunks: self.chunks(),
+            of_items: self.get(Word::Level),
+            first: self.get(Word::FirstSlot),
+            stride: self.get(Word::Stride),
+        }
     }
 
     /// The partial result of the item itself.
     #[inline(always)]
     pub fn slot(&self) -> u32 {
-        self.slot_of(self.get(Word::Level), self.get(Word::Node))
+        self.slots()
+            .of_node(self.get(Word::Level), self.get(Word::Node))
+    }
+
+    /// [`has_row`](Self::has_row) of each half.
+    #[inline(always)]
+    pub fn has_rows<const HALVES: usize>(&self, position: u32) -> [bool; HALVES] {
+        let mut has_rows = [false; HALVES];
+        for i in 0..HALVES {
+            has_rows[i] = self.has_row(i, position);
+        }
+        has_rows
     }
 
     /// How scores of the rows are transformed, apart from their slopes.
@@ -260,9 +280,12 @@ impl<'a> Tile<'a> {
 
     /// Whether an element of one of the tile's rows has left f32's range, or is NaN.
     #[inline(always)]
-    pub fn has_overflowed<const O_COLS: usize>(&self, state: &State<O_COLS>) -> bool {
+    pub fn has_overflowed<const HALVES: usize, const O_COLS: usize>(
+        &self,
+        state: &State<HALVES, O_COLS>,
+    ) -> bool {
         let mut overflowed = false;
-        for i in 0..2 {
+        for i in 0..HALVES {
             let mut zero = 0.0;
             for col in 0..O_COLS {
                 zero = crate::math::fma(state.acc_o[i][col], 0.0, zero);
@@ -270,6 +293,26 @@ impl<'a> Tile<'a> {
             overflowed |= zero != 0.0 && self.has_row(i, ALL_POSITIONS);
         }
         overflowed
+    }
+}
+
+/// Where partial results of a sequence's nodes are, for one head and row tile.
+#[derive(Clone, Copy)]
+pub struct Slots {
+    pub chunks: Chunks,
+    /// Level of the items.
+    pub of_items: u32,
+    /// Of the sequence's first item, and from one item to the next.
+    first: u32,
+    stride: u32,
+}
+
+impl Slots {
+    /// The partial result of a node of `level`: that of its first item.
+    #[inline(always)]
+    pub fn of_node(&self, level: u32, node: u32) -> u32 {
+        let item = self.chunks.of_node(level, node).first(self.of_items);
+        self.first + (item - self.chunks.first(self.of_items)) * self.stride
     }
 }
 

@@ -8,6 +8,7 @@ use super::loader::CopyMode;
 use super::tile::reload;
 use crate::abi::{AttentionParams, Band, DecodeParams, LengthsParams, SequenceRows, TensorArg};
 use crate::config::decode::{DecodeConfig, DecodeWorkspace};
+use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
 use crate::tile::kv_tree::{Chunks, item_level, seen_keys};
@@ -56,6 +57,9 @@ pub enum Word {
     /// Keys of K and V that are copied, others are taken for zeros: the first, and one past the last.
     CopyBegin,
     CopyEnd,
+    /// How scores are transformed: whether they are not before they are scaled, and the scale, in bits.
+    IsPlain,
+    ScaleLog2,
     /// Whether a page of the item was bad.
     IsPoisoned,
     /// Level of all items, and their number.
@@ -310,8 +314,8 @@ impl<'a> Work<'a> {
         let group = attention.heads_q / attention.heads_kv;
         // SAFETY: as above, as heads_kv divides heads_q.
         core::hint::assert_unchecked(group != 0);
-        let row_begin = rest % params.row_tiles * DecodeConfig::ROWS;
-        let row_end = (attention.seq_q * group).min(row_begin + DecodeConfig::ROWS);
+        let row_begin = rest % params.row_tiles * self.config.rows;
+        let row_end = (attention.seq_q * group).min(row_begin + self.config.rows);
         put(Word::HeadKv, rest / params.row_tiles);
         put(Word::RowBegin, row_begin);
         put(Word::RowEnd, row_end);
@@ -328,6 +332,10 @@ impl<'a> Work<'a> {
         let mode = |operand, dims| CopyMode::of(operand, dims, &self.config) as u32;
         put(Word::KMode, mode(k, attention.head_dim));
         put(Word::VMode, mode(v, attention.head_dim_v));
+        // By which shift makes no difference to these.
+        let transform = ScoreTransform::of_rows(&attention.score, 0.0);
+        put(Word::IsPlain, transform.is_plain as u32);
+        put(Word::ScaleLog2, transform.scale_log2.to_bits());
         put(Word::FirstSlot, before * self.stride() + rest);
         put(Word::Stride, self.stride());
     }
