@@ -6,7 +6,7 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_e4m3][_modified | _<score_mod>]]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_e4m3][_rows16][_modified | _<score_mod>]]]
 //! ```
 //!
 //! | part | values |
@@ -18,6 +18,7 @@
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
 //! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
 //! | `e4m3` | keys and values of its cache are e4m3 codes |
+//! | `rows16` | tiles have 16 rows, where others of decode have 8 |
 //! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::modifiers`]) |
 //! | score_mod | a user's score modification is compiled in, by that name ([`crate::score_mod!`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
@@ -389,6 +390,9 @@ mod tests {
             KernelConfig::Decode(config) => {
                 if config.is_e4m3 {
                     name += "_e4m3";
+                }
+                if config.rows == 2 * DecodeConfig::HALF_ROWS {
+                    name += "_rows16";
                 }
             }
             KernelConfig::Wgmma(config) => {
