@@ -11,7 +11,7 @@ use kernels_gpu::abi::{
     SinkGradientParams,
 };
 use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
-use kernels_gpu::instances::{BACKWARD, Family, Instance, Operation};
+use kernels_gpu::instances::{BACKWARD, Family, Instance, KernelConfig, Operation};
 use kernels_gpu::score::is_plain;
 use kernels_gpu::tile::dq_sums::{DqSums, SumsOrder};
 use kernels_gpu::tile::grid::TileGrid;
@@ -240,6 +240,7 @@ fn backward_params(problem: &Problem, keys: &Instance) -> BackwardParams {
         dq_sums: None,
         dq_sums_order: dq_sums_order(keys) as u32,
         reserved: 0,
+        tile_count: 0,
         ds: DsChunk::zeroed(),
     }
 }
@@ -275,8 +276,8 @@ pub(super) struct BackwardLaunches {
 }
 
 impl BackwardLaunches {
-    /// Those of `problem`, which is a backward pass and not empty.
-    pub fn new(problem: &Problem, kernels: &BackwardKernels) -> Self {
+    /// Those of `problem`, which is a backward pass and not empty, on `gpu`.
+    pub fn new(problem: &Problem, kernels: &BackwardKernels, gpu: &GpuCapabilities) -> Self {
         let specs = problem.gradients().expect("a backward pass");
         let attention = backward_attention(problem);
         let o = problem.o().shape;
@@ -301,20 +302,27 @@ impl BackwardLaunches {
             heads: o.heads as u32,
             seq: o.seq as u32,
             dim: o.dim as u32,
-            dq_sums: None,
-            dq_sums_bytes: layout.dq_sums_bytes,
+            zeroed: None,
+            zeroed_bytes: layout.zeroed_bytes(),
         };
         let (batch, heads_q, heads_kv) = (attention.batch, attention.heads_q, attention.heads_kv);
-        let keys = TileGrid::new(batch, heads_kv, attention.seq_kv, kernels.keys.block_m);
-        let queries = TileGrid::new(batch, heads_q, attention.seq_q, kernels.queries.block_m);
+        let grid = |kernel: &Instance, heads, seq| {
+            let tiles = TileGrid::new(batch, heads, seq, kernel.block_m).grid();
+            match takes_tiles_in_turn(kernel) {
+                true => tiles.min(gpu.multiprocessors),
+                false => tiles,
+            }
+        };
         let whole = Chunk {
             ds: DsChunk::zeroed(),
-            keys_grid: keys.grid(),
-            queries_grid: queries.grid(),
+            keys_grid: grid(kernels.keys, heads_kv, attention.seq_kv),
+            queries_grid: grid(kernels.queries, heads_q, attention.seq_q),
         };
         Self {
             delta,
-            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS)),
+            // It sets words to 0 also where there are no rows.
+            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS))
+                .max(u32::from(layout.zeroed_bytes() > 0)),
             params: backward_params(problem, kernels.keys),
             chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
             slopes: kernels
@@ -333,6 +341,11 @@ impl BackwardLaunches {
     }
 }
 
+/// Whether a block of `kernel` takes one tile after the other, of which there is so no more than one a multiprocessor.
+fn takes_tiles_in_turn(kernel: &Instance) -> bool {
+    matches!(kernel.config, KernelConfig::WgmmaBackward(_))
+}
+
 /// Rows of o, of all heads.
 fn rows(problem: &Problem) -> usize {
     let shape = problem.o().shape;
@@ -344,6 +357,7 @@ fn rows(problem: &Problem) -> usize {
 /// ```text
 /// 0    what other launches find as they left it ([`TileListWorkspace`])
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row; the last also of every chunk of rows
+/// ..   the count of tiles, of kernels that take them in turn
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ..   a sum of each tile for the gradient by slopes
 /// ..   states of the blocks of kernels with modifiers
@@ -354,6 +368,8 @@ pub(crate) struct WorkspaceLayout {
     array_bytes: u64,
     chunks_bytes: u64,
     has_largest_d_o: bool,
+    /// 0 where no kernel counts tiles.
+    tile_count_bytes: u64,
     /// 0 without sums.
     dq_sums_bytes: u64,
     /// 0 where no dS is stored.
@@ -374,6 +390,9 @@ const _: () = {
     assert!(RESERVED_BYTES.is_multiple_of(WORKSPACE_ALIGN_BYTES));
 };
 
+/// Bytes of the count of tiles, so that the sums behind it begin with a sector.
+const TILE_COUNT_BYTES: u64 = 32;
+
 impl WorkspaceLayout {
     fn new(
         problem: &Problem,
@@ -388,6 +407,10 @@ impl WorkspaceLayout {
                 .div_ceil(DELTA_WARP_ROWS)
                 .next_multiple_of(WORKSPACE_ALIGN_BYTES),
             has_largest_d_o: problem.q().dtype == DType::F16,
+            tile_count_bytes: match takes_tiles_in_turn(kernels.keys) {
+                true => TILE_COUNT_BYTES,
+                false => 0,
+            },
             dq_sums_bytes: match kernels.adds_dq() {
                 true => dq_sums_bytes(problem),
                 false => 0,
@@ -402,13 +425,23 @@ impl WorkspaceLayout {
         }
     }
 
-    /// Where the arrays end, and sums of dq or dS begin.
-    fn arrays_end(&self) -> u64 {
+    /// Bytes that are set to 0 before the kernels of dk, dv and dq run.
+    fn zeroed_bytes(&self) -> u64 {
+        self.tile_count_bytes + self.dq_sums_bytes
+    }
+
+    /// Where the arrays end, and what is set to 0 begins.
+    fn tile_count(&self) -> u64 {
         let largest_bytes = match self.has_largest_d_o {
             true => self.array_bytes + self.chunks_bytes,
             false => 0,
         };
         RESERVED_BYTES + 2 * self.array_bytes + largest_bytes
+    }
+
+    /// Where sums of dq or dS begin.
+    fn sums(&self) -> u64 {
+        self.tile_count() + self.tile_count_bytes
     }
 
     fn bytes(&self) -> usize {
@@ -434,25 +467,25 @@ impl WorkspaceLayout {
 
     /// The sums of dq in a workspace at `address`, if there are any.
     fn dq_sums(&self, address: u64) -> Option<DeviceAddress> {
-        let sums = DeviceAddress::new(address + self.arrays_end());
+        let sums = DeviceAddress::new(address + self.sums());
         sums.filter(|_| self.dq_sums_bytes > 0)
     }
 
     /// dS in a workspace at `address`, if it is stored.
     fn ds(&self, address: u64) -> Option<DeviceAddress> {
-        let ds = DeviceAddress::new(address + self.arrays_end());
+        let ds = DeviceAddress::new(address + self.sums());
         ds.filter(|_| self.ds_bytes > 0)
     }
 
     /// Sums of dk and dv in a workspace at `address`, if they wait there.
     fn ds_sums(&self, address: u64) -> Option<DeviceAddress> {
-        let sums = DeviceAddress::new(address + self.arrays_end() + self.ds_bytes);
+        let sums = DeviceAddress::new(address + self.sums() + self.ds_bytes);
         sums.filter(|_| self.ds_sums_bytes > 0)
     }
 
     /// Address of the tiles' sums for the gradient by slopes, in a workspace at `address`.
     pub(crate) fn slope_sums(&self, address: u64) -> u64 {
-        address + self.arrays_end() + self.dq_sums_bytes + self.ds_bytes + self.ds_sums_bytes
+        address + self.sums() + self.dq_sums_bytes + self.ds_bytes + self.ds_sums_bytes
     }
 }
 
@@ -475,7 +508,8 @@ pub(crate) fn bind_delta(
     params.lse = operands.lse.unwrap_or_default();
     params.d_lse = d_lse.and_then(DeviceAddress::new);
     params.terms = layout.terms(workspace);
-    params.dq_sums = layout.dq_sums(workspace);
+    let zeroed = DeviceAddress::new(workspace + layout.tile_count());
+    params.zeroed = zeroed.filter(|_| layout.zeroed_bytes() > 0);
     params
 }
 
@@ -523,6 +557,7 @@ pub(crate) fn bind_backward(
     params.dv.address = dv;
     params.terms = layout.terms(workspace);
     params.dq_sums = layout.dq_sums(workspace);
+    params.tile_count = workspace + layout.tile_count();
     params.ds.tiles = layout.ds(workspace);
     params.ds.sums = layout.ds_sums(workspace);
     params

@@ -208,7 +208,7 @@ impl Plan {
         let Kernel { instance, how } = kernel;
         match how {
             How::NotAtAll => {}
-            How::Backward(kernels) => self.add_backward(&kernels),
+            How::Backward(kernels) => self.add_backward(&kernels, gpu),
             How::Decode(launch) => self.add_decode(instance, *launch),
             How::Modified => self.add_modified(instance, params),
             How::Plain => {
@@ -292,8 +292,8 @@ impl Plan {
     }
 
     /// Adds the launches of a backward pass, except those without rows, whose grids are empty.
-    fn add_backward(&mut self, kernels: &BackwardKernels) {
-        let launches = BackwardLaunches::new(&self.problem, kernels);
+    fn add_backward(&mut self, kernels: &BackwardKernels, gpu: &GpuCapabilities) {
+        let launches = BackwardLaunches::new(&self.problem, kernels, gpu);
         self.workspace_bytes = launches.workspace_bytes;
         let layout = launches.layout;
         let delta = StepParams::Delta(launches.delta, layout);

@@ -39,10 +39,11 @@ pub struct DeltaParams {
     pub heads: u32,
     pub seq: u32,
     pub dim: u32,
-    /// Set to 0, if there is one: where dq is to be added up ([`BackwardParams::dq_sums`]).
-    pub dq_sums: Option<DeviceAddress>,
+    /// Device address of what is set to 0, if anything is: the count of tiles, and where dq is to be added up
+    /// ([`BackwardParams::tile_count`], [`BackwardParams::dq_sums`]).
+    pub zeroed: Option<DeviceAddress>,
     /// How many bytes, a multiple of 16.
-    pub dq_sums_bytes: u64,
+    pub zeroed_bytes: u64,
 }
 
 /// Parameters of the kernels that compute dq, dk and dv. With `p` a probability, `dz = p · (d_o · v − delta)` and `dx`
@@ -64,6 +65,9 @@ pub struct BackwardParams {
     /// The [`SumsOrder`](crate::tile::dq_sums::SumsOrder) of those.
     pub dq_sums_order: u32,
     pub reserved: u32,
+    /// Device address of a u32 with which blocks that take several tiles count those that are taken: 0 before a launch, and after
+    /// it.
+    pub tile_count: u64,
     /// What kernels of the split pass leave of dS for each other.
     pub ds: DsChunk,
 }

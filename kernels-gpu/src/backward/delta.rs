@@ -29,9 +29,9 @@ pub unsafe fn delta<E: Element>(params: &DeltaParams) {
     each_row_by_warp(rows.div_ceil(DELTA_WARP_ROWS), |chunk| unsafe {
         of_chunk::<E>(params, chunk, rows)
     });
-    if let Some(sums) = params.dq_sums {
+    if let Some(address) = params.zeroed {
         // SAFETY: forwarded to the caller.
-        unsafe { clear(sums.get(), params.dq_sums_bytes) };
+        unsafe { clear(address.get(), params.zeroed_bytes) };
     }
 }
 

@@ -31,6 +31,8 @@ pub struct WgmmaBackwardConfig {
 impl WgmmaBackwardConfig {
     /// Bytes of the words that say which tile it is.
     pub const TILE_BYTES: u32 = 64;
+    /// Tiles of which there are words: the one that consumers are at, and the next.
+    pub const TILES: u32 = 2;
 
     /// Threads in a block.
     pub const fn threads(&self) -> u32 {
@@ -107,9 +109,10 @@ impl WgmmaBackwardConfig {
         TERMS * self.block_n * F32_BYTES
     }
 
-    /// Offset in such a stage of the two words that say which block it is, in kernels with modifiers.
-    pub const fn told_offset(&self) -> u32 {
-        self.exponent_offset() + size_of::<u32>() as u32
+    /// Where the two words lie that say which block is in stage `stage`, in kernels with modifiers.
+    pub const fn told(&self, smem: u32, stage: u32) -> u32 {
+        let terms = smem + self.terms_offset() + stage * self.terms_bytes();
+        terms + self.exponent_offset() + size_of::<u32>() as u32
     }
 
     /// Offset of the terms' stages.
@@ -117,21 +120,21 @@ impl WgmmaBackwardConfig {
         self.ds_offset(self.ds_blocks)
     }
 
-    /// Offset of the words that say which tile it is.
+    /// Offset of the words that say which tile it is, of the first of [`TILES`](Self::TILES).
     pub const fn tile_offset(&self) -> u32 {
         self.terms_offset() + self.stages * self.terms_bytes()
     }
 
     /// Offset of the mbarriers.
     pub const fn barriers_offset(&self) -> u32 {
-        self.tile_offset() + Self::TILE_BYTES
+        self.tile_offset() + Self::TILES * Self::TILE_BYTES
     }
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        // One for what is kept; a full and an empty one for each stage of each passing operand, and for each block of dS.
-        let barriers = 1 + (OPERANDS * self.stages + self.ds_blocks) * 2;
-        self.barriers_offset() + barriers * size_of::<u64>() as u32
+        // A full and an empty one each, for what is kept, the words of a tile, stages of passing operands, and blocks of dS.
+        let pipelines = 1 + Self::TILES + OPERANDS * self.stages + self.ds_blocks;
+        self.barriers_offset() + 2 * pipelines * size_of::<u64>() as u32
     }
 
     /// Panics, when evaluated at compile time, on a shape that cannot work.

@@ -117,17 +117,19 @@ instances! {
     fa_bwd_dq_wgmma_sm90a_f16_hd128 = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs;
 }
 
+// For dq at head_dim 64, Q and dO stay in shared memory: ptxas 13.0 lets dS take the registers that they would be kept in
+// (`xtask/tools/src/sass/kept.rs`).
 instances! {
     MODIFIED:
     fa_bwd_dkdv_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs, modifiers;
     fa_bwd_fused_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs, modifiers;
-    fa_bwd_dq_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, rs, modifiers;
+    fa_bwd_dq_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, ss, modifiers;
     fa_bwd_dkdv_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss, modifiers;
     fa_bwd_fused_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss, modifiers;
     fa_bwd_dq_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs, modifiers;
     fa_bwd_dkdv_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs, modifiers;
     fa_bwd_fused_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs, modifiers;
-    fa_bwd_dq_wgmma_sm90a_f16_hd64_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, rs, modifiers;
+    fa_bwd_dq_wgmma_sm90a_f16_hd64_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, ss, modifiers;
     fa_bwd_dkdv_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss, modifiers;
     fa_bwd_fused_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss, modifiers;
     fa_bwd_dq_wgmma_sm90a_f16_hd128_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs, modifiers;

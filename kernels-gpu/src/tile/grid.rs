@@ -51,6 +51,12 @@ impl TileGrid {
         sequence * self.m_blocks as u64 + (self.m_blocks - 1 - coord.m_block) as u64
     }
 
+    /// Number of the last tile, of a launch that has tiles and numbers them with 32 bits.
+    #[inline(always)]
+    pub fn last(&self) -> u32 {
+        (self.count - 1) as u32
+    }
+
     /// Blocks to launch: one a tile, up to the largest one-dimensional grid.
     pub fn grid(&self) -> u32 {
         self.count.min(i32::MAX as u64) as u32

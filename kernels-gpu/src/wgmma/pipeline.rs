@@ -47,6 +47,15 @@ impl PipelineState {
         }
     }
 
+    /// The producer's side of a pipeline, from the consumers'.
+    #[inline(always)]
+    pub fn as_producer(self) -> Self {
+        Self {
+            phase: self.phase ^ 1,
+            ..self
+        }
+    }
+
     /// The full barrier of the present stage.
     #[inline(always)]
     pub fn full_barrier(&self) -> u32 {

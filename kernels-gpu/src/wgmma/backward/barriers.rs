@@ -10,25 +10,43 @@ use crate::wgmma::pipeline::PipelineState;
 /// Addresses of the mbarriers; those of a pipeline's stages are consecutive.
 #[derive(Clone, Copy)]
 pub struct Barriers {
-    /// Completes when the kept operands are in shared memory.
-    pub kept_full: u32,
+    base: u32,
     stages: u32,
     ds_blocks: u32,
 }
 
 impl Barriers {
+    /// Stages of what is kept.
+    const KEPT: u32 = 1;
+
     #[inline(always)]
     pub fn new(config: &WgmmaBackwardConfig, base: u32) -> Self {
         Self {
-            kept_full: base,
+            base,
             stages: config.stages,
             ds_blocks: config.ds_blocks,
         }
     }
 
+    /// The kept operands, which consumers wait for once a tile.
+    #[inline(always)]
+    pub fn kept(&self) -> PipelineState {
+        let empty = self.base + Self::KEPT * mbarrier::BYTES;
+        PipelineState::consumer(self.base, empty, Self::KEPT)
+    }
+
+    /// The words of tiles.
+    #[inline(always)]
+    pub fn tiles(&self) -> PipelineState {
+        let full = self.base + 2 * Self::KEPT * mbarrier::BYTES;
+        let stages = WgmmaBackwardConfig::TILES;
+        PipelineState::consumer(full, full + stages * mbarrier::BYTES, stages)
+    }
+
     #[inline(always)]
     fn full(&self, operand: u32) -> u32 {
-        self.kept_full + (1 + 2 * operand * self.stages) * mbarrier::BYTES
+        let before = Self::KEPT + WgmmaBackwardConfig::TILES + operand * self.stages;
+        self.base + 2 * before * mbarrier::BYTES
     }
 
     #[inline(always)]
@@ -79,26 +97,38 @@ impl Barriers {
         /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
         const WARPS: u32 = 4;
-        mbarrier::init(self.kept_full, PRODUCER);
-        // Terms of queries come with the first operand, if it is Q that passes.
-        let terms = if S::HAS_SECOND { WARP_SIZE } else { 0 };
+        let consumers = WARPS * config.consumers;
+        // Terms of queries come with the first operand, if it is Q that passes: by a warp that reads the words of tiles too.
+        let (terms, readers) = match S::HAS_SECOND {
+            true => (WARP_SIZE, consumers + 1),
+            false => (0, consumers),
+        };
+        mbarrier::init(self.kept().full_barrier(), PRODUCER);
+        mbarrier::init(self.kept().empty_barrier(), consumers);
+        let mut tile = 0;
+        while tile < WgmmaBackwardConfig::TILES {
+            let words = self.tiles().at(tile);
+            mbarrier::init(words.full_barrier(), PRODUCER);
+            mbarrier::init(words.empty_barrier(), readers);
+            tile += 1;
+        }
         let mut stage = 0;
         while stage < config.stages {
             let at = |first: u32| first + stage * mbarrier::BYTES;
             mbarrier::init(at(self.full(0)), PRODUCER + terms);
             mbarrier::init(at(self.full(1)), PRODUCER);
-            mbarrier::init(at(self.empty(0)), WARPS * config.consumers);
-            mbarrier::init(at(self.empty(1)), WARPS * config.consumers);
+            mbarrier::init(at(self.empty(0)), consumers);
+            mbarrier::init(at(self.empty(1)), consumers);
             stage += 1;
         }
-        let (all, readers) = match config.shares_dq() {
-            true => (WARPS * config.consumers, WARPS * config.consumers),
-            false => (WARPS * config.consumers, WARPS),
+        let readers = match config.shares_dq() {
+            true => consumers,
+            false => WARPS,
         };
         let mut block = 0;
         while block < config.ds_blocks {
             let full = self.full(OPERANDS) + block * mbarrier::BYTES;
-            mbarrier::init(full, all);
+            mbarrier::init(full, consumers);
             mbarrier::init(full + config.ds_blocks * mbarrier::BYTES, readers);
             block += 1;
         }

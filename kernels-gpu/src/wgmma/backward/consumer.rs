@@ -1,13 +1,14 @@
 //! A consumer warpgroup: 64 kept rows and the sums of their gradients.
 
-use cuda_std::warp::uniform;
+use cuda_std::warp::{sync_warp, uniform};
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
-use cuda_std::{global, mbarrier, shared};
+use cuda_std::{global, shared};
 
 use super::barriers::Barriers;
 use super::epilogue::Epilogue;
 use super::pairs::{BlockPairs, Pairs, Terms};
 use super::tile::Tile;
+use super::tiles::Tiles;
 use super::traits::BackwardKernel;
 use crate::backward::exponent;
 use crate::backward::side::Side;
@@ -38,7 +39,8 @@ where
     kept_lse: [f32; 2],
     kept_delta: [f32; 2],
     pub(super) barriers: &'a Barriers,
-    /// Number of the present block among those that pass.
+    /// Number of the tile's first block among all that pass in this thread block, and of the present one.
+    pub(super) first_step: u32,
     pub(super) step: u32,
     /// Where dq of the block before is added.
     pub(super) dq_address: u64,
@@ -57,14 +59,13 @@ where
     pub(super) sum_second: [f32; SUM_REGS],
 }
 
-/// Computes the tile's rows of the warpgroup.
+/// Computes the warpgroup's rows of every tile of the block.
 ///
 /// # Safety
-/// `tile` is one of the launch; all threads of consumer warpgroup `warpgroup` call it.
+/// `tiles` are those of a launch; all threads of consumer warpgroup `warpgroup` call it.
 #[inline(always)]
 pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
-    tile: &Tile<K::Side, K::Modifiers>,
-    barriers: &Barriers,
+    tiles: &Tiles<K::Side, K::Modifiers>,
     smem: u32,
     warpgroup: u32,
 ) where
@@ -72,20 +73,37 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     [f32; S_REGS]: InFlight,
     [f32; SUM_REGS]: InFlight,
 {
-    let epilogue = Epilogue {
-        tile,
-        kept_begin: warpgroup * WARPGROUP_ROWS,
-        lanes: Lanes::new(),
-    };
-    let (first, second) = if tile.has_steps() {
-        sums::<K, S_REGS, P_REGS, SUM_REGS>(tile, barriers, smem, warpgroup)
-    } else {
-        ([0.0; SUM_REGS], [0.0; SUM_REGS])
-    };
-    epilogue.store::<K, S_REGS, P_REGS, SUM_REGS>(&first, &second);
+    let lanes = Lanes::new();
+    if K::ADDS_DQ {
+        WarpSchedulerBarrier::new(warpgroup, K::CONFIG.consumers).init();
+    }
+    let (mut number, mut step) = (0, 0);
+    while tiles.wait(number) {
+        let tile = tiles.at(number);
+        let kept = tiles.barriers.kept().at(number);
+        kept.consumer_wait();
+        let (first, second) = if tile.has_steps() {
+            let barriers = &tiles.barriers;
+            sums::<K, S_REGS, P_REGS, SUM_REGS>(&tile, barriers, smem, warpgroup, &mut step)
+        } else {
+            ([0.0; SUM_REGS], [0.0; SUM_REGS])
+        };
+        // All lanes have read what they keep in registers, of which one arrives.
+        sync_warp();
+        kept.consumer_release(lanes.lane, 1);
+        let epilogue = Epilogue {
+            tile: &tile,
+            kept_begin: warpgroup * WARPGROUP_ROWS,
+            lanes,
+        };
+        epilogue.store::<K, S_REGS, P_REGS, SUM_REGS>(&first, &second);
+        tiles.release(number, lanes.lane);
+        number += 1;
+    }
 }
 
-/// The sums of the warpgroup's rows over all passing blocks, of which there is one.
+/// The sums of the warpgroup's rows over all passing blocks, of which there is one. The first of them is number `step` of all
+/// that pass in this block, to which theirs are added.
 ///
 /// # Safety
 /// As [`consume`].
@@ -95,6 +113,7 @@ unsafe fn sums<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usiz
     barriers: &Barriers,
     smem: u32,
     warpgroup: u32,
+    step: &mut u32,
 ) -> ([f32; SUM_REGS], [f32; SUM_REGS])
 where
     K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
@@ -104,7 +123,6 @@ where
     let config = &K::CONFIG;
     let lanes = Lanes::new();
     let kept_begin = warpgroup * WARPGROUP_ROWS;
-    mbarrier::wait(barriers.kept_full, 0);
     let kept = |operand| K::Kept::load(smem + config.kept_offset(operand, warpgroup), lanes);
     let terms = tile.params.terms;
     let exponent = kept_exponent::<K, S_REGS, P_REGS, SUM_REGS>(tile);
@@ -119,7 +137,8 @@ where
         kept_lse: kept_terms(tile, terms.lse_log2, f32::INFINITY, kept_begin, lanes),
         kept_delta: delta.map(|delta| delta * pow2(-exponent)),
         barriers,
-        step: 0,
+        first_step: *step,
+        step: *step,
         dq_address: 0,
         lse: Terms::Kept([0.0; 2]),
         acc_s: [0.0; S_REGS],
@@ -135,9 +154,10 @@ where
     match (K::ADDS_DQ, K::Modifiers::IS_NONE) {
         (true, true) => consumer.fused_steps(),
         (true, false) => consumer.told_fused_steps(),
-        (false, true) => tile.each_step(config, |head, begin| consumer.step(head, begin)),
+        (false, true) => tile.each_step(config, |_, block| consumer.step(block)),
         (false, false) => consumer.told_steps(),
     }
+    *step = consumer.step;
     if K::SCALES_DS {
         let factor = pow2(consumer.exponent);
         for i in 0..SUM_REGS {
@@ -206,12 +226,12 @@ where
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn step(&mut self, head: u32, begin: u32) {
+    unsafe fn step(&mut self, block: u32) {
         let config = &K::CONFIG;
         let own = self
             .tile
             .blocks(self.kept_begin, WARPGROUP_ROWS, config.block_n);
-        let block = begin / config.block_n;
+        let begin = block * config.block_n;
         if own.begin > block || block >= own.end {
             self.skip();
         } else if own.needs_mask(begin, config.block_n) {

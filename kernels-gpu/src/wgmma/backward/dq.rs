@@ -28,7 +28,8 @@ pub struct Dq<'a> {
     pub config: &'a WgmmaBackwardConfig,
     pub barriers: &'a Barriers,
     pub warpgroup: u32,
-    /// Number of the present block among those that pass.
+    /// Number of the tile's first block among all that pass in this thread block, and of the present one.
+    pub first_step: u32,
     pub step: u32,
     pub lanes: Lanes,
 }
@@ -75,7 +76,7 @@ impl Dq<'_> {
     pub fn is_due(&self) -> bool {
         let has_turn =
             self.config.shares_dq() || (self.step + 1) % self.config.consumers == self.warpgroup;
-        self.step > 0 && has_turn
+        (self.step != self.first_step) & has_turn
     }
 
     /// Starts the product of the block before: 64 queries and 64 columns.

@@ -21,14 +21,6 @@ use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::wgmma::forward::traits::QkOperand;
 
-const START_LSE: bool = option_env!("X_LSE").is_some();
-const START_DELTA: bool = option_env!("X_DELTA").is_some();
-const TOP_DELTA: bool = option_env!("X_TOP").is_some();
-const COL: bool = option_env!("X_COL").is_some();
-const BB: bool = option_env!("X_BB").is_some();
-const UNI: bool = option_env!("X_UNI").is_some();
-const EARLY_LSE: bool = option_env!("X_EARLY").is_some();
-
 /// A passing block, by its head and its number.
 #[derive(Clone, Copy)]
 struct Passing {
@@ -88,7 +80,6 @@ where
     #[inline(always)]
     pub(super) unsafe fn fused_steps(&mut self) {
         let config = &K::CONFIG;
-        self.turns().init();
         let (mut at, walk) = self.walk();
         let mut needs_mask = walk.needs_mask(at);
         self.start();
@@ -109,7 +100,7 @@ where
                 break;
             }
         }
-        self.finish_dq();
+        self.finish_tile();
     }
 
     /// The first block, and how to go on from it.
@@ -141,24 +132,30 @@ where
     /// As [`Self::fused_steps`].
     #[inline(always)]
     pub(super) unsafe fn told_fused_steps(&mut self) {
-        self.turns().init();
-        let mut told = self.told(0);
+        let mut told = self.told(self.step);
         self.start();
-        while !told.is_end() {
-            // The stage behind the last has queries too.
+        loop {
+            let is_last = told.is_last();
             match (told.needs_mask(), self.may_drop()) {
                 (false, false) => {
-                    self.fused_block(self.modified_pairs::<false, false>(told), false)
+                    self.fused_block(self.modified_pairs::<false, false>(told), is_last)
                 }
-                (true, false) => self.fused_block(self.modified_pairs::<true, false>(told), false),
-                (false, true) => self.fused_block(self.modified_pairs::<false, true>(told), false),
-                (true, true) => self.fused_block(self.modified_pairs::<true, true>(told), false),
+                (true, false) => {
+                    self.fused_block(self.modified_pairs::<true, false>(told), is_last)
+                }
+                (false, true) => {
+                    self.fused_block(self.modified_pairs::<false, true>(told), is_last)
+                }
+                (true, true) => self.fused_block(self.modified_pairs::<true, true>(told), is_last),
             }
             self.close_step(told.head, told.begin(&K::CONFIG));
-            told = self.told(self.step);
             self.finish_scores();
+            if is_last {
+                break;
+            }
+            told = self.told(self.step);
         }
-        self.finish_dq();
+        self.finish_tile();
     }
 
     /// Computes the scores of the first block.
@@ -168,8 +165,8 @@ where
     #[inline(always)]
     unsafe fn start(&mut self) {
         let smem = black_box(self.smem);
-        self.issue_scores(smem, 0);
-        self.take_lse(smem, 0);
+        self.issue_scores(smem, self.step);
+        self.take_lse(smem, self.step);
         self.finish_scores();
     }
 
@@ -264,15 +261,18 @@ where
         self.issue_scores(smem, next);
         self.take_lse(smem, next);
         self.sum_first.wait::<1>();
-        first.consumer_release(self.lanes.lane, 1);
+        // Scores of the last are being computed again.
+        first.consumer_release_if(!is_last, self.lanes.lane, 1);
     }
 
-    /// Adds dq of the last block.
+    /// Leaves the queries of the last block, and adds its dq.
     ///
     /// # Safety
     /// As [`Self::fused_steps`], once all blocks are taken.
     #[inline(always)]
-    unsafe fn finish_dq(&mut self) {
+    unsafe fn finish_tile(&mut self) {
+        let queries = self.barriers.consumer(0).at(self.step - 1);
+        queries.consumer_release(self.lanes.lane, 1);
         let dq = self.dq();
         if dq.is_due() {
             dq.issue::<K::Element, S_REGS>(black_box(self.smem), &mut self.acc_dq);
@@ -298,6 +298,7 @@ where
             config: &K::CONFIG,
             barriers: self.barriers,
             warpgroup: self.kept_begin / WARPGROUP_ROWS,
+            first_step: self.first_step,
             step: self.step,
             lanes: self.lanes.reload(),
         }

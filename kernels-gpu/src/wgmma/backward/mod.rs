@@ -1,7 +1,8 @@
 //! Backward on Hopper: one kernel, built twice.
 //!
-//! A block keeps 64 rows a warpgroup of one side and passes over the other ([`Side`]), as the fp32 kernels do: K and V over
-//! the queries for dk and dv, Q and dO over the keys for dq. A gradient is summed by one thread in one order.
+//! A tile keeps 64 rows a warpgroup of one side and passes over the other ([`Side`]), as the fp32 kernels do: K and V over
+//! the queries for dk and dv, Q and dO over the keys for dq. A gradient is summed by one thread in one order. A block takes one
+//! tile after the other, as many as it gets, so that operands of the next come while gradients of the present one are stored.
 //!
 //! ```text
 //! S  = A aᵀ      A, B kept in shared memory or registers; a, b by TMA, block by block
@@ -12,7 +13,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `tile.rs` | which rows a block keeps and which blocks pass |
+//! | `tiles.rs` | which tile a block takes next |
+//! | `tile.rs` | which rows a tile keeps and which blocks pass |
 //! | `barriers.rs` | the mbarriers |
 //! | `producer.rs` | the producer: TMA loads; lse and delta of passing queries |
 //! | `consumer.rs` | a consumer warpgroup: the products |
@@ -39,25 +41,28 @@ mod pairs;
 mod producer;
 pub mod split;
 mod tile;
+mod tiles;
 pub mod traits;
 mod walk;
 
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, sync_warp};
+use core::marker::PhantomData;
+
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::InFlight;
 use cuda_std::{shared, tma, warpgroup};
 
 use self::barriers::Barriers;
-use self::tile::Tile;
+use self::tiles::Tiles;
 use self::traits::BackwardKernel;
 use crate::abi::BackwardParams;
 use crate::wgmma::tensor_map::parameter;
 
-/// The whole kernel: a tile a block, split into producer and consumers.
+/// The whole kernel: a block that takes one tile after the other, split into producer and consumers.
 ///
 /// # Safety
-/// `params` and the tensor maps describe the same live allocations; the launch has a block for each tile, and the instance's
-/// block size and shared memory.
+/// `params` and the tensor maps describe the same live allocations, of which no concurrent launch uses the count of tiles; the
+/// launch has no more blocks than tiles, and the instance's block size and shared memory.
 #[inline(always)]
 pub unsafe fn backward<
     K,
@@ -77,30 +82,30 @@ pub unsafe fn backward<
     let config = &K::CONFIG;
     let smem = shared::dynamic_base();
     let barriers = Barriers::new(config, smem + config.barriers_offset());
-    let tile = Tile::<K::Side, K::Modifiers>::at(params, modifiers, smem + config.tile_offset());
-    // Two warps, so that one's work hides the other's.
-    if thread_idx_x() == WARP_SIZE {
+    let tiles = Tiles::<K::Side, K::Modifiers> {
+        params,
+        modifiers,
+        config,
+        barriers,
+        words: smem + config.tile_offset(),
+        side: PhantomData,
+    };
+    if thread_idx_x() == 0 {
         tma::prefetch(K::address::<{ parameter::K }>());
         tma::prefetch(K::address::<{ parameter::V }>());
         tma::prefetch(K::address::<{ parameter::Q }>());
         tma::prefetch(K::address::<{ parameter::D_O }>());
         barriers.init::<K::Side>(config);
-    } else if thread_idx_x() == 0 {
-        tile.write(block_idx_x() as u64, config);
     }
     sync_threads();
-    // Tiles beyond a sequence's rows: the whole block leaves.
-    if tile.begin() >= tile.rows_written() {
-        return;
-    }
     // The branches below are taken by whole warpgroups.
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
         warpgroup::release_registers::<PRODUCER_REGISTERS>();
-        producer::produce::<K, K::Side, K::Modifiers>(&tile, &barriers, config, smem);
+        producer::produce::<K, K::Side, K::Modifiers>(&tiles, smem);
         sync_warp();
     } else {
         warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
-        consumer::consume::<K, S_REGS, P_REGS, SUM_REGS>(&tile, &barriers, smem, warpgroup - 1);
+        consumer::consume::<K, S_REGS, P_REGS, SUM_REGS>(&tiles, smem, warpgroup - 1);
     }
 }

@@ -56,9 +56,6 @@ where
     pub(super) unsafe fn told_steps(&mut self) {
         loop {
             let told = self.told(self.step);
-            if told.is_end() {
-                break;
-            }
             match (told.needs_mask(), self.may_drop()) {
                 (false, false) => self.block(self.modified_pairs::<false, false>(told)),
                 (true, false) => self.block(self.modified_pairs::<true, false>(told)),
@@ -66,6 +63,9 @@ where
                 (true, true) => self.block(self.modified_pairs::<true, true>(told)),
             }
             self.step += 1;
+            if told.is_last() {
+                break;
+            }
         }
     }
 
@@ -85,9 +85,7 @@ where
         let config = &K::CONFIG;
         let first = self.barriers.consumer(0).at(step);
         first.consumer_wait();
-        let stage =
-            black_box(self.smem) + config.terms_offset() + first.stage * config.terms_bytes();
-        Told::load(stage + config.told_offset())
+        Told::load(config.told(black_box(self.smem), first.stage))
     }
 
     /// # Safety

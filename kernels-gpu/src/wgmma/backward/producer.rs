@@ -1,17 +1,17 @@
-//! The producer warpgroup: one thread loads tiles of operands, one warp the terms of passing queries.
+//! The producer warpgroup: one warp says which tiles the block takes and loads their operands, one loads the terms of passing
+//! queries.
 
 use cuda_std::global;
-use cuda_std::thread::thread_idx_x;
 use cuda_std::warp::{WARP_SIZE, lane_id, uniform, warp_id};
 use cuda_std::{mbarrier, shared, tma};
 
 use super::barriers::Barriers;
 use super::tile::Tile;
-use super::walk::Told;
+use super::tiles::Tiles;
 use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
-use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::config::wgmma_backward::{OPERANDS, WgmmaBackwardConfig};
 use crate::layout::terms;
 use crate::modifiers::Modifiers;
 use crate::tile::sequence::Sequence;
@@ -20,31 +20,56 @@ use crate::wgmma::forward::traits::TensorMapParams;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::tensor_map::parameter;
 
-/// Warps of the producer warpgroup, one thread of which loads operands, and that load terms.
+/// Warps of the producer warpgroup, that load operands and terms.
 const OPERANDS_WARP: u32 = 0;
 const TERMS_WARP: u32 = 1;
 
-/// Loads the tile.
+/// Says which tiles the block takes, and loads them.
 ///
 /// # Safety
-/// `tile` is one of the launch; the first warpgroup of the block calls it.
+/// The first warpgroup of the block calls it.
 #[inline(always)]
-pub unsafe fn produce<M: TensorMapParams, S: Side, W: Modifiers>(
+pub unsafe fn produce<M: TensorMapParams, S: Side, W: Modifiers>(tiles: &Tiles<S, W>, smem: u32) {
+    let (barriers, config) = (&tiles.barriers, tiles.config);
+    // Asked of whole warps, which find out together which blocks are shown, and an exponent.
+    let warp = uniform(warp_id());
+    let mut number = 0;
+    if warp == OPERANDS_WARP {
+        let mut stages = Stages::new(barriers);
+        let mut of_launch = Tiles::<S, W>::first();
+        while tiles.tell(number, of_launch) {
+            let kept = barriers.kept().as_producer().at(number);
+            stages.load::<M, S, W>(&tiles.at(number), &kept, config, smem);
+            number += 1;
+            of_launch = tiles.draw();
+        }
+    } else if S::HAS_SECOND && warp == TERMS_WARP {
+        let mut terms = barriers.producer(0);
+        while tiles.wait(number) {
+            load_terms(&tiles.at(number), &mut terms, config, smem);
+            tiles.release(number, lane_id());
+            number += 1;
+        }
+    }
+}
+
+/// Loads the only tile of a block.
+///
+/// # Safety
+/// As [`produce`]; `tile` is one of the launch.
+#[inline(always)]
+pub unsafe fn produce_one<M: TensorMapParams, S: Side, W: Modifiers>(
     tile: &Tile<S, W>,
     barriers: &Barriers,
     config: &WgmmaBackwardConfig,
     smem: u32,
 ) {
-    // Asked of whole warps, one of which finds an exponent together.
     let warp = uniform(warp_id());
     if warp == OPERANDS_WARP {
-        if !W::IS_NONE {
-            load_told::<M, S, W>(tile, barriers, config, smem);
-        } else if thread_idx_x() == 0 {
-            load_operands::<M, S, W>(tile, barriers, config, smem);
-        }
+        let kept = barriers.kept().as_producer();
+        Stages::new(barriers).load::<M, S, W>(tile, &kept, config, smem);
     } else if S::HAS_SECOND && warp == TERMS_WARP {
-        load_terms(tile, barriers, config, smem);
+        load_terms(tile, &mut barriers.producer(0), config, smem);
     }
 }
 
@@ -59,80 +84,67 @@ fn map<M: TensorMapParams>(is_of_queries: bool, is_first: bool) -> u64 {
     }
 }
 
-/// # Safety
-/// As [`produce`]; one thread calls it.
-#[inline(always)]
-unsafe fn load_operands<M: TensorMapParams, S: Side, W: Modifiers>(
-    tile: &Tile<S, W>,
-    barriers: &Barriers,
-    config: &WgmmaBackwardConfig,
-    smem: u32,
-) {
-    if !tile.has_steps() {
-        return;
-    }
-    let sequence = tile.sequence();
-    load_kept::<M, S, W>(tile, &sequence, barriers, config, smem);
-    let (mut first, mut second) = (barriers.producer(0), barriers.producer(1));
-    let passing_row = passing_row::<S>(&sequence);
-    tile.each_step(config, |head, begin| {
-        let from = [passing_row + begin, head, sequence.batch];
-        load_passing::<M, S>(0, &first, config, smem, from);
-        load_passing::<M, S>(1, &second, config, smem, from);
-        first.advance();
-        second.advance();
-    });
+/// Where the producer is in the pipelines of both passing operands.
+struct Stages {
+    first: PipelineState,
+    second: PipelineState,
 }
 
-/// As [`load_operands`] of a kernel with modifiers, and tells the consumers which blocks these are.
-///
-/// # Safety
-/// As [`produce`]; one warp calls it.
-#[inline(always)]
-unsafe fn load_told<M: TensorMapParams, S: Side, W: Modifiers>(
-    tile: &Tile<S, W>,
-    barriers: &Barriers,
-    config: &WgmmaBackwardConfig,
-    smem: u32,
-) {
-    if !tile.has_steps() {
-        return;
-    }
-    let sequence = tile.sequence();
-    let is_first_lane = lane_id() == 0;
-    if is_first_lane {
-        load_kept::<M, S, W>(tile, &sequence, barriers, config, smem);
-    }
-    let (mut first, mut second) = (barriers.producer(0), barriers.producer(1));
-    let told_at = |pipeline: &PipelineState| {
-        smem + config.terms_offset() + pipeline.stage * config.terms_bytes() + config.told_offset()
-    };
-    let from = |told: Told| {
-        let row = passing_row::<S>(&sequence) + told.begin(config);
-        [row, told.head, sequence.batch]
-    };
-    let mut last = Told::END;
-    tile.each_shown(config, |told| {
-        if is_first_lane {
-            let from = from(told);
-            // The consumers read the words until they release the stage.
-            first.producer_acquire();
-            told.store(told_at(&first));
-            load_passing::<M, S>(0, &first, config, smem, from);
-            load_passing::<M, S>(1, &second, config, smem, from);
+impl Stages {
+    #[inline(always)]
+    fn new(barriers: &Barriers) -> Self {
+        Self {
+            first: barriers.producer(0),
+            second: barriers.producer(1),
         }
-        first.advance();
-        second.advance();
-        last = told;
-    });
-    if is_first_lane {
-        first.producer_acquire();
-        Told::END.store(told_at(&first));
-        if config.adds_dq() {
-            // Its consumers start a block's products before they know whether it is one.
-            load_passing::<M, S>(0, &first, config, smem, from(last));
-        } else {
-            mbarrier::arrive_if(true, first.full_barrier());
+    }
+
+    /// Loads a tile, and tells the consumers of a kernel with modifiers which blocks these are.
+    ///
+    /// What is kept comes behind the first block: its place is free later, when the gradients of the tile before are summed.
+    ///
+    /// # Safety
+    /// As [`produce`]; one warp calls it.
+    #[inline(always)]
+    unsafe fn load<M: TensorMapParams, S: Side, W: Modifiers>(
+        &mut self,
+        tile: &Tile<S, W>,
+        kept: &PipelineState,
+        config: &WgmmaBackwardConfig,
+        smem: u32,
+    ) {
+        let is_loader = lane_id() == 0;
+        if W::IS_NONE && !is_loader {
+            return;
+        }
+        let sequence = tile.sequence();
+        let passing_row = passing_row::<S>(&sequence);
+        let mut is_first = true;
+        tile.each_block(config, |block| {
+            if is_loader {
+                let from = [
+                    passing_row + block.begin(config),
+                    block.head,
+                    sequence.batch,
+                ];
+                if !W::IS_NONE {
+                    // The consumers read the words until they release the stage.
+                    self.first.producer_acquire();
+                    block.store(config.told(smem, self.first.stage));
+                }
+                load_passing::<M, S>(0, &self.first, config, smem, from);
+                load_passing::<M, S>(1, &self.second, config, smem, from);
+                if is_first {
+                    load_kept::<M, S, W>(tile, &sequence, kept, config, smem);
+                }
+            }
+            is_first = false;
+            self.first.advance();
+            self.second.advance();
+        });
+        if is_first {
+            kept.producer_acquire();
+            mbarrier::arrive_if(is_loader, kept.full_barrier());
         }
     }
 }
@@ -144,15 +156,15 @@ fn passing_row<S: Side>(sequence: &Sequence) -> u32 {
     if S::HAS_SECOND { q } else { kv }
 }
 
-/// Loads what the tile keeps.
+/// Loads what the tile keeps, when the tile before does not need its place any more.
 ///
 /// # Safety
-/// As [`load_operands`].
+/// As [`Stages::load`]; one thread calls it.
 #[inline(always)]
 unsafe fn load_kept<M: TensorMapParams, S: Side, W: Modifiers>(
     tile: &Tile<S, W>,
     sequence: &Sequence,
-    barriers: &Barriers,
+    kept: &PipelineState,
     config: &WgmmaBackwardConfig,
     smem: u32,
 ) {
@@ -161,10 +173,9 @@ unsafe fn load_kept<M: TensorMapParams, S: Side, W: Modifiers>(
     } else {
         sequence.q_begin
     };
-    mbarrier::arrive_expect(
-        barriers.kept_full,
-        2 * config.consumers * config.kept_bytes(),
-    );
+    kept.producer_acquire();
+    let full = kept.full_barrier();
+    mbarrier::arrive_expect(full, OPERANDS * config.consumers * config.kept_bytes());
     let load_kept = |operand: u32| {
         let map = map::<M>(!S::HAS_SECOND, operand == 0);
         let mut warpgroup = 0;
@@ -173,7 +184,7 @@ unsafe fn load_kept<M: TensorMapParams, S: Side, W: Modifiers>(
             let row = kept_row + tile.begin() + warpgroup * WARPGROUP_ROWS;
             let from = [row, tile.head(), sequence.batch];
             let bytes = config.kept_atom_column_bytes();
-            load(to, bytes, map, from, config, barriers.kept_full);
+            load(to, bytes, map, from, config, full);
             warpgroup += 1;
         }
     };
@@ -184,7 +195,7 @@ unsafe fn load_kept<M: TensorMapParams, S: Side, W: Modifiers>(
 /// Loads a block of passing operand `operand` to the stage that `pipeline` is at, `from` its row, head and batch entry.
 ///
 /// # Safety
-/// As [`load_operands`].
+/// As [`load_kept`].
 #[inline(always)]
 unsafe fn load_passing<M: TensorMapParams, S: Side>(
     operand: u32,
@@ -236,22 +247,23 @@ impl Exponent {
     };
 }
 
-/// Loads lse in bits and delta of the passing queries; those beyond the sequence see no key.
+/// Loads lse in bits and delta of a tile's passing queries to the stages from `pipeline` on; those beyond the sequence see no
+/// key.
 ///
 /// # Safety
 /// As [`produce`]; one warp calls it.
 #[inline(always)]
 unsafe fn load_terms<S: Side, W: Modifiers>(
     tile: &Tile<S, W>,
-    barriers: &Barriers,
+    pipeline: &mut PipelineState,
     config: &WgmmaBackwardConfig,
     smem: u32,
 ) {
     let params = tile.params;
-    let mut pipeline = barriers.producer(0);
     let (sequence, passing) = (tile.sequence(), tile.extent().passing);
     let mut exponent = Exponent::NONE;
-    let mut load = |head: u32, begin: u32| {
+    tile.each_block(config, |block| {
+        let (head, begin) = (block.head, block.begin(config));
         let address = |array| sequence.row_address(&params.attention, array, head);
         let lse = address(params.terms.lse_log2);
         let delta = address(params.terms.delta);
@@ -282,13 +294,5 @@ unsafe fn load_terms<S: Side, W: Modifiers>(
         }
         mbarrier::arrive_if(true, pipeline.full_barrier());
         pipeline.advance();
-    };
-    if W::IS_NONE {
-        tile.each_step(config, load);
-    } else if tile.has_steps() {
-        tile.each_shown(config, |told| load(told.head, told.begin(config)));
-        // The stage without a block has no terms.
-        pipeline.producer_acquire();
-        mbarrier::arrive_if(true, pipeline.full_barrier());
-    }
+    });
 }

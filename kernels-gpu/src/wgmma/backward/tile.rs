@@ -48,7 +48,7 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
     /// Writes the words of tile number `index` of the launch, which is below its count.
     ///
     /// # Safety
-    /// `params` describes live allocations; one thread of the block calls it, and a barrier of the block follows.
+    /// `params` describes live allocations; one thread of the block calls it, and a barrier follows.
     #[inline(always)]
     pub unsafe fn write(&self, index: u64, config: &WgmmaBackwardConfig) {
         let attention = &self.params.attention;
@@ -78,6 +78,24 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
         let (head, end) = S::passing_heads(attention, coord.head);
         let passing = [blocks.begin, blocks.end, head, end];
         shared::store4_bits(self.smem + 3 * ROW_BYTES, passing);
+    }
+
+    /// Writes that there is no tile.
+    ///
+    /// # Safety
+    /// As [`Tile::write`].
+    #[inline(always)]
+    pub unsafe fn write_end(&self) {
+        shared::store4_bits(self.smem, [0; 4]);
+    }
+
+    /// Writes that no block passes.
+    ///
+    /// # Safety
+    /// As [`Tile::write`], after it and by the same thread.
+    #[inline(always)]
+    pub unsafe fn write_nothing_passes(&self) {
+        shared::store4_bits(self.smem + 3 * ROW_BYTES, [0; 4]);
     }
 
     /// Lets no more than some of the blocks and of the heads pass that [`write`](Self::write) found.
@@ -122,6 +140,16 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
     #[inline(always)]
     pub unsafe fn rows_written(&self) -> u32 {
         self.row(0)[2]
+    }
+
+    /// Whether any of the tile's rows are the sequence's.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn has_rows(&self) -> bool {
+        let [begin, _, written, _] = self.row(0);
+        begin < written
     }
 
     /// The batch entry, of those that have lengths of their own.
@@ -217,7 +245,7 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
         begin < end
     }
 
-    /// Calls `step` with the head and the first row of every passing block of the tile, in the order of consumers.
+    /// Calls `step` with the head and the number of every passing block of the tile, in the order of consumers.
     ///
     /// # Safety
     /// As [`Tile::begin`].
@@ -228,7 +256,7 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
         }
         let [mut block, _, mut head, _] = self.row(3);
         loop {
-            step(head, block * config.block_n);
+            step(head, block);
             block += 1;
             // Read for every block rather than kept.
             let [begin, end, _, head_end] = self.row(3);

@@ -1,5 +1,5 @@
-//! Which passing blocks a tile with modifiers takes: the producer's warps walk them, each for itself, and tell the consumers with
-//! every stage of the first operand which block it holds. Behind the last one comes a stage without a block.
+//! Which passing blocks a tile takes. With modifiers, the producer's warps find out, each for itself, and tell the consumers with
+//! every stage of the first operand which block it holds.
 
 use cuda_std::shared;
 use cuda_std::warp::{WARP_SIZE, ballot, lane_id, uniform};
@@ -11,10 +11,10 @@ use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::modifiers::Modifiers;
 use crate::units::F32_BYTES;
 
-/// A passing block, or that there is none, in two words.
+/// A passing block, in two words.
 ///
 /// ```text
-/// word 0: the head     word 1, bit 0: a pair of the tile is hidden     bit 1: there is no block     bits 2 ..: its number
+/// word 0: the head     word 1, bit 0: a pair of the tile is hidden     bit 1: it is the tile's last     bits 2 ..: its number
 /// ```
 #[derive(Clone, Copy)]
 pub struct Told {
@@ -24,14 +24,8 @@ pub struct Told {
 
 impl Told {
     const NEEDS_MASK: u32 = 1;
-    const IS_END: u32 = 2;
+    const IS_LAST: u32 = 2;
     const SHIFT: u32 = 2;
-
-    /// There are no more blocks.
-    pub const END: Self = Self {
-        head: 0,
-        block: Self::IS_END,
-    };
 
     #[inline(always)]
     fn new(head: u32, block: u32, needs_mask: bool) -> Self {
@@ -54,8 +48,18 @@ impl Told {
     }
 
     #[inline(always)]
-    pub fn is_end(&self) -> bool {
-        self.block & Self::IS_END != 0
+    pub fn is_last(&self) -> bool {
+        self.block & Self::IS_LAST != 0
+    }
+
+    /// The same block, which is the tile's last if `is_last`.
+    #[inline(always)]
+    fn or_last(self, is_last: bool) -> Self {
+        let is_last = if is_last { Self::IS_LAST } else { 0 };
+        Self {
+            block: self.block | is_last,
+            ..self
+        }
     }
 
     /// Leaves the words at `smem`.
@@ -82,48 +86,39 @@ impl Told {
 }
 
 impl<S: Side, M: Modifiers> Tile<'_, S, M> {
-    /// Calls `step` with every passing block of the tile that is not hidden, in the order of consumers, as a whole warp.
+    /// Calls `step` with every passing block of the tile that is not hidden, in the order of consumers. Without modifiers it does
+    /// not say which of them need a mask and which is the last.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`]; with modifiers, all lanes of a warp reach the same call.
+    #[inline(always)]
+    pub unsafe fn each_block(&self, config: &WgmmaBackwardConfig, mut step: impl FnMut(Told)) {
+        if M::IS_NONE {
+            self.each_step(config, |head, block| step(Told::new(head, block, false)));
+            return;
+        }
+        let mut shown = self.shown();
+        let mut next = shown.next(config);
+        while let Some(block) = next {
+            next = shown.next(config);
+            step(block.or_last(next.is_none()));
+        }
+    }
+
+    /// The tile's blocks that are not hidden, from the first on.
     ///
     /// # Safety
     /// As [`Tile::begin`]; all lanes of a warp reach the same call.
     #[inline(always)]
-    pub unsafe fn each_shown(&self, config: &WgmmaBackwardConfig, mut step: impl FnMut(Told)) {
-        let [_, _, head, _] = self.passing();
-        let mut head = uniform(head);
-        loop {
-            let [begin, end, _, head_end] = self.passing().map(|word| uniform(word));
-            let mut first = begin;
-            while first < end {
-                let (mut shown, full) = self.states(config, head, first);
-                while shown != 0 {
-                    let index = shown.trailing_zeros();
-                    let needs_mask = full >> index & 1 == 0;
-                    step(Told::new(head, first + index, needs_mask));
-                    shown &= shown - 1;
-                }
-                first += WARP_SIZE;
-            }
-            head += 1;
-            if head >= head_end {
-                break;
-            }
+    pub unsafe fn shown(&self) -> Shown<'_, '_, S, M> {
+        let [begin, _, head, _] = self.passing();
+        Shown {
+            tile: self,
+            head: uniform(head),
+            first: uniform(begin),
+            left: 0,
+            full: 0,
         }
-    }
-
-    /// Of the blocks from `first` on, a bit each: which are not hidden, and of which all pairs are shown.
-    ///
-    /// # Safety
-    /// As [`Tile::each_shown`].
-    #[inline(always)]
-    unsafe fn states(&self, config: &WgmmaBackwardConfig, head: u32, first: u32) -> (u32, u32) {
-        let block = first + lane_id();
-        let [_, end, ..] = self.passing();
-        let mut state = BlockState::Hidden as u32;
-        if block < end {
-            state = self.state(config, head, block);
-        }
-        let shown = ballot(state != BlockState::Hidden as u32);
-        (shown, ballot(state == BlockState::Full as u32))
     }
 
     /// The [`BlockState`] of a passing block that there is.
@@ -145,5 +140,58 @@ impl<S: Side, M: Modifiers> Tile<'_, S, M> {
         } else {
             BlockState::Full as u32
         }
+    }
+}
+
+/// Blocks of a tile with modifiers that are not hidden, a warp's width of them looked at together.
+pub struct Shown<'t, 'a, S, M> {
+    tile: &'t Tile<'a, S, M>,
+    head: u32,
+    /// First block of those that are looked at next.
+    first: u32,
+    /// Of those looked at last, a bit each: which are left, and of which all pairs are shown.
+    left: u32,
+    full: u32,
+}
+
+impl<S: Side, M: Modifiers> Shown<'_, '_, S, M> {
+    /// The next one, if there is one.
+    ///
+    /// # Safety
+    /// As [`Tile::shown`].
+    #[inline(always)]
+    pub unsafe fn next(&mut self, config: &WgmmaBackwardConfig) -> Option<Told> {
+        while self.left == 0 {
+            let [begin, end, _, head_end] = self.tile.passing().map(|word| uniform(word));
+            if self.first >= end {
+                self.head += 1;
+                self.first = begin;
+            }
+            if begin >= end || self.head >= head_end {
+                return None;
+            }
+            self.look(config, end);
+        }
+        let index = self.left.trailing_zeros();
+        self.left &= self.left - 1;
+        let needs_mask = self.full >> index & 1 == 0;
+        let block = self.first - WARP_SIZE + index;
+        Some(Told::new(self.head, block, needs_mask))
+    }
+
+    /// Looks at the next blocks, a lane each.
+    ///
+    /// # Safety
+    /// As [`Tile::shown`]; the head is one that passes.
+    #[inline(always)]
+    unsafe fn look(&mut self, config: &WgmmaBackwardConfig, end: u32) {
+        let block = self.first + lane_id();
+        let mut state = BlockState::Hidden as u32;
+        if block < end {
+            state = self.tile.state(config, self.head, block);
+        }
+        self.left = ballot(state != BlockState::Hidden as u32);
+        self.full = ballot(state == BlockState::Full as u32);
+        self.first += WARP_SIZE;
     }
 }

@@ -117,7 +117,7 @@ where
 
     #[inline(always)]
     unsafe fn begin(&mut self) {
-        mbarrier::wait(self.shared.blocks.kept_full, 0);
+        self.shared.blocks.kept().consumer_wait();
         self.issue_dp(black_box(self.smem));
         self.acc_dp.wait::<0>();
     }

@@ -16,7 +16,7 @@
 //!
 //! | barrier | completes when |
 //! |---|---|
-//! | `kept_full` | K and V are in shared memory |
+//! | `kept` | K and V are in shared memory |
 //! | full and empty of a stage | Q with its lse and delta, or dO, is there; both warpgroups have read it |
 //! | `p_full` of a stage | a block's P is in shared memory |
 //!
@@ -127,7 +127,7 @@ pub unsafe fn keys<
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
         warpgroup::release_registers::<PRODUCER_REGISTERS>();
-        producer::produce::<K, KeepKeys, NoModifiers>(&tile, &shared.blocks, &config.blocks, smem);
+        producer::produce_one::<K, _, _>(&tile, &shared.blocks, &config.blocks, smem);
         sync_warp();
     } else {
         warpgroup::acquire_registers::<CONSUMER_REGISTERS>();

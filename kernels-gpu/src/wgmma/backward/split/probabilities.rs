@@ -88,7 +88,7 @@ where
 
     #[inline(always)]
     unsafe fn begin(&mut self) {
-        mbarrier::wait(self.shared.blocks.kept_full, 0);
+        self.shared.blocks.kept().consumer_wait();
         self.issue_s(black_box(self.smem));
         self.acc_s.wait::<0>();
     }

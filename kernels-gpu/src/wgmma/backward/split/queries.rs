@@ -162,8 +162,7 @@ impl Block<'_> {
         let (full, empty) = self.barriers();
         let mut pipeline = PipelineState::producer(full, empty, config.blocks.stages);
         let sequence = tile.sequence();
-        tile.each_step(&config.blocks, |head, begin| {
-            let block = begin / config.blocks.block_n;
+        tile.each_step(&config.blocks, |head, block| {
             let stage = smem + pipeline.stage * config.stage_bytes();
             let full = pipeline.full_barrier();
             let mut tiles = 0;
@@ -180,7 +179,7 @@ impl Block<'_> {
             }
             for atom_column in 0..config.blocks.atom_columns() {
                 let to = stage + atom_column * config.blocks.atom_column_bytes();
-                let row = sequence.kv_begin + begin;
+                let row = sequence.kv_begin + block * config.blocks.block_n;
                 let from = [atom_column * ATOM_COLS, row, head, sequence.batch];
                 tma::load4d(to, M::address::<{ parameter::K }>(), from, full);
             }
@@ -215,9 +214,9 @@ impl Block<'_> {
         let (full, empty) = self.barriers();
         let mut pipeline = PipelineState::consumer(full, empty, config.blocks.stages);
         let mut sum = [0.0; SUM_REGS];
-        tile.each_step(&config.blocks, |_, begin| {
+        tile.each_step(&config.blocks, |_, block| {
             pipeline.consumer_wait();
-            if self.sees(warpgroup, begin / config.blocks.block_n) {
+            if self.sees(warpgroup, block) {
                 let stage = black_box(self.smem) + pipeline.stage * config.stage_bytes();
                 let ds = stage + config.ds_offset(warpgroup);
                 let ds = Descriptor::<MnMajor>::mn_major(ds, ds_tile::BYTES);

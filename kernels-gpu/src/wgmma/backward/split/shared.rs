@@ -52,8 +52,9 @@ impl Shared {
         /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
         const WARPS: u32 = WARPGROUP / WARP_SIZE;
-        mbarrier::init(self.blocks.kept_full, PRODUCER);
         let consumers = WARPS * SplitKeysConfig::CONSUMERS;
+        mbarrier::init(self.blocks.kept().full_barrier(), PRODUCER);
+        mbarrier::init(self.blocks.kept().empty_barrier(), consumers);
         // The queries' terms come with Q, each by a lane.
         let arrivals = [PRODUCER + WARP_SIZE, PRODUCER];
         for operand in 0..arrivals.len() {
