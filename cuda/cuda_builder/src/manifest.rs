@@ -83,6 +83,9 @@ pub struct MainLoops {
     pub count: u32,
     /// Instructions in them that load from or store to local memory.
     pub local_accesses: u32,
+    /// Instructions in them that overwrite an operand of a product that the loop keeps in registers.
+    #[cfg_attr(feature = "manifest", serde(default))]
+    pub overwrites: u32,
 }
 
 impl Resources {

@@ -153,6 +153,12 @@ fn resource_faults(kernel: &Kernel, resources: &Resources, budgets: &Budgets) ->
         if loops.count == 0 {
             faults.push(format!("{arch}: no loop with {instruction}"));
         }
+        if loops.overwrites > 0 {
+            faults.push(format!(
+                "{arch}: {} instructions overwrite an operand that a loop with {instruction} keeps: a fault of ptxas",
+                loops.overwrites
+            ));
+        }
         if accesses > 0 && budget.spilled_bytes == 0 {
             faults.push(format!(
                 "{arch}: {accesses} LDL or STL in a loop with {instruction}"
@@ -254,17 +260,19 @@ mod tests {
             }),
             1
         );
-        let with_loops = |count, local_accesses| Resources {
+        let with_loops = |count, local_accesses, overwrites| Resources {
             main_loops: Some(MainLoops {
                 instruction: "HMMA".to_owned(),
                 count,
                 local_accesses,
+                overwrites,
             }),
             ..clean.clone()
         };
-        assert_eq!(faults(with_loops(1, 0)), 0);
-        assert_eq!(faults(with_loops(1, 1)), 1);
-        assert_eq!(faults(with_loops(0, 0)), 1);
+        assert_eq!(faults(with_loops(1, 0, 0)), 0);
+        assert_eq!(faults(with_loops(1, 1, 0)), 1);
+        assert_eq!(faults(with_loops(1, 0, 1)), 1);
+        assert_eq!(faults(with_loops(0, 0, 0)), 1);
         let unpinned = Kernel {
             entry: "other".to_owned(),
             ..kernel.clone()

@@ -1,9 +1,11 @@
-//! Checks of the machine code: matrix products in the main loop, and no access to local memory there.
+//! Checks of the machine code: matrix products in the main loop, no access to local memory there, and no operand overwritten that
+//! the loop keeps.
 //!
 //! ptxas reports spills of a whole kernel. A register that is spilled once a tile costs nothing that can be measured;
 //! one that is read back with every block of keys does.
 
 mod graph;
+mod kept;
 mod loops;
 
 use anyhow::Context;
@@ -44,6 +46,7 @@ pub fn main_loops(dot: &str, instruction: &str) -> anyhow::Result<MainLoops> {
         instruction: instruction.to_owned(),
         count: graph.count(&main, &[instruction]),
         local_accesses: graph.count(&main, &LOCAL),
+        overwrites: kept::overwrites(&graph, &main),
     })
 }
 
@@ -121,6 +124,29 @@ node [fontname="Courier",fontsize=10,shape=Mrecord];
         let straight =
             unrolled.replace(r#""BB1":exit0:e -> ".L_x_0""#, r#""BB1":exit0:e -> "BB2""#);
         assert_eq!(found(&straight, "HGMMA"), (0, 0));
+    }
+
+    #[test]
+    fn operands_that_a_loop_keeps_are_not_overwritten() {
+        let overwrites = |dot: &str| main_loops(dot, "HGMMA").unwrap().overwrites;
+        // Scores of a row that stays in registers 148 to 151; the other product is of what the loop computes.
+        let scores = KERNEL.replace(".tnspB", "");
+        for (kernel, writes, found) in [
+            (KERNEL, r"\ \ FMUL\ R149,\ R2,\ R2\ ;\l", 0),
+            (&scores, r"\ \ FMUL\ R152,\ R2,\ R2\ ;\l", 0),
+            (&scores, r"\ \ ST.E\ R149,\ R2\ ;\l", 0),
+            (&scores, r"\ \ FMUL\ R149,\ R2,\ R2\ ;\l", 1),
+            (&scores, r"\ \ @!P1\ LDS.128\ R148,\ \[UR4\]\ ;\l", 1),
+            (&scores, r"\ \ IMAD.WIDE.U32\ R147,\ P0,\ R2,\ R2\ ;\l", 1),
+            (&scores, r"\ \ IADD3\ P0,\ R150,\ R2,\ R2\ ;\l", 1),
+        ] {
+            let at = r"\ \ MUFU.EX2";
+            let kernel = kernel.replace(at, &format!("{writes}{at}"));
+            assert_eq!(overwrites(&kernel), found, "{writes}");
+        }
+        // Behind the loop they may be.
+        let behind = scores.replace(r"\ \ EXIT", r"\ \ FMUL\ R149,\ R2,\ R2\ ;\l\ \ EXIT");
+        assert_eq!(overwrites(&behind), 0);
     }
 
     #[test]
