@@ -41,13 +41,10 @@ impl PipelineState {
     /// The producer's side: stages start empty, so the phase before the first counts as complete.
     #[inline(always)]
     pub fn producer(full: u32, empty: u32, stages: u32) -> Self {
-        Self {
-            phase: 1,
-            ..Self::consumer(full, empty, stages)
-        }
+        Self::consumer(full, empty, stages).as_producer()
     }
 
-    /// The producer's side of a pipeline, from the consumers'.
+    /// The producer's view of the stage that this consumer is at.
     #[inline(always)]
     pub fn as_producer(self) -> Self {
         Self {
@@ -133,8 +130,7 @@ impl PipelineState {
     #[inline(always)]
     pub fn next_as_producer(mut self) -> Self {
         self.advance();
-        self.phase ^= 1;
-        self
+        self.as_producer()
     }
 
     /// The state after `step` calls of [`advance`](Self::advance): where those who use a pipeline count steps, it need not be

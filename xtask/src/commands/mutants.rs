@@ -269,8 +269,8 @@ const MUTANTS: &[Mutant] = &[
         name: "backward of wide heads: dS that nobody wrote is multiplied",
         tests: OF_WIDE_HEADS,
         file: "kernels-gpu/src/wgmma/backward/split/queries.rs",
-        original: "if self.sees(warpgroup, begin / config.blocks.block_n) {",
-        broken: "if true {",
+        original: "if self.sees(warpgroup, block) {\n                let stage",
+        broken: "if true {\n                let stage",
     },
     Mutant {
         name: "backward of wide heads: a part forgets the sums of the one before",

@@ -57,7 +57,7 @@ impl Barriers {
     /// The producer's side of passing operand `operand`.
     #[inline(always)]
     pub fn producer(&self, operand: u32) -> PipelineState {
-        PipelineState::producer(self.full(operand), self.empty(operand), self.stages)
+        self.consumer(operand).as_producer()
     }
 
     /// The consumers' side of passing operand `operand`.
@@ -69,12 +69,7 @@ impl Barriers {
     /// The blocks of dS, which consumers write and read.
     #[inline(always)]
     pub fn ds_writer(&self) -> PipelineState {
-        let full = self.full(OPERANDS);
-        PipelineState::producer(
-            full,
-            full + self.ds_blocks * mbarrier::BYTES,
-            self.ds_blocks,
-        )
+        self.ds_reader().as_producer()
     }
 
     /// As [`Self::ds_writer`], for those who read.

@@ -1,4 +1,4 @@
-//! Which rows a block keeps, and which blocks pass.
+//! Which rows a tile keeps, and which blocks pass.
 
 use core::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::sequence::Sequence;
 
-/// The tile of a block. What is known of it lies in shared memory, and is read where it is needed: registers are scarce.
+/// A tile. What is known of it lies in shared memory, and is read where it is needed: registers are scarce.
 ///
 /// ```text
 /// word  0  first kept row     head           rows written   batch
@@ -142,7 +142,7 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
         self.row(0)[2]
     }
 
-    /// Whether any of the tile's rows are the sequence's.
+    /// Whether any gradients of the tile's rows are written.
     ///
     /// # Safety
     /// As [`Tile::begin`].

@@ -82,7 +82,7 @@ pub unsafe fn queries<
     }
     sync_threads();
     // Tiles beyond a sequence's rows: the whole block leaves.
-    if tile.begin() >= tile.rows_written() {
+    if !tile.has_rows() {
         return;
     }
     // The branches below are taken by whole warpgroups.
