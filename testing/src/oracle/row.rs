@@ -54,7 +54,7 @@ impl<'a> Rules<'a> {
             problem,
             seq_q: sequence.seq_q(),
             seq_kv: sequence.seq_kv(),
-            score: ScoreRule::new(problem.score(), index, head),
+            score: ScoreRule::new(problem.score(), problem.q().dtype, index, head),
             pairs: PairRules::new(problem, index, head),
         }
     }
@@ -374,12 +374,13 @@ mod tests {
             reference_of(&problem(1, 2, &options), &head, &[1.0; 2], 0)
         };
         let plain = row(&ForwardOptions::new());
-        let error = 0.5 * bound::of_score(1999.0, 0.0);
+        let roundings = bound::of_products(DType::F32, 2, 1.0, 1999.0);
+        let error = 0.5 * bound::of_score(roundings, 0.0);
         assert_eq!(plain.score_errors, error);
         assert_eq!(plain.score_errors_v, [2.0 * error]);
         let capped = row(&ForwardOptions::new().softcap(0.5));
         let slope = 1.0 / 2f64.cosh().powi(2);
-        let error = 0.5 * bound::of_score(1999.0 * slope, 0.0);
+        let error = 0.5 * bound::of_score(roundings * slope, 0.0);
         assert!((capped.score_errors - error).abs() < 1e-14);
     }
 

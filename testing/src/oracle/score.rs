@@ -1,7 +1,7 @@
 //! The score of a query and a key in f64, by its definition.
 
 use super::bound;
-use ferroflash::Score;
+use ferroflash::{DType, Score};
 
 /// A score in nats.
 pub(super) struct ExactScore {
@@ -18,8 +18,8 @@ pub(super) struct ScoreWithSlope {
     /// The derivative of a score modification of the caller's own, else 1, and how far it may be off.
     pub own_slope: f64,
     pub own_slope_error: f64,
-    /// `|softmax_scale| · Σ |q · k|`.
-    pub sizes: f64,
+    /// Roundings of the scaled product ([`bound::of_products`]).
+    pub roundings: f64,
     /// Of all biases, and of what else is rounded but for the products.
     pub bias_size: f64,
     pub softcap: Option<f64>,
@@ -28,10 +28,10 @@ pub(super) struct ScoreWithSlope {
 impl ScoreWithSlope {
     /// Without its derivative.
     pub fn exact(&self) -> ExactScore {
-        let products = self.own_slope.abs() * self.slope * self.sizes;
+        let roundings = self.own_slope.abs() * self.slope * self.roundings;
         ExactScore {
             exact: self.exact,
-            error: bound::of_score(products, self.bias_size),
+            error: bound::of_score(roundings, self.bias_size),
         }
     }
 
@@ -47,6 +47,8 @@ impl ScoreWithSlope {
 
 /// Scale, softcap and ALiBi slope of one query head of one batch entry.
 pub(super) struct ScoreRule {
+    /// Of q and k.
+    dtype: DType,
     scale: f64,
     softcap: Option<f64>,
     /// ALiBi's slope, 0 without ALiBi.
@@ -55,7 +57,7 @@ pub(super) struct ScoreRule {
 
 impl ScoreRule {
     /// The rule for query head `head` of batch entry `batch`.
-    pub fn new(score: &Score, batch: usize, head: usize) -> Self {
+    pub fn new(score: &Score, dtype: DType, batch: usize, head: usize) -> Self {
         let Score {
             softmax_scale,
             softcap,
@@ -63,6 +65,7 @@ impl ScoreRule {
         } = score;
         let slope = alibi.as_ref().map_or(0.0, |slopes| slopes.get(batch, head));
         Self {
+            dtype,
             scale: f64::from(*softmax_scale),
             softcap: softcap.map(f64::from),
             slope: f64::from(slope),
@@ -88,7 +91,7 @@ impl ScoreRule {
         let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {
             (dot + product, sizes + f64::abs(product))
         });
-        let scaled = self.scale * dot;
+        let (scaled, sizes) = (self.scale * dot, self.scale.abs() * sizes);
         let (capped, slope) = match self.softcap {
             Some(cap) => {
                 let tanh = (scaled / cap).tanh();
@@ -102,7 +105,7 @@ impl ScoreRule {
             slope,
             own_slope: 1.0,
             own_slope_error: 0.0,
-            sizes: self.scale.abs() * sizes,
+            roundings: bound::of_products(self.dtype, q_row.len(), scaled, sizes),
             bias_size: of_alibi.abs() + bias.abs(),
             softcap: self.softcap,
         }

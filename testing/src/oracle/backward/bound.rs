@@ -8,8 +8,8 @@
 //! ```
 //!
 //! and dq as dk, over keys. The first term is the rounding of P or dS to the inputs' dtype and that of the result. `e` is
-//! what a score's error makes of a probability: `2⁻¹⁸ + max(3·2⁻²³·m − 2⁻¹⁸, 0) + 2⁻²²·|lse| + 2⁻²³·|bias|`, with m as in the
-//! forward pass's bound. `E = e·|dz| + p·3·2⁻²³·(Σ_c |d_o·v| + Σ_c |d_o·o| + |d_lse|)`, and more for a softcap. The unit u multiplies
+//! what a score's error makes of a probability: `2⁻¹⁸ + max(2⁻²³·(3·m + head_dim/8·|s|) − 2⁻¹⁸, 0) + 2⁻²²·|lse| + 2⁻²³·|bias|`, with m
+//! and s as in the forward pass's bound. `E = e·|dz| + p·3·2⁻²³·(Σ_c |d_o·v| + Σ_c |d_o·o| + |d_lse|)`, and more for a softcap. The unit u multiplies
 //! |dz| and not p·(|dp| + |delta|): who rounds dp to 16 bits, or has a delta off by one percent, is found.
 //! `R = terms/16·2⁻²⁴`: tensor cores truncate each partial sum.
 //!
@@ -98,8 +98,8 @@ impl Pair {
         let changed = p * difference;
         let dz = changed * score.own_slope;
         let rounding = SCORE_UNIT * PRODUCTS;
-        let products = score.sizes * score.slope * score.own_slope.abs();
-        let of_products = (rounding * products - P_UNIT).max(0.0);
+        let products = score.roundings * score.slope * score.own_slope.abs();
+        let of_products = (SCORE_UNIT * products - P_UNIT).max(0.0);
         let of_lse = if lse.is_finite() {
             LSE_UNIT * lse.abs()
         } else {
@@ -125,7 +125,7 @@ fn slope_error(score: &ScoreWithSlope) -> f64 {
         return 0.0;
     };
     let tanh = (1.0 - score.slope).max(0.0).sqrt();
-    let of_tanh = score.slope * SCORE_UNIT * PRODUCTS * score.sizes / cap + TANH_UNIT * tanh;
+    let of_tanh = score.slope * SCORE_UNIT * score.roundings / cap + TANH_UNIT * tanh;
     2.0 * tanh * of_tanh + SCORE_UNIT
 }
 
