@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use ferroflash::backend::sim::Sim;
 use ferroflash::{DType, Mask};
 use ferroflash_testing::cases::{
-    Arrangement, AttentionCase, CaseSpec, CorpusCase, DecodeSpec, InputKind, Lengths, Limits, Pass,
-    drawn, drawn_caches,
+    Arrangement, AttentionCase, CaseSpec, CorpusCase, DecodeSpec, InputKind, Lengths, Limits,
+    ModifierSpec, Pass, drawn, drawn_caches,
 };
 use ferroflash_tests::corpus;
+use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use kernels_gpu::instances::{self, Family, Instance, Operation};
+use kernels_gpu::tile::kv_tree::FAN_OUT_SHIFT;
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -39,6 +41,18 @@ const SOFTCAPS: [f32; 4] = [0.05, 0.3, 1.0, 5.0];
 /// Most keys of a sequence in a cache: several chunks of the smallest head_dim's.
 const MOST_CACHED_KEYS: usize = 1100;
 
+/// Query heads to one of K and V, and queries: rows for a tile of 16, and for more than one.
+const MANY_ROWS: [(usize, usize); 8] = [
+    (9, 1),
+    (16, 1),
+    (17, 1),
+    (8, 2),
+    (3, 3),
+    (4, 3),
+    (2, 7),
+    (1, 12),
+];
+
 /// Whether the corpus has a form for its cases: not for appends, parts that are merged, and what no problem is given to.
 fn has_cases(instance: &Instance) -> bool {
     use Operation::{Append, Insight, Merge};
@@ -55,8 +69,8 @@ fn least_dim(widest: usize) -> usize {
 }
 
 impl Draws {
-    pub fn new(part: &str, rng: Xoshiro256PlusPlus) -> Self {
-        let targets = instances::all().filter(|row| has_cases(row) && row.name.contains(part));
+    pub fn new(is_wanted: impl Fn(&str) -> bool, rng: Xoshiro256PlusPlus) -> Self {
+        let targets = instances::all().filter(|row| has_cases(row) && is_wanted(row.name));
         Self {
             targets: targets.collect(),
             idle: BTreeMap::new(),
@@ -110,7 +124,7 @@ impl Draws {
     }
 
     fn case(&mut self, target: &Instance) -> CorpusCase {
-        let reads_e4m3 = target.name.ends_with("_e4m3");
+        let reads_e4m3 = target.decode().is_some_and(|config| config.is_e4m3);
         if target.operation == Operation::Decode && (reads_e4m3 || self.is_so(0.7)) {
             return CorpusCase::Decode(Box::new(self.cache(target, reads_e4m3)));
         }
@@ -134,7 +148,39 @@ impl Draws {
         if self.is_so(0.3) {
             spec.softcap = Some(self.one_of(&SOFTCAPS));
         }
+        let config = target.decode().expect("a decode kernel");
+        if config.rows > DecodeConfig::HALF_ROWS {
+            (spec.group, spec.seq_q) = self.one_of(&MANY_ROWS);
+        }
+        if self.is_so(0.2) {
+            self.lengthen_cache(&mut spec, config);
+        }
         spec
+    }
+
+    /// Makes the first sequence so long that its chunks form groups, and is alone or with others. A window leaves few of the chunks,
+    /// on both sides of where a group ends: then there may be so many heads or rows that blocks take sequences whole.
+    fn lengthen_cache(&mut self, spec: &mut DecodeSpec, config: &DecodeConfig) {
+        let chunk = config.chunk_keys() as usize;
+        let group = chunk << FAN_OUT_SHIFT;
+        spec.heads_kv = 1;
+        spec.kv_lens.truncate(self.one_of(&[0, 0, 2]));
+        let keys = self.rng.random_range(group..=group + 3 * chunk);
+        spec.kv_lens.insert(0, keys);
+        if self.is_so(0.6) {
+            let left = keys - group + self.rng.random_range(0..chunk);
+            let (left, right) = (Some(left as u32), Some(0));
+            spec.mask = Mask::Window { left, right };
+            if self.is_so(0.5) {
+                let has_many_rows = config.rows > DecodeConfig::HALF_ROWS;
+                (spec.heads_kv, spec.group, spec.seq_q) = if has_many_rows {
+                    (3, 17, 7)
+                } else {
+                    spec.kv_lens = vec![keys; 3];
+                    (11, 2, 3)
+                };
+            }
+        }
     }
 
     fn attention(&mut self, target: &Instance) -> AttentionCase {
@@ -223,6 +269,9 @@ impl Draws {
         if self.is_so(0.4) {
             spec.softcap = Some(self.one_of(&SOFTCAPS));
         }
+        if target.name.ends_with("_modified") && self.is_so(0.35) {
+            self.show_all(&mut spec);
+        }
         if pass == Pass::Forward && self.is_so(0.25) && spec.dtype != DType::F32 {
             spec.kind = self.one_of(&InputKind::ALL);
             spec.scale_factor = None;
@@ -239,6 +288,27 @@ impl Draws {
             Family::Wgmma => spec.reachable_by_tma(),
             _ => spec,
         }
+    }
+
+    /// Leaves no modifier that hides pairs, and no score but a plain one, so that blocks are seen whole.
+    fn show_all(&mut self, spec: &mut CaseSpec) {
+        let bias = (
+            [self.is_so(0.5); 3],
+            self.one_of(&[DType::F32, DType::F16, DType::Bf16]),
+        );
+        let (is_biased, drops) = self.one_of(&[(true, false), (false, true), (true, true)]);
+        spec.modifiers = ModifierSpec {
+            bias: is_biased.then_some(bias),
+            dropout: drops.then_some(0.3),
+            ..ModifierSpec::default()
+        };
+        (spec.mask, spec.softcap, spec.alibi) = (Mask::None, None, None);
+        let mut seq = || self.rng.random_range(128..=SMALL.seq);
+        spec.lengths = Lengths::Dense {
+            batch: 1,
+            seq_q: seq(),
+            seq_kv: seq(),
+        };
     }
 
     fn fit_dims(&mut self, spec: &mut CaseSpec, target: &Instance) {

@@ -2,7 +2,7 @@
 //! executed, runs them in the simulator, and keeps those that execute what no other did.
 //!
 //! ```text
-//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART] [--seed S]
+//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART …] [--seed S]
 //! ```
 //!
 //! It runs the cases that are kept already first, and in the end leaves out those that others have made superfluous.
@@ -31,9 +31,9 @@ struct Args {
     /// How long cases are drawn
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// Only for kernels whose names contain this
-    #[arg(long, default_value = "")]
-    kernel: String,
+    /// Only for kernels whose names contain this, and every other that is given
+    #[arg(long)]
+    kernel: Vec<String>,
     /// Seed of the draws
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -96,7 +96,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{} cases, {}", kept.len(), seen.summary());
 
-    let mut draws = Draws::new(&args.kernel, Xoshiro256PlusPlus::seed_from_u64(args.seed));
+    let is_wanted = |name: &str| args.kernel.iter().all(|part| name.contains(part));
+    let mut draws = Draws::new(is_wanted, Xoshiro256PlusPlus::seed_from_u64(args.seed));
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let mut said = Instant::now();
     while Instant::now() < end {
@@ -133,7 +134,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kept = seen::without_superfluous(kept);
     save(&file, &kept)?;
     println!("{} cases, {}", kept.len(), seen.summary());
-    seen.print_least(&args.kernel);
+    seen.print_least(is_wanted);
     Ok(())
 }
 

@@ -134,12 +134,12 @@ impl Seen {
     }
 
     /// Prints the kernels of which least was executed.
-    pub fn print_least(&self, part: &str) {
+    pub fn print_least(&self, is_wanted: impl Fn(&str) -> bool) {
         let of_kernel = |kernel: &&'static str| {
             let (missing, all) = self.missing(kernel).unwrap_or_default();
             (100.0 * (all - missing) as f64 / all.max(1) as f64, *kernel)
         };
-        let wanted = self.kernels.keys().filter(|kernel| kernel.contains(part));
+        let wanted = self.kernels.keys().filter(|kernel| is_wanted(kernel));
         let mut kernels: Vec<_> = wanted.map(of_kernel).collect();
         kernels.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (percent, kernel) in kernels {
