@@ -6,6 +6,7 @@ use ferroflash::backend::{Device, Gpu};
 use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use kernels_gpu::instances::Family;
@@ -40,56 +41,50 @@ fn simulated(variant: Variant, is_forward: bool) {
     }
 }
 
-#[test]
-fn forward_by_simt() {
-    simulated(Variant::Simt, true);
-}
-
-#[test]
-fn forward_by_mma() {
-    simulated(Variant::Mma, true);
-}
-
-#[test]
-fn forward_by_wgmma() {
-    simulated(Variant::Wgmma, true);
-}
-
-#[test]
-fn forward_by_decode() {
-    simulated(Variant::Decode, true);
-}
-
-#[test]
-fn backward_by_simt() {
-    simulated(Variant::Simt, false);
-}
-
-#[test]
-fn backward_by_mma() {
-    simulated(Variant::Mma, false);
-}
-
-#[test]
-fn backward_by_wgmma() {
-    simulated(Variant::Wgmma, false);
-}
-
-#[test]
-fn cuda() {
-    if let Some(mut gpu) = gpu_or_not_run("the corpus") {
-        let here = gpu.gpu_capabilities().families;
-        let runs_here = |variant: Variant| {
-            let is_named = |family: &Family| family.name() == variant.name();
-            variant == Variant::Decode || here.iter().any(is_named)
-        };
-        for (number, case) in cases(|_| true) {
-            if runs_here(case.variant()) {
-                agrees(&mut gpu, number, &case);
-            }
-        }
+/// Every case of a pass by a family on the GPU of this machine, if it has one for which the family's kernels are.
+fn on_gpu(variant: Variant, is_forward: bool) {
+    let Some(mut gpu) = gpu_or_not_run("the corpus") else {
+        return;
+    };
+    let here = gpu.gpu_capabilities().families;
+    let is_named = |family: &Family| family.name() == variant.name();
+    if variant != Variant::Decode && !here.iter().any(is_named) {
+        not_run(&format!("the corpus's cases for {variant} on this GPU"));
+        return;
+    }
+    for (number, case) in
+        cases(|case| case.variant() == variant && case.is_forward() == is_forward)
+    {
+        agrees(&mut gpu, number, &case);
     }
 }
+
+/// The tests of a pass by a family.
+macro_rules! corpus_tests {
+    ($name:ident, $variant:expr, $is_forward:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn sim() {
+                simulated($variant, $is_forward);
+            }
+
+            #[test]
+            fn cuda() {
+                on_gpu($variant, $is_forward);
+            }
+        }
+    };
+}
+
+corpus_tests!(forward_by_simt, Variant::Simt, true);
+corpus_tests!(forward_by_mma, Variant::Mma, true);
+corpus_tests!(forward_by_wgmma, Variant::Wgmma, true);
+corpus_tests!(forward_by_decode, Variant::Decode, true);
+corpus_tests!(backward_by_simt, Variant::Simt, false);
+corpus_tests!(backward_by_mma, Variant::Mma, false);
+corpus_tests!(backward_by_wgmma, Variant::Wgmma, false);
 
 #[test]
 fn the_text_is_as_it_is_written() {
