@@ -52,8 +52,7 @@ fn on_gpu(variant: Variant, is_forward: bool) {
         not_run(&format!("the corpus's cases for {variant} on this GPU"));
         return;
     }
-    for (number, case) in
-        cases(|case| case.variant() == variant && case.is_forward() == is_forward)
+    for (number, case) in cases(|case| case.variant() == variant && case.is_forward() == is_forward)
     {
         agrees(&mut gpu, number, &case);
     }
