@@ -12,10 +12,11 @@ pub enum Place {
     Cuda(Arc<Mutex<Cuda>>),
 }
 
+type ByStream = HashMap<(u32, u64), Arc<Mutex<Cuda>>>;
+
 /// Backends by GPU and stream. They are kept: torch's streams live as long as the process, and graphs keep addresses of a
 /// backend's workspace.
-static ON_STREAMS: LazyLock<Mutex<HashMap<(u32, u64), Arc<Mutex<Cuda>>>>> =
-    LazyLock::new(Mutex::default);
+static ON_STREAMS: LazyLock<Mutex<ByStream>> = LazyLock::new(Mutex::default);
 
 impl Place {
     /// The CPU if `device` is negative, else `stream` of that GPU.

@@ -45,9 +45,8 @@ impl Call {
             }
             _ => panic!("Python's half gives four operands or eight"),
         };
-        let problem = problem.map_err(raise)?;
         let here = Place::new(device, stream).map_err(raise)?.capabilities();
-        let plans = Plans::new(problem, here);
+        let plans = Plans::new(problem.map_err(raise)?, here);
         Ok(Self { device, plans })
     }
 
