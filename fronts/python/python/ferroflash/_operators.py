@@ -82,9 +82,9 @@ torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRA
 # Autograd
 
 
-# Where the arguments are among the operator's inputs that have gradients, or should.
 _NO_ARRAYS = (None,) * TENSORS
 _NONE_WANTED = (False,) * len(DIFFERENTIABLE)
+# Where the arguments are among the operator's inputs that have gradients, or should.
 _OTHERS = [3 + Arguments._fields.index(name) for name in DIFFERENTIABLE]
 
 
