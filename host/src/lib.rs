@@ -121,7 +121,7 @@ pub use merge::merge;
 pub use merge::{Merge, MergePart, MergeTensor};
 pub use plan::{
     CacheOperands, Capabilities, GpuCapabilities, GradientOperands, ModifierOperands, Operands,
-    Plan, WORKSPACE_ALIGN_BYTES, Workspace,
+    Plan, Plans, WORKSPACE_ALIGN_BYTES, Workspace,
 };
 // For the oracle, which takes it apart; an option is a new field.
 #[doc(hidden)]

@@ -73,6 +73,21 @@ impl Layout {
             dim,
         }
     }
+
+    /// The strides of a tensor whose axes, in the order of [`dims`](Self::dims), have these.
+    pub const fn strides(self, strides: [i64; 4]) -> Strides {
+        let [batch, first, second, dim] = strides;
+        let (head, seq) = match self {
+            Self::Bshd => (second, first),
+            Self::Bhsd => (first, second),
+        };
+        Strides {
+            batch,
+            head,
+            seq,
+            dim,
+        }
+    }
 }
 
 /// Dtype, shape and strides of one operand: everything but where it lies.
@@ -111,10 +126,7 @@ impl TensorSpec {
         // An axis of size 0 makes the whole tensor empty, so its strides are never used: counting
         // it as 1 keeps the others from overflowing or collapsing to 0.
         let step = |size: usize| size.max(1) as i64;
-        let (outer, inner) = match layout {
-            Layout::Bshd => (shape.seq, shape.heads),
-            Layout::Bhsd => (shape.heads, shape.seq),
-        };
+        let [_, outer, inner, _] = layout.dims(shape);
         let inner_stride = step(shape.dim);
         let strides = step(inner)
             .checked_mul(inner_stride)
@@ -122,20 +134,10 @@ impl TensorSpec {
         let Some((outer_stride, batch)) = strides else {
             return Err(too_large("shape", shape));
         };
-        let (head, seq) = match layout {
-            Layout::Bshd => (inner_stride, outer_stride),
-            Layout::Bhsd => (outer_stride, inner_stride),
-        };
-        let strides = Strides {
-            batch,
-            head,
-            seq,
-            dim: 1,
-        };
         Ok(Self {
             dtype,
             shape,
-            strides,
+            strides: layout.strides([batch, outer_stride, inner_stride, 1]),
         })
     }
 

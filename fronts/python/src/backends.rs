@@ -9,17 +9,10 @@ use pyo3::prelude::*;
 /// What runs a call: the CPU, or a GPU's stream.
 pub enum Place {
     Cpu,
-    Cuda(Arc<OnStream>),
+    Cuda(Arc<Mutex<Cuda>>),
 }
 
-/// The backend of one stream of one GPU.
-pub struct OnStream {
-    /// Known without the lock, for plans are made without it.
-    capabilities: Capabilities,
-    cuda: Mutex<Cuda>,
-}
-
-type ByStream = HashMap<(u32, u64), Arc<OnStream>>;
+type ByStream = HashMap<(u32, u64), Arc<Mutex<Cuda>>>;
 
 /// Backends by GPU and stream. They are kept: torch's streams live as long as the process, and graphs keep addresses of a
 /// backend's workspace.
@@ -42,10 +35,7 @@ impl Place {
         // SAFETY: Python gives a stream of torch, of the device's primary context; torch's streams are never destroyed, and
         // who wraps one of his own (`torch.cuda.ExternalStream`) promises torch the same.
         let cuda = Cuda::on(unsafe { CudaDevice::with_stream(ordinal, handle) }?);
-        let new = Arc::new(OnStream {
-            capabilities: cuda.capabilities(),
-            cuda: Mutex::new(cuda),
-        });
+        let new = Arc::new(Mutex::new(cuda));
         on_streams.insert((ordinal, stream), Arc::clone(&new));
         Ok(Self::Cuda(new))
     }
@@ -54,7 +44,7 @@ impl Place {
     pub fn capabilities(&self) -> Capabilities {
         match self {
             Self::Cpu => Capabilities::Cpu,
-            Self::Cuda(on_stream) => on_stream.capabilities,
+            Self::Cuda(on_stream) => lock(on_stream).capabilities(),
         }
     }
 
@@ -66,7 +56,7 @@ impl Place {
         // SAFETY: the caller's promise is this function's.
         match self {
             Self::Cpu => unsafe { Cpu::new().launch(plan, operands) },
-            Self::Cuda(on_stream) => unsafe { lock(&on_stream.cuda).launch(plan, operands) },
+            Self::Cuda(on_stream) => unsafe { lock(on_stream).launch(plan, operands) },
         }
     }
 }

@@ -1,84 +1,114 @@
-use ferroflash::{GradientOperands, GradientSpecs, ModifierOperands, Operands, Plan};
+use ferroflash::{GradientOperands, GradientSpecs, ModifierOperands, Operands, Plan, Plans};
 use ferroflash::{Problem, Workspace};
 use pyo3::prelude::*;
 
 use crate::backends::Place;
 use crate::errors::exception;
-use crate::operands::{Arrays, Operand};
+use crate::operands::{Arrays, View};
 use crate::options::Options;
 
-/// Queues a forward pass of `operands` (q, k, v, o), which writes o and, unless its address is `None`, lse; or, with d_o, dq, dk
-/// and dv behind these four, a backward pass, which reads o and lse and writes dq, dk, dv and what else `arrays` asks for.
-///
-/// Nothing is allocated but what `allocate` gives, except the stream's own workspace, which is kept, if `is_capturing` is
-/// false. Addresses must be those of live memory of the device that shapes and strides stay inside.
-#[pyfunction]
-#[allow(clippy::too_many_arguments)] // Python's, by position: objects would cost a call microseconds
-pub fn launch(
-    py: Python<'_>,
+type Addresses = (u64, u64, u64, u64);
+
+/// A call without its addresses: made and checked once, for any number of launches.
+#[pyclass(frozen, module = "ferroflash._native")]
+pub struct Call {
     device: i32,
-    stream: u64,
-    dtype: usize,
-    options: PyRef<'_, Options>,
-    operands: Vec<Operand>,
-    lse: Option<u64>,
-    arrays: Option<Arrays>,
-    allocate: Bound<'_, PyAny>,
-    is_capturing: bool,
-) -> PyResult<()> {
-    let raise = |error| exception(py, error);
-    let arrays = arrays.unwrap_or_default();
-    let [q, k, v, o, gradients @ ..] = &operands[..] else {
-        panic!("Python's half gives four operands or eight");
-    };
-    let spec = |operand: &Operand| operand.spec(dtype, options.layout);
-    let [q_spec, k_spec, v_spec, o_spec] = [q, k, v, o].map(spec);
-    let asked = options.forward(q_spec.shape.heads, &arrays);
-    let asked = asked.map_err(raise)?;
-    let mut addresses = Operands::new(q.0, k.0, v.0, o.0)
-        .lse(lse)
-        .cu_seqlens(arrays.packed.map(|(q, kv, ..)| [q, kv]))
-        .seqused_kv(arrays.seqused_k)
-        .alibi_slopes(arrays.alibi_slopes.map(|(slopes, _)| slopes))
-        .modifiers(modifiers(&arrays));
-    let problem = match gradients {
-        [d_o, dq, dk, dv] => {
-            let mut of = GradientOperands::new(d_o.0, dq.0, dk.0, dv.0);
-            of.d_lse = arrays.d_lse;
-            of.d_alibi_slopes = arrays.d_alibi_slopes;
-            of.d_bias = arrays.d_bias;
-            of.d_sinks = arrays.d_sinks;
-            addresses = addresses.gradients(of);
-            let [d_o, dq, dk, dv] = [d_o, dq, dk, dv].map(spec);
-            #[rustfmt::skip] // as they are named
-            let specs = GradientSpecs { o: o_spec, d_o, dq, dk, dv };
-            let asked = options.backward(&asked, &arrays);
-            Problem::backward(q_spec, k_spec, v_spec, specs, &asked)
-        }
-        _ => Problem::new(q_spec, k_spec, v_spec, o_spec, &asked),
-    };
-    let problem = problem.map_err(raise)?;
-    let place = Place::new(device, stream).map_err(raise)?;
-    let plan = Plan::for_operands(&problem, &place.capabilities(), &addresses).map_err(raise)?;
-    // Held until the work is queued: what the stream runs later may then have the memory.
-    let workspace = workspace(&plan, &allocate, is_capturing)?;
-    let addresses = addresses.workspace(workspace.as_ref().map(|(_, at)| *at));
-    // SAFETY: Python's half gives addresses of tensors that it holds, of their own shapes and strides, and allocates what is
-    // written; a stream orders whatever else uses them.
-    let launched = py.detach(|| unsafe { place.launch(&plan, &addresses) });
-    launched.map_err(raise)
+    plans: Plans,
 }
 
-/// The addresses of what concerns single pairs.
-fn modifiers(arrays: &Arrays) -> ModifierOperands {
+#[pymethods]
+impl Call {
+    /// A forward pass of `operands` (q, k, v, o), or, with d_o, dq, dk and dv behind these four, a backward pass.
+    ///
+    /// Of `arrays` nothing but the addresses may be another for a launch.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        device: i32,
+        stream: u64,
+        dtype: usize,
+        options: PyRef<'_, Options>,
+        operands: Vec<View>,
+        arrays: Arrays,
+    ) -> PyResult<Self> {
+        let raise = |error| exception(py, error);
+        let spec = |operand: &View| operand.spec(dtype, options.layout);
+        let specs: Vec<_> = operands.iter().map(spec).collect();
+        let asked = options.forward(specs[0].shape.heads, &arrays);
+        let asked = asked.map_err(raise)?;
+        let problem = match specs[..] {
+            [q, k, v, o] => Problem::new(q, k, v, o, &asked),
+            [q, k, v, o, d_o, dq, dk, dv] => {
+                #[rustfmt::skip] // as they are named
+                let specs = GradientSpecs { o, d_o, dq, dk, dv };
+                Problem::backward(q, k, v, specs, &options.backward(&asked, &arrays))
+            }
+            _ => panic!("Python's half gives four operands or eight"),
+        };
+        let here = Place::new(device, stream).map_err(raise)?.capabilities();
+        let plans = Plans::new(problem.map_err(raise)?, here);
+        Ok(Self { device, plans })
+    }
+
+    /// Queues it on a stream, with the addresses of q, k, v and o, and of a backward pass those of d_o, dq, dk and dv: it writes
+    /// o and, unless its address is `None`, lse; or reads both, and writes dq, dk, dv and what else `arrays` asks for.
+    ///
+    /// Nothing is allocated but what `allocate` gives, except the stream's own workspace, which is kept, if `is_capturing` is
+    /// false. Addresses must be those of live memory of the device that shapes and strides stay inside.
+    #[allow(clippy::too_many_arguments)] // Python's, by position: objects would cost a call microseconds
+    #[pyo3(signature = (stream, operands, lse, allocate, is_capturing, arrays = None, gradients = None))]
+    fn launch(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        operands: Addresses,
+        lse: Option<u64>,
+        allocate: &Bound<'_, PyAny>,
+        is_capturing: bool,
+        arrays: Option<Arrays>,
+        gradients: Option<Addresses>,
+    ) -> PyResult<()> {
+        let raise = |error| exception(py, error);
+        let addresses = addresses(operands, lse, &arrays.unwrap_or_default(), gradients);
+        let plan = self.plans.for_operands(&addresses).map_err(raise)?;
+        let place = Place::new(self.device, stream).map_err(raise)?;
+        // Held until the work is queued: what the stream runs later may then have the memory.
+        let workspace = workspace(plan, allocate, is_capturing)?;
+        let addresses = addresses.workspace(workspace.as_ref().map(|(_, at)| *at));
+        // SAFETY: Python's half gives addresses of tensors that it holds, of the shapes and strides that this call was made
+        // for, and allocates what is written; a stream orders whatever else uses them.
+        let launched = py.detach(|| unsafe { place.launch(plan, &addresses) });
+        launched.map_err(raise)
+    }
+}
+
+/// All addresses of a launch but that of the workspace.
+fn addresses(
+    (q, k, v, o): Addresses,
+    lse: Option<u64>,
+    arrays: &Arrays,
+    gradients: Option<Addresses>,
+) -> Operands {
     let mut of = ModifierOperands::NONE;
-    of.mask = arrays.mask.as_ref().map(|axes| axes.0);
-    of.bias = arrays.bias.as_ref().map(|(axes, _)| axes.0);
+    of.mask = arrays.mask.as_ref().map(|(at, _)| *at);
+    of.bias = arrays.bias.as_ref().map(|(at, ..)| *at);
     of.documents = arrays.documents.map(|(q, kv, _)| [q, kv]);
     of.prefix = arrays.prefix_len;
     of.sinks = arrays.sinks;
     of.dropout_state = arrays.dropout_state;
-    of
+    Operands::new(q, k, v, o)
+        .lse(lse)
+        .cu_seqlens(arrays.packed.map(|(q, kv, ..)| [q, kv]))
+        .seqused_kv(arrays.seqused_k)
+        .alibi_slopes(arrays.alibi_slopes.map(|(slopes, _)| slopes))
+        .modifiers(of)
+        .gradients(gradients.map(|(d_o, dq, dk, dv)| {
+            GradientOperands::new(d_o, dq, dk, dv)
+                .d_lse(arrays.d_lse)
+                .d_alibi_slopes(arrays.d_alibi_slopes)
+                .d_bias(arrays.d_bias)
+                .d_sinks(arrays.d_sinks)
+        }))
 }
 
 /// A tensor of `allocate(bytes, zeroed)` to work in, and where it lies. `None` where none is needed, or the backend's own

@@ -5,7 +5,7 @@
 //! | `operands` | Python's descriptions of tensors and small arrays, as the library's |
 //! | `options` | everything but the tensors |
 //! | `backends` | a backend for each device and stream |
-//! | `launch` | plans a problem, gets it a workspace, and launches it without holding Python's lock |
+//! | `launch` | checks a call once; plans it, gets it a workspace, and launches it without holding Python's lock |
 //! | `errors` | which exception an error becomes |
 //!
 //! Python allocates what is written and keeps everything alive; nothing here knows kernels or owns tensors.
@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::{backends::device_names, launch::launch, options::Options};
+    use crate::{backends::device_names, launch::Call, options::Options};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -75,9 +75,9 @@ impl Options {
         // What hides, changes or drops single pairs.
         let of = &mut options.modifiers;
         let mask = arrays.mask.as_ref();
-        of.mask = mask.map(|mask| MaskTensor::on_device(mask.1.into(), mask.2.into()));
+        of.mask = mask.map(|(_, of)| MaskTensor::on_device(of.0.into(), of.1.into()));
         let bias = arrays.bias.as_ref();
-        let bias = bias.map(|(bias, dtype)| bias.spec(*dtype, Layout::Bhsd));
+        let bias = bias.map(|(_, of, dtype)| of.spec(*dtype, Layout::Bhsd));
         of.bias = bias.as_ref().map(BiasTensor::on_device);
         of.sinks = arrays.sinks.map(|_| Sinks::on_device(heads));
         of.documents = (arrays.documents).map(|(_, _, batched)| Documents::on_device(batched));

@@ -16,6 +16,7 @@
 //! | `modifiers` | masks, biases, sinks and dropout: their parameters, and what tiles and blocks look like |
 //! | `params` | a kernel's parameters: first all that follows from the problem, then the addresses |
 //! | `operands` | the addresses, and checks of them |
+//! | `plans` | the plans of a problem that is launched often |
 //! | `capabilities` | the properties of a backend from which kernels are chosen |
 
 pub(crate) mod backward;
@@ -28,6 +29,7 @@ mod hopper;
 pub(crate) mod modifiers;
 mod operands;
 pub(crate) mod params;
+mod plans;
 mod select;
 pub(crate) mod slopes;
 
@@ -47,6 +49,7 @@ pub use capabilities::{Capabilities, GpuCapabilities};
 pub(crate) use hopper::HopperForward;
 pub use modifiers::ModifierOperands;
 pub use operands::{CacheOperands, GradientOperands, Operands, WORKSPACE_ALIGN_BYTES, Workspace};
+pub use plans::Plans;
 pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 
 use crate::{Error, Problem, Variant};

@@ -65,6 +65,7 @@ SCHEMA = (
 TENSORS = SCHEMA.count("Tensor")
 _NONE = (None,) * TENSORS
 SCALARS = TENSORS + 2  # those that are the same for any lengths: where they begin
+_MODIFIERS = Arguments._fields.index("mask")
 
 # By which a loss has gradients, beside q, k and v.
 DIFFERENTIABLE = "alibi_slopes", "bias", "sinks"
@@ -75,17 +76,37 @@ def has_arrays(arguments: Arguments) -> bool:
     return any(map(operator.is_not, arguments[:TENSORS], _NONE))
 
 
+def has_modifiers(arguments: Arguments) -> bool:
+    """Whether a tensor is given that concerns single pairs: one behind the lengths and slopes."""
+    return any(map(operator.is_not, arguments[_MODIFIERS:TENSORS], _NONE))
+
+
 @functools.lru_cache(maxsize=1024)
 def without_arrays(
     softmax_scale: float | None,
     causal: bool,
     window_size: tuple[int | None, int | None],
-    softcap: float,
-    deterministic: bool,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    heads_first: bool = False,
+    top_left: bool = False,
 ) -> Arguments:
-    """The arguments of FlashAttention's functions on operands [batch, seq, heads, dim], made once for any number of calls."""
+    """The arguments of a call that has no tensor but q, k and v, made once for any number of calls."""
     left, right = window(window_size, causal)
-    return Arguments(softmax_scale=softmax_scale, softcap=softcap, left=left, right=right, deterministic=deterministic)
+    return Arguments(
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        left=left,
+        right=right,
+        top_left=top_left,
+        heads_first=heads_first,
+        deterministic=deterministic,
+    )
+
+
+def with_lengths(lengths: tuple[Tensor | None, Tensor | None, int, int], arguments: Arguments) -> Arguments:
+    """The `arguments`, which have no tensor, for packed sequences: cu_seqlens_q, cu_seqlens_kv and their bounds."""
+    return Arguments(*lengths[:2], *_NONE[2:], *lengths[2:], *arguments[SCALARS:])
 
 
 def window(window_size: tuple[int | None, int | None], causal: bool) -> tuple[int | None, int | None]:

@@ -1,26 +1,34 @@
 """Attention on operands given by address: the half that is written in Rust."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 __version__: str
 
-Operand = tuple[int, tuple[int, ...], tuple[int, ...]]
+# Shape and strides.
+View = tuple[tuple[int, ...], tuple[int, ...]]
+Addresses = tuple[int, int, int, int]
 
 class Options:
     """Everything but the tensors, of `Arguments`: made once, for any number of calls."""
 
     def __new__(cls, scalars: Any) -> Options: ...
 
-def launch(
-    device: int,
-    stream: int,
-    dtype: int,
-    options: Options,
-    operands: tuple[Operand, ...],
-    lse: int | None,
-    arrays: Any,
-    allocate: Callable[[int, int], Any],
-    is_capturing: bool,
-) -> None: ...
+class Call:
+    """A call without its addresses: made and checked once, for any number of launches."""
+
+    def __new__(
+        cls, device: int, stream: int, dtype: int, options: Options, operands: Sequence[View], arrays: Any
+    ) -> Call: ...
+    def launch(
+        self,
+        stream: int,
+        operands: Addresses,
+        lse: int | None,
+        allocate: Callable[[int, int], Any],
+        is_capturing: bool,
+        arrays: Any = None,
+        gradients: Addresses | None = None,
+    ) -> None: ...
+
 def device_names() -> list[str]: ...

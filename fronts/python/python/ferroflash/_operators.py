@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 import torch
 from torch import Tensor
 
-from . import _eager
+from . import _eager, _memory
 from ._arguments import DIFFERENTIABLE, SCHEMA, TENSORS, Arguments
 
 _is_compiling = torch.compiler.is_compiling
@@ -23,11 +23,14 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
-def is_plain(*tensors: Tensor) -> bool:
+def is_plain(*tensors: Tensor | None) -> bool:
     """Whether no subclass, mode or transform has a part in a call on these tensors, and it is not being compiled."""
     if _is_compiling() or _dispatch_modes() != 0:
         return False
-    return all(type(tensor) in _PLAIN and not (_is_wrapped(tensor) or _is_batched(tensor)) for tensor in tensors)
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN or _is_wrapped(tensor) or _is_batched(tensor)):
+            return False
+    return True
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -55,7 +58,7 @@ def _backward(
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _eager.empty_output(q, v), _eager.empty_lse(q, Arguments(*rest).heads_first)
+    return _memory.empty_output(q, v), _memory.empty_lse(q, Arguments(*rest).heads_first)
 
 
 def _backward_shapes(
@@ -79,6 +82,8 @@ torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRA
 # Autograd
 
 
+_NO_ARRAYS = (None,) * TENSORS
+_NONE_WANTED = (False,) * len(DIFFERENTIABLE)
 # Where the arguments are among the operator's inputs that have gradients, or should.
 _OTHERS = [3 + Arguments._fields.index(name) for name in DIFFERENTIABLE]
 
@@ -92,23 +97,26 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, *arrays, o, lse = ctx.saved_tensors
-    arguments = *arrays, *ctx.scalars
-    gradients: list[Tensor | None] = [None] * (3 + len(arguments))
-    if d_o is None and d_lse is None:
-        return tuple(gradients)
-    if d_o is None:
-        d_o = torch.zeros_like(o)
+    gradients: list[Tensor | None] = [None] * (3 + len(arrays) + len(ctx.scalars))
     wanted = [ctx.needs_input_grad[index] for index in _OTHERS]
-    given = d_o, d_lse, q, k, v, o, lse
-    # Past the dispatcher, unless gradients are to be differentiated, or computed for several d_o at once, or only traced.
-    if not torch.is_grad_enabled() and is_plain(*(x for x in given if x is not None)):
-        gradients[:3], others = _split(_eager.backward(*given, Arguments(*arguments), wanted))
-    else:
-        call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
-        gradients[:3], others = _split(call(*given, *arguments, wanted))
-    for index, is_wanted, gradient in zip(_OTHERS, wanted, others):
-        gradients[index] = gradient if is_wanted else None
+    of_tensors = _gradients((d_o, d_lse, q, k, v, o, lse), Arguments(*arrays, *ctx.scalars), wanted)
+    for index, gradient in zip((0, 1, 2, *_OTHERS), of_tensors):
+        gradients[index] = gradient
     return tuple(gradients)
+
+
+def _gradients(given: tuple[Any, ...], arguments: Arguments, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Those by q, k, v and the `DIFFERENTIABLE` arguments that are `wanted`, of d_o, d_lse, q, k, v, o and lse."""
+    if given[0] is None:
+        if given[1] is None:
+            return (None,) * (3 + len(wanted))
+        given = torch.zeros_like(given[5]), *given[1:]
+    # Past the dispatcher, unless gradients are to be differentiated, or computed for several d_o at once, or only traced.
+    if not torch.is_grad_enabled() and is_plain(*given):
+        return _eager.backward(*given, arguments, wanted)
+    call = torch.ops.ferroflash.backward if _functorch_level() is None else MappableGradients.apply
+    first, others = _split(call(*given, *arguments, wanted))
+    return (*first, *(gradient if is_wanted else None for is_wanted, gradient in zip(wanted, others)))
 
 
 def _split(gradients: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -121,17 +129,32 @@ def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
 
 
 class Differentiable(torch.autograd.Function):
-    """The operator `forward` with its gradients, without the dispatcher, in which torch spends 150 µs on a call's defaults."""
+    """The operator `forward` with its gradients, without the dispatcher, in which torch spends 150 µs on a call's defaults.
+
+    What torch does for each argument takes a µs a call, so that all are given as one, and again those that have gradients.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        outputs = _eager.forward(q, k, v, Arguments(*rest))
-        _save(ctx, (q, k, v, *rest), outputs)
-        return outputs
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, *others: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Without `others`, which are the `DIFFERENTIABLE` arguments, there is no tensor among the arguments."""
+        o, lse = _eager.forward(q, k, v, arguments, is_bare=not others)
+        ctx.save_for_backward(q, k, v, o, lse, *(arguments[:TENSORS] if others else ()))
+        ctx.arguments = Arguments(*_NO_ARRAYS, *arguments[TENSORS:]) if others else arguments
+        ctx.set_materialize_grads(False)
+        return o, lse
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _differentiate(ctx, d_o, d_lse)
+        arguments = ctx.arguments
+        q, k, v, o, lse, *arrays = ctx.saved_tensors
+        if arrays:
+            arguments = Arguments(*arrays, *arguments[TENSORS:])
+        _, _, _, _, *wanted = ctx.needs_input_grad
+        wanted = wanted or _NONE_WANTED
+        gradients = _gradients((d_o, d_lse, q, k, v, o, lse), arguments, wanted)
+        return (*gradients[:3], None, *(gradients[3:] if arrays else ()))
 
 
 torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from . import _eager, _masked
-from ._arguments import Arguments, window
+from ._arguments import Arguments, with_lengths, without_arrays
+from ._memory import empty
 from ._refuse import has_unknown
 
 __all__ = ["activate", "restore"]
@@ -60,8 +61,8 @@ def _sdpa_forward(
     """`aten::_scaled_dot_product_flash_attention`, on [batch, heads, seq, head_dim]."""
     if return_debug_mask or has_unknown(unknown):
         return _BELOW
-    arguments = _arguments(dropout_p, is_causal, softmax_scale=scale, heads_first=True)
-    o, lse, *rest = _forward(query, key, value, arguments)
+    arguments = _arguments(dropout_p, is_causal, scale, heads_first=True)
+    o, lse, *rest = _forward(query, key, value, arguments, is_bare=dropout_p == 0.0)
     return o, lse, None, None, query.shape[2], key.shape[2], *rest
 
 
@@ -87,7 +88,7 @@ def _sdpa_backward(
     """`aten::_scaled_dot_product_flash_attention_backward`."""
     if has_unknown(unknown):
         return _BELOW
-    arguments = _arguments(dropout_p, is_causal, softmax_scale=scale, heads_first=True)
+    arguments = _arguments(dropout_p, is_causal, scale, heads_first=True)
     return _backward(grad_out, query, key, value, out, logsumexp, arguments, philox_seed)
 
 
@@ -116,8 +117,9 @@ def _flash_forward(
         return _BELOW
     lengths = cum_seq_q, cum_seq_k, max_q, max_k
     sides = window_size_left, window_size_right
-    arguments = _arguments(dropout_p, is_causal, lengths, sides, softmax_scale=scale)
-    arguments = arguments._replace(seqused_kv=seqused_k, alibi_slopes=alibi_slopes)
+    arguments = _arguments(dropout_p, is_causal, scale, lengths, sides)
+    if seqused_k is not None or alibi_slopes is not None:
+        arguments = arguments._replace(seqused_kv=seqused_k, alibi_slopes=alibi_slopes)
     return _forward(query, key, value, arguments, out)
 
 
@@ -153,44 +155,43 @@ def _flash_backward(
         return _BELOW
     lengths = cum_seq_q, cum_seq_k, max_q, max_k
     sides = window_size_left, window_size_right
-    arguments = _arguments(dropout_p, is_causal, lengths, sides, softmax_scale=scale)
+    arguments = _arguments(dropout_p, is_causal, scale, lengths, sides)
     return _backward(grad_out, query, key, value, out, logsumexp, arguments, rng_state)
 
 
 def _arguments(
     dropout_p: float,
     is_causal: bool,
+    scale: float | None,
     lengths: tuple[Tensor | None, Tensor | None, int, int] = (None, None, 0, 0),
     sides: tuple[int | None, int | None] = (None, None),
-    **others: Any,
+    heads_first: bool = False,
 ) -> Arguments:
-    cum_seq_q, cum_seq_k, max_q, max_k = lengths
-    left, right = window(sides, is_causal)
-    return Arguments(
-        cum_seq_q,
-        cum_seq_k,
-        max_seqlen_q=max_q,
-        max_seqlen_kv=max_k,
-        left=left,
-        right=right,
-        dropout_p=dropout_p,
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-        **others,
-    )
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    arguments = without_arrays(scale, is_causal, sides, 0.0, is_deterministic, heads_first)
+    if lengths[0] is not None or lengths[1] is not None:
+        arguments = with_lengths(lengths, arguments)
+    return arguments if dropout_p == 0.0 else arguments._replace(dropout_p=dropout_p)
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, out: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    arguments: Arguments,
+    out: Tensor | None = None,
+    is_bare: bool = False,
 ) -> tuple[Any, ...]:
     """o, lse, the random numbers' state, an unused result and the debug mask."""
+    device = query.get_device()
     if arguments.dropout_p == 0.0:
-        state = torch.empty((2,), dtype=torch.int64, device=query.device)
+        state = empty((2,), (1,), torch.uint64, device)
     else:
-        state = _eager.dropout_state(query.device)
-        arguments = arguments._replace(dropout_state=state)
-    o, lse = _eager.forward(query, key, value, arguments, o=out)
-    unused = torch.empty((), dtype=torch.uint64, device=query.device)
-    return o, lse, state.view(torch.uint64), unused, query.new_empty(0)
+        drawn = _eager.dropout_state(query.device)
+        arguments, state = arguments._replace(dropout_state=drawn), drawn.view(torch.uint64)
+    o, lse = _eager.forward(query, key, value, arguments, o=out, is_bare=is_bare)
+    unused = empty((), (), torch.uint64, device)
+    return o, lse, state, unused, empty((0,), (1,), query.dtype, device)
 
 
 def _backward(

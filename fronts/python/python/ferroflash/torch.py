@@ -126,8 +126,13 @@ def attention(
     return (o, lse) if return_lse else o
 
 
-def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
+def run(
+    q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool, is_bare: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it.
+
+    Whoever knows that `arguments` hold no tensor says that they are bare.
+    """
     if (
         _is_compiling()
         or not (type(q) is type(k) is type(v) is Tensor)
@@ -136,11 +141,16 @@ def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) 
         or _functorch_level() is not None
     ):
         return _dispatched(q, k, v, arguments)
-    if _is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or (has_arrays(arguments) and _has_gradients(arguments))
-    ):
-        return Differentiable.apply(q, k, v, *arguments)
-    return _eager.forward(q, k, v, arguments, needs_lse)
+    is_bare = is_bare or not has_arrays(arguments)
+    if _is_grad_enabled():
+        if is_bare:
+            if q.requires_grad or k.requires_grad or v.requires_grad:
+                return Differentiable.apply(q, k, v, arguments)
+        else:
+            others = [getattr(arguments, name) for name in DIFFERENTIABLE]
+            if any(tensor is not None and tensor.requires_grad for tensor in (q, k, v, *others)):
+                return Differentiable.apply(q, k, v, arguments, *others)
+    return _eager.forward(q, k, v, arguments, needs_lse, None, is_bare)
 
 
 def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
@@ -148,8 +158,3 @@ def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[
     if not _is_compiling() and _functorch_level() is not None:
         return Mappable.apply(q, k, v, *arguments)
     return _operator(q, k, v, *arguments)
-
-
-def _has_gradients(arguments: Arguments) -> bool:
-    tensors = (getattr(arguments, name) for name in DIFFERENTIABLE)
-    return any(tensor is not None and tensor.requires_grad for tensor in tensors)

@@ -1,0 +1,213 @@
+"""Calls like one before, which are not checked again, and who sees a call that is made past torch's dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import ferroflash
+import pytest
+import torch
+from ferroflash import _eager
+from ferroflash._arrays import Arrays
+from ferroflash.torch import attention
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_eager, "_calls", {})
+
+
+def both(*operands: Tensor, **options: Any) -> list[Tensor]:
+    """o, lse and gradients."""
+    inputs = [x.detach().requires_grad_() for x in operands]
+    o, lse = attention(*inputs, **options, return_lse=True)
+    return [o, lse, *torch.autograd.grad(o, inputs, torch.ones_like(o))]
+
+
+def changed(device: torch.device) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
+    """Calls, each of which differs in one thing from those before."""
+    make = {"device": device}
+    q, k, v = (torch.randn(2, 12, 4, 16, **make) for _ in range(3))
+    yield [q, k, v], {}
+    yield [q[:, :7], k, v], {}
+    yield [q, k[:, :7], v[:, :7]], {}
+    yield [q, k[:, :, :2], v[:, :, :2]], {}
+    yield [q, k, v[..., :8]], {}
+    yield [q.half(), k.half(), v.half()], {}
+    yield [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)], {}
+    yield [q, k[:, :1].expand(k.shape), v], {}
+    yield [q, k, v.flip(1).as_strided(v.shape, (0, *v.stride()[1:]))], {}
+    for options in (
+        {"causal": True},
+        {"softmax_scale": 0.5},
+        {"softcap": 2.0},
+        {"window_size": (3, 1)},
+        {"window_size": (3, 1), "top_left": True},
+        {"chunk": 5},
+        {"dilation": 2},
+        {"alibi_slopes": torch.rand(4, **make)},
+        {"alibi_slopes": torch.rand(2, 4, **make)},
+        {"sinks": torch.randn(4, **make)},
+        {"bias": torch.randn(12, 12, **make)},
+        {"bias": torch.randn(12, 12, **make).half()},
+        {"bias": torch.randn(4, 12, 12, **make)},
+        {"bias": torch.randn(4, 12, 12, **make).transpose(1, 2)},
+        {"mask": torch.rand(12, 12, **make) > 0.3},
+        {"mask": torch.rand(2, 1, 1, 12, **make) > 0.3},
+        {"doc_q": torch.arange(12, **make).int() // 5, "doc_k": torch.arange(12, **make).int() // 5},
+        {"prefix_len": torch.tensor([3, 0], **make).int()},
+        {"seqused_k": torch.tensor([3, 9], **make).int()},
+    ):
+        yield [q, k, v], options
+    rows, sums = [x.flatten(0, 1) for x in (q, k, v)], torch.tensor([0, 9, 24], **make).int()
+    for longest in (15, 24):
+        packed = {"cu_seqlens_q": sums, "cu_seqlens_k": sums, "max_seqlen_q": longest, "max_seqlen_k": longest}
+        yield rows, packed
+    whole = torch.tensor([0, 24], **make).int()
+    yield rows, {**packed, "cu_seqlens_q": whole, "cu_seqlens_k": whole}
+
+
+def test_what_is_kept_is_of_the_same_call_alone(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among all others, twice, as where nothing is kept."""
+    given = list(changed(device))
+    alone = []
+    for operands, options in given:
+        monkeypatch.setattr(_eager, "_calls", {})
+        alone.append(both(*operands, **options))
+    monkeypatch.setattr(_eager, "_calls", {})
+    for _ in range(2):
+        for (operands, options), expected in zip(given, alone):
+            for actual, of_alone in zip(both(*operands, **options), expected):
+                assert actual.stride() == of_alone.stride(), options
+                torch.testing.assert_close(actual, of_alone, rtol=0, atol=0, equal_nan=True, msg=str(options))
+    assert len(_eager._calls) == 2 * len(given), "a call is kept for each pass"
+
+
+def test_it_is_launched_at_other_addresses(device: torch.device) -> None:
+    """Of any alignment: kernels of Hopper need 16 bytes."""
+    x = torch.randn(3, 2 * 70 * 4 * 64 + 8, device=device).bfloat16()
+    views = [x[:, skipped:][:, : 2 * 70 * 4 * 64].unflatten(1, (2, 70, 4, 64)) for skipped in (0, 8, 2)]
+    expected = [attention(*(part.clone() for part in view), causal=True) for view in views]
+    for view, o in [*zip(views, expected)] * 2:
+        torch.testing.assert_close(attention(*view, causal=True), o, rtol=2e-2, atol=2e-2)
+    assert len(_eager._calls) == 1
+
+
+def test_no_more_than_so_many_are_kept(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_eager, "_MOST_CALLS", 3)
+    for seq in range(1, 9):
+        x = torch.randn(1, seq, 2, 8, device=device)
+        assert torch.equal(attention(x, x, x), attention(x, x, x))
+        assert len(_eager._calls) <= 3
+
+
+def test_a_refusal_is_not_kept(device: torch.device) -> None:
+    x = torch.randn(1, 5, 2, 8, device=device)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="k: head_dim is 7"):
+            attention(x, x[..., :7], x)
+        with pytest.raises(ValueError, match="q: its dtype is"):
+            attention(x.double(), x.double(), x.double())
+    assert not _eager._calls
+
+
+def test_each_array_is_part_of_a_kind(device: torch.device) -> None:
+    x, view = torch.randn(1, 5, 2, 8, device=device), ((1, 1, 5, 5), (0, 0, 5, 1))
+    lying = {
+        "packed": (1, 1, 2, 3, 4),
+        "alibi_slopes": (1, False),
+        "mask": (1, view),
+        "bias": (1, view, 0),
+        "documents": (1, 1, True),
+    }
+    make = {"q": x, "k": x, "device": x.get_device(), "arguments": _eager.Arguments()}
+    names = [name for name in Arrays.__annotations__ if name != "d_lse"]  # no plan depends on that
+    kinds = {Arrays(**make).kind()}
+    for name in names:
+        arrays = Arrays(**make)
+        setattr(arrays, name, lying.get(name, 1))
+        kinds.add(arrays.kind())
+    assert len(kinds) == 1 + len(names)
+
+
+class Seen(TorchDispatchMode):
+    """The operators that a mode is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "flash_attn_func": lambda x: ferroflash.flash_attn_func(x, x, x),
+    "scaled_dot_product_attention": lambda x: ferroflash.scaled_dot_product_attention(x, x, x),
+    "attention": lambda x: attention(x, x, x),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_mode_sees_the_operators(device: torch.device, name: str, requires_grad: bool) -> None:
+    x = torch.randn(1, 5, 2, 8, device=device, requires_grad=requires_grad)
+    expected = FUNCTIONS[name](x)
+    with Seen() as seen:
+        o = FUNCTIONS[name](x)
+        if requires_grad:
+            o.sum().backward()
+    assert torch.equal(o, expected)
+    assert "ferroflash.forward.default" in seen.names
+    assert ("ferroflash.backward.default" in seen.names) == requires_grad
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_subclass_sees_the_operator(device: torch.device, name: str) -> None:
+    seen: list[str] = []
+
+    class Sub(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.randn(1, 5, 2, 8, device=device)
+    assert torch.equal(FUNCTIONS[name](x.as_subclass(Sub)).as_subclass(Tensor), FUNCTIONS[name](x))
+    assert any("ferroflash.forward" in func for func in seen)
+
+
+@pytest.mark.parametrize("arrays", [{}, {"alibi_slopes": torch.rand(2)}])
+def test_what_backward_reads_is_saved(device: torch.device, arrays: dict[str, Tensor]) -> None:
+    """So that hooks may move it, and that it is noticed where it has been changed."""
+    options = {name: array.to(device) for name, array in arrays.items()}
+    x = torch.randn(1, 5, 2, 8, device=device, requires_grad=True)
+    (expected,) = torch.autograd.grad(attention(x, x, x, **options).sum(), x)
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> int:
+        packed.append(tensor.detach().clone())
+        return len(packed) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, packed.__getitem__):
+        o = attention(x, x, x, **options)
+    assert len(packed) == 5 + len(options)
+    assert torch.equal(torch.autograd.grad(o.sum(), x)[0], expected)
+    k = x.detach().clone()
+    o = attention(x, k, k, **options)
+    k.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+def test_inference_mode(device: torch.device) -> None:
+    x = torch.randn(1, 5, 2, 8, device=device)
+    with torch.inference_mode():
+        o, lse = attention(x, x, x, return_lse=True)
+    assert o.is_inference()
+    assert lse.is_inference()
+    assert not attention(x, x, x).is_inference()
