@@ -113,5 +113,6 @@ def test_torch_does_what_is_not_covered(device: torch.device) -> None:
     # Heads that only enable_gqa would share, and two masks at once, are torch's to refuse.
     with pytest.raises(RuntimeError):
         ferroflash.scaled_dot_product_attention(q, q[:, :2], q[:, :2])
-    with pytest.raises(RuntimeError):
-        ferroflash.scaled_dot_product_attention(q, q, q, mask, is_causal=True)
+    if device.type == "cpu":  # on a GPU torch 2.11 takes both
+        with pytest.raises(RuntimeError):
+            ferroflash.scaled_dot_product_attention(q, q, q, mask, is_causal=True)
