@@ -3,7 +3,7 @@
 //! | who | does |
 //! |---|---|
 //! | block | owns `block_m` query rows of one head; walks the key blocks its rows can see |
-//! | half-warp | owns `thread_rows` rows; lane `x` holds score columns `x + 16j` and a few output columns |
+//! | 16 lanes, every other one of a warp | own `thread_rows` rows; lane `x` holds score columns `x + 16j` and a few output columns |
 //! | every thread | copies its share of the next chunk with `cp.async` while computing on the current one |
 //!
 //! K and V arrive in chunks of equal size through one two-stage pipeline: `k_chunk` head dimensions of the
@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! shared memory   q_smem  [block_m][head_dim + pad]
-//!                 p_smem  [block_m][block_n + pad]      rows are private to a half-warp
+//!                 p_smem  [block_m][block_n + pad]      rows are private to the lanes of a row
 //!                 stage 0, stage 1                      K [block_n][k_chunk + pad]  or  V [v_chunk][head_dim]
 //! ```
 
@@ -124,7 +124,7 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         let needs_mask = softmax_block(
             &tile, layout, &blocks, key_begin, &mut rows, &mut acc_s, &mut acc_o,
         );
-        // SAFETY: rows of P are private to this half-warp, which is done with the previous block's.
+        // SAFETY: rows of P are private to the lanes of a row, whose warp is done with the previous block's.
         unsafe {
             store_p(&acc_s, p_smem, layout);
             sync_warp();

@@ -54,10 +54,10 @@ pub unsafe fn qk<K: SimtKernel, const ROWS: usize>(
 /// Bytes between two rows of P in shared memory.
 pub const P_ROW_BYTES: u32 = (BLOCK_N + SimtConfig::P_PAD) as u32 * F32_BYTES;
 
-/// Hands P from its score layout to the half-warp that multiplies with it.
+/// Hands P from its score layout to the lanes of its row, which multiply with it.
 ///
 /// # Safety
-/// The half-warp is done reading its rows of P.
+/// The warp is done reading its rows of P.
 #[inline(always)]
 pub unsafe fn store_p<const ROWS: usize>(p: &Scores<ROWS>, p_smem: u32, layout: ThreadLayout) {
     let address = p_smem + layout.row(0) * P_ROW_BYTES + layout.lane * F32_BYTES;

@@ -20,7 +20,7 @@
 //!
 //! ```text
 //! shared memory   A, B    [block_m][head_dim + pad]
-//!                 p_smem  [block_m][block_n + pad]      rows are private to a half-warp
+//!                 p_smem  [block_m][block_n + pad]      rows are private to the lanes of a row
 //!                 stage 0, stage 1                      a, b by dimensions [block_n][k_chunk + pad] or by rows
 //!                                                       [v_chunk][head_dim]
 //! ```
