@@ -83,12 +83,13 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         coord,
         m_begin,
     };
+    let sequence = tile.sequence();
     let Sequence {
         seq_q,
         seq_kv,
         band,
         ..
-    } = tile.sequence();
+    } = sequence;
     if m_begin >= seq_q {
         return;
     }
@@ -102,7 +103,7 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
 
     let q_smem = shared::dynamic_base();
     let p_smem = q_smem + K::CONFIG.p_offset();
-    let mut kv = KvLoader::<K>::new(&tile, q_smem + K::CONFIG.stages_offset());
+    let mut kv = KvLoader::<K>::new(&tile, &sequence, q_smem + K::CONFIG.stages_offset());
 
     let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];

@@ -138,7 +138,12 @@ pub unsafe fn pv<const ROWS: usize, const O_COLS: usize>(
         pv_step(acc_o, &even, v_address, v_row_bytes);
         p_address += next_turn(turns);
         even = fragments::<ROWS>(p_address, p_row);
-        pv_step(acc_o, &odd, v_address + STEP as u32 * v_row_bytes, v_row_bytes);
+        pv_step(
+            acc_o,
+            &odd,
+            v_address + STEP as u32 * v_row_bytes,
+            v_row_bytes,
+        );
         v_address += TURN as u32 * v_row_bytes;
         if turns == 0 {
             break;
