@@ -218,7 +218,7 @@ unsafe fn pv_block<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         if block.needs_mask {
             pv_masked(acc_o, p_chunk, v_smem, layout, keys);
         } else {
-            pv(acc_o, p_chunk, v_smem, layout, keys);
+            pv::<K, _, _>(acc_o, p_chunk, v_smem, layout, keys);
         }
         kv.stages.advance();
         chunk += 1;

@@ -12,8 +12,8 @@ use crate::units::F32_BYTES;
 const STEP: usize = 4;
 /// Bytes of a step's part of a row.
 const STEP_BYTES: u32 = STEP as u32 * F32_BYTES;
-/// Contraction steps of a turn of the loops, which is two steps: the row operand's fragments of one arrive while the other's are
-/// multiplied, in registers of their own.
+/// Contraction steps of a turn of the loops that load ahead ([`SimtKernel::LOADS_AHEAD`]), which is two steps: the row operand's
+/// fragments of one arrive while the other's are multiplied, in registers of their own.
 const TURN: usize = 2 * STEP;
 
 /// S += Q Kᵀ over up to `k_chunk` head dimensions.
@@ -36,14 +36,26 @@ pub unsafe fn qk<K: SimtKernel, const ROWS: usize>(
     let k_row = LANES as u32 * k_row_bytes;
     let mut q_address = q_smem + layout.row(0) * q_row_bytes;
     let mut k_address = k_smem + layout.lane * k_row_bytes;
-    let mut turns = black_box(dims.min(K::CONFIG.k_chunk as u32).div_ceil(TURN as u32));
-    let mut even = fragments::<ROWS>(q_address, q_row);
+    let dims = dims.min(K::CONFIG.k_chunk as u32);
+    if !K::LOADS_AHEAD {
+        let mut steps = black_box(dims.div_ceil(STEP as u32));
+        while steps > 0 {
+            let q_frag = fragments::<ROWS, false>(q_address, q_row);
+            qk_step(acc_s, &q_frag, k_address, k_row);
+            q_address += STEP_BYTES;
+            k_address += STEP_BYTES;
+            steps -= 1;
+        }
+        return;
+    }
+    let mut turns = black_box(dims.div_ceil(TURN as u32));
+    let mut even = fragments::<ROWS, true>(q_address, q_row);
     loop {
         turns -= 1;
-        let odd = fragments::<ROWS>(q_address + STEP_BYTES, q_row);
+        let odd = fragments::<ROWS, true>(q_address + STEP_BYTES, q_row);
         qk_step(acc_s, &even, k_address, k_row);
         q_address += next_turn(turns);
-        even = fragments::<ROWS>(q_address, q_row);
+        even = fragments::<ROWS, true>(q_address, q_row);
         qk_step(acc_s, &odd, k_address + STEP_BYTES, k_row);
         k_address += 2 * STEP_BYTES;
         if turns == 0 {
@@ -73,15 +85,23 @@ unsafe fn qk_step<const ROWS: usize>(
     }
 }
 
-/// A step's part of each row that a thread holds, `row_bytes` apart.
+/// A step's part of each row that a thread holds, `row_bytes` apart; `IS_AHEAD` of its use, or where the compiler likes.
 ///
 /// # Safety
 /// The rows are in shared memory and visible to this thread.
 #[inline(always)]
-unsafe fn fragments<const ROWS: usize>(address: u32, row_bytes: u32) -> [[f32; STEP]; ROWS] {
+unsafe fn fragments<const ROWS: usize, const IS_AHEAD: bool>(
+    address: u32,
+    row_bytes: u32,
+) -> [[f32; STEP]; ROWS] {
     let mut fragments = [[0.0; STEP]; ROWS];
     for i in 0..ROWS {
-        fragments[i] = shared::load4_ahead(address + i as u32 * row_bytes);
+        let address = address + i as u32 * row_bytes;
+        fragments[i] = if IS_AHEAD {
+            shared::load4_ahead(address)
+        } else {
+            shared::load4(address)
+        };
     }
     fragments
 }
@@ -114,12 +134,12 @@ pub unsafe fn store_p<const ROWS: usize>(p: &Scores<ROWS>, p_smem: u32, layout: 
 /// O += P V over `keys` rows of V.
 ///
 /// A thread's output columns are runs of four, `4·lane + 64j ..`. Rows of V beyond `keys`, up to a multiple
-/// of four, are zero and so are their probabilities.
+/// of four, or of eight in kernels that load ahead, are zero and so are their probabilities.
 ///
 /// # Safety
 /// P and the chunk of V are in shared memory and visible to this thread.
 #[inline(always)]
-pub unsafe fn pv<const ROWS: usize, const O_COLS: usize>(
+pub unsafe fn pv<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
     p_smem: u32,
     v_smem: u32,
@@ -130,14 +150,25 @@ pub unsafe fn pv<const ROWS: usize, const O_COLS: usize>(
     let mut p_address = p_smem + layout.row(0) * P_ROW_BYTES;
     let mut v_address = v_smem + layout.lane * STEP as u32 * F32_BYTES;
     let p_row = layout.row_groups * P_ROW_BYTES;
+    if !K::LOADS_AHEAD {
+        let mut steps = black_box(keys.div_ceil(STEP as u32));
+        while steps > 0 {
+            let p_frag = fragments::<ROWS, false>(p_address, p_row);
+            pv_step(acc_o, &p_frag, v_address, v_row_bytes);
+            p_address += STEP_BYTES;
+            v_address += STEP as u32 * v_row_bytes;
+            steps -= 1;
+        }
+        return;
+    }
     let mut turns = black_box(keys.div_ceil(TURN as u32));
-    let mut even = fragments::<ROWS>(p_address, p_row);
+    let mut even = fragments::<ROWS, true>(p_address, p_row);
     loop {
         turns -= 1;
-        let odd = fragments::<ROWS>(p_address + STEP_BYTES, p_row);
+        let odd = fragments::<ROWS, true>(p_address + STEP_BYTES, p_row);
         pv_step(acc_o, &even, v_address, v_row_bytes);
         p_address += next_turn(turns);
-        even = fragments::<ROWS>(p_address, p_row);
+        even = fragments::<ROWS, true>(p_address, p_row);
         pv_step(
             acc_o,
             &odd,

@@ -7,6 +7,8 @@ use super::copy::{Inner, SmemRect, Source};
 use super::stages::Stages;
 use super::{BLOCK_N, SimtKernel};
 use crate::config::simt::SimtConfig;
+use crate::modifiers::Modifiers;
+use crate::tile::black_box64;
 use crate::tile::sequence::{Sequence, head_kv};
 use crate::units::F32_BYTES;
 
@@ -18,7 +20,8 @@ pub struct KvLoader<'a, K: SimtKernel> {
     seq_kv: u32,
     inner_k: Inner,
     inner_v: Inner,
-    /// Whether the columns of chunks exist and are made of whole 16 bytes.
+    /// Whether the columns of chunks exist and are made of whole 16 bytes. Never with modifiers, which take the registers that
+    /// addresses would be kept in.
     has_columns: bool,
     pub stages: Stages<K>,
 }
@@ -47,7 +50,9 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             seq_kv: sequence.seq_kv,
             inner_k: Inner::new(&k),
             inner_v: Inner::new(&v),
-            has_columns: k.has_columns(K::CONFIG.k_chunk) && v.has_columns(K::CONFIG.head_dim),
+            has_columns: K::Modifiers::IS_NONE
+                && k.has_columns(K::CONFIG.k_chunk)
+                && v.has_columns(K::CONFIG.head_dim),
             stages: Stages::new(smem),
         }
     }
@@ -88,9 +93,13 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             m_begin,
             ..
         } = *self.tile;
-        let q = &params.attention.q;
-        let address = self.tile.sequence().q_address(q, coord.head, F32_BYTES);
-        let q_gmem = Source::new(q, address, seq_q, params.attention.head_dim);
+        let mut q = params.attention.q;
+        if K::Modifiers::IS_NONE {
+            // So that what is computed from it is not kept for the next tile.
+            q.seq_stride = black_box64(q.seq_stride as u64) as i64;
+        }
+        let address = self.tile.sequence().q_address(&q, coord.head, F32_BYTES);
+        let q_gmem = Source::new(&q, address, seq_q, params.attention.head_dim);
         let to = SmemRect {
             address: q_smem,
             cols: K::CONFIG.head_dim,

@@ -49,6 +49,8 @@ const SCORE_COLS: usize = SimtConfig::SCORE_COLS;
 pub trait SimtKernel {
     const CONFIG: SimtConfig;
     type Modifiers: Modifiers;
+    /// Whether the products load the row operand's fragments a step ahead of their use, which takes registers: a second set of them.
+    const LOADS_AHEAD: bool = false;
 
     /// This thread's number among those that share the work, `CONFIG.threads` of them.
     #[inline(always)]

@@ -169,7 +169,7 @@ unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize
             passing.load_dims(free, Operand::First, now, 0);
         },
     );
-    // The half-warp multiplied with its rows of P.
+    // The lanes of a row multiplied with their rows of P.
     sync_warp();
     pairs.drop_gradients(&mut acc, thread());
     store_difference(&pairs, &acc, thread());
@@ -292,7 +292,7 @@ unsafe fn by_rows<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
         if needs_mask {
             pv_masked(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
         } else {
-            pv(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
+            pv::<K, _, _>(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
         }
     };
     let mut chunk = 0;
