@@ -65,6 +65,23 @@ pub unsafe fn load4(address: u32) -> [f32; 4] {
     [a, b, c, d]
 }
 
+/// As [`load4`], but stays where it is written among barriers and other such loads: for what is loaded ahead of its use, which the
+/// compiler would otherwise move there.
+///
+/// # Safety
+/// As [`load4`].
+#[inline(always)]
+pub unsafe fn load4_ahead(address: u32) -> [f32; 4] {
+    let [a, b, c, d]: [f32; 4];
+    // SAFETY: the caller vouches for the address. Not `pure`, so that it is not moved.
+    unsafe {
+        asm!("ld.shared.v4.f32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,
+            options(readonly, nostack));
+    }
+    [a, b, c, d]
+}
+
 /// Stores one f32 (`st.shared.f32`).
 ///
 /// # Safety

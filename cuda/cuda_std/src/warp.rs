@@ -98,12 +98,22 @@ pub unsafe fn sync_warp() {
 /// # Safety
 /// All 32 lanes must reach the same call.
 #[inline(always)]
-pub unsafe fn reduce_max<const LANES: u32>(mut value: f32) -> f32 {
+pub unsafe fn reduce_max<const LANES: u32>(value: f32) -> f32 {
+    // SAFETY: the caller vouches that all lanes are here.
+    unsafe { reduce_max_strided::<LANES, 1>(value) }
+}
+
+/// Largest `value` over each group of `LANES` lanes that are `STRIDE` apart (powers of two), in every lane of it.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn reduce_max_strided<const LANES: u32, const STRIDE: u32>(mut value: f32) -> f32 {
     let mut lane_mask = LANES / 2;
     while lane_mask > 0 {
         // SAFETY: the caller vouches that all lanes are here; they run the loop together, as its trip count is a
         // constant.
-        value = max(value, unsafe { shuffle_xor(value, lane_mask) });
+        value = max(value, unsafe { shuffle_xor(value, lane_mask * STRIDE) });
         lane_mask /= 2;
     }
     value
@@ -114,11 +124,21 @@ pub unsafe fn reduce_max<const LANES: u32>(mut value: f32) -> f32 {
 /// # Safety
 /// All 32 lanes must reach the same call.
 #[inline(always)]
-pub unsafe fn reduce_sum<const LANES: u32>(mut value: f32) -> f32 {
+pub unsafe fn reduce_sum<const LANES: u32>(value: f32) -> f32 {
+    // SAFETY: the caller vouches that all lanes are here.
+    unsafe { reduce_sum_strided::<LANES, 1>(value) }
+}
+
+/// Sum of `value` over each group of `LANES` lanes that are `STRIDE` apart (powers of two), in every lane of it.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn reduce_sum_strided<const LANES: u32, const STRIDE: u32>(mut value: f32) -> f32 {
     let mut lane_mask = LANES / 2;
     while lane_mask > 0 {
-        // SAFETY: as in `reduce_max`.
-        value += unsafe { shuffle_xor(value, lane_mask) };
+        // SAFETY: as in `reduce_max_strided`.
+        value += unsafe { shuffle_xor(value, lane_mask * STRIDE) };
         lane_mask /= 2;
     }
     value

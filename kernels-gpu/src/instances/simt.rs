@@ -41,6 +41,7 @@ macro_rules! __simt_forward {
             impl $crate::simt::SimtKernel for Kernel {
                 const CONFIG: $crate::config::simt::SimtConfig = $config;
                 type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
+                const LOADS_AHEAD: bool = true;
             }
             // SAFETY: forwarded to the launch.
             unsafe {

@@ -148,9 +148,9 @@ pub trait Modifiers: Copy {
     ///
     /// # Safety
     /// As [`Modifiers`].
-    unsafe fn finalize<const LANES: u32>(
+    unsafe fn finalize<const LANES: u32, const STRIDE: u32>(
         &self,
-        row: &RowState<LANES>,
+        row: &RowState<LANES, STRIDE>,
         sum: f32,
         head: u32,
     ) -> Finalized;
@@ -229,9 +229,9 @@ impl Modifiers for NoModifiers {
     }
 
     #[inline(always)]
-    unsafe fn finalize<const LANES: u32>(
+    unsafe fn finalize<const LANES: u32, const STRIDE: u32>(
         &self,
-        row: &RowState<LANES>,
+        row: &RowState<LANES, STRIDE>,
         sum: f32,
         _: u32,
     ) -> Finalized {
@@ -409,9 +409,9 @@ impl Modifiers for ModifierParams {
     }
 
     #[inline(always)]
-    unsafe fn finalize<const LANES: u32>(
+    unsafe fn finalize<const LANES: u32, const STRIDE: u32>(
         &self,
-        row: &RowState<LANES>,
+        row: &RowState<LANES, STRIDE>,
         sum: f32,
         head: u32,
     ) -> Finalized {

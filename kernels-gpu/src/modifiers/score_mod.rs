@@ -293,9 +293,9 @@ impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
     }
 
     #[inline(always)]
-    unsafe fn finalize<const LANES: u32>(
+    unsafe fn finalize<const LANES: u32, const STRIDE: u32>(
         &self,
-        row: &RowState<LANES>,
+        row: &RowState<LANES, STRIDE>,
         sum: f32,
         head: u32,
     ) -> Finalized {

@@ -1,6 +1,6 @@
 //! Copying a rectangle of a strided operand to shared memory, zero-filled where the operand ends.
 
-use cuda_std::cp_async::{copy4, copy16_padded};
+use cuda_std::cp_async::{copy4, copy16, copy16_padded};
 
 use super::Workers;
 use crate::tile::{black_box, source};
@@ -22,6 +22,12 @@ pub struct SmemRect {
 }
 
 impl Source {
+    /// Whether rectangles of `cols` columns are made of whole 16 bytes that exist, where their rows do.
+    #[inline(always)]
+    pub fn has_columns(&self, cols: usize) -> bool {
+        self.is_vec16 && self.dims.is_multiple_of(cols as u32)
+    }
+
     /// Starts copying rows `row_begin .. row_begin + row_count` and dimensions `dim_begin .. dim_begin + to.cols` to
     /// `to`. `workers` share the work: each keeps four columns and steps down the rows.
     ///
@@ -80,6 +86,54 @@ impl Source {
             }
             row += rows_per_step;
             destination += destination_step;
+            source = source.wrapping_add_signed(source_step);
+        }
+    }
+}
+
+/// An operand of which rectangles are copied that end inside it, so that no row or dimension needs a test.
+#[derive(Clone, Copy)]
+pub struct Inner {
+    address: u64,
+    row_bytes: i64,
+}
+
+impl Inner {
+    #[inline(always)]
+    pub fn new(source: &Source) -> Self {
+        Self {
+            address: source.address,
+            row_bytes: source.row_bytes,
+        }
+    }
+
+    /// Starts copying rows `row_begin .. row_begin + row_count` and dimensions `dim_begin .. dim_begin + to.cols` to
+    /// `to`. `row_count` is a number known at compile time, once inlined.
+    ///
+    /// # Safety
+    /// As [`Source::copy`]; [`Source::has_columns`], and the rows exist.
+    #[inline(always)]
+    pub unsafe fn copy(
+        &self,
+        workers: Workers,
+        to: SmemRect,
+        row_begin: u32,
+        row_count: u32,
+        dim_begin: u32,
+    ) {
+        let vec16s_per_row = to.cols as u32 / VECTOR;
+        let rows_per_step = workers.count / vec16s_per_row;
+        let row_bytes = (to.cols + to.pad) as u32 * F32_BYTES;
+        let col = workers.thread % vec16s_per_row * VECTOR;
+        let row = first_row(workers.thread, vec16s_per_row);
+        let destination = to.address + row * row_bytes + col * F32_BYTES;
+        let mut source = self
+            .address
+            .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes)
+            .wrapping_add(((dim_begin + col) * F32_BYTES) as u64);
+        let source_step = rows_per_step as i64 * self.row_bytes;
+        for step in 0..row_count / rows_per_step {
+            copy16(destination + step * rows_per_step * row_bytes, source);
             source = source.wrapping_add_signed(source_step);
         }
     }

@@ -71,7 +71,7 @@ pub struct RowOfTensor<'a> {
 /// Writes a thread's columns of a row: runs of [`RUN`], as [`pv`](super::gemm::pv) leaves them.
 ///
 /// # Safety
-/// The row lies in a live allocation, and is the half-warp's own.
+/// The row lies in a live allocation, and is its lanes' own.
 #[inline(always)]
 pub unsafe fn store_row<const COLS: usize>(
     to: &RowOfTensor<'_>,

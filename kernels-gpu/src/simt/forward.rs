@@ -3,7 +3,7 @@
 //! | who | does |
 //! |---|---|
 //! | block | owns `block_m` query rows of one head; walks the key blocks its rows can see |
-//! | half-warp | owns `thread_rows` rows; lane `x` holds score columns `x + 16j` and a few output columns |
+//! | 16 lanes, every other one of a warp | own `thread_rows` rows; lane `x` holds score columns `x + 16j` and a few output columns |
 //! | every thread | copies its share of the next chunk with `cp.async` while computing on the current one |
 //!
 //! K and V arrive in chunks of equal size through one two-stage pipeline: `k_chunk` head dimensions of the
@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! shared memory   q_smem  [block_m][head_dim + pad]
-//!                 p_smem  [block_m][block_n + pad]      rows are private to a half-warp
+//!                 p_smem  [block_m][block_n + pad]      rows are private to the lanes of a row
 //!                 stage 0, stage 1                      K [block_n][k_chunk + pad]  or  V [v_chunk][head_dim]
 //! ```
 
@@ -83,12 +83,13 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         coord,
         m_begin,
     };
+    let sequence = tile.sequence();
     let Sequence {
         seq_q,
         seq_kv,
         band,
         ..
-    } = tile.sequence();
+    } = sequence;
     if m_begin >= seq_q {
         return;
     }
@@ -102,7 +103,7 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
 
     let q_smem = shared::dynamic_base();
     let p_smem = q_smem + K::CONFIG.p_offset();
-    let mut kv = KvLoader::<K>::new(&tile, q_smem + K::CONFIG.stages_offset());
+    let mut kv = KvLoader::<K>::new(&tile, &sequence, q_smem + K::CONFIG.stages_offset());
 
     let mut rows = [Row::new(); ROWS];
     let mut acc_o = [[0.0f32; O_COLS]; ROWS];
@@ -124,7 +125,7 @@ unsafe fn forward_tile<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         let needs_mask = softmax_block(
             &tile, layout, &blocks, key_begin, &mut rows, &mut acc_s, &mut acc_o,
         );
-        // SAFETY: rows of P are private to this half-warp, which is done with the previous block's.
+        // SAFETY: rows of P are private to the lanes of a row, whose warp is done with the previous block's.
         unsafe {
             store_p(&acc_s, p_smem, layout);
             sync_warp();
@@ -217,7 +218,7 @@ unsafe fn pv_block<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         if block.needs_mask {
             pv_masked(acc_o, p_chunk, v_smem, layout, keys);
         } else {
-            pv(acc_o, p_chunk, v_smem, layout, keys);
+            pv::<K, _, _>(acc_o, p_chunk, v_smem, layout, keys);
         }
         kv.stages.advance();
         chunk += 1;

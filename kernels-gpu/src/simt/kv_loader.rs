@@ -3,11 +3,13 @@
 use cuda_std::cp_async::commit_group;
 
 use super::context::TileContext;
-use super::copy::{SmemRect, Source};
+use super::copy::{Inner, SmemRect, Source};
 use super::stages::Stages;
 use super::{BLOCK_N, SimtKernel};
 use crate::config::simt::SimtConfig;
-use crate::tile::sequence::head_kv;
+use crate::modifiers::Modifiers;
+use crate::tile::black_box64;
+use crate::tile::sequence::{Sequence, head_kv};
 use crate::units::F32_BYTES;
 
 /// Loads chunks of K, which are `k_chunk` head dimensions of a block of keys, and of V, `v_chunk` of its rows: of equal
@@ -15,6 +17,12 @@ use crate::units::F32_BYTES;
 pub struct KvLoader<'a, K: SimtKernel> {
     tile: &'a TileContext<'a, K::Modifiers>,
     head_kv: u32,
+    seq_kv: u32,
+    inner_k: Inner,
+    inner_v: Inner,
+    /// Whether the columns of chunks exist and are made of whole 16 bytes. Never with modifiers, which take the registers that
+    /// addresses would be kept in.
+    has_columns: bool,
     pub stages: Stages<K>,
 }
 
@@ -33,12 +41,44 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
 
     /// A loader without pending copies, with its stages at shared address `smem`.
     #[inline(always)]
-    pub fn new(tile: &'a TileContext<'a, K::Modifiers>, smem: u32) -> Self {
+    pub fn new(tile: &'a TileContext<'a, K::Modifiers>, sequence: &Sequence, smem: u32) -> Self {
+        let head_kv = head_kv(&tile.params.attention, tile.coord.head);
+        let [k, v] = Self::sources(tile, sequence, head_kv);
         Self {
             tile,
-            head_kv: head_kv(&tile.params.attention, tile.coord.head),
+            head_kv,
+            seq_kv: sequence.seq_kv,
+            inner_k: Inner::new(&k),
+            inner_v: Inner::new(&v),
+            has_columns: K::Modifiers::IS_NONE
+                && k.has_columns(K::CONFIG.k_chunk)
+                && v.has_columns(K::CONFIG.head_dim),
             stages: Stages::new(smem),
         }
+    }
+
+    /// The head's K and V.
+    #[inline(always)]
+    fn sources(
+        tile: &TileContext<'a, K::Modifiers>,
+        sequence: &Sequence,
+        head_kv: u32,
+    ) -> [Source; 2] {
+        let attention = &tile.params.attention;
+        let source = |operand, dims| {
+            let address = sequence.kv_address(operand, head_kv, F32_BYTES);
+            Source::new(operand, address, sequence.seq_kv, dims)
+        };
+        [
+            source(&attention.k, attention.head_dim),
+            source(&attention.v, attention.head_dim_v),
+        ]
+    }
+
+    /// Whether rows `begin .. begin + count` of K and V exist.
+    #[inline(always)]
+    fn has_rows(&self, begin: u32, count: u32) -> bool {
+        begin + count <= self.seq_kv
     }
 
     /// Starts loading the tile of Q to `q_smem`, in the same group as the chunk that is asked for next.
@@ -53,9 +93,13 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             m_begin,
             ..
         } = *self.tile;
-        let q = &params.attention.q;
-        let address = self.tile.sequence().q_address(q, coord.head, F32_BYTES);
-        let q_gmem = Source::new(q, address, seq_q, params.attention.head_dim);
+        let mut q = params.attention.q;
+        if K::Modifiers::IS_NONE {
+            // So that what is computed from it is not kept for the next tile.
+            q.seq_stride = black_box64(q.seq_stride as u64) as i64;
+        }
+        let address = self.tile.sequence().q_address(&q, coord.head, F32_BYTES);
+        let q_gmem = Source::new(&q, address, seq_q, params.attention.head_dim);
         let to = SmemRect {
             address: q_smem,
             cols: K::CONFIG.head_dim,
@@ -70,17 +114,20 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
     /// The stage is free: [`Stages::wait`] has just returned it, or nothing has been loaded yet.
     #[inline(always)]
     pub unsafe fn load_k(&self, stage: u32, key_begin: u32, chunk: u32) {
-        let attention = &self.tile.params.attention;
-        let sequence = self.tile.sequence();
-        let address = sequence.kv_address(&attention.k, self.head_kv, F32_BYTES);
-        let k_gmem = Source::new(&attention.k, address, sequence.seq_kv, attention.head_dim);
         let to = SmemRect {
             address: self.stages.address(stage),
             cols: K::CONFIG.k_chunk,
             pad: SimtConfig::ROW_PAD,
         };
         let dim_begin = chunk * K::CONFIG.k_chunk as u32;
-        k_gmem.copy(K::workers(), to, key_begin, BLOCK_N as u32, dim_begin);
+        let keys = BLOCK_N as u32;
+        if self.has_columns && self.has_rows(key_begin, keys) {
+            self.inner_k
+                .copy(K::workers(), to, key_begin, keys, dim_begin);
+        } else {
+            let [k, _] = Self::sources(self.tile, &self.tile.sequence(), self.head_kv);
+            k.copy(K::workers(), to, key_begin, keys, dim_begin);
+        }
         commit_group();
     }
 
@@ -90,17 +137,19 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
     /// As [`KvLoader::load_k`].
     #[inline(always)]
     pub unsafe fn load_v(&self, stage: u32, key_begin: u32, chunk: u32) {
-        let attention = &self.tile.params.attention;
-        let sequence = self.tile.sequence();
-        let address = sequence.kv_address(&attention.v, self.head_kv, F32_BYTES);
-        let v_gmem = Source::new(&attention.v, address, sequence.seq_kv, attention.head_dim_v);
         let to = SmemRect {
             address: self.stages.address(stage),
             cols: K::CONFIG.head_dim,
             pad: 0,
         };
-        let v_chunk = K::CONFIG.v_chunk() as u32;
-        v_gmem.copy(K::workers(), to, key_begin + chunk * v_chunk, v_chunk, 0);
+        let keys = K::CONFIG.v_chunk() as u32;
+        let key_begin = key_begin + chunk * keys;
+        if self.has_columns && self.has_rows(key_begin, keys) {
+            self.inner_v.copy(K::workers(), to, key_begin, keys, 0);
+        } else {
+            let [_, v] = Self::sources(self.tile, &self.tile.sequence(), self.head_kv);
+            v.copy(K::workers(), to, key_begin, keys, 0);
+        }
         commit_group();
     }
 }

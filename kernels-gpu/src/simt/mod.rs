@@ -25,6 +25,7 @@ mod kv_loader;
 mod stages;
 
 use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::WARP_SIZE;
 
 use crate::config::simt::SimtConfig;
 use crate::modifiers::Modifiers;
@@ -35,6 +36,12 @@ pub use backward::{backward, bias, slopes, split};
 pub use forward::forward;
 
 const LANES: usize = SimtConfig::LANES_PER_ROW;
+/// Distance in a warp between two lanes of a row; the lanes between them are the next row's.
+///
+/// Shared memory serves the 16-byte loads of half a warp at once where neighbouring lanes, or every other two, ask for the same
+/// bytes. Lanes that differ in their lowest bit share a column, and those that differ in another share a row: so both operands'
+/// loads take two accesses, where a half-warp to a row takes four for its columns.
+const LANE_STRIDE: u32 = 32 / LANES as u32;
 const BLOCK_N: usize = SimtConfig::BLOCK_N;
 const SCORE_COLS: usize = SimtConfig::SCORE_COLS;
 
@@ -42,6 +49,8 @@ const SCORE_COLS: usize = SimtConfig::SCORE_COLS;
 pub trait SimtKernel {
     const CONFIG: SimtConfig;
     type Modifiers: Modifiers;
+    /// Whether the products load the row operand's fragments a step ahead of their use, which takes registers: a second set of them.
+    const LOADS_AHEAD: bool = false;
 
     /// This thread's number among those that share the work, `CONFIG.threads` of them.
     #[inline(always)]
@@ -84,7 +93,7 @@ const MASKED_OUT: f32 = -0.0;
 type Scores<const ROWS: usize> = [[f32; SCORE_COLS]; ROWS];
 
 /// Softmax state of a row.
-type Row = RowState<{ LANES as u32 }>;
+type Row = RowState<{ LANES as u32 }, { LANE_STRIDE }>;
 /// No shift of exponents: f32 results need their last bits.
 const SHIFT: f32 = 0.0;
 
@@ -103,8 +112,8 @@ impl ThreadLayout {
     fn new<K: SimtKernel>(thread: u32) -> Self {
         Self {
             row_groups: K::CONFIG.row_groups(),
-            group: thread / LANES as u32,
-            lane: thread % LANES as u32,
+            group: thread / WARP_SIZE * LANE_STRIDE + thread % LANE_STRIDE,
+            lane: thread % WARP_SIZE / LANE_STRIDE,
         }
     }
 

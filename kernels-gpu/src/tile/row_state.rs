@@ -25,9 +25,9 @@ const NO_KEY: f32 = f32::MIN;
 /// Up to here, and the bits that [`RowState::raise_max_pow2`] adds to it, f32 has steps of at most 2⁻¹¹.
 const COARSE: f32 = 4096.0;
 
-/// State of one row, shared by `LANES` consecutive lanes that each hold some of its columns.
+/// State of one row, shared by `LANES` lanes of a warp, `STRIDE` apart, that each hold some of its columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RowState<const LANES: u32> {
+pub struct RowState<const LANES: u32, const STRIDE: u32 = 1> {
     /// The exponent, in bits, that counts as 2⁰; the same in every lane.
     pub row_max: f32,
     /// This lane's part of the sum of probabilities.
@@ -43,7 +43,7 @@ pub struct Finalized {
     pub lse: f32,
 }
 
-impl<const LANES: u32> RowState<LANES> {
+impl<const LANES: u32, const STRIDE: u32> RowState<LANES, STRIDE> {
     /// No key seen.
     #[inline(always)]
     pub const fn new() -> Self {
@@ -237,7 +237,7 @@ impl<const LANES: u32> RowState<LANES> {
     }
 }
 
-impl<const LANES: u32> Default for RowState<LANES> {
+impl<const LANES: u32, const STRIDE: u32> Default for RowState<LANES, STRIDE> {
     fn default() -> Self {
         Self::new()
     }

@@ -1,13 +1,13 @@
-//! A row's running softmax ([`RowState`]) where `LANES` consecutive lanes share the row.
+//! A row's running softmax ([`RowState`]) where `LANES` lanes, `STRIDE` apart, share the row.
 
-use cuda_std::warp::{reduce_max, reduce_sum};
+use cuda_std::warp::{reduce_max_strided, reduce_sum_strided};
 
 use super::row_state::{Finalized, RowState};
 use crate::math::{fma, max};
 use crate::modifiers::Modifiers;
 use crate::score::ScoreTransform;
 
-impl<const LANES: u32> RowState<LANES> {
+impl<const LANES: u32, const STRIDE: u32> RowState<LANES, STRIDE> {
     /// Updates the state with a block of scores, turns them into probabilities under the new maximum, and returns the
     /// factor by which to rescale what was accumulated under the old one.
     ///
@@ -37,7 +37,7 @@ impl<const LANES: u32> RowState<LANES> {
         transform: &ScoreTransform,
     ) -> f32 {
         // SAFETY: the caller vouches that all lanes are here.
-        let block_max = unsafe { reduce_max::<LANES>(largest(scores)) };
+        let block_max = unsafe { reduce_max_strided::<LANES, STRIDE>(largest(scores)) };
         fma(block_max, transform.scale_log2, transform.shift)
     }
 
@@ -49,7 +49,7 @@ impl<const LANES: u32> RowState<LANES> {
     pub unsafe fn finalize<M: Modifiers>(&self, modifiers: &M, head: u32) -> Finalized {
         // SAFETY: the caller vouches that all lanes are here, and for the modifiers.
         unsafe {
-            let sum = reduce_sum::<LANES>(self.row_sum);
+            let sum = reduce_sum_strided::<LANES, STRIDE>(self.row_sum);
             modifiers.finalize(self, sum, head)
         }
     }

@@ -1,7 +1,7 @@
 //! The gradient by a bias: a block keeps K and V of a tile of keys, passes over Q and dO, and writes dz of all pairs, or adds it up.
 
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
-use cuda_std::warp::reduce_sum;
+use cuda_std::warp::reduce_sum_strided;
 
 use super::pairs::Pairs;
 use super::score_gradient::{TakeScoreGradient, each_block};
@@ -10,7 +10,7 @@ use crate::abi::{BackwardParams, BiasGradientParams};
 use crate::backward::bias::{Elements, Owned, owners};
 use crate::backward::side::{KeepKeys, Side};
 use crate::modifiers::Pair;
-use crate::simt::{BLOCK_N, LANES, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
+use crate::simt::{BLOCK_N, LANE_STRIDE, LANES, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::tile::black_box;
 
 /// Computes the gradient.
@@ -100,8 +100,8 @@ impl<K: SimtKernel, const ROWS: usize> TakeScoreGradient<K, KeepKeys, ROWS> for 
                     unsafe { elements.put([queries, keys], dz[i][j]) };
                 }
             }
-            // A row is one half-warp's.
-            let sum = reduce_sum::<{ LANES as u32 }>(sum);
+            // A row is in lanes of one warp.
+            let sum = reduce_sum_strided::<{ LANES as u32 }, LANE_STRIDE>(sum);
             if !has_queries && layout.lane == 0 && key + keys < extent.kept {
                 elements.put([0, keys], sum);
             }

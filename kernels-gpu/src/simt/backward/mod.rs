@@ -20,7 +20,7 @@
 //!
 //! ```text
 //! shared memory   A, B    [block_m][head_dim + pad]
-//!                 p_smem  [block_m][block_n + pad]      rows are private to a half-warp
+//!                 p_smem  [block_m][block_n + pad]      rows are private to the lanes of a row
 //!                 stage 0, stage 1                      a, b by dimensions [block_n][k_chunk + pad] or by rows
 //!                                                       [v_chunk][head_dim]
 //! ```
@@ -169,7 +169,7 @@ unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize
             passing.load_dims(free, Operand::First, now, 0);
         },
     );
-    // The half-warp multiplied with its rows of P.
+    // The lanes of a row multiplied with their rows of P.
     sync_warp();
     pairs.drop_gradients(&mut acc, thread());
     store_difference(&pairs, &acc, thread());
@@ -292,7 +292,7 @@ unsafe fn by_rows<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
         if needs_mask {
             pv_masked(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
         } else {
-            pv(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
+            pv::<K, _, _>(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
         }
     };
     let mut chunk = 0;

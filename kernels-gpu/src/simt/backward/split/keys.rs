@@ -138,7 +138,7 @@ unsafe fn pass<K: SplitKeysKernel, R: Work<K>, const ROWS: usize, const COLS: us
             now,
             |passing, free| passing.load_rows(free, R::BY_ROWS, now, 0),
         );
-        // The half-warp multiplied with its rows of pairs.
+        // The lanes of a row multiplied with their rows of pairs.
         sync_warp();
         let needs_mask = R::between(tile, &mut acc, now, is_first);
         sync_warp();

@@ -76,7 +76,7 @@ pub unsafe fn by_rows<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usi
         if needs_mask {
             pv_masked(sum, p_chunk, smem, layout, rows);
         } else {
-            pv(sum, p_chunk, smem, layout, rows);
+            pv::<K, _, _>(sum, p_chunk, smem, layout, rows);
         }
         passing.stages.advance();
     }
