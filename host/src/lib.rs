@@ -136,7 +136,7 @@ pub use ptx::PtxModules;
 // For `include_ptx!`.
 #[cfg(feature = "gpu")]
 #[doc(hidden)]
-pub use ferroflash_ptx::Module as __PtxModule;
+pub use ferroflash_ptx::{Module as __PtxModule, Pack as __PtxPack};
 pub use spec::{Layout, Shape, Strides, TensorSpec};
 pub use tensor::Tensor;
 

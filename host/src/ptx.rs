@@ -68,7 +68,7 @@ impl fmt::Debug for PtxModules {
 macro_rules! include_ptx {
     ($table:literal) => {{
         mod embedded {
-            use $crate::__PtxModule as Module;
+            use $crate::{__PtxModule as Module, __PtxPack as Pack};
             include!(env!($table));
 
             pub fn modules() -> &'static [Module] {

@@ -1,9 +1,9 @@
 //! The PTX of `kernels-insight`.
 
-use ferroflash_ptx::Module;
+use ferroflash_ptx::{Module, Pack};
 use kernels_gpu::instances::Instance;
 
-// `static MODULES: [Module; …]`, one a kernel.
+// `static MODULES: [Module; …]`, one a kernel, and `static PACKS: [Pack; …]`.
 include!(env!("FERROFLASH_INSIGHT_MODULES"));
 
 /// The PTX module that holds the kernel of `instance`.

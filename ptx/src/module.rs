@@ -1,14 +1,14 @@
 use std::io::Read;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use lzma_rust2::LzmaReader;
 
-/// Memory that the decompressor of one module may take, several times what it needs.
+/// Memory that the decompressor of one pack may take, twice what it needs.
 const MEMORY_KIB: u32 = 16 << 10;
 
-/// The PTX module that holds one kernel, compressed.
-pub struct Module {
-    entry: &'static str,
+/// The PTX of several kernels, one after the other, compressed together: kernels of a family differ in little.
+pub struct Pack {
     /// Bytes of the text.
     pub(crate) bytes: usize,
     /// A .lzma file.
@@ -16,15 +16,44 @@ pub struct Module {
     text: OnceLock<String>,
 }
 
-impl Module {
-    /// The module of the kernel `entry`, whose PTX takes `bytes` bytes and was compressed into `compressed`.
-    pub const fn new(entry: &'static str, bytes: usize, compressed: &'static [u8]) -> Self {
+impl Pack {
+    /// Text of `bytes` bytes that was compressed into `compressed`.
+    pub const fn new(bytes: usize, compressed: &'static [u8]) -> Self {
         Self {
-            entry,
             bytes,
             compressed,
             text: OnceLock::new(),
         }
+    }
+
+    /// The text, decompressed the first time.
+    ///
+    /// # Panics
+    /// If the bytes given to [`new`](Self::new) are not compressed text of that size.
+    fn text(&self) -> &str {
+        self.text.get_or_init(|| {
+            let mut text = String::with_capacity(self.bytes);
+            let mut reader = LzmaReader::new_mem_limit(self.compressed, MEMORY_KIB, None)
+                .expect("the build script wrote it");
+            let bytes = reader.read_to_string(&mut text).expect("PTX is ASCII");
+            assert_eq!(bytes, self.bytes);
+            text
+        })
+    }
+}
+
+/// The PTX module that holds one kernel, in a [`Pack`].
+pub struct Module {
+    entry: &'static str,
+    pack: &'static Pack,
+    /// Where it stands in the pack's text.
+    pub(crate) place: Range<usize>,
+}
+
+impl Module {
+    /// The module of the kernel `entry`, whose PTX stands at bytes `place` of the text of `pack`.
+    pub const fn new(entry: &'static str, pack: &'static Pack, place: Range<usize>) -> Self {
+        Self { entry, pack, place }
     }
 
     /// Name of its kernel.
@@ -32,19 +61,12 @@ impl Module {
         self.entry
     }
 
-    /// Its PTX, decompressed the first time.
+    /// Its PTX. The whole pack is decompressed with the first one.
     ///
     /// # Panics
-    /// If the bytes given to [`new`](Self::new) are not compressed text of that size.
-    pub fn text(&self) -> &str {
-        self.text.get_or_init(|| {
-            let mut text = String::with_capacity(self.bytes);
-            let mut reader = LzmaReader::new_mem_limit(self.compressed, MEMORY_KIB, None)
-                .expect("the build script wrote it");
-            let bytes = reader.read_to_string(&mut text).expect("PTX is ASCII");
-            assert_eq!(bytes, self.bytes, "{}", self.entry);
-            text
-        })
+    /// If the pack's text has no such place, or is not what the pack says.
+    pub fn text(&self) -> &'static str {
+        &self.pack.text()[self.place.clone()]
     }
 }
 

@@ -14,8 +14,9 @@ pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
 const KERNELS_VAR: &str = "CUDA_STD_KERNELS";
 
 /// Compiles the kernel crate in `crate_dir` for `archs`, and returns the path of a Rust file that defines
-/// `static MODULES: [Module; N]`, each `Module::new(entry, size, compressed)`: the kernel's name, the size of its PTX in
-/// bytes, and the PTX as a .lzma file.
+/// `static PACKS: [Pack; P]`, each `Pack::new(size, compressed)`: the PTX of several kernels, its size in bytes and itself as a
+/// .lzma file; and `static MODULES: [Module; N]`, each `Module::new(entry, &PACKS[…], place)`: a kernel's name, and the range of
+/// its pack's bytes at which its PTX stands.
 ///
 /// Writes under `OUT_DIR` alone, or where [`TARGET_DIR_VAR`] allows it. Cargo runs the build script again when the
 /// crate or one of `others`, crates that its kernels depend on, changes.
