@@ -8,7 +8,7 @@ use cuda_std::warp::lane_id;
 use crate::abi::{AppendParams, CacheFault, CacheScales, ScaleArg, TensorArg};
 use crate::tile::appended::{Appended, NO_SLOT, appended};
 use crate::tile::element::{E4m3, Element, F32};
-use crate::tile::grid::divide;
+use crate::tile::grid::divide_long;
 use crate::tile::rotary::{components, rotate};
 use crate::tile::warp_per_row::{WARP, each_row_by_warp};
 use crate::units::F32_BYTES;
@@ -36,8 +36,8 @@ unsafe fn of_row<E: Element, C: Element>(
     row: u64,
     heads: u64,
 ) {
-    let (token, head) = divide(row, heads);
-    let (batch, row) = divide(token, params.seq as u64);
+    let (token, head) = divide_long(row, heads);
+    let (batch, row) = divide_long(token, params.seq as u64);
     let (head, row) = (head as u32, row as u32);
     // SAFETY: there is a length for each sequence.
     let kv_len = unsafe { global::load_u32(params.kv_lens + batch * F32_BYTES as u64) };
@@ -154,13 +154,13 @@ unsafe fn page_of(
         if slot as u64 >= params.num_pages as u64 * page_size || (slot as i32) < 0 {
             return Err(CacheFault::BadSlot);
         }
-        let (page, place) = divide(slot as u64, page_size);
+        let (page, place) = divide_long(slot as u64, page_size);
         return Ok(Some([page as u32, place as u32]));
     }
     let Some(table) = params.block_table else {
         return Ok(Some([batch as u32, key]));
     };
-    let (number, place) = divide(key as u64, page_size);
+    let (number, place) = divide_long(key as u64, page_size);
     let index = batch * params.table_stride + number;
     // SAFETY: the table has an entry for every key below the capacity.
     let page = unsafe { global::load_u32(table.get() + index * F32_BYTES as u64) };

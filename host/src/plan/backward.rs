@@ -213,16 +213,6 @@ fn maps(keys: &Instance, problem: &Problem) -> Result<Option<BackwardMaps>, Stri
                 .to_owned(),
         );
     }
-    let attention = &params.attention;
-    for (heads, seq) in [
-        (attention.heads_kv, attention.seq_kv),
-        (attention.heads_q, attention.seq_q),
-    ] {
-        let tiles = TileGrid::new(attention.batch, heads, seq, keys.block_m);
-        if tiles.count > u64::from(tiles.grid()) {
-            return Err("it has more tiles than a launch has blocks".to_owned());
-        }
-    }
     let refused = |(operand, reason)| format!("TMA cannot reach {operand}: {}", words(reason));
     BackwardMaps::new(&params).map(Some).map_err(refused)
 }

@@ -4,7 +4,7 @@ use kernels_gpu::abi::{AttentionParams, Band, BiasGradientParams, DeviceAddress,
 use kernels_gpu::instances::{BIAS, Instance, Operation};
 use kernels_gpu::tile::grid::TileGrid;
 
-use super::select::instance_unfit;
+use super::select::unfit;
 use super::slopes::smallest;
 use super::{GpuCapabilities, Operands};
 use crate::{Lengths, Problem};
@@ -29,7 +29,7 @@ pub(super) fn find(
     }
     let kernel = smallest(BIAS, Operation::BackwardBias, problem);
     let kernel = kernel.expect("every dtype has one of the largest head_dim");
-    instance_unfit(kernel, gpu).map_or(Ok(Some(kernel)), Err)
+    unfit(kernel, problem, gpu).map_or(Ok(Some(kernel)), Err)
 }
 
 /// What the launch needs beside the parameters of the other backward kernels.

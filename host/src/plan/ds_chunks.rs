@@ -6,9 +6,6 @@ use kernels_gpu::instances::{Family, Instance, Operation};
 use kernels_gpu::tile::ds_tiles::DsTiles;
 use kernels_gpu::tile::grid::TileGrid;
 
-/// Largest one-dimensional grid.
-const LARGEST_GRID: u64 = i32::MAX as u64;
-
 /// A launch of the kernel of dk and dv, followed by one of the kernel of dq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
@@ -64,7 +61,7 @@ impl DsChunks {
             blocks_of_tile: queries.block_m / keys.block_n,
         };
         let fitting = limit_bytes / whole.ds_bytes.max(1);
-        let launchable = LARGEST_GRID
+        let launchable = TileGrid::LARGEST
             / keys_tiles
                 .max(whole.queries_tiles(whole.heads, whole.q_blocks))
                 .max(1);

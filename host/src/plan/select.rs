@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, MODIFIED, Operation};
+use kernels_gpu::tile::grid::TileGrid;
 
 use super::backward::BackwardKernels;
 use super::decode::{DecodeLaunch, find_decode};
@@ -162,7 +163,8 @@ fn find_kernel(
     Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
 }
 
-/// As [`instance_unfit`], and that a score modification was not compiled into `instance`, which should have it.
+/// As [`instance_unfit`]; or that a score modification was not compiled into `instance`, which should have it; or that the tiles
+/// are more than a launch has blocks.
 pub(super) fn unfit(
     instance: &Instance,
     problem: &Problem,
@@ -173,7 +175,29 @@ pub(super) fn unfit(
         let (name, arch) = (own.name(), instance.arch.name());
         format!("score modification {name} was not compiled for {arch}")
     });
-    instance_unfit(instance, gpu).or(lacking)
+    let too_many = || has_too_many_tiles(instance, problem);
+    instance_unfit(instance, gpu).or(lacking).or_else(too_many)
+}
+
+/// Why `instance` cannot have a block for each tile of queries or keys of `problem`, or `None` if it can.
+fn has_too_many_tiles(instance: &Instance, problem: &Problem) -> Option<String> {
+    let tiles = |heads: usize, seq: usize| {
+        let heads = problem.batch() as u64 * heads as u64;
+        heads.saturating_mul(seq.div_ceil(instance.block_m.max(1) as usize) as u64)
+    };
+    let of_queries = tiles(problem.q().shape.heads, problem.seq_q());
+    let of_keys = match problem.gradients() {
+        Some(_) => tiles(problem.k().shape.heads, problem.seq_kv()),
+        None => 0,
+    };
+    let most = of_queries.max(of_keys);
+    (most > TileGrid::LARGEST).then(|| {
+        let blocks = TileGrid::LARGEST;
+        format!(
+            "it has {most} tiles of {} rows, a launch has at most {blocks} blocks",
+            instance.block_m
+        )
+    })
 }
 
 /// The kernels that may run a forward pass of `problem`.

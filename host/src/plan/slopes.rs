@@ -6,7 +6,7 @@ use kernels_gpu::instances::{Instance, Operation, SLOPES};
 use kernels_gpu::tile::grid::TileGrid;
 
 use super::backward::WorkspaceLayout;
-use super::select::{instance_unfit, modified, with_modifiers};
+use super::select::{modified, unfit, with_modifiers};
 use super::{GpuCapabilities, Operands};
 use crate::Problem;
 
@@ -27,7 +27,7 @@ pub(super) fn find(
         let what = with_modifiers(problem);
         format!("it computes no gradient by ALiBi's slopes{what}")
     })?;
-    instance_unfit(kernel, gpu).map_or(Ok(Some(kernel)), Err)
+    unfit(kernel, problem, gpu).map_or(Ok(Some(kernel)), Err)
 }
 
 /// The kernel of `table` that performs `operation` on `problem` with the smallest padded head_dim.

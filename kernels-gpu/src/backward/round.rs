@@ -3,12 +3,13 @@
 
 use cuda_std::global;
 use cuda_std::half::Half;
-use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
+use cuda_std::thread::{block_idx_x, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp};
 
 use super::careful::{Head, Which};
 use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
+use crate::config::round::ROWS;
 use crate::layout::fragment::{ROW_STEP, TILE_M, TILE_N};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::modifiers::Modifiers;
@@ -20,28 +21,19 @@ use crate::tile::quad::{QUAD, transposed};
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
-/// Rounds all rows of dq, with any number of blocks of whole warps.
+/// Rounds all rows of dq, a unit of them a warp.
 ///
 /// # Safety
-/// `params` describes live allocations that hold every element it can address.
+/// `params` describes live allocations that hold every element it can address; the launch has a block for each [`ROWS`] rows of
+/// a head.
 #[inline(always)]
 pub unsafe fn round<E: Half + Element, M: Modifiers>(params: &BackwardParams, modifiers: &M) {
     let attention = &params.attention;
-    let tiles = TileGrid::new(
-        attention.batch,
-        attention.heads_q,
-        attention.seq_q,
-        TILE_M as u32,
-    );
-    let warps_per_block = block_dim_x() / WARP_SIZE;
-    let mut index =
-        block_idx_x() as u64 * warps_per_block as u64 + (thread_idx_x() / WARP_SIZE) as u64;
-    while index < tiles.count {
-        let tile = tiles.get(index);
-        // SAFETY: the tile is the launch's.
-        unsafe { round_rows::<E, M>(params, modifiers, tile.batch, tile.head, tile.m_block) };
-        index += grid_dim_x() as u64 * warps_per_block as u64;
-    }
+    let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, ROWS);
+    let tile = tiles.get(block_idx_x());
+    let row_unit = tile.m_block * (ROWS / TILE_M as u32) + thread_idx_x() / WARP_SIZE;
+    // SAFETY: the tile is the launch's, and its warps take its units one each.
+    unsafe { round_rows::<E, M>(params, modifiers, tile.batch, tile.head, row_unit) };
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ use cuda_std::global;
 use cuda_std::warp::{WARP_SIZE, lane_id, reduce_sum};
 
 use crate::abi::SlopeSumsParams;
-use crate::tile::grid::divide;
+use crate::tile::grid::divide_long;
 use crate::tile::warp_per_row::each_row_by_warp;
 use crate::units::F32_BYTES;
 
@@ -38,7 +38,7 @@ unsafe fn of_slope(params: &SlopeSumsParams, slope: u64) {
     let mut sum = 0.0;
     let mut index = lane_id() as u64;
     while index < batch * tiles {
-        let (entry, tile) = divide(index, tiles);
+        let (entry, tile) = divide_long(index, tiles);
         let place = (entry * heads + slope) * tiles + tile;
         // SAFETY: every tile of every head has left a sum.
         sum += unsafe { f32::from_bits(global::load_u32(params.sums + place * F32_BYTES as u64)) };

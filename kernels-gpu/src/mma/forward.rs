@@ -58,28 +58,16 @@ pub unsafe fn forward<
     params: &ForwardParams,
     modifiers: &K::Modifiers,
 ) {
-    let mut round = 0;
-    loop {
-        let AttentionParams {
-            batch,
-            heads_q,
-            seq_q,
-            ..
-        } = reload(params).attention;
-        let tiles = TileGrid::new(batch, heads_q, seq_q, K::CONFIG.block_m() as u32);
-        let index = black_box(block_idx_x()) as u64 + round as u64 * grid_dim_x() as u64;
-        if index >= tiles.count {
-            break;
-        }
-        // SAFETY: the loop bound is the same for the whole block.
-        unsafe {
-            let coord = tiles.get(index);
-            forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, modifiers, coord);
-            // The next tile overwrites shared memory that others may still read.
-            sync_threads();
-        }
-        round += 1u32;
-    }
+    let AttentionParams {
+        batch,
+        heads_q,
+        seq_q,
+        ..
+    } = params.attention;
+    let tiles = TileGrid::new(batch, heads_q, seq_q, K::CONFIG.block_m() as u32);
+    let coord = tiles.get(block_idx_x());
+    // SAFETY: forwarded to the caller; the launch has a block for each tile.
+    unsafe { forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, modifiers, coord) };
 }
 
 /// How a tile is computed: one of three ways, of which each has the next for what it cannot do. Two flags rather than an

@@ -43,24 +43,24 @@ impl Source {
         row_count: u32,
         dim_begin: u32,
     ) {
-        let vec16s_per_row = to.cols as u32 / VECTOR;
-        let rows_per_step = workers.count / vec16s_per_row;
-        let row_elems = (to.cols + to.pad) as u32;
-        let thread = workers.thread;
-        let col = thread % vec16s_per_row * VECTOR;
-        let dim = dim_begin + col;
-        let valid_dims = self.dims.saturating_sub(dim).min(VECTOR);
-
-        let mut row = first_row(thread, vec16s_per_row);
-        let mut destination = to.address + (row * row_elems + col) * F32_BYTES;
-        let mut source = self
-            .address
-            .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes)
-            .wrapping_add_signed(dim as i64 * self.dim_bytes);
+        let Part {
+            mut row,
+            col,
+            mut source,
+            mut destination,
+            rows_per_step,
+            source_step,
+            destination_step,
+        } = Part::new(
+            Inner::new(self),
+            self.dim_bytes,
+            workers,
+            to,
+            [row_begin, dim_begin],
+        );
+        let valid_dims = self.dims.saturating_sub(dim_begin + col).min(VECTOR);
         let row_count = black_box(row_count);
         let rows_left = self.rows.saturating_sub(row_begin);
-        let source_step = rows_per_step as i64 * self.row_bytes;
-        let destination_step = rows_per_step * row_elems * F32_BYTES;
         // Two loops, as one for both kinds would spend five times the instructions on either.
         if self.is_vec16 {
             while row < row_count {
@@ -87,6 +87,48 @@ impl Source {
             row += rows_per_step;
             destination += destination_step;
             source = source.wrapping_add_signed(source_step);
+        }
+    }
+}
+
+/// What a worker copies of a rectangle: four columns of every so many rows.
+struct Part {
+    /// Its first row and column, from those of the rectangle.
+    row: u32,
+    col: u32,
+    /// Where it begins, in global and in shared memory, and the bytes from a row to the next.
+    source: u64,
+    destination: u32,
+    rows_per_step: u32,
+    source_step: i64,
+    destination_step: u32,
+}
+
+impl Part {
+    #[inline(always)]
+    fn new(
+        from: Inner,
+        dim_bytes: i64,
+        workers: Workers,
+        to: SmemRect,
+        [row_begin, dim_begin]: [u32; 2],
+    ) -> Self {
+        let vec16s_per_row = to.cols as u32 / VECTOR;
+        let rows_per_step = workers.count / vec16s_per_row;
+        let row_bytes = (to.cols + to.pad) as u32 * F32_BYTES;
+        let col = workers.thread % vec16s_per_row * VECTOR;
+        let row = first_row(workers.thread, vec16s_per_row);
+        Self {
+            row,
+            col,
+            source: from
+                .address
+                .wrapping_add_signed((row_begin + row) as i64 * from.row_bytes)
+                .wrapping_add_signed((dim_begin + col) as i64 * dim_bytes),
+            destination: to.address + row * row_bytes + col * F32_BYTES,
+            rows_per_step,
+            source_step: rows_per_step as i64 * from.row_bytes,
+            destination_step: rows_per_step * row_bytes,
         }
     }
 }
@@ -121,20 +163,11 @@ impl Inner {
         row_count: u32,
         dim_begin: u32,
     ) {
-        let vec16s_per_row = to.cols as u32 / VECTOR;
-        let rows_per_step = workers.count / vec16s_per_row;
-        let row_bytes = (to.cols + to.pad) as u32 * F32_BYTES;
-        let col = workers.thread % vec16s_per_row * VECTOR;
-        let row = first_row(workers.thread, vec16s_per_row);
-        let destination = to.address + row * row_bytes + col * F32_BYTES;
-        let mut source = self
-            .address
-            .wrapping_add_signed((row_begin + row) as i64 * self.row_bytes)
-            .wrapping_add(((dim_begin + col) * F32_BYTES) as u64);
-        let source_step = rows_per_step as i64 * self.row_bytes;
-        for step in 0..row_count / rows_per_step {
-            copy16(destination + step * rows_per_step * row_bytes, source);
-            source = source.wrapping_add_signed(source_step);
+        let part = Part::new(*self, F32_BYTES as i64, workers, to, [row_begin, dim_begin]);
+        let mut source = part.source;
+        for step in 0..row_count / part.rows_per_step {
+            copy16(part.destination + step * part.destination_step, source);
+            source = source.wrapping_add_signed(part.source_step);
         }
     }
 }

@@ -20,7 +20,7 @@ use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use cuda_std::warp::sync_warp;
 
 use super::context::TileContext;
-use super::gemm::{pv, pv_masked, qk, store_p};
+use super::gemm::{pv_maybe_masked, qk, store_p};
 use super::kv_loader::KvLoader;
 use super::{
     BLOCK_N, LANES, MASKED_OUT, Row, SCORE_COLS, Scores, SimtKernel, ThreadLayout, epilogue,
@@ -47,20 +47,9 @@ pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     let attention = &params.attention;
     let block_m = K::CONFIG.block_m() as u32;
     let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
-    let mut round = 0u64;
-    loop {
-        let index = black_box(block_idx_x()) as u64 + round * grid_dim_x() as u64;
-        if index >= tiles.count {
-            break;
-        }
-        // SAFETY: the loop bound is the same for the whole block.
-        unsafe {
-            forward_tile::<K, ROWS, O_COLS>(params, modifiers, tiles.get(index));
-            // The next tile overwrites shared memory that others may still read.
-            sync_threads();
-        }
-        round += 1;
-    }
+    let coord = tiles.get(block_idx_x());
+    // SAFETY: forwarded to the caller; the launch has a block for each tile.
+    unsafe { forward_tile::<K, ROWS, O_COLS>(params, modifiers, coord) };
 }
 
 /// Computes one tile of `o` and `lse`.
@@ -215,11 +204,7 @@ unsafe fn pv_block<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
         let p_chunk = p_smem + chunk_begin * F32_BYTES;
         let v_smem = kv.stages.chunk_smem();
         let keys = (block.keys - chunk_begin).min(v_chunk);
-        if block.needs_mask {
-            pv_masked(acc_o, p_chunk, v_smem, layout, keys);
-        } else {
-            pv::<K, _, _>(acc_o, p_chunk, v_smem, layout, keys);
-        }
+        pv_maybe_masked::<K, _, _>(acc_o, p_chunk, v_smem, layout, keys, block.needs_mask);
         kv.stages.advance();
         chunk += 1;
     }

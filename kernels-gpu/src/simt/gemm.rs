@@ -207,6 +207,70 @@ unsafe fn pv_step<const ROWS: usize, const O_COLS: usize>(
     }
 }
 
+/// [`pv`] for a block with masked-out keys, where `needs_mask`.
+///
+/// [`MASKED_OUT`] contributes nothing by itself where V is finite. The thread looks at all of its columns first, a load for the
+/// nine and more of a product.
+///
+/// # Safety
+/// As [`pv`].
+#[inline(always)]
+pub unsafe fn pv_maybe_masked<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
+    acc_o: &mut [[f32; O_COLS]; ROWS],
+    p_smem: u32,
+    v_smem: u32,
+    layout: ThreadLayout,
+    keys: u32,
+    needs_mask: bool,
+) {
+    let columns = Columns::<O_COLS> {
+        address: v_smem + layout.lane * STEP_BYTES,
+        lanes: LANES as u32,
+    };
+    if needs_mask && !columns.are_finite(keys) {
+        pv_masked(acc_o, p_smem, v_smem, layout, keys);
+    } else {
+        pv::<K, _, _>(acc_o, p_smem, v_smem, layout, keys);
+    }
+}
+
+/// A thread's `COLS` columns of rows in shared memory: runs of four, which `lanes` threads take in turn.
+pub struct Columns<const COLS: usize> {
+    /// Of the first row's first run.
+    pub address: u32,
+    pub lanes: u32,
+}
+
+impl<const COLS: usize> Columns<COLS> {
+    /// Whether they are finite in `rows` rows; rows beyond those, up to a multiple of four, are finite.
+    ///
+    /// # Safety
+    /// The rows are in shared memory and visible to this thread.
+    #[inline(always)]
+    pub unsafe fn are_finite(&self, rows: u32) -> bool {
+        let run_bytes = self.lanes * STEP_BYTES;
+        let row_bytes = (COLS / STEP) as u32 * run_bytes;
+        let mut address = self.address;
+        // 0 times a number is 0, times anything else NaN.
+        let mut products = [0.0; STEP];
+        let mut steps = black_box(rows.div_ceil(STEP as u32));
+        while steps > 0 {
+            for row in 0..STEP as u32 {
+                for run in 0..(COLS / STEP) as u32 {
+                    let values = shared::load4(address + row * row_bytes + run * run_bytes);
+                    for col in 0..STEP {
+                        products[col] = fma(values[col], 0.0, products[col]);
+                    }
+                }
+            }
+            address += STEP as u32 * row_bytes;
+            steps -= 1;
+        }
+        let [a, b, c, d] = products;
+        (a + b) + (c + d) == 0.0
+    }
+}
+
 /// [`pv`] for a block with masked-out keys: [`MASKED_OUT`] contributes nothing, even where V is not finite.
 ///
 /// One key at a time, as selecting among four at once takes more registers than there are.
@@ -214,7 +278,7 @@ unsafe fn pv_step<const ROWS: usize, const O_COLS: usize>(
 /// # Safety
 /// As [`pv`].
 #[inline(always)]
-pub unsafe fn pv_masked<const ROWS: usize, const O_COLS: usize>(
+unsafe fn pv_masked<const ROWS: usize, const O_COLS: usize>(
     acc_o: &mut [[f32; O_COLS]; ROWS],
     p_smem: u32,
     v_smem: u32,

@@ -10,7 +10,7 @@ use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp, uniform};
 
 use crate::abi::{AttentionParams, BlockState, BlockStatesParams};
 use crate::modifiers::{Modifiers, Pair, Place};
-use crate::tile::grid::divide;
+use crate::tile::grid::divide_long;
 use crate::tile::sequence::Sequence;
 
 /// Finds all states, with any number of blocks of `WARPS` warps, of `modifiers`: those of the parameters, or these and what is
@@ -28,9 +28,9 @@ pub unsafe fn block_states<const WARPS: u32, M: Modifiers>(
     let warp = uniform(thread_idx_x() / WARP_SIZE);
     let mut index = block_idx_x() as u64 * WARPS as u64 + warp as u64;
     while index < count {
-        let (rest, block) = divide(index, blocks);
-        let (rest, tile) = divide(rest, tiles);
-        let (batch, head) = divide(rest, params.heads as u64);
+        let (rest, block) = divide_long(index, blocks);
+        let (rest, tile) = divide_long(rest, tiles);
+        let (batch, head) = divide_long(rest, params.heads as u64);
         // The indices are below their counts, and the same for the whole warp.
         let indices = [batch as u32, head as u32, tile as u32, block as u32];
         let state = state(params, modifiers, indices);

@@ -8,7 +8,7 @@ pub struct BlockCoord {
     pub batch: u32,
 }
 
-/// All tiles of a launch, in the order blocks take them.
+/// All tiles of a launch, in the order of its blocks.
 ///
 /// Tiles of one head are neighbours, so that blocks running at the same time read the same K and V from
 /// L2; within a head the last rows come first, as under a causal mask they are the longest.
@@ -16,11 +16,15 @@ pub struct BlockCoord {
 pub struct TileGrid {
     m_blocks: u32,
     heads: u32,
-    /// Number of tiles. Beyond what a grid can hold, blocks take several.
+    /// Number of tiles; the host launches no more than [`TileGrid::LARGEST`].
     pub count: u64,
 }
 
 impl TileGrid {
+    /// Most blocks of a one-dimensional grid (CUDA C++ Programming Guide, "Technical Specifications per Compute
+    /// Capability").
+    pub const LARGEST: u64 = i32::MAX as u64;
+
     /// All tiles of `batch · heads` sequences of `seq_q` rows.
     #[inline(always)]
     pub fn new(batch: u32, heads: u32, seq_q: u32, block_m: u32) -> Self {
@@ -34,47 +38,65 @@ impl TileGrid {
 
     /// Tile number `index`, which is below [`TileGrid::count`].
     #[inline(always)]
-    pub fn get(&self, index: u64) -> BlockCoord {
-        let (sequence, reversed) = divide(index, self.m_blocks as u64);
-        let (batch, head) = divide(sequence, self.heads as u64);
+    pub fn get(&self, index: u32) -> BlockCoord {
+        let (sequence, reversed) = divide(index, self.m_blocks);
+        let (batch, head) = divide(sequence, self.heads);
         BlockCoord {
-            m_block: self.m_blocks - 1 - reversed as u32,
-            head: head as u32,
-            batch: batch as u32,
+            m_block: self.m_blocks - 1 - reversed,
+            head,
+            batch,
         }
     }
 
     /// The number of tile `coord`, one of the launch.
     #[inline(always)]
-    pub fn index(&self, coord: BlockCoord) -> u64 {
-        let sequence = coord.batch as u64 * self.heads as u64 + coord.head as u64;
-        sequence * self.m_blocks as u64 + (self.m_blocks - 1 - coord.m_block) as u64
+    pub fn index(&self, coord: BlockCoord) -> u32 {
+        let sequence = coord.batch * self.heads + coord.head;
+        sequence * self.m_blocks + (self.m_blocks - 1 - coord.m_block)
     }
 
-    /// Number of the last tile, of a launch that has tiles and numbers them with 32 bits.
+    /// Number of the last tile, of a launch that has tiles.
     #[inline(always)]
     pub fn last(&self) -> u32 {
         (self.count - 1) as u32
     }
 
-    /// Blocks to launch: one a tile, up to the largest one-dimensional grid.
+    /// Blocks to launch: one a tile.
     pub fn grid(&self) -> u32 {
-        self.count.min(i32::MAX as u64) as u32
+        debug_assert!(self.count <= Self::LARGEST);
+        self.count as u32
     }
 }
 
-/// Quotient and remainder of a division by `divisor`, which is not 0, in 32 bits if they suffice: a 64-bit division
-/// takes about 100 instructions.
+/// The tile that block `block` of a launch works on, where the launch has `blocks` blocks, a tile each, of whole heads with
+/// `tiles_of_head` tiles: all heads' first tile, then all heads' second, and so on. Returns the head and the tile.
+///
+/// Where a launch has few heads, the longest tiles of all of them begin first, and the shortest fill what is left in the end.
 #[inline(always)]
-pub fn divide(dividend: u64, divisor: u64) -> (u64, u64) {
+pub fn longest_first(block: u32, blocks: u32, tiles_of_head: u32) -> (u32, u32) {
+    let (heads, _) = divide(blocks, tiles_of_head);
+    let (tile, head) = divide(block, heads);
+    (head, tile)
+}
+
+/// Quotient and remainder of a division by `divisor`, which is not 0.
+#[inline(always)]
+pub fn divide(dividend: u32, divisor: u32) -> (u32, u32) {
     // SAFETY: callers divide only where there is an element, so no extent is zero. Without this the division has a
     // panic branch.
     unsafe { core::hint::assert_unchecked(divisor != 0) };
+    (dividend / divisor, dividend % divisor)
+}
+
+/// As [`divide`], of numbers that may need 64 bits; in 32 bits if they suffice: a 64-bit division takes about 100
+/// instructions.
+#[inline(always)]
+pub fn divide_long(dividend: u64, divisor: u64) -> (u64, u64) {
+    // SAFETY: as in `divide`.
+    unsafe { core::hint::assert_unchecked(divisor != 0) };
     if (dividend | divisor) >> 32 == 0 {
-        let (dividend, divisor) = (dividend as u32, divisor as u32);
-        // SAFETY: as above.
-        unsafe { core::hint::assert_unchecked(divisor != 0) };
-        ((dividend / divisor) as u64, (dividend % divisor) as u64)
+        let (quotient, rest) = divide(dividend as u32, divisor as u32);
+        (quotient as u64, rest as u64)
     } else {
         (dividend / divisor, dividend % divisor)
     }
@@ -89,7 +111,7 @@ mod tests {
         let list = TileGrid::new(2, 3, 100, 32);
         assert_eq!(list.count, 24);
         let mut seen = [[[false; 4]; 3]; 2];
-        for index in 0..list.count {
+        for index in 0..list.grid() {
             let tile = list.get(index);
             assert_eq!(list.index(tile), index);
             let slot = &mut seen[tile.batch as usize][tile.head as usize][tile.m_block as usize];
@@ -114,17 +136,28 @@ mod tests {
     }
 
     #[test]
-    fn more_tiles_than_a_grid_or_32_bits_hold() {
-        let list = TileGrid::new(1 << 16, 1 << 16, 64, 32);
-        assert_eq!(list.count, 1 << 33);
-        assert_eq!(list.grid(), i32::MAX as u32);
-        assert_eq!(
-            list.get((1 << 33) - 1),
-            BlockCoord {
-                m_block: 0,
-                head: 65535,
-                batch: 65535
-            }
-        );
+    fn the_largest_launch() {
+        let list = TileGrid::new((1 << 16) - 1, 1 << 14, 64, 32);
+        let last = BlockCoord {
+            m_block: 0,
+            head: (1 << 14) - 1,
+            batch: (1 << 16) - 2,
+        };
+        assert!(list.count <= TileGrid::LARGEST);
+        assert_eq!(list.get(list.last()), last);
+        assert_eq!(list.index(last), list.last());
+    }
+
+    #[test]
+    fn first_tiles_of_all_heads_come_first() {
+        let order: [_; 6] = core::array::from_fn(|block| longest_first(block as u32, 6, 3));
+        assert_eq!(order, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn long_divisions_agree_with_short_ones() {
+        assert_eq!(divide_long(100, 7), (14, 2));
+        assert_eq!(divide_long(1 << 40, 1 << 33), (128, 0));
+        assert_eq!(divide_long((1 << 40) + 5, 10), (109_951_162_778, 1));
     }
 }

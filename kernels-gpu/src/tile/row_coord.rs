@@ -1,6 +1,6 @@
 //! The rows of an operand one by one, in the order of lse: `[batch, heads, seq]`, contiguous.
 
-use super::grid::divide;
+use super::grid::divide_long;
 use crate::abi::TensorArg;
 
 /// A row of an operand.
@@ -16,8 +16,8 @@ impl RowCoord {
     /// entry 1.
     #[inline(always)]
     pub fn new(row: u64, heads: u32, seq: u32) -> Self {
-        let (sequence, seq) = divide(row, seq as u64);
-        let (batch, head) = divide(sequence, heads as u64);
+        let (sequence, seq) = divide_long(row, seq as u64);
+        let (batch, head) = divide_long(sequence, heads as u64);
         Self { batch, head, seq }
     }
 

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 #[cfg(target_arch = "nvptx64")]
-use kernels_gpu::tile::grid::divide;
+use kernels_gpu::tile::grid::divide_long;
 
 /// Parameters of every kernel of the ladder.
 #[repr(C)]
@@ -41,7 +41,7 @@ impl LadderParams {
     /// First row of the head that row `row` belongs to.
     #[inline(always)]
     pub fn head_row(&self, row: u64) -> u64 {
-        let (head, _) = divide(row, self.seq as u64);
+        let (head, _) = divide_long(row, self.seq as u64);
         head * self.seq as u64
     }
 

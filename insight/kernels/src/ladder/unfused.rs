@@ -9,7 +9,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_sum};
 
 use super::params::LadderParams;
 use crate::config::ladder::THREADS;
-use kernels_gpu::tile::grid::divide;
+use kernels_gpu::tile::grid::divide_long;
 
 /// Calls `work` for every index below `count`, spread over all threads of the launch.
 #[inline(always)]
@@ -29,7 +29,7 @@ fn for_each(count: u64, mut work: impl FnMut(u64)) {
 pub unsafe fn scores(params: &LadderParams) {
     let seq = params.seq as u64;
     for_each(params.rows() * seq, |entry| {
-        let (row, key) = divide(entry, seq);
+        let (row, key) = divide_long(entry, seq);
         let key_row = params.head_row(row) + key;
         let mut dot = 0.0;
         for dim in 0..params.head_dim {
@@ -101,7 +101,7 @@ pub unsafe fn softmax(params: &LadderParams) {
 pub unsafe fn output(params: &LadderParams) {
     let dims = params.head_dim as u64;
     for_each(params.rows() * dims, |element| {
-        let (row, dim) = divide(element, dims);
+        let (row, dim) = divide_long(element, dims);
         let dim = dim as u32;
         let head_row = params.head_row(row);
         let mut o = 0.0;

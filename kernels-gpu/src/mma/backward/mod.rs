@@ -116,21 +116,11 @@ pub unsafe fn backward<
     params: &BackwardParams,
     modifiers: &K::Modifiers,
 ) {
-    let mut index = block_idx_x() as u64;
-    loop {
-        let tiles = K::Side::tiles(&params.attention, K::CONFIG.block_m as u32);
-        if index >= tiles.count {
-            break;
-        }
-        // SAFETY: the loop bound is the same for the whole block.
-        unsafe {
-            let tile = Tile::<K>::new(params, modifiers, tiles.get(index));
-            backward_tile::<K, S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(&tile);
-            // Not kept in registers through the tile.
-            index = tiles.index(tile.coord()) + grid_dim_x() as u64;
-            // The next tile overwrites shared memory that others may still read.
-            sync_threads();
-        }
+    let tiles = K::Side::tiles(&params.attention, K::CONFIG.block_m as u32);
+    // SAFETY: forwarded to the caller; the launch has a block for each tile.
+    unsafe {
+        let tile = Tile::<K>::new(params, modifiers, tiles.get(block_idx_x()));
+        backward_tile::<K, S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(&tile);
     }
 }
 

@@ -24,22 +24,14 @@ pub unsafe fn slopes<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>
     modifiers: &K::Modifiers,
     sums: u64,
 ) {
-    let mut index = block_idx_x() as u64;
-    loop {
-        let tiles = K::Side::tiles(&params.attention, K::CONFIG.block_m as u32);
-        if index >= tiles.count {
-            break;
-        }
-        // SAFETY: the loop bound is the same for the whole block.
-        unsafe {
-            let tile = Tile::<K>::new(params, modifiers, tiles.get(index));
-            let mut part = Distances { sum: 0.0 };
-            each_block::<K, ROWS, COLS>(&tile, &mut part);
-            store_block_sum(part.sum, sums + index * F32_BYTES as u64);
-            // The next tile overwrites shared memory that others may still read.
-            sync_threads();
-        }
-        index += grid_dim_x() as u64;
+    let index = block_idx_x();
+    let coord = K::Side::tiles(&params.attention, K::CONFIG.block_m as u32).get(index);
+    // SAFETY: forwarded to the caller; the launch has a block for each tile.
+    unsafe {
+        let tile = Tile::<K>::new(params, modifiers, coord);
+        let mut part = Distances { sum: 0.0 };
+        each_block::<K, ROWS, COLS>(&tile, &mut part);
+        store_block_sum(part.sum, sums + index as u64 * F32_BYTES as u64);
     }
 }
 

@@ -26,34 +26,25 @@ pub unsafe fn bias<K: SimtKernel, const ROWS: usize>(
 ) {
     let attention = &params.attention;
     let block_m = K::CONFIG.block_m() as u32;
-    let tiles = owners(of, attention, block_m);
-    let mut round = 0u64;
-    loop {
-        let index = black_box(block_idx_x()) as u64 + round * grid_dim_x() as u64;
-        if index >= tiles.count {
-            break;
-        }
-        let owned = Owned::new(tiles.get(index));
-        // SAFETY: the loop bounds are the same for the whole block.
-        unsafe {
-            let begin = KeepKeys::coord(owned.tile(0, 0), attention, block_m).m_block * block_m;
-            owned.fill(of, attention, [begin, block_m]);
-            let (batches, heads) = (owned.batches(of, attention), owned.heads(of, attention));
-            let mut batch = batches.start;
-            while batch < batches.end {
-                let mut head = heads.start;
-                while head < heads.end {
-                    let coord = owned.tile(batch, head);
-                    let tile = Tile::with_modifiers(params, modifiers, coord, block_m);
-                    each_block::<K, KeepKeys, ROWS>(&tile, &mut Writer { of });
-                    // The next tile overwrites shared memory that others may still read.
-                    sync_threads();
-                    head += 1;
-                }
-                batch += 1;
+    let owned = Owned::new(owners(of, attention, block_m).get(block_idx_x()));
+    // SAFETY: the loop bounds are the same for the whole block.
+    unsafe {
+        let begin = KeepKeys::coord(owned.tile(0, 0), attention, block_m).m_block * block_m;
+        owned.fill(of, attention, [begin, block_m]);
+        let (batches, heads) = (owned.batches(of, attention), owned.heads(of, attention));
+        let mut batch = batches.start;
+        while batch < batches.end {
+            let mut head = heads.start;
+            while head < heads.end {
+                let coord = owned.tile(batch, head);
+                let tile = Tile::with_modifiers(params, modifiers, coord, block_m);
+                each_block::<K, KeepKeys, ROWS>(&tile, &mut Writer { of });
+                // The next tile overwrites shared memory that others may still read.
+                sync_threads();
+                head += 1;
             }
+            batch += 1;
         }
-        round += 1;
     }
 }
 

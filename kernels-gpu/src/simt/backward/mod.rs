@@ -43,14 +43,14 @@ use self::pairs::{Pairs, store_difference};
 use self::passing::{Operand, Passing, Step};
 pub use self::slopes::slopes;
 use self::tile::Tile;
-use super::gemm::{pv, pv_masked, qk, store_p};
+use super::gemm::{pv_maybe_masked, qk, store_p};
 use super::{SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::abi::BackwardParams;
 use crate::backward::side::Side;
 use crate::tile::black_box;
 use crate::units::F32_BYTES;
 
-/// One pass over all tiles of the launch. `ROWS` and `COLS` are the configuration's `thread_rows` and `output_cols`.
+/// One pass, a tile a block. `ROWS` and `COLS` are the configuration's `thread_rows` and `output_cols`.
 ///
 /// # Safety
 /// `params` describes live allocations that hold every element it can address, and the launch has the instance's block
@@ -60,23 +60,11 @@ pub unsafe fn backward<K: SimtKernel, S: Side, const ROWS: usize, const COLS: us
     params: &BackwardParams,
     modifiers: &K::Modifiers,
 ) {
-    let tiles = S::tiles(&params.attention, K::CONFIG.block_m() as u32);
-    let mut round = 0u64;
-    loop {
-        let index = black_box(block_idx_x()) as u64 + round * grid_dim_x() as u64;
-        if index >= tiles.count {
-            break;
-        }
-        let block_m = K::CONFIG.block_m() as u32;
-        let tile = Tile::with_modifiers(params, modifiers, tiles.get(index), block_m);
-        // SAFETY: the loop bound is the same for the whole block.
-        unsafe {
-            backward_tile::<K, S, ROWS, COLS>(tile);
-            // The next tile overwrites shared memory that others may still read.
-            sync_threads();
-        }
-        round += 1;
-    }
+    let block_m = K::CONFIG.block_m() as u32;
+    let coord = S::tiles(&params.attention, block_m).get(block_idx_x());
+    let tile = Tile::with_modifiers(params, modifiers, coord, block_m);
+    // SAFETY: forwarded to the caller; the launch has a block for each tile.
+    unsafe { backward_tile::<K, S, ROWS, COLS>(tile) };
 }
 
 /// The sums of a tile: dQ, or dK and dV.
@@ -289,11 +277,8 @@ unsafe fn by_rows<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usize>(
         let begin = chunk * v_chunk;
         let p_chunk = p_smem + begin * F32_BYTES;
         let rows = (rows - begin).min(v_chunk);
-        if needs_mask {
-            pv_masked(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
-        } else {
-            pv::<K, _, _>(sum, p_chunk, passing.stages.chunk_smem(), layout, rows);
-        }
+        let smem = passing.stages.chunk_smem();
+        pv_maybe_masked::<K, _, _>(sum, p_chunk, smem, layout, rows, needs_mask);
     };
     let mut chunk = 0;
     while chunk + 1 < chunks {

@@ -27,23 +27,14 @@ pub unsafe fn slopes<K: SimtKernel, const ROWS: usize>(
     sums: u64,
 ) {
     let block_m = K::CONFIG.block_m() as u32;
-    let tiles = KeepQueries::tiles(&params.attention, block_m);
-    let mut round = 0u64;
-    loop {
-        let index = black_box(block_idx_x()) as u64 + round * grid_dim_x() as u64;
-        if index >= tiles.count {
-            break;
-        }
-        let tile = Tile::with_modifiers(params, modifiers, tiles.get(index), block_m);
-        // SAFETY: the loop bound is the same for the whole block.
-        unsafe {
-            let mut part = Distances { sum: 0.0 };
-            each_block::<K, KeepQueries, ROWS>(&tile, &mut part);
-            store_block_sum(part.sum, sums + index * F32_BYTES as u64);
-            // The next tile overwrites shared memory that others may still read.
-            sync_threads();
-        }
-        round += 1;
+    let index = block_idx_x();
+    let coord = KeepQueries::tiles(&params.attention, block_m).get(index);
+    let tile = Tile::with_modifiers(params, modifiers, coord, block_m);
+    let mut part = Distances { sum: 0.0 };
+    // SAFETY: forwarded to the caller; the launch has a block for each tile.
+    unsafe {
+        each_block::<K, KeepQueries, ROWS>(&tile, &mut part);
+        store_block_sum(part.sum, sums + index as u64 * F32_BYTES as u64);
     }
 }
 

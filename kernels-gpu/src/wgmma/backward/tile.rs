@@ -50,7 +50,7 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
     /// # Safety
     /// `params` describes live allocations; one thread of the block calls it, and a barrier follows.
     #[inline(always)]
-    pub unsafe fn write(&self, index: u64, config: &WgmmaBackwardConfig) {
+    pub unsafe fn write(&self, index: u32, config: &WgmmaBackwardConfig) {
         let attention = &self.params.attention;
         let block_m = config.block_m();
         let coord = S::coord(S::tiles(attention, block_m).get(index), attention, block_m);

@@ -62,7 +62,7 @@ impl<'a, S: Side, M: Modifiers> Tiles<'a, S, M> {
                 break false;
             }
             if is_writer {
-                tile.write(of_launch as u64, self.config);
+                tile.write(of_launch, self.config);
             }
             sync_warp();
             if uniform(u32::from(tile.has_rows())) != 0 {

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::tile_list::{ListHeader, ListedCoord, ListedTile, Order, capacity};
 use crate::abi::{AttentionParams, Band};
+use crate::tile::grid::divide;
 use crate::units::HALF_BYTES;
 use crate::wgmma::pack_gqa::PackGqa;
 
@@ -212,14 +213,6 @@ pub(crate) fn l2_section(kv_heads: u32, head_bytes: u64) -> u32 {
     // Not by `clamp`, which has a panic branch.
     let sections = sections.min(kv_heads as u64).max(1) as u32;
     kv_heads.div_ceil(sections)
-}
-
-/// Quotient and remainder by a positive number.
-#[inline(always)]
-fn divide(dividend: u32, divisor: u32) -> (u32, u32) {
-    // SAFETY: there is a tile, so no extent is zero. Without this the division carries a panic branch.
-    unsafe { core::hint::assert_unchecked(divisor != 0) };
-    (dividend / divisor, dividend % divisor)
 }
 
 #[cfg(test)]

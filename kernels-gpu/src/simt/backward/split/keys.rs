@@ -14,7 +14,7 @@
 //!                 stages  two of each group, as in the kernels without groups
 //! ```
 
-use cuda_std::thread::{block_idx_x, thread_idx_x};
+use cuda_std::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use cuda_std::warp::{sync_warp, uniform};
 use cuda_std::{global, shared};
 
@@ -32,7 +32,7 @@ use super::{DS_ROW_BYTES, SplitKeysKernel, ds_tiles};
 use crate::abi::BackwardParams;
 use crate::backward::side::{KeepKeys, Side};
 use crate::math::{exp2, fma};
-use crate::tile::grid::divide;
+use crate::tile::grid::longest_first;
 use crate::tile::mask;
 use crate::units::F32_BYTES;
 
@@ -47,8 +47,9 @@ pub unsafe fn keys<K: SplitKeysKernel, const ROWS: usize, const COLS: usize>(
 ) {
     let block_m = K::CONFIG.group.block_m() as u32;
     let tiles = KeepKeys::tiles(&params.attention, block_m);
-    let tiles_of_unit = params.attention.seq_kv.div_ceil(block_m) as u64;
-    let index = params.ds.first_unit * tiles_of_unit + block_idx_x() as u64;
+    let tiles_of_unit = params.attention.seq_kv.div_ceil(block_m);
+    let (unit, of_unit) = longest_first(block_idx_x(), grid_dim_x(), tiles_of_unit);
+    let index = (params.ds.first_unit as u32 + unit) * tiles_of_unit + of_unit;
     let tile = Tile::<KeepKeys>::new(params, tiles.get(index), block_m);
     if tile.begin >= tile.rows_written() {
         return;
@@ -368,9 +369,8 @@ unsafe fn store_ds<K: SplitKeysKernel, const ROWS: usize>(
 ) {
     let params = tile.params;
     let tiles = ds_tiles(&params.attention, &K::CONFIG);
-    let block_m = K::CONFIG.group.block_m() as u32;
-    let tiles_of_unit = params.attention.seq_kv.div_ceil(block_m) as u64;
-    let (unit, _) = divide(block_idx_x() as u64, tiles_of_unit);
+    let unit = tile.coord.batch * params.attention.heads_kv + tile.coord.head;
+    let unit = unit as u64 - params.ds.first_unit;
     let head = step.head - tile.coord.head * tiles.group;
     let (q_block, kv_block) = (step.begin / BLOCK_N as u32, tile.coord.m_block);
     let start = params.ds.tiles.map_or(0, |address| address.get());

@@ -3,7 +3,7 @@
 //! Each product is in the code once, whichever chunk comes next: what is called from two places may stay a function in machine
 //! code, with the sums in memory. The kernels without groups have two copies, which takes them fewer registers.
 
-use super::super::super::gemm::{pv, pv_masked, qk};
+use super::super::super::gemm::{pv_maybe_masked, qk};
 use super::super::super::{Scores, SimtKernel, ThreadLayout};
 use super::super::passing::{Operand, Passing, Step};
 use crate::backward::side::Side;
@@ -73,11 +73,7 @@ pub unsafe fn by_rows<K: SimtKernel, S: Side, const ROWS: usize, const COLS: usi
         let layout = ThreadLayout::new::<K>(K::thread());
         let p_chunk = p_smem + begin * F32_BYTES;
         let (smem, rows) = (passing.stages.chunk_smem(), (rows - begin).min(v_chunk));
-        if needs_mask {
-            pv_masked(sum, p_chunk, smem, layout, rows);
-        } else {
-            pv::<K, _, _>(sum, p_chunk, smem, layout, rows);
-        }
+        pv_maybe_masked::<K, _, _>(sum, p_chunk, smem, layout, rows, needs_mask);
         passing.stages.advance();
     }
 }

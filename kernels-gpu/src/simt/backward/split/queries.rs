@@ -12,10 +12,11 @@ use core::marker::PhantomData;
 use cuda_std::cp_async::{commit_group, copy16, wait_group};
 use cuda_std::math::fma;
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 
 use super::super::super::copy::{SmemRect, Source};
 use super::super::super::epilogue::{RowOfTensor, store_runs};
+use super::super::super::gemm::Columns;
 use super::super::super::{MASKED_OUT, Workers};
 use super::super::tile::Tile;
 use super::{DS_ROW_BYTES, SplitQueriesKernel, ds_tiles};
@@ -24,7 +25,7 @@ use crate::backward::side::{KeepQueries, Side};
 use crate::config::simt_split::SplitQueriesConfig;
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
-use crate::tile::grid::divide;
+use crate::tile::grid::longest_first;
 use crate::tile::sequence::head_kv;
 use crate::units::F32_BYTES;
 
@@ -46,9 +47,10 @@ pub unsafe fn queries<K: SplitQueriesKernel, const COLS: usize, const LANES: usi
 ) {
     let attention = &params.attention;
     let tiles = KeepQueries::tiles(attention, BLOCK_M);
-    let tiles_of_head = attention.seq_q.div_ceil(BLOCK_M) as u64;
-    let first_head = params.ds.first_unit * ds_tiles(attention, &K::CONFIG.keys).group as u64;
-    let index = first_head * tiles_of_head + block_idx_x() as u64;
+    let tiles_of_head = attention.seq_q.div_ceil(BLOCK_M);
+    let (head, of_head) = longest_first(block_idx_x(), grid_dim_x(), tiles_of_head);
+    let head = first_head::<K>(params) as u32 + head;
+    let index = head * tiles_of_head + of_head;
     let tile = Tile::<KeepQueries>::new(params, tiles.get(index), BLOCK_M);
     if tile.begin >= tile.rows_written() {
         return;
@@ -59,6 +61,12 @@ pub unsafe fn queries<K: SplitQueriesKernel, const COLS: usize, const LANES: usi
         multiply::<K, COLS, LANES>(&mut blocks, &mut sum);
     }
     store::<COLS, LANES>(&tile, &sum);
+}
+
+/// The first query head of the chunk, of those of all batch entries.
+#[inline(always)]
+fn first_head<K: SplitQueriesKernel>(params: &BackwardParams) -> u64 {
+    params.ds.first_unit * ds_tiles(&params.attention, &K::CONFIG.keys).group as u64
 }
 
 /// Adds the products of all blocks of keys.
@@ -83,9 +91,15 @@ unsafe fn multiply<K: SplitQueriesKernel, const COLS: usize, const LANES: usize>
             blocks.load(free, key + key_chunk);
         }
         let block = key / block_n * block_n;
-        if blocks.range.needs_mask(block, block_n) {
-            // Keys beyond the sequence have no dS.
-            let keys = blocks.seq_kv.saturating_sub(key).min(key_chunk);
+        // Keys beyond the sequence have no dS.
+        let keys = blocks.seq_kv.saturating_sub(key).min(key_chunk);
+        let is_plain = || {
+            let [_, address] = operands::<K, LANES>(stage);
+            let lanes = LANES as u32;
+            // Where K is finite, what is masked out contributes nothing by itself.
+            keys == key_chunk && Columns::<COLS> { address, lanes }.are_finite(keys)
+        };
+        if blocks.range.needs_mask(block, block_n) && !is_plain() {
             outer_products_masked::<K, COLS, LANES>(sum, stage, keys);
         } else {
             outer_products::<K, COLS, LANES>(sum, stage);
@@ -164,8 +178,9 @@ impl<'a, K: SplitQueriesKernel> KeyBlocks<'a, K> {
     #[inline(always)]
     unsafe fn ds_address(&self, key: u32) -> u64 {
         let params = self.tile.params;
-        let tiles_of_head = params.attention.seq_q.div_ceil(BLOCK_M);
-        let (head, _) = divide(block_idx_x() as u64, tiles_of_head as u64);
+        let coord = self.tile.coord;
+        let head = coord.batch * params.attention.heads_q + coord.head;
+        let head = head as u64 - first_head::<K>(params);
         let tiles = ds_tiles(&params.attention, &K::CONFIG.keys);
         let (kv_block, row) = (key / self.block_n(), key % self.block_n());
         let q_block = self.tile.begin / BLOCK_M;

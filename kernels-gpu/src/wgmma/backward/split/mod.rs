@@ -113,7 +113,7 @@ pub unsafe fn keys<
         shared.init(config);
     } else if thread_idx_x() == 0 {
         let first = params.ds.first_unit * tiles_of_unit as u64;
-        tile.write(first + block_idx_x() as u64, &config.blocks);
+        tile.write(first as u32 + block_idx_x(), &config.blocks);
         let chunk = &params.ds;
         let blocks = (chunk.first_q_block, chunk.end_q_block);
         tile.restrict(blocks, (chunk.first_head, chunk.end_head));
@@ -134,8 +134,8 @@ pub unsafe fn keys<
         if warpgroup == 1 {
             probabilities::consume::<K, S_REGS, P_REGS, SUM_REGS>(&tile, &shared, smem);
         } else {
-            let (unit, _) = divide(block_idx_x() as u64, tiles_of_unit as u64);
-            differences::consume::<K, S_REGS, P_REGS, SUM_REGS>(&tile, &shared, smem, unit);
+            let (unit, _) = divide(block_idx_x(), tiles_of_unit);
+            differences::consume::<K, S_REGS, P_REGS, SUM_REGS>(&tile, &shared, smem, unit as u64);
         }
     }
 }

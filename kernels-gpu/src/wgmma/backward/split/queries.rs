@@ -62,13 +62,13 @@ pub unsafe fn queries<
     let smem = dynamic_base();
     let tile = Tile::<KeepQueries>::at(params, &NoModifiers, smem + config.tile_offset());
     let blocks_of_tile = config.blocks.block_m() / ds_tile::ROWS;
-    let tiles_of_head = ds_tiles(params).q_blocks.div_ceil(blocks_of_tile) as u64;
-    let (head, of_head) = divide(block_idx_x() as u64, tiles_of_head);
+    let tiles_of_head = ds_tiles(params).q_blocks.div_ceil(blocks_of_tile);
+    let (head, of_head) = divide(block_idx_x(), tiles_of_head);
     let block = Block {
         tile: &tile,
         config,
         smem,
-        head: head as u32,
+        head,
     };
     // Two warps, so that one's work hides the other's.
     if thread_idx_x() == WARP_SIZE {
@@ -77,7 +77,7 @@ pub unsafe fn queries<
     } else if thread_idx_x() == 0 {
         // The last rows first, as under a causal mask they are the longest.
         let m_block = params.ds.first_q_block / blocks_of_tile;
-        let m_block = m_block + (tiles_of_head - 1 - of_head) as u32;
+        let m_block = m_block + tiles_of_head - 1 - of_head;
         tile.write(block.number(params, m_block), &config.blocks);
     }
     sync_threads();
@@ -102,20 +102,20 @@ pub unsafe fn queries<
 impl Block<'_> {
     /// The number of the tile, among those of all heads: it has block `m_block` of its head.
     #[inline(always)]
-    fn number(&self, params: &BackwardParams, m_block: u32) -> u64 {
+    fn number(&self, params: &BackwardParams, m_block: u32) -> u32 {
         let attention = &params.attention;
         let chunk = &params.ds;
-        let (unit, of_part) = divide(self.head as u64, ds_tiles(params).group as u64);
-        let of_group = chunk.first_head as u64 + of_part;
-        let group = ds_tiles_of_unit(params).group as u64;
-        let head = (chunk.first_unit + unit) * group + of_group;
+        let (unit, of_part) = divide(self.head, ds_tiles(params).group);
+        let of_group = chunk.first_head + of_part;
+        let group = ds_tiles_of_unit(params).group;
+        let head = (chunk.first_unit as u32 + unit) * group + of_group;
         let tiles = TileGrid::new(1, 1, attention.seq_q, self.config.blocks.block_m());
         let of_head = tiles.index(BlockCoord {
             m_block,
             head: 0,
             batch: 0,
         });
-        head * tiles.count + of_head
+        head * tiles.count as u32 + of_head
     }
 
     #[inline(always)]
