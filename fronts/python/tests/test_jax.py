@@ -220,7 +220,7 @@ def test_jax_nns_own_function(rank: int, window: Any, is_causal: bool) -> None:
     assert list(inspect.signature(dot_product_attention).parameters) == list(
         inspect.signature(jax.nn.dot_product_attention).parameters
     )
-    q, k, v = (normal(seed, *(2,) * (rank - 3), 11, heads, 16) for seed, heads in enumerate((4, 2, 2)))
+    q, k, v = (normal(seed, *(2,) * (rank - 3), *last, 16) for seed, last in enumerate(((11, 4), (15, 2), (15, 2))))
     options = {"scale": 0.3, "is_causal": is_causal, "local_window_size": window, "return_residual": True}
     with jax.default_matmul_precision("float32"):
         theirs = jax.nn.dot_product_attention(q, k, v, **options)

@@ -18,6 +18,8 @@ mod call;
 mod failure;
 mod options;
 mod plans;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
