@@ -184,7 +184,9 @@ def test_mapped_it_is_as_one_by_one(in_axes: tuple[int | None, ...]) -> None:
 
     attend = functools.partial(flash_attention, causal=True)
     mapped = jax.vmap(attend, in_axes)
-    np.testing.assert_array_equal(mapped(*operands), jnp.stack([attend(*one(index)) for index in range(3)]))
+    # A larger batch may run by other kernels.
+    exact = jnp.stack([attend(*one(index)) for index in range(3)])
+    check("o", mapped(*operands), np.asarray(exact, np.float64), 1e-5)
     # By what is not mapped gradients are sums.
     actual = jax.grad(functools.partial(loss, mapped), (0, 1, 2))(*operands)
     parts = [jax.grad(functools.partial(loss, attend), (0, 1, 2))(*one(index)) for index in range(3)]
@@ -208,7 +210,8 @@ def test_inside_of_other_transformations() -> None:
         return x.sum()
 
     x = normal(2, 2, 9, 2, 16)
-    exact = jax.grad(by_hand)(x)
+    with jax.default_matmul_precision("float32"):
+        exact = jax.grad(by_hand)(x)
     for attend in (flash_attention, jax.checkpoint(flash_attention)):
         check("gradient", jax.jit(jax.grad(functools.partial(layers, attend)))(x), np.asarray(exact, np.float64), 1e-4)
 

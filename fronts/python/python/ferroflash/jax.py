@@ -177,7 +177,12 @@ def _varying_alike(*operands: jax.Array) -> list[jax.Array]:
     """
     axes = [_varying(x) for x in operands]
     every = frozenset().union(*axes)
-    return [x if own == every else jax.lax.pcast(x, tuple(every - own), to="varying") for x, own in zip(operands, axes)]
+    return [x if own == every else _spread(x, tuple(every - own)) for x, own in zip(operands, axes)]
+
+
+def _spread(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """An array that varies over these axes of a mesh too, by the name that releases of JAX have for it."""
+    return jax.lax.pcast(x, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, axes)
 
 
 def _varying(x: jax.Array) -> frozenset[str]:
