@@ -1,8 +1,8 @@
 use ferroflash::{GradientOperands, GradientSpecs, ModifierOperands, Operands, Plan, Plans};
 use ferroflash::{Problem, Workspace};
+use ferroflash_streams::Place;
 use pyo3::prelude::*;
 
-use crate::backends::Place;
 use crate::errors::exception;
 use crate::operands::{Arrays, View};
 use crate::options::Options;
@@ -45,8 +45,10 @@ impl Call {
             }
             _ => panic!("Python's half gives four operands or eight"),
         };
-        let here = Place::new(device, stream).map_err(raise)?.capabilities();
-        let plans = Plans::new(problem.map_err(raise)?, here);
+        // SAFETY: Python gives a stream of torch, of the device's primary context; torch's streams are never destroyed, and
+        // who wraps one of his own (`torch.cuda.ExternalStream`) promises torch the same.
+        let place = unsafe { Place::new(device, stream) }.map_err(raise)?;
+        let plans = Plans::new(problem.map_err(raise)?, place.capabilities());
         Ok(Self { device, plans })
     }
 
@@ -71,7 +73,8 @@ impl Call {
         let raise = |error| exception(py, error);
         let addresses = addresses(operands, lse, &arrays.unwrap_or_default(), gradients);
         let plan = self.plans.for_operands(&addresses).map_err(raise)?;
-        let place = Place::new(self.device, stream).map_err(raise)?;
+        // SAFETY: as above.
+        let place = unsafe { Place::new(self.device, stream) }.map_err(raise)?;
         // Held until the work is queued: what the stream runs later may then have the memory.
         let workspace = workspace(plan, allocate, is_capturing)?;
         let addresses = addresses.workspace(workspace.as_ref().map(|(_, at)| *at));

@@ -4,17 +4,19 @@
 //! |---|---|
 //! | `operands` | Python's descriptions of tensors and small arrays, as the library's |
 //! | `options` | everything but the tensors |
-//! | `backends` | a backend for each device and stream |
 //! | `launch` | checks a call once; plans it, gets it a workspace, and launches it without holding Python's lock |
 //! | `errors` | which exception an error becomes |
+//! | `devices` | the names of GPUs |
+//! | `xla` | handlers of XLA's custom calls, for JAX |
 //!
 //! Python allocates what is written and keeps everything alive; nothing here knows kernels or owns tensors.
 
-mod backends;
+mod devices;
 mod errors;
 mod launch;
 mod operands;
 mod options;
+mod xla;
 
 use pyo3::prelude::*;
 
@@ -22,7 +24,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::{backends::device_names, launch::Call, options::Options};
+    use crate::{devices::device_names, launch::Call, options::Options, xla::xla_targets};
     use pyo3::prelude::*;
 
     #[pymodule_init]

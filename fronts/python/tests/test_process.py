@@ -46,6 +46,7 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, of threads of its own: another test imported it
 def test_a_forked_child_computes() -> None:
     """The parent has used its threads, of which the child has none. torch's own would hang there: it is not asked to compute."""
     q = torch.randn(2, 300, 4, 64)

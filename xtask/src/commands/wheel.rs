@@ -15,7 +15,7 @@ pub struct Args {
     /// Link by zig for glibc 2.28, as the wheel that is published is: tagged manylinux_2_28
     #[arg(long)]
     zig: bool,
-    /// Also lint and test it, beside a PyTorch without CUDA
+    /// Also lint and test it, beside a PyTorch and a JAX without CUDA
     #[arg(long, conflicts_with = "zig")]
     test: bool,
 }
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the wheel, installs it beside a torch that needs no CUDA, and runs its tests.
+/// Builds the wheel, installs it beside a torch and a JAX that need no CUDA, and runs its tests.
 ///
 /// Packages that cannot be had are no failure: the tests are then not run, for that reason.
 pub fn test(report: &mut Report) -> anyhow::Result<()> {
@@ -41,6 +41,11 @@ pub fn test(report: &mut Report) -> anyhow::Result<()> {
         let reason = format!("tests of the Python package: {error:#}");
         report.add(Outcome::NotRun(reason));
         return Ok(());
+    }
+    // Without it pytest passes over what is for JAX.
+    if let Err(error) = python.install("jax", &[]) {
+        let reason = format!("tests of ferroflash.jax: {error:#}");
+        report.add(Outcome::NotRun(reason));
     }
     let tested = || -> anyhow::Result<()> {
         python.lint()?;
@@ -135,13 +140,22 @@ impl Python {
         Ok(install.args(options).args(what).run()?)
     }
 
-    /// Formatting and lints of the package's Rust and Python.
+    /// Formatting and lints of the package's Rust and Python, and what its crates test by themselves.
     fn lint(&self) -> anyhow::Result<()> {
         let (shell, ruff) = (&self.shell, self.program("ruff"));
         cmd!(shell, "{ruff} check").run()?;
         cmd!(shell, "{ruff} format --check").run()?;
-        cmd!(shell, "cargo fmt --check").run()?;
-        cmd!(shell, "cargo clippy --release --locked -- --deny warnings").run()?;
+        cmd!(shell, "cargo fmt --all --check").run()?;
+        cmd!(
+            shell,
+            "cargo clippy --release --locked --workspace --all-targets -- --deny warnings"
+        )
+        .run()?;
+        cmd!(
+            shell,
+            "cargo test --release --locked --quiet --package ferroflash-xla"
+        )
+        .run()?;
         Ok(())
     }
 

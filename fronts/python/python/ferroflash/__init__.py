@@ -2,9 +2,10 @@
 
 At the top are FlashAttention 2's functions, `scaled_dot_product_attention`, and `activate` / `restore`, by which torch's own
 attention runs on ferroflash. The functions of FlashAttention 3 and 4 are in `ferroflash.fa3` and `ferroflash.fa4`, one
-function with every option in `ferroflash.torch`, the models of transformers in `ferroflash.transformers`.
+function with every option in `ferroflash.torch`, the models of transformers in `ferroflash.transformers`, and a function for
+arrays of JAX in `ferroflash.jax`.
 
-Importing this package imports neither torch nor transformers; the first use of a name does.
+Importing this package imports neither torch nor transformers nor jax; the first use of a name does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ._native import __version__, device_names
 
 if TYPE_CHECKING:
     from . import fa3, fa4, torch, transformers
+    from . import jax as jax  # not among all names: who imports those need not have JAX
     from .fa2 import (
         flash_attn_func,
         flash_attn_kvpacked_func,
@@ -47,7 +49,7 @@ __all__ = [
     "transformers",
 ]
 
-_SUBMODULES = ("fa2", "fa3", "fa4", "registry", "sdpa", "torch", "transformers")
+_SUBMODULES = ("fa2", "fa3", "fa4", "jax", "registry", "sdpa", "torch", "transformers")
 _HOMES = {"activate": "registry", "restore": "registry", "scaled_dot_product_attention": "sdpa"}
 
 

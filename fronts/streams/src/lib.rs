@@ -1,20 +1,23 @@
+//! Backends by GPU and stream: what a framework's streams are to the library, whichever front is asked.
+
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use ferroflash::{Backend, Capabilities, Cpu, Cuda, CudaDevice, Error, Operands, Plan};
-use pyo3::prelude::*;
 
 /// What runs a call: the CPU, or a GPU's stream.
 pub enum Place {
+    /// The CPU.
     Cpu,
+    /// A stream's backend, which one launch at a time uses.
     Cuda(Arc<Mutex<Cuda>>),
 }
 
 type ByStream = HashMap<(u32, u64), Arc<Mutex<Cuda>>>;
 
-/// Backends by GPU and stream. They are kept: torch's streams live as long as the process, and graphs keep addresses of a
+/// Backends by GPU and stream. They are kept: frameworks' streams live as long as the process, and graphs keep addresses of a
 /// backend's workspace.
 static ON_STREAMS: LazyLock<Mutex<ByStream>> = LazyLock::new(Mutex::default);
 
@@ -23,7 +26,10 @@ impl Place {
     ///
     /// # Errors
     /// Those of [`CudaDevice::with_stream`].
-    pub fn new(device: i32, stream: u64) -> Result<Self, Error> {
+    ///
+    /// # Safety
+    /// `stream` is a CUDA stream of that device's primary context, or 0; it is not destroyed before the process ends.
+    pub unsafe fn new(device: i32, stream: u64) -> Result<Self, Error> {
         let Ok(ordinal) = u32::try_from(device) else {
             return Ok(Self::Cpu);
         };
@@ -32,8 +38,7 @@ impl Place {
             return Ok(Self::Cuda(Arc::clone(known)));
         }
         let handle: *mut c_void = ptr::with_exposed_provenance_mut(stream as usize);
-        // SAFETY: Python gives a stream of torch, of the device's primary context; torch's streams are never destroyed, and
-        // who wraps one of his own (`torch.cuda.ExternalStream`) promises torch the same.
+        // SAFETY: the caller's promise is this function's.
         let cuda = Cuda::on(unsafe { CudaDevice::with_stream(ordinal, handle) }?);
         let new = Arc::new(Mutex::new(cuda));
         on_streams.insert((ordinal, stream), Arc::clone(&new));
@@ -50,6 +55,9 @@ impl Place {
 
     /// Queues `plan`, alone on its stream's backend.
     ///
+    /// # Errors
+    /// Those of [`Backend::launch`].
+    ///
     /// # Safety
     /// As for [`Backend::launch`].
     pub unsafe fn launch(&self, plan: &Plan, operands: &Operands) -> Result<(), Error> {
@@ -62,14 +70,6 @@ impl Place {
 }
 
 /// Locks a mutex whose data a panic cannot leave half-made.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The GPUs that kernels run on, by name; none without a driver.
-#[pyfunction]
-pub fn device_names() -> Vec<String> {
-    let count = CudaDevice::count().unwrap_or(0);
-    let name = |ordinal| Some(Cuda::new(ordinal).ok()?.info().name.clone());
-    (0..count).filter_map(name).collect()
 }

@@ -1,0 +1,419 @@
+"""`ferroflash.jax` beside a plain softmax in f64: values, gradients, JAX's transformations, refusals."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# Beside PyTorch JAX must not take the GPU's whole memory.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+jax = pytest.importorskip("jax", reason="not run: JAX is not installed here")
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from ferroflash.jax import dot_product_attention, flash_attention  # noqa: E402
+
+# Relative error, in the largest norm, that is allowed of results of each dtype: as in `reference`.
+TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+SIDES = st.one_of(st.sampled_from([-1, None]), st.integers(0, 40))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _on_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Arrays are on the device of the option, if JAX has one of its kind."""
+    kind = request.config.getoption("--device")
+    try:
+        device = jax.devices(kind)[0]
+    except RuntimeError as error:
+        pytest.skip(f"not run: JAX has no {kind} here: {error}")
+    with jax.default_device(device):
+        yield
+
+
+def plain(options: tuple[tuple[str, Any], ...], q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """o and lse of operands [..., seq, heads, dim], from the formula, in the dtype that they are of."""
+    of = dict(options)
+    k, v = (jnp.repeat(x, q.shape[-2] // x.shape[-2], -2) for x in (k, v))
+    scale = of.get("softmax_scale")
+    scores = jnp.einsum("...qhd,...khd->...hqk", q, k) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if of.get("softcap"):
+        scores = of["softcap"] * jnp.tanh(scores / of["softcap"])
+    seq_q, seq_k = scores.shape[-2:]
+    shift = 0 if of.get("top_left") else seq_k - seq_q
+    distance = jnp.arange(seq_k) - jnp.arange(seq_q)[:, None] - shift
+    left, right = of.get("window_size", (-1, -1))
+    visible = jnp.ones((seq_q, seq_k), bool)
+    if left not in (None, -1):
+        visible &= distance >= -left
+    if of.get("causal"):
+        visible &= distance <= 0
+    elif right not in (None, -1):
+        visible &= distance <= right
+    largest = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True, initial=-1e30, where=visible))
+    p = jnp.where(visible, jnp.exp(jnp.where(visible, scores - largest, 0)), 0)
+    total = p.sum(-1, keepdims=True)
+    is_empty = total == 0
+    total = jnp.where(is_empty, 1, total)
+    o = jnp.einsum("...hqk,...khd->...qhd", p / total, v)
+    return o, jnp.where(is_empty, -jnp.inf, largest + jnp.log(total))[..., 0]
+
+
+def weighted(o: Any, lse: Any, d_o: Any, d_lse: Any) -> Any:
+    """A loss whose gradients by o and lse are these; a row without keys has no part in it."""
+    loss = (o.astype(d_o.dtype) * d_o).sum()
+    return loss if d_lse is None else loss + (jnp.where(jnp.isfinite(lse), lse, 0) * d_lse).sum()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _plain_with_gradients(options: tuple[tuple[str, Any], ...], operands: Any, d_o: Any, d_lse: Any) -> Any:
+    def loss(*operands: Any) -> tuple[Any, Any]:
+        o, lse = plain(options, *operands)
+        return weighted(o, lse, d_o, d_lse), (o, lse)
+
+    gradients, results = jax.grad(loss, (0, 1, 2), has_aux=True)(*operands)
+    return (*results, *gradients)
+
+
+def expected(options: dict[str, Any], operands: Any, d_o: Any, d_lse: Any = None) -> list[np.ndarray]:
+    """o, lse, dq, dk and dv in f64."""
+    with jax.enable_x64(True):
+        wide = [x if x is None else jnp.asarray(np.asarray(x).astype(np.float64)) for x in (*operands, d_o, d_lse)]
+        results = _plain_with_gradients(tuple(options.items()), wide[:3], *wide[3:])
+        return [np.asarray(x) for x in results]
+
+
+def check(name: str, actual: Any, exact: np.ndarray, tolerance: float) -> None:
+    """Holds `actual` to `exact` within `tolerance` of its largest value; infinities have to be the same."""
+    actual = np.asarray(actual).astype(np.float64)
+    assert actual.shape == exact.shape, f"{name}: {actual.shape} for {exact.shape}"
+    finite = np.isfinite(exact)
+    np.testing.assert_array_equal(actual[~finite], exact[~finite], name)
+    error = np.abs(actual[finite] - exact[finite]).max(initial=0)
+    allowed = tolerance * np.abs(exact[finite]).max(initial=1)
+    assert error <= allowed, f"{name}: off by {error:.2e}, allowed {allowed:.2e}"
+
+
+def normal(seed: int, *shape: int, dtype: str = "float32") -> Any:
+    """Drawn by numpy, which compiles nothing for each shape."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape).astype(jnp.dtype(dtype)))
+
+
+def gradients(d_o: Any, d_lse: Any, options: dict[str, Any], operands: Any) -> Any:
+    """Those by q, k and v; and o and lse."""
+
+    def loss(*operands: Any) -> Any:
+        o, lse = flash_attention(*operands, **options, return_lse=True)
+        return weighted(o, lse, d_o, d_lse), (o, lse)
+
+    return jax.grad(loss, (0, 1, 2), has_aux=True)(*operands)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_drawn_problems(data: st.DataObject) -> None:
+    leading = data.draw(st.sampled_from([(), (1,), (3,), (2, 2)]))
+    group, heads = (data.draw(st.integers(1, 3)) for _ in range(2))
+    seq_q, seq_k = (data.draw(st.integers(0, 70)) for _ in range(2))
+    dim, dim_v = (data.draw(st.sampled_from([1, 8, 20, 64, 130])) for _ in range(2))
+    dtype = data.draw(st.sampled_from(list(TOLERANCE)))
+    options = {
+        "causal": data.draw(st.booleans()),
+        "softmax_scale": data.draw(st.sampled_from([None, 0.3])),
+        "window_size": (data.draw(SIDES), data.draw(SIDES)),
+        "softcap": data.draw(st.sampled_from([0.0, 5.0])),
+        "top_left": data.draw(st.booleans()),
+    }
+    q = normal(1, *leading, seq_q, heads * group, dim, dtype=dtype)
+    k = normal(2, *leading, seq_k, heads, dim, dtype=dtype)
+    v = normal(3, *leading, seq_k, heads, dim_v, dtype=dtype)
+    d_o = normal(4, *q.shape[:-1], dim_v)
+    d_lse = data.draw(st.sampled_from([None, normal(5, *leading, heads * group, seq_q)]))
+    # As they are cast for o's dtype.
+    d_o = d_o.astype(dtype)
+    actual, (o, lse) = jax.jit(functools.partial(gradients, d_o, d_lse, options))((q, k, v))
+    assert (o.dtype, lse.dtype) == (q.dtype, jnp.float32)
+    exact = expected(options, (q, k, v), d_o, d_lse)
+    check("o", o, exact[0], TOLERANCE[dtype])
+    check("lse", lse, exact[1], 1e-4)
+    for name, gradient, of in zip(("dq", "dk", "dv"), actual, exact[2:]):
+        assert gradient.dtype == q.dtype
+        check(name, gradient, of, 2 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_compiled_it_is_the_same(dtype: str) -> None:
+    operands = [normal(seed, 2, 33, heads, 64, dtype=dtype) for seed, heads in enumerate((4, 2, 2))]
+    options = {"causal": True, "window_size": (20, 0), "softcap": 9.0, "deterministic": True}
+    attend = functools.partial(flash_attention, **options)
+    np.testing.assert_array_equal(jax.jit(attend)(*operands), attend(*operands))
+    eager = functools.partial(gradients, normal(7, 2, 33, 4, 64, dtype=dtype), None, options)
+    for a, b in zip(*(jax.tree.leaves(run(operands)) for run in (jax.jit(eager), eager))):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_loss_of_lse_alone() -> None:
+    q, k, v = (normal(seed, 1, 9, 2, 16) for seed in range(3))
+    actual = jax.grad(lambda *x: flash_attention(*x, return_lse=True)[1].sum(), (0, 1, 2))(q, k, v)
+    exact = expected({}, (q, k, v), jnp.zeros_like(q), jnp.ones((1, 2, 9)))
+    for name, gradient, of in zip(("dq", "dk", "dv"), actual, exact[2:]):
+        check(name, gradient, of, 1e-4)
+
+
+@pytest.mark.parametrize("in_axes", [(0, 0, 0), (2, None, 1), (None, 3, 0)])
+def test_mapped_it_is_as_one_by_one(in_axes: tuple[int | None, ...]) -> None:
+    shapes = (2, 11, 4, 16), (2, 17, 2, 16), (2, 17, 2, 8)
+    operands = []
+    for seed, (shape, axis) in enumerate(zip(shapes, in_axes)):
+        operands.append(normal(seed, *(shape if axis is None else (*shape[:axis], 3, *shape[axis:]))))
+
+    def one(index: int) -> list[Any]:
+        return [x if axis is None else jnp.take(x, index, axis) for x, axis in zip(operands, in_axes)]
+
+    def loss(attend: Any, *operands: Any) -> Any:
+        return jnp.square(attend(*operands)).sum()
+
+    attend = functools.partial(flash_attention, causal=True)
+    mapped = jax.vmap(attend, in_axes)
+    # A larger batch may run by other kernels.
+    exact = jnp.stack([attend(*one(index)) for index in range(3)])
+    check("o", mapped(*operands), np.asarray(exact, np.float64), 1e-5)
+    # By what is not mapped gradients are sums.
+    actual = jax.grad(functools.partial(loss, mapped), (0, 1, 2))(*operands)
+    parts = [jax.grad(functools.partial(loss, attend), (0, 1, 2))(*one(index)) for index in range(3)]
+    for name, gradient, of, axis in zip(("dq", "dk", "dv"), actual, zip(*parts), in_axes):
+        exact = sum(of) if axis is None else jnp.stack(of, axis)
+        check(name, gradient, np.asarray(exact, np.float64), 1e-5)
+
+
+def test_inside_of_other_transformations() -> None:
+    """Mapped twice, in a loop, computed again for its gradients."""
+    q = normal(1, 2, 3, 2, 9, 2, 16)
+    twice = jax.vmap(jax.vmap(flash_attention))(q, q, q)
+    np.testing.assert_array_equal(twice, flash_attention(q, q, q))
+
+    def layers(attend: Any, x: Any) -> Any:
+        return jax.lax.scan(lambda x, _: (attend(x, x, x), None), x, length=3)[0].sum()
+
+    def by_hand(x: Any) -> Any:
+        for _ in range(3):
+            x = plain((), x, x, x)[0]
+        return x.sum()
+
+    x = normal(2, 2, 9, 2, 16)
+    with jax.default_matmul_precision("float32"):
+        exact = jax.grad(by_hand)(x)
+    for attend in (flash_attention, jax.checkpoint(flash_attention)):
+        check("gradient", jax.jit(jax.grad(functools.partial(layers, attend)))(x), np.asarray(exact, np.float64), 1e-4)
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("window", [None, 6, (5, 2)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_jax_nns_own_function(rank: int, window: Any, is_causal: bool) -> None:
+    assert list(inspect.signature(dot_product_attention).parameters) == list(
+        inspect.signature(jax.nn.dot_product_attention).parameters
+    )
+    q, k, v = (normal(seed, *(2,) * (rank - 3), *last, 16) for seed, last in enumerate(((11, 4), (15, 2), (15, 2))))
+    options = {"scale": 0.3, "is_causal": is_causal, "local_window_size": window, "return_residual": True}
+    with jax.default_matmul_precision("float32"):
+        theirs = jax.nn.dot_product_attention(q, k, v, **options)
+    for name, a, b in zip(("o", "lse"), dot_product_attention(q, k, v, **options), theirs):
+        check(name, a, np.asarray(b, np.float64), 2e-5)
+
+
+Q = np.zeros((2, 5, 4, 16), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "operands", "options"),
+    [
+        (ValueError, "k: head_dim is 15; it must be 16, the head_dim of q", (Q, Q[..., :15], Q), {}),
+        (ValueError, "q: heads_q is 4", (Q, Q[:, :, :3], Q[:, :, :3]), {}),
+        (ValueError, "v: its dtype is float16; it must be float32", (Q, Q, Q.astype(np.float16)), {}),
+        (ValueError, "q: its dtype is int32", (Q.astype(np.int32), Q, Q), {}),
+        (ValueError, "q: it has 2 axes", (Q[0, 0], Q, Q), {}),
+        (ValueError, r"k: its leading axes are \(1,\); they must be \(2,\)", (Q, Q[:1], Q), {}),
+        (ValueError, "softcap: it is -1", (Q, Q, Q), {"softcap": -1.0}),
+        (ValueError, "softmax_scale: it is NaN", (Q, Q, Q), {"softmax_scale": math.nan}),
+        (NotImplementedError, "alibi_slopes: ", (Q, Q, Q), {"alibi_slopes": Q}),
+        (NotImplementedError, "bias: ", (Q, Q, Q), {"bias": Q}),
+        (NotImplementedError, "mask: ", (Q, Q, Q), {"mask": Q}),
+        (NotImplementedError, "segment_ids: ", (Q, Q, Q), {"segment_ids": Q}),
+        (NotImplementedError, "dropout_p: ", (Q, Q, Q), {"dropout_p": 0.1}),
+    ],
+)
+def test_refusals_name_the_argument(error: type[Exception], message: str, operands: Any, options: Any) -> None:
+    """While a function is traced, before anything runs."""
+    with pytest.raises(error, match=f"^{message}"):
+        jax.eval_shape(functools.partial(flash_attention, **options), *operands)
+
+
+@pytest.mark.parametrize("argument", ["bias", "mask", "query_seq_lengths", "key_value_seq_lengths", "implementation"])
+def test_what_jax_nn_takes_and_ferroflash_does_not(argument: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"^{argument}: "):
+        dot_product_attention(Q, Q, Q, **{argument: "cudnn" if argument == "implementation" else Q})
+
+
+def test_options_must_be_known() -> None:
+    with pytest.raises(TypeError, match=r"^softmax_scale: it is traced"):
+        jax.jit(lambda scale: flash_attention(Q, Q, Q, softmax_scale=scale))(0.3)
+    known = flash_attention(Q, Q, Q, softmax_scale=np.float32(0.3), window_size=(jnp.asarray(3), np.int32(0)))
+    np.testing.assert_array_equal(known, flash_attention(Q, Q, Q, softmax_scale=0.3, window_size=(3, 0)))
+
+
+def test_there_is_no_second_derivative() -> None:
+    def loss(q: Any) -> Any:
+        return flash_attention(q, q, q).sum()
+
+    with pytest.raises(ValueError, match="The FFI call to `ferroflash_"):
+        jax.grad(lambda q: jax.grad(loss)(q).sum())(Q)
+
+
+ATTRIBUTES = {
+    "softmax_scale": np.float32(0.3),
+    "softcap": np.float32(0),
+    "left": np.int64(-1),
+    "right": np.int64(-1),
+    "top_left": False,
+}
+OUT, LSE = jax.ShapeDtypeStruct(Q.shape, Q.dtype), jax.ShapeDtypeStruct((2, 4, 5), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("message", "operands", "results", "attributes"),
+    [
+        ("arguments: there are 2; they must be q, k, v", (Q, Q), (OUT, LSE), {}),
+        ("results: there are 1; they must be o, lse", (Q, Q, Q), (OUT,), {}),
+        ("k: its dtype is XLA's 4; it must be f32, f16 or bf16", (Q, Q.astype(np.int32), Q), (OUT, LSE), {}),
+        ("v: it has 2 axes; it must have 3 or more", (Q, Q, Q[0, 0]), (OUT, LSE), {}),
+        ("lse: it is XLA's 11 .2, 5, 4, 16.; it must be f32 .* 4, 5", (Q, Q, Q), (OUT, OUT), {}),
+        ("o: head_dim_v is 8", (Q, Q, Q), (jax.ShapeDtypeStruct((2, 5, 4, 8), Q.dtype), LSE), {}),
+        ("softcap: it is missing; it must be one f32", (Q, Q, Q), (OUT, LSE), {"softcap": None}),
+        (
+            "softcap: it is a number of XLA's type 4; it must be one f32",
+            (Q, Q, Q),
+            (OUT, LSE),
+            {"softcap": np.int32(1)},
+        ),
+        ("left: it is an attribute of XLA's type 4; it must be one i64", (Q, Q, Q), (OUT, LSE), {"left": "all"}),
+        (
+            "top_left: it is a number of XLA's type 4; it must be one bool",
+            (Q, Q, Q),
+            (OUT, LSE),
+            {"top_left": np.int32(1)},
+        ),
+        ("softcap: it is inf; it must be finite", (Q, Q, Q), (OUT, LSE), {"softcap": np.float32(math.inf)}),
+    ],
+)
+def test_handlers_trust_no_caller(message: str, operands: Any, results: Any, attributes: Any) -> None:
+    """Whoever calls XLA's target by its name gets an error of the argument's, and nothing is read or written beyond."""
+    given = {name: value for name, value in {**ATTRIBUTES, **attributes}.items() if value is not None}
+    operands = [jnp.asarray(x) for x in operands]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT: {message}"):
+        jax.block_until_ready(jax.ffi.ffi_call("ferroflash_forward", results)(*operands, **given))
+
+
+def test_threads_call_at_once() -> None:
+    q = normal(1, 2, 100, 4, 64)
+    attend = jax.jit(flash_attention)
+    exact = np.asarray(attend(q, q, q))
+    results: list[Any] = []
+
+    def work() -> None:
+        results.extend(attend(q, q, q) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 80
+    assert all(np.array_equal(result, exact) for result in results)
+
+
+def run_python(code: str) -> str:
+    """What a new Python prints, in which JAX has two CPUs."""
+    flags = "--xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_imports_are_where_they_are_asked_for() -> None:
+    code = """
+import sys
+sys.modules["jax"] = None  # whoever imports it fails
+import ferroflash
+print("flash_attn_func" in dir(ferroflash))
+try:
+    ferroflash.jax
+except ImportError:
+    del sys.modules["jax"]
+    sys.modules["torch"] = None
+    print(ferroflash.jax.flash_attention.__name__)
+"""
+    assert run_python(code).split() == ["True", "flash_attention"]
+
+
+def test_split_over_devices() -> None:
+    """By `jax.shard_map`: each device has its part of q; k and v are split too, or everywhere the same, and gradients are sums."""
+    code = """
+import functools, jax, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+from ferroflash.jax import flash_attention
+mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+q, k = (jax.random.normal(jax.random.key(s), (4, 12, h, 16)) for s, h in ((0, 4), (1, 2)))
+attend = functools.partial(flash_attention, causal=True)
+def gradients(attend, k):
+    return jax.jit(jax.grad(lambda q, k: (attend(q, k, k) ** 2).sum(), (0, 1)))(q, k)
+split = jax.shard_map(attend, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+for a, b in zip(gradients(split, k), gradients(attend, k)):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+same = jax.shard_map(attend, mesh=mesh, in_specs=(P("x"), P(), P()), out_specs=P("x"))
+tiled = lambda q, k, v: attend(q, *(jax.numpy.concatenate([x, x]) for x in (k, v)))
+for a, b in zip(gradients(same, k[:2]), gradients(tiled, k[:2])):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+print("alike")
+"""
+    assert run_python(code).split() == ["alike"]
+
+
+@pytest.mark.cuda
+def test_queued_calls_share_scratch_memory_in_order() -> None:
+    """Calls of one program, whose workspaces are given back as soon as the work is queued, and calls between programs."""
+    shapes = [(1, 700, 8, 64), (3, 130, 4, 128), (2, 300, 2, 256)]
+    operands = [
+        [normal(3 * index + part, *shape, dtype="bfloat16") for part in range(3)] for index, shape in enumerate(shapes)
+    ]
+
+    def losses(operands: Any) -> Any:
+        return sum(jnp.square(flash_attention(*of, causal=True).astype(jnp.float32)).sum() for of in operands)
+
+    step = jax.jit(jax.grad(losses))
+    queued = [step(operands) for _ in range(20)]
+    for index, of in enumerate(operands):
+        o = np.asarray(flash_attention(*of, causal=True)).astype(np.float64)
+        exact = expected({"causal": True}, of, 2 * o)[2:]
+        for result in (queued[0], queued[-1]):
+            for name, gradient, of_it in zip(("dq", "dk", "dv"), result[index], exact):
+                check(name, gradient, of_it, 4 * TOLERANCE["bfloat16"])
+
+
+@pytest.mark.cuda
+def test_each_device_computes_its_own() -> None:
+    for device in jax.devices("cuda"):
+        q = jax.device_put(normal(1, 2, 50, 4, 64, dtype="bfloat16"), device)
+        o = flash_attention(q, q, q)
+        assert o.devices() == {device}
+        check("o", o, expected({}, (q, q, q), q)[0], TOLERANCE["bfloat16"])

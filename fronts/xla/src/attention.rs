@@ -1,0 +1,195 @@
+use ferroflash::{DType, GradientOperands, Layout, Operands, Plan, Shape, TensorSpec};
+use ferroflash::{WORKSPACE_ALIGN_BYTES, Workspace};
+use ferroflash_streams::Place;
+
+use crate::c_api::{CallFrame, XlaError, data_type};
+use crate::call::{Array, Call, Scratch, handle};
+use crate::failure::Failure;
+use crate::options::Attributes;
+use crate::plans::{Kind, plans};
+
+/// The handler of a forward pass on the CPU, which computes before it returns.
+///
+/// # Safety
+/// XLA calls it, with a frame of its own.
+pub unsafe extern "C" fn forward_on_cpu(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: XLA's promise.
+    unsafe { handle(frame, |call| forward(call, -1, 0)) }
+}
+
+/// The handler of a forward pass on a GPU, which queues its work.
+///
+/// # Safety
+/// XLA calls it, with a frame of its own.
+pub unsafe extern "C" fn forward_on_cuda(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: XLA's promise.
+    unsafe {
+        handle(frame, |call| {
+            forward(call, call.device_ordinal()?, call.stream()?)
+        })
+    }
+}
+
+/// The handler of a backward pass on the CPU, which computes before it returns.
+///
+/// # Safety
+/// XLA calls it, with a frame of its own.
+pub unsafe extern "C" fn backward_on_cpu(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: XLA's promise.
+    unsafe { handle(frame, |call| backward(call, -1, 0)) }
+}
+
+/// The handler of a backward pass on a GPU, which queues its work.
+///
+/// # Safety
+/// XLA calls it, with a frame of its own.
+pub unsafe extern "C" fn backward_on_cuda(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: XLA's promise.
+    unsafe {
+        handle(frame, |call| {
+            backward(call, call.device_ordinal()?, call.stream()?)
+        })
+    }
+}
+
+fn forward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
+    let names = ["q", "k", "v"];
+    let ([q, k, v], _) = call.arguments(names, None)?;
+    let [o, lse] = call.results(["o", "lse"])?;
+    let specs = [("q", q), ("k", k), ("v", v), ("o", o)].map(|(name, array)| spec(name, &array));
+    let specs = specs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    check_row_values("lse", &lse, specs[0].shape)?;
+    let operands = Operands::new(q.address, k.address, v.address, o.address).lse(lse.address);
+    let attributes = Attributes::of(call, false)?;
+    run(
+        call,
+        stream,
+        Kind {
+            device,
+            attributes,
+            specs,
+        },
+        operands,
+    )
+}
+
+fn backward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
+    let names = ["q", "k", "v", "o", "lse", "d_o"];
+    let ([q, k, v, o, lse, d_o], d_lse) = call.arguments(names, Some("d_lse"))?;
+    let [dq, dk, dv] = call.results(["dq", "dk", "dv"])?;
+    let names = ["q", "k", "v", "o", "d_o", "dq", "dk", "dv"];
+    let arrays = names.into_iter().zip([q, k, v, o, d_o, dq, dk, dv]);
+    let specs = arrays.map(|(name, array)| spec(name, &array));
+    let specs = specs.collect::<Result<Vec<_>, _>>()?;
+    check_row_values("lse", &lse, specs[0].shape)?;
+    if let Some(d_lse) = &d_lse {
+        check_row_values("d_lse", d_lse, specs[0].shape)?;
+    }
+    let gradients = GradientOperands::new(d_o.address, dq.address, dk.address, dv.address)
+        .d_lse(d_lse.map(|d_lse| d_lse.address));
+    let operands = Operands::new(q.address, k.address, v.address, o.address)
+        .lse(lse.address)
+        .gradients(gradients);
+    let attributes = Attributes::of(call, true)?;
+    run(
+        call,
+        stream,
+        Kind {
+            device,
+            attributes,
+            specs,
+        },
+        operands,
+    )
+}
+
+/// Runs a pass of this kind on these operands.
+fn run(call: &Call<'_>, stream: u64, kind: Kind, operands: Operands) -> Result<(), Failure> {
+    // SAFETY: XLA's stream is of the device's primary context, and lives as long as its client, which lasts until the process
+    // ends or the caller throws all arrays away.
+    let place = unsafe { Place::new(kind.device, stream) }?;
+    let plans = plans(kind, place.capabilities())?;
+    let plan = plans.for_operands(&operands)?;
+    // Held until the work is queued: what the stream runs later may then have the memory.
+    let workspace = workspace(call, plan)?;
+    let operands = operands.workspace(workspace.as_ref().map(|(_, workspace)| *workspace));
+    // SAFETY: XLA's arrays are dense, live until the work that this call queues in its stream is done, and of the shapes that
+    // the plan was made for, which was checked; results are written by nobody else.
+    unsafe { place.launch(plan, &operands) }?;
+    Ok(())
+}
+
+/// Scratch memory of XLA's for a launch; `None` where none is needed, or the stream's own does: it is there from a call to the
+/// next, so that it is zeroed once.
+///
+/// It is no result of the call, whose size JAX would have to know before there is a device to plan for.
+fn workspace<'a>(
+    call: &Call<'a>,
+    plan: &Plan,
+) -> Result<Option<(Scratch<'a>, Workspace)>, Failure> {
+    let bytes = plan.workspace_bytes();
+    if bytes == 0 || plan.zeroed_workspace_bytes() > 0 {
+        return Ok(None);
+    }
+    let scratch = call.scratch(bytes, WORKSPACE_ALIGN_BYTES as usize)?;
+    let address = scratch.address;
+    Ok(Some((scratch, Workspace { address, bytes })))
+}
+
+/// A dense array `[..., seq, heads, dim]`, whose leading axes are batch entries.
+fn spec(name: &str, array: &Array<'_>) -> Result<TensorSpec, Failure> {
+    let dtype = match array.dtype {
+        data_type::F32 => DType::F32,
+        data_type::F16 => DType::F16,
+        data_type::BF16 => DType::Bf16,
+        other => {
+            let wrong = format!("its dtype is XLA's {other}");
+            return Err(Failure::argument(
+                name,
+                wrong,
+                "it must be f32, f16 or bf16",
+            ));
+        }
+    };
+    let (leading, [seq, heads, dim]) = split(name, array)?;
+    let shape = Shape {
+        batch: leading,
+        heads,
+        seq,
+        dim,
+    };
+    Ok(TensorSpec::contiguous(dtype, shape, Layout::Bshd)?)
+}
+
+/// Refuses an array that is not f32 `[..., heads_q, seq_q]`.
+fn check_row_values(name: &str, array: &Array<'_>, q: Shape) -> Result<(), Failure> {
+    let (leading, last) = split(name, array)?;
+    if array.dtype != data_type::F32 || leading != q.batch || last != [q.heads, q.seq] {
+        let wrong = format!("it is XLA's {} {:?}", array.dtype, array.dims);
+        let allowed = format!(
+            "it must be f32 [..., {}, {}], of {} in all",
+            q.heads, q.seq, q.batch
+        );
+        return Err(Failure::argument(name, wrong, allowed));
+    }
+    Ok(())
+}
+
+/// The last `N` sizes, and the product of those before.
+fn split<const N: usize>(name: &str, array: &Array<'_>) -> Result<(usize, [usize; N]), Failure> {
+    let Some((leading, last)) = array.dims.split_last_chunk::<N>() else {
+        let wrong = format!("it has {} axes", array.dims.len());
+        return Err(Failure::argument(
+            name,
+            wrong,
+            format!("it must have {N} or more"),
+        ));
+    };
+    // XLA has no negative sizes; an array that is there has no more elements than an i64 counts, unless it has none.
+    let size = |size: &i64| usize::try_from(*size).unwrap_or(0);
+    let leading = leading.iter().map(size);
+    Ok((
+        leading.fold(1, usize::saturating_mul),
+        last.each_ref().map(size),
+    ))
+}

@@ -1,0 +1,61 @@
+use ferroflash::{BackwardOptions, ForwardOptions, Mask};
+
+use crate::call::Call;
+use crate::failure::Failure;
+
+/// A call's attributes, in a form that can be looked up by: floats are their bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    softmax_scale: u32,
+    softcap: u32,
+    left: i64,
+    right: i64,
+    top_left: bool,
+    deterministic: bool,
+}
+
+impl Attributes {
+    /// Those of a call; only a backward pass has `deterministic`.
+    pub fn of(call: &Call<'_>, is_backward: bool) -> Result<Self, Failure> {
+        Ok(Self {
+            softmax_scale: call.attribute::<f32>("softmax_scale")?.to_bits(),
+            softcap: call.attribute::<f32>("softcap")?.to_bits(),
+            left: call.attribute("left")?,
+            right: call.attribute("right")?,
+            top_left: call.attribute("top_left")?,
+            deterministic: is_backward && call.attribute("deterministic")?,
+        })
+    }
+
+    /// As options of a forward pass.
+    pub fn forward(&self) -> ForwardOptions {
+        let softcap = f32::from_bits(self.softcap);
+        ForwardOptions::new()
+            .softmax_scale(f32::from_bits(self.softmax_scale))
+            .softcap(Some(softcap).filter(|softcap| *softcap != 0.0))
+            .mask(self.mask())
+    }
+
+    /// As options of its backward pass.
+    pub fn backward(&self) -> BackwardOptions {
+        BackwardOptions::of(&self.forward()).deterministic(self.deterministic)
+    }
+
+    /// Keys from `left` before to `right` after a query's position, where a negative number is an open side.
+    fn mask(&self) -> Mask {
+        // No sequence is as long as the largest i32.
+        let side = |keys: i64| (keys >= 0).then(|| i32::try_from(keys).unwrap_or(i32::MAX));
+        match (side(self.left), side(self.right), self.top_left) {
+            (None, None, _) => Mask::None,
+            (left, right, true) => Mask::Band {
+                lower: left.map(|left| -left),
+                upper: right,
+            },
+            (None, Some(0), false) => Mask::Causal,
+            (left, right, false) => Mask::Window {
+                left: left.map(i32::cast_unsigned),
+                right: right.map(i32::cast_unsigned),
+            },
+        }
+    }
+}

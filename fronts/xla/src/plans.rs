@@ -1,0 +1,46 @@
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use ferroflash::{Capabilities, Error, GradientSpecs, Plans, Problem, TensorSpec};
+use ferroflash_streams::lock;
+
+use crate::options::Attributes;
+
+/// All that a plan depends on but addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// Negative: the CPU.
+    pub device: i32,
+    pub attributes: Attributes,
+    /// q, k, v and o; of a backward pass also d_o, dq, dk and dv.
+    pub specs: Vec<TensorSpec>,
+}
+
+static KNOWN: LazyLock<Mutex<HashMap<Kind, Arc<Plans>>>> = LazyLock::new(Mutex::default);
+const MOST: usize = 4096;
+
+/// The plans of calls of this kind on a device with capabilities `here`, checked when the first comes.
+///
+/// # Errors
+/// [`Error::Argument`] names what is refused.
+pub fn plans(kind: Kind, here: Capabilities) -> Result<Arc<Plans>, Error> {
+    if let Some(known) = lock(&KNOWN).get(&kind) {
+        return Ok(Arc::clone(known));
+    }
+    let problem = match kind.specs[..] {
+        [q, k, v, o] => Problem::new(q, k, v, o, &kind.attributes.forward()),
+        [q, k, v, o, d_o, dq, dk, dv] => {
+            #[rustfmt::skip] // as they are named
+            let specs = GradientSpecs { o, d_o, dq, dk, dv };
+            Problem::backward(q, k, v, specs, &kind.attributes.backward())
+        }
+        _ => panic!("a pass has four tensors or eight"),
+    };
+    let plans = Arc::new(Plans::new(problem?, here));
+    let mut known = lock(&KNOWN);
+    if known.len() >= MOST {
+        known.clear(); // those that are still called come back
+    }
+    known.insert(kind, Arc::clone(&plans));
+    Ok(plans)
+}
