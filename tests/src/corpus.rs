@@ -9,6 +9,8 @@ use ferroflash::{Backend, Error};
 use ferroflash_testing::cases::{CorpusCase, Pass};
 use ferroflash_testing::oracle::Rows;
 
+use crate::schedules;
+
 /// The file, a case a line.
 pub fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus.jsonl")
@@ -33,6 +35,14 @@ pub fn text(cases: &[CorpusCase]) -> Result<String, serde_json::Error> {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// The schedule of the simulator on which `case` is a test.
+///
+/// # Errors
+/// Never, of a case that was parsed or drawn.
+pub fn schedule(case: &CorpusCase) -> Result<u64, serde_json::Error> {
+    serde_json::to_string(case).map(|text| schedules::of_text(&text))
 }
 
 /// Runs `case` on `gpu`, and compares with the oracle.

@@ -19,6 +19,7 @@ use ferroflash::Backend;
 use ferroflash::backend::sim::{KernelStatistics, Sim, SimDevice};
 use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
+use ferroflash_tests::schedules::SCHEDULES;
 use ptx_sim::Checks;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -45,21 +46,32 @@ struct Args {
     least: usize,
 }
 
-/// The simulated GPU, made anew after a case that it stopped at. It counts and checks nothing, which is faster: what is kept is
-/// checked.
+/// A simulated GPU for each schedule, made anew after a case that it stopped at. It counts and checks nothing, which is faster:
+/// what is kept is checked.
 struct Runner {
-    sim: Sim,
+    sims: [Sim; SCHEDULES.len()],
+}
+
+/// The GPU of a schedule.
+fn counting(schedule: u64) -> Sim {
+    let counts = Checks {
+        statistics: true,
+        ..Checks::NONE
+    };
+    let mut sim = Sim::on(SimDevice::with_schedule(schedule).checks(counts));
+    sim.memory().take_statistics();
+    sim
 }
 
 impl Runner {
     fn new() -> Self {
-        let counts = Checks {
-            statistics: true,
-            ..Checks::NONE
-        };
-        let mut sim = Sim::on(SimDevice::new().checks(counts));
-        sim.memory().take_statistics();
-        Self { sim }
+        let sims = SCHEDULES.map(counting);
+        Self { sims }
+    }
+
+    /// One that plans as all do.
+    fn planner(&mut self) -> &mut Sim {
+        &mut self.sims[0]
     }
 
     /// What `case` executes, and how long it takes.
@@ -67,11 +79,14 @@ impl Runner {
         &mut self,
         case: &CorpusCase,
     ) -> Result<(Vec<KernelStatistics>, Duration), ferroflash::Error> {
+        let schedule = corpus::schedule(case).expect("it was parsed or drawn");
+        let index = SCHEDULES.iter().position(|seed| *seed == schedule);
+        let sim = &mut self.sims[index.expect("one of them")];
         let begin = Instant::now();
-        let outcome = corpus::run(&mut self.sim, case);
-        let launches = self.sim.memory().take_statistics();
+        let outcome = corpus::run(sim, case);
+        let launches = sim.memory().take_statistics();
         if outcome.is_err() {
-            *self = Self::new();
+            *sim = counting(schedule);
         }
         outcome.map(|()| (launches, begin.elapsed()))
     }
@@ -101,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let mut said = Instant::now();
     while Instant::now() < end {
-        let Some((target, case)) = draws.next(&mut runner.sim, &seen) else {
+        let Some((target, case)) = draws.next(runner.planner(), &seen) else {
             continue;
         };
         let (launches, time) = match runner.run(&case) {

@@ -31,13 +31,15 @@ fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase) {
     outcome.unwrap_or_else(|wrong| panic!("line {}: {case}: {wrong}", number + 1));
 }
 
-/// Every case of a pass by a family, one after the other on another schedule.
+/// Every case of a pass by a family, each on the schedule that its text chooses.
 fn simulated(variant: Variant, is_forward: bool) {
     let cases = cases(|case| case.variant() == variant && case.is_forward() == is_forward);
     assert!(!cases.is_empty());
     let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
     for (number, case) in cases {
-        agrees(&mut sims[number % SCHEDULES.len()], number, &case);
+        let schedule = corpus::schedule(&case).expect("parsed");
+        let sim = SCHEDULES.iter().position(|seed| *seed == schedule);
+        agrees(&mut sims[sim.expect("one of them")], number, &case);
     }
 }
 

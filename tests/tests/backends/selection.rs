@@ -529,3 +529,38 @@ fn what_decode_kernels_cannot_do_is_refused_by_name() {
         expected("its kernels read no cache")
     );
 }
+
+/// A forward pass of f32, and its gradients, of `batch` entries of 4096 heads of one row.
+fn of_many_heads(batch: usize) -> [Problem; 2] {
+    let shape = Shape {
+        batch,
+        heads: 1 << 12,
+        seq: 1,
+        dim: 1,
+    };
+    let spec = TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd).expect("64 bits hold it");
+    let forward = Problem::with_dense_output(spec, spec, spec, &ForwardOptions::new());
+    let options = BackwardOptions::default();
+    let backward = Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, &options);
+    [forward.expect("valid"), backward.expect("valid")]
+}
+
+/// A launch has up to 2³¹ − 1 blocks, one a tile.
+#[test]
+fn more_tiles_than_a_launch_has_blocks_are_refused() {
+    let refused = |problem: &Problem| why_not(Variant::Simt, problem, &HOPPER);
+    for most in of_many_heads((1 << 19) - 1) {
+        assert_eq!(refused(&most), None);
+    }
+    for problem in of_many_heads(1 << 19) {
+        let reason = refused(&problem).expect("2³¹ tiles");
+        assert!(
+            reason.starts_with("it has 2147483648 tiles of "),
+            "{reason}"
+        );
+        assert!(
+            reason.ends_with("a launch has at most 2147483647 blocks"),
+            "{reason}"
+        );
+    }
+}
