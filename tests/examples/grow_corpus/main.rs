@@ -2,7 +2,7 @@
 //! executed, runs them in the simulator, and keeps those that execute what no other did.
 //!
 //! ```text
-//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART …] [--seed S]
+//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART …] [--seed S] [--tries FILE]
 //! ```
 //!
 //! It runs the cases that are kept already first, and in the end leaves out those that others have made superfluous.
@@ -38,6 +38,9 @@ struct Args {
     /// Seed of the draws
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// A file of cases that are tried before any is drawn
+    #[arg(long)]
+    tries: Option<PathBuf>,
     /// The file of the corpus, if it is not the repository's
     #[arg(long)]
     corpus: Option<PathBuf>,
@@ -94,63 +97,102 @@ impl Runner {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
-    let mut runner = Runner::new();
-    let mut checked = Sim::new();
-    let mut seen = Seen::default();
-    let mut kept: Vec<Kept> = Vec::new();
+    let mut corpus = Corpus::new(args.least);
     let file = args.corpus.clone().unwrap_or_else(corpus::path);
     let text = fs::read_to_string(&file).unwrap_or_default();
     for case in corpus::parse(&text)? {
-        match runner.run(&case) {
-            Ok((launches, time)) => {
-                let mine = seen.take(&launches, time, case.is_finite());
-                kept.push(mine.of(case));
-            }
+        match corpus.runner.run(&case) {
+            Ok((launches, time)) => corpus.keep(case, &launches, time),
             Err(error) => println!("left out: {case}: {error}"),
         }
     }
-    println!("{} cases, {}", kept.len(), seen.summary());
+    println!("{}", corpus.summary());
+    if let Some(tries) = &args.tries {
+        for case in corpus::parse(&fs::read_to_string(tries)?)? {
+            corpus.try_case(case);
+        }
+        println!("{}", corpus.summary());
+    }
 
     let is_wanted = |name: &str| args.kernel.iter().all(|part| name.contains(part));
     let mut draws = Draws::new(is_wanted, Xoshiro256PlusPlus::seed_from_u64(args.seed));
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let mut said = Instant::now();
     while Instant::now() < end {
-        let Some((target, case)) = draws.next(runner.planner(), &seen) else {
+        let Some((target, case)) = draws.next(corpus.runner.planner(), &corpus.seen) else {
             continue;
         };
-        let (launches, time) = match runner.run(&case) {
-            Ok(ran) => ran,
-            Err(error) => {
-                println!("FAILED: {case}: {error}");
-                continue;
-            }
-        };
-        let gain = seen.gain(&launches, case.is_finite());
-        // One that takes seconds has to be worth several.
-        let is_worth_it = gain as f64 >= args.least as f64 * time.as_secs_f64().max(1.0);
-        draws.learn(target, is_worth_it);
-        if is_worth_it {
-            // Kept cases are tests: those of kinds that have no bound under their options are none.
-            if let Err(wrong) = corpus::check(&mut checked, &case) {
-                println!("WRONG: {case}: {wrong}");
-                checked = Sim::new();
-                continue;
-            }
-            let mine = seen.take(&launches, time, case.is_finite());
-            kept.push(mine.of(case));
+        if let Some(is_worth_it) = corpus.try_case(case) {
+            draws.learn(target, is_worth_it);
         }
         if said.elapsed() > Duration::from_secs(30) {
             said = Instant::now();
-            println!("{} cases, {}", kept.len(), seen.summary());
-            save(&file, &kept)?;
+            println!("{}", corpus.summary());
+            save(&file, &corpus.kept)?;
         }
     }
-    let kept = seen::without_superfluous(kept);
-    save(&file, &kept)?;
-    println!("{} cases, {}", kept.len(), seen.summary());
-    seen.print_least(is_wanted);
+    corpus.kept = seen::without_superfluous(corpus.kept);
+    save(&file, &corpus.kept)?;
+    println!("{}", corpus.summary());
+    corpus.seen.print_least(is_wanted);
     Ok(())
+}
+
+/// The cases that are kept so far, and what they execute.
+struct Corpus {
+    runner: Runner,
+    /// It checks what is to be kept.
+    checked: Sim,
+    seen: Seen,
+    kept: Vec<Kept>,
+    /// What a case has to gain.
+    least: usize,
+}
+
+impl Corpus {
+    fn new(least: usize) -> Self {
+        Self {
+            runner: Runner::new(),
+            checked: Sim::new(),
+            seen: Seen::default(),
+            kept: vec![],
+            least,
+        }
+    }
+
+    fn summary(&self) -> String {
+        format!("{} cases, {}", self.kept.len(), self.seen.summary())
+    }
+
+    fn keep(&mut self, case: CorpusCase, launches: &[KernelStatistics], time: Duration) {
+        let mine = self.seen.take(launches, time, case.is_finite());
+        self.kept.push(mine.of(case));
+    }
+
+    /// Keeps `case` if it gains enough, and returns whether it does; `None` if it cannot run.
+    fn try_case(&mut self, case: CorpusCase) -> Option<bool> {
+        let (launches, time) = match self.runner.run(&case) {
+            Ok(ran) => ran,
+            Err(error) => {
+                println!("FAILED: {case}: {error}");
+                return None;
+            }
+        };
+        let gain = self.seen.gain(&launches, case.is_finite());
+        // One that takes seconds has to be worth several.
+        let is_worth_it = gain as f64 >= self.least as f64 * time.as_secs_f64().max(1.0);
+        if !is_worth_it {
+            return Some(false);
+        }
+        // Kept cases are tests: those of kinds that have no bound under their options are none.
+        if let Err(wrong) = corpus::check(&mut self.checked, &case) {
+            println!("WRONG: {case}: {wrong}");
+            self.checked = Sim::new();
+        } else {
+            self.keep(case, &launches, time);
+        }
+        Some(true)
+    }
 }
 
 fn save(file: &Path, kept: &[Kept]) -> Result<(), Box<dyn std::error::Error>> {
