@@ -175,15 +175,15 @@ pub(super) fn unfit(
         let (name, arch) = (own.name(), instance.arch.name());
         format!("score modification {name} was not compiled for {arch}")
     });
-    let too_many = || has_too_many_tiles(instance, problem);
+    let too_many = || too_many_tiles(instance, problem);
     instance_unfit(instance, gpu).or(lacking).or_else(too_many)
 }
 
 /// Why `instance` cannot have a block for each tile of queries or keys of `problem`, or `None` if it can.
-fn has_too_many_tiles(instance: &Instance, problem: &Problem) -> Option<String> {
+fn too_many_tiles(instance: &Instance, problem: &Problem) -> Option<String> {
     let tiles = |heads: usize, seq: usize| {
         let heads = problem.batch() as u64 * heads as u64;
-        heads.saturating_mul(seq.div_ceil(instance.block_m.max(1) as usize) as u64)
+        heads.saturating_mul(seq.div_ceil(instance.block_m as usize) as u64)
     };
     let of_queries = tiles(problem.q().shape.heads, problem.seq_q());
     let of_keys = match problem.gradients() {

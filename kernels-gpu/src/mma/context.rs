@@ -28,7 +28,7 @@ use crate::units::HALF_BYTES;
 
 /// The parameters, such that what is computed from them is computed again the next time.
 #[inline(always)]
-pub fn reload(params: &ForwardParams) -> ForwardParams {
+fn reload(params: &ForwardParams) -> ForwardParams {
     const WORDS: usize = size_of::<ForwardParams>() / size_of::<u64>();
     let mut words: [u64; WORDS] = bytemuck::cast(*params);
     for word in &mut words {

@@ -23,11 +23,11 @@
 //! A tile takes the fast path first, and the exact path if that overflows ([`Attempt`], [`crate::tile::non_finite`]).
 
 use cuda_std::half::Half;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
+use cuda_std::thread::{block_idx_x, sync_threads_or};
 use cuda_std::warp::{any, lane_id};
 
 use super::accumulator::{Accumulator, Row};
-use super::context::{TileContext, WarpView, reload};
+use super::context::{TileContext, WarpView};
 use super::epilogue::Destination;
 use super::gemm::{LaneAddress, QFragments, pv, qk};
 use super::kv_loader::KvLoader;

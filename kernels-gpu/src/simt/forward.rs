@@ -16,7 +16,7 @@
 //! ```
 
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, thread_idx_x};
 use cuda_std::warp::sync_warp;
 
 use super::context::TileContext;

@@ -1,6 +1,6 @@
 //! The gradient by a bias: a block keeps K and V of a tile of keys, passes over Q and dO, and writes dz of all pairs, or adds it up.
 
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
+use cuda_std::thread::{block_idx_x, sync_threads};
 use cuda_std::warp::reduce_sum;
 
 use super::MmaBackwardKernel;

@@ -65,7 +65,7 @@ mod tile;
 
 use cuda_std::half::Half;
 use cuda_std::named_barrier;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, sync_threads_or};
+use cuda_std::thread::{block_idx_x, sync_threads, sync_threads_or};
 use cuda_std::warp::{any, lane_id, warp_id};
 
 pub use self::bias::bias;

@@ -1,7 +1,7 @@
 //! The gradient by ALiBi's slopes: a block keeps Q and dO of a tile of queries, passes over K and V, and adds up
 //! `dz · distance` of all pairs.
 
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
+use cuda_std::thread::block_idx_x;
 
 use super::MmaBackwardKernel;
 use super::pairs::{Pairs, column};

@@ -174,22 +174,6 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         }
     }
 
-    /// Which tile this is.
-    ///
-    /// # Safety
-    /// As [`Tile::new`]; all 32 lanes must reach the same call.
-    #[inline(always)]
-    pub unsafe fn coord(&self) -> BlockCoord {
-        let block_m = K::CONFIG.block_m as u32;
-        let kept = BlockCoord {
-            m_block: self.begin / block_m,
-            head: self.head,
-            batch: uniform(self.batch()),
-        };
-        // Its own inverse.
-        K::Side::coord(kept, &self.params.attention, block_m)
-    }
-
     /// The number of that batch entry.
     ///
     /// # Safety

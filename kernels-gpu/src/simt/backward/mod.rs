@@ -35,7 +35,7 @@ pub mod split;
 mod tile;
 
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
+use cuda_std::thread::block_idx_x;
 use cuda_std::warp::sync_warp;
 
 pub use self::bias::bias;
@@ -47,7 +47,6 @@ use super::gemm::{pv_maybe_masked, qk, store_p};
 use super::{SCORE_COLS, Scores, SimtKernel, ThreadLayout};
 use crate::abi::BackwardParams;
 use crate::backward::side::Side;
-use crate::tile::black_box;
 use crate::units::F32_BYTES;
 
 /// One pass, a tile a block. `ROWS` and `COLS` are the configuration's `thread_rows` and `output_cols`.

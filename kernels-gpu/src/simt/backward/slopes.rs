@@ -1,7 +1,7 @@
 //! The gradient by ALiBi's slopes: a block keeps Q and dO of a tile of queries, passes over K and V, and adds up
 //! `dz · distance` of all pairs.
 
-use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads};
+use cuda_std::thread::block_idx_x;
 
 use super::pairs::Pairs;
 use super::score_gradient::{TakeScoreGradient, each_block};
@@ -11,7 +11,6 @@ use crate::backward::side::{KeepQueries, Side};
 use crate::math::fma;
 use crate::modifiers::Modifiers;
 use crate::simt::{LANES, SCORE_COLS, Scores, SimtKernel, ThreadLayout};
-use crate::tile::black_box;
 use crate::tile::block_sum::store_block_sum;
 use crate::units::F32_BYTES;
 
