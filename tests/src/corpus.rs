@@ -37,11 +37,11 @@ pub fn text(cases: &[CorpusCase]) -> Result<String, serde_json::Error> {
     Ok(text)
 }
 
-/// The schedule of the simulator on which `case` is a test.
+/// Which of [`SCHEDULES`](schedules::SCHEDULES) `case` is a test on, in the simulator.
 ///
 /// # Errors
 /// Never, of a case that was parsed or drawn.
-pub fn schedule(case: &CorpusCase) -> Result<u64, serde_json::Error> {
+pub fn schedule(case: &CorpusCase) -> Result<usize, serde_json::Error> {
     serde_json::to_string(case).map(|text| schedules::of_text(&text))
 }
 

@@ -67,30 +67,30 @@ impl<'a> Pack<'a> {
         for kernel in kernels {
             let file = fs::metadata(&kernel.ptx).map_err(Error::io(&kernel.ptx))?;
             let bytes = file.len() as usize;
-            let pack = match packs.pop() {
-                Some(last) if last.bytes + bytes <= PACK_BYTES => last,
-                last => {
-                    packs.extend(last);
-                    let kernels = vec![];
-                    Self { kernels, bytes: 0 }
+            match packs.last_mut() {
+                Some(last) if last.bytes + bytes <= PACK_BYTES => last.push(kernel, bytes),
+                _ => {
+                    let place = 0..bytes;
+                    let kernels = vec![(kernel, place)];
+                    packs.push(Self { kernels, bytes });
                 }
-            };
-            packs.push(pack.with(kernel, bytes));
+            }
         }
         Ok(packs)
     }
 
-    fn with(mut self, kernel: &'a Kernel, bytes: usize) -> Self {
+    fn push(&mut self, kernel: &'a Kernel, bytes: usize) {
         let end = self.bytes + bytes;
         self.kernels.push((kernel, self.bytes..end));
-        Self { bytes: end, ..self }
+        self.bytes = end;
     }
 
-    /// File name of the stream. Where other kernels are in a pack of that name, one of them is newer than the stream.
+    /// File name of the stream: the first and the last kernel, and how many there are. Where others are in a pack of that name,
+    /// one of them is newer than the stream.
     fn stream(&self, compression: Compression) -> String {
-        let (first, _) = &self.kernels[0];
-        let (others, suffix) = (self.kernels.len() - 1, compression.suffix());
-        format!("{}-and-{others}.ptx.{suffix}", first.entry)
+        let entry = |index: usize| &self.kernels[index].0.entry;
+        let (count, suffix) = (self.kernels.len(), compression.suffix());
+        format!("{}..{}.{count}.ptx.{suffix}", entry(0), entry(count - 1))
     }
 
     /// Compresses the kernels' files into `stream`, unless that was done since they changed.

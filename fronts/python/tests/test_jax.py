@@ -8,7 +8,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ jax = pytest.importorskip("jax", reason="not run: JAX is not installed here")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from ferroflash.jax import dot_product_attention, flash_attention  # noqa: E402
+from threads import from_threads  # noqa: E402
 
 # Relative error, in the largest norm, that is allowed of results of each dtype: as in `reference`.
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
@@ -327,16 +327,7 @@ def test_threads_call_at_once() -> None:
     q = normal(1, 2, 100, 4, 64)
     attend = jax.jit(flash_attention)
     exact = np.asarray(attend(q, q, q))
-    results: list[Any] = []
-
-    def work() -> None:
-        results.extend(attend(q, q, q) for _ in range(20))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = from_threads(lambda: attend(q, q, q))
     assert len(results) == 80
     assert all(np.array_equal(result, exact) for result in results)
 

@@ -13,6 +13,7 @@ import ferroflash
 import pytest
 import torch
 from ferroflash.torch import attention
+from threads import from_threads
 
 
 def run_python(code: str) -> str:
@@ -62,16 +63,7 @@ def test_a_forked_child_computes() -> None:
 def test_threads_call_at_once(device: torch.device) -> None:
     q = torch.randn(2, 100, 4, 64, device=device)
     expected = attention(q, q, q)
-    results: list[torch.Tensor] = []
-
-    def work() -> None:
-        results.extend(attention(q, q, q) for _ in range(20))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = from_threads(lambda: attention(q, q, q))
     assert len(results) == 80
     assert all(torch.equal(result, expected) for result in results)
 

@@ -14,7 +14,7 @@ use crate::plans::{Kind, plans};
 /// XLA calls it, with a frame of its own.
 pub unsafe extern "C" fn forward_on_cpu(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: XLA's promise.
-    unsafe { handle(frame, |call| forward(call, -1, 0)) }
+    unsafe { on_cpu(frame, forward) }
 }
 
 /// The handler of a forward pass on a GPU, which queues its work.
@@ -23,11 +23,7 @@ pub unsafe extern "C" fn forward_on_cpu(frame: *mut CallFrame) -> *mut XlaError 
 /// XLA calls it, with a frame of its own.
 pub unsafe extern "C" fn forward_on_cuda(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: XLA's promise.
-    unsafe {
-        handle(frame, |call| {
-            forward(call, call.device_ordinal()?, call.stream()?)
-        })
-    }
+    unsafe { on_cuda(frame, forward) }
 }
 
 /// The handler of a backward pass on the CPU, which computes before it returns.
@@ -36,7 +32,7 @@ pub unsafe extern "C" fn forward_on_cuda(frame: *mut CallFrame) -> *mut XlaError
 /// XLA calls it, with a frame of its own.
 pub unsafe extern "C" fn backward_on_cpu(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: XLA's promise.
-    unsafe { handle(frame, |call| backward(call, -1, 0)) }
+    unsafe { on_cpu(frame, backward) }
 }
 
 /// The handler of a backward pass on a GPU, which queues its work.
@@ -45,9 +41,26 @@ pub unsafe extern "C" fn backward_on_cpu(frame: *mut CallFrame) -> *mut XlaError
 /// XLA calls it, with a frame of its own.
 pub unsafe extern "C" fn backward_on_cuda(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: XLA's promise.
+    unsafe { on_cuda(frame, backward) }
+}
+
+/// A pass of a call by a device, which is negative for the CPU, in a stream of it.
+type Pass = fn(&Call<'_>, i32, u64) -> Result<(), Failure>;
+
+/// # Safety
+/// As [`handle`].
+unsafe fn on_cpu(frame: *mut CallFrame, pass: Pass) -> *mut XlaError {
+    // SAFETY: the caller's promise.
+    unsafe { handle(frame, |call| pass(call, -1, 0)) }
+}
+
+/// # Safety
+/// As [`handle`].
+unsafe fn on_cuda(frame: *mut CallFrame, pass: Pass) -> *mut XlaError {
+    // SAFETY: the caller's promise.
     unsafe {
         handle(frame, |call| {
-            backward(call, call.device_ordinal()?, call.stream()?)
+            pass(call, call.device_ordinal()?, call.stream()?)
         })
     }
 }
@@ -61,16 +74,12 @@ fn forward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
     check_row_values("lse", &lse, specs[0].shape)?;
     let operands = Operands::new(q.address, k.address, v.address, o.address).lse(lse.address);
     let attributes = Attributes::of(call, false)?;
-    run(
-        call,
-        stream,
-        Kind {
-            device,
-            attributes,
-            specs,
-        },
-        operands,
-    )
+    let kind = Kind {
+        device,
+        attributes,
+        specs,
+    };
+    run(call, stream, kind, operands)
 }
 
 fn backward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
@@ -91,16 +100,12 @@ fn backward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
         .lse(lse.address)
         .gradients(gradients);
     let attributes = Attributes::of(call, true)?;
-    run(
-        call,
-        stream,
-        Kind {
-            device,
-            attributes,
-            specs,
-        },
-        operands,
-    )
+    let kind = Kind {
+        device,
+        attributes,
+        specs,
+    };
+    run(call, stream, kind, operands)
 }
 
 /// Runs a pass of this kind on these operands.

@@ -18,9 +18,8 @@ pub enum Failure {
 
 impl Failure {
     /// An argument, result or attribute that is refused: what is wrong, and what is allowed.
-    pub fn argument(name: &str, wrong: impl AsRef<str>, allowed: impl AsRef<str>) -> Self {
-        let message = format!("{name}: {}; {}", wrong.as_ref(), allowed.as_ref());
-        Self::Ours(ErrorCode::InvalidArgument, message)
+    pub fn argument(name: &str, wrong: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Error::argument(name.to_owned(), wrong, allowed).into()
     }
 
     /// What the API lacks, of the version that XLA has.
