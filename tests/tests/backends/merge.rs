@@ -1,11 +1,11 @@
 //! Merging partial results, compared with the same sums in f64.
 
-use std::cell::RefCell;
-
 use ferroflash::{Backend, Cpu, DType, HostTensor, Layout, Output, Shape, Sim, merge};
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::random_cases::agree_on;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 /// o and lse of the parts, in the axis order (batch, head, seq, dim).
 #[derive(Clone, Debug)]
@@ -142,17 +142,9 @@ impl Parts {
 }
 
 fn merges<B: Backend>(backend: B, cases: u32) {
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let backend = RefCell::new(backend);
-    let outcome =
-        TestRunner::new(config).run(&parts(), |parts| parts.check(&mut *backend.borrow_mut()));
-    if let Err(failure) = outcome {
-        panic!("{}: {failure}", backend.borrow().name());
-    }
+    agree_on(backend, cases, &parts(), |backend, parts| {
+        parts.check(backend)
+    });
 }
 
 #[test]
@@ -163,6 +155,18 @@ fn cpu() {
 #[test]
 fn sim() {
     merges(Sim::new(), 60);
+}
+
+/// The same ones in each run, so that it is known what they execute.
+#[test]
+fn sim_of_fixed_parts() {
+    let mut sim = Sim::new();
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..40 {
+        let parts = parts().new_tree(&mut runner).expect("drawn").current();
+        let checked = parts.check(&mut sim);
+        checked.unwrap_or_else(|wrong| panic!("{parts:?}: {wrong}"));
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Args {
     /// Record the figures in kernels-gpu/coverage.json, to which CI holds later ones
     #[arg(long)]
     pin: bool,
-    /// Passed on to the test binaries: a filter, `--skip random`, …; figures are then those of these tests alone
+    /// Passed on to the test binaries: a filter, `--skip corpus`, …; figures are then those of these tests alone
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     filter: Vec<String>,
 }

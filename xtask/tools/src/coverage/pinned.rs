@@ -25,7 +25,7 @@ const UNRECORDED: Floor = Floor {
     both_ways: 0.0,
 };
 
-/// What two runs may differ by, in per cent of a kernel: most problems are drawn anew in each.
+/// What two runs may differ by, in per cent of a kernel: blocks run on several threads, and which is the last to arrive somewhere differs.
 const MARGIN: f64 = 0.5;
 
 /// Floors by kernel.
