@@ -48,6 +48,17 @@ pub struct ScoreParams {
     pub alibi_batch_stride: u64,
 }
 
+impl ScoreParams {
+    /// The same of scores that have no softcap: no code for one is compiled.
+    #[inline(always)]
+    pub fn uncapped(&self) -> Self {
+        Self {
+            softcap: None,
+            ..*self
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use cuda_std::warp::{WARP_SIZE, sync_warp};
 use super::MmaBackwardKernel;
 use super::dq::HeadSums;
 use super::gemm::{add_accumulators, add_product, product_of_columns, product_of_rows, store_tile};
-use super::pairs::Pairs;
+use super::pairs::{Pairs, Slope};
 use super::passing::Passing;
 use super::sums::{Attempt, Sums};
 use super::tile::{Smem, Step, Tile};
@@ -104,7 +104,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             signs = self.weigh(&pairs, &mut p, &mut sums.second, stage[1]);
         } else if pairs.has_slope() {
             let mut slope = [[1.0; S_COLS]; S_ROWS];
-            pairs.probabilities(&mut p, Some(&mut slope));
+            pairs.probabilities(&mut p, Slope::Into(&mut slope));
             if !keeps_p && takes_second {
                 store(p_smem, &p, true);
             }
@@ -117,7 +117,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
                 }
             }
         } else {
-            pairs.probabilities(&mut p, None);
+            pairs.probabilities(&mut p, Slope::One);
             if !keeps_p && takes_second {
                 store(p_smem, &p, true);
             }
@@ -192,7 +192,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         operand: u32,
     ) -> [u32; S_ROWS] {
         let mut slope = [[1.0; S_COLS]; S_ROWS];
-        pairs.probabilities(p, Some(&mut slope));
+        pairs.probabilities(p, Slope::Into(&mut slope));
         if K::CONFIG.multiplies_registers() {
             self.add_registers(1, second, p, operand, pairs.warp, pairs.lane);
         } else if self.attempt.takes_second::<K>() {

@@ -14,6 +14,16 @@ use crate::score::{is_plain, plain_scale_log2};
 use crate::tile::mask;
 use crate::units::F32_BYTES;
 
+/// What becomes of the derivative that scores have by the scaled product where there is a softcap.
+pub enum Slope<'a, const ROWS: usize, const COLS: usize> {
+    /// It is written here, where 1 is before.
+    Into(&'a mut [[f32; COLS]; ROWS]),
+    /// Nobody asks for it.
+    Unused,
+    /// There is no softcap ([`Pairs::has_slope`]).
+    One,
+}
+
 /// The pairs of a tile's rows and one block that a warp has.
 pub struct Pairs<'a, K: MmaBackwardKernel> {
     pub tile: &'a Tile<'a, K>,
@@ -31,8 +41,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         K::CONFIG.scores().origin(self.warp)
     }
 
-    /// Turns `q · k` into P, 0 of pairs that are masked out. `slope` becomes the derivative of scores where there is one
-    /// ([`has_slope`](Self::has_slope)), and is 1 before.
+    /// Turns `q · k` into P, 0 of pairs that are masked out.
     ///
     /// # Safety
     /// As [`Tile::new`]; lse has arrived and is visible; all 32 lanes must reach the same call.
@@ -40,7 +49,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
     pub unsafe fn probabilities<const ROWS: usize, const COLS: usize>(
         &self,
         s: &mut [[f32; COLS]; ROWS],
-        slope: Option<&mut [[f32; COLS]; ROWS]>,
+        slope: Slope<'_, ROWS, COLS>,
     ) {
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
@@ -48,15 +57,18 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         if K::Modifiers::HAS_SLOPE {
             scale_log2 = self.changed_scores(s, slope);
         } else if !is_plain(score) || modifiers.changes_scores() {
-            let transform = self.tile.transform(self.step);
+            let transform = match slope {
+                Slope::One => self.tile.transform(self.step, &score.uncapped()),
+                _ => self.tile.transform(self.step, score),
+            };
             scale_log2 = transform.scale_log2;
             let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
             let distance = |i: usize| self.row(i) as i32 + diagonal;
             match slope {
-                Some(slope) => {
+                Slope::Into(slope) => {
                     transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
                 }
-                None => transform.apply(s, distance, column),
+                Slope::Unused | Slope::One => transform.apply(s, distance, column),
             }
             if modifiers.changes_scores() {
                 let at = || self.tile.place(self.step);
@@ -79,20 +91,21 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
     unsafe fn changed_scores<const ROWS: usize, const COLS: usize>(
         &self,
         s: &mut [[f32; COLS]; ROWS],
-        slope: Option<&mut [[f32; COLS]; ROWS]>,
+        slope: Slope<'_, ROWS, COLS>,
     ) -> f32 {
-        let transform = self.tile.transform(self.step);
+        let score = &self.tile.params.attention.score;
+        let transform = self.tile.transform(self.step, score);
         let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
         let distance = |i: usize| self.row(i) as i32 + diagonal;
         let at = || self.tile.place(self.step);
         let pair = |i: usize, j: usize| self.pair(i, j);
         let modifiers = self.tile.modifiers;
         match slope {
-            Some(slope) => {
+            Slope::Into(slope) => {
                 transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
                 modifiers.change_with_slope(at, s, pair, |i, j, of| slope[i][j] *= of);
             }
-            None => {
+            Slope::Unused | Slope::One => {
                 transform.apply(s, distance, column);
                 modifiers.change(at, s, pair);
             }

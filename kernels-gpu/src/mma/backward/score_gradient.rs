@@ -9,7 +9,7 @@ use cuda_std::warp::WARP_SIZE;
 
 use super::MmaBackwardKernel;
 use super::gemm::product_of_rows;
-use super::pairs::Pairs;
+use super::pairs::{Pairs, Slope};
 use super::passing::Passing;
 use super::tile::{Smem, Step, Tile};
 use crate::layout::fragment::{TILE_K, a_row_vec16, k_row_vec16};
@@ -88,7 +88,7 @@ unsafe fn of_block<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     let mut p = products(kept[0], stage[0]);
     passing.load_next(now);
     // dz is without a softcap's derivative.
-    pairs.probabilities(&mut p, None);
+    pairs.probabilities(&mut p, Slope::Unused);
 
     // dz = P ∘ (dP − delta)
     passing.wait_second();

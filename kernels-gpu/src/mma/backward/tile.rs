@@ -230,13 +230,12 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         }
     }
 
-    /// How the scores of a step are transformed.
+    /// How the scores of a step are transformed, of which `score` says what is known when the kernel is compiled.
     ///
     /// # Safety
-    /// As [`Tile::new`].
+    /// As [`Tile::new`]; `score` is the launch's.
     #[inline(always)]
-    pub unsafe fn transform(&self, step: Step) -> ScoreTransform {
-        let score = &self.params.attention.score;
+    pub unsafe fn transform(&self, step: Step, score: &ScoreParams) -> ScoreTransform {
         let softmax_scale = f32::from_bits(step.renew(score.softmax_scale.to_bits()));
         let score = &ScoreParams {
             softmax_scale,
