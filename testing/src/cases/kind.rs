@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::fill::mix;
 use super::planted::plant;
 use super::spec::Case;
-use super::stress;
+use super::stress::{self, Rows};
 use ferroflash::{DType, HostTensor, Shape};
 
 /// Contents of the inputs: N(0, 1), with changes.
@@ -40,11 +40,16 @@ pub enum InputKind {
     Falling,
     /// Scores grow by 2260 nats from the last key to the first.
     FallingFast,
+    /// The scores of every fourth query grow by 2260 nats from the first key to the last; those of the others stay, so that all of
+    /// their keys count where a tile is computed again for its neighbours' sake.
+    GrowingSome,
+    /// The same from the last key to the first.
+    FallingSome,
 }
 
 impl InputKind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Random,
         Self::Planted,
         Self::NonFinite,
@@ -55,6 +60,8 @@ impl InputKind {
         Self::GrowingFast,
         Self::Falling,
         Self::FallingFast,
+        Self::GrowingSome,
+        Self::FallingSome,
     ];
 
     /// The kinds whose results are held to the oracle's bound in every dtype, under any options.
@@ -73,6 +80,8 @@ impl InputKind {
             Self::GrowingFast => "growing-fast",
             Self::Falling => "falling",
             Self::FallingFast => "falling-fast",
+            Self::GrowingSome => "growing-some",
+            Self::FallingSome => "falling-some",
         }
     }
 
@@ -98,10 +107,12 @@ impl InputKind {
             Self::Large => stress::enlarge_q(case),
             Self::SinkFirst => stress::sink(case, |_| 0),
             Self::SinkMiddle => stress::sink(case, |seq_kv| seq_kv / 4),
-            Self::Growing => stress::slope(case, stress::GROWTH, 0.0),
-            Self::GrowingFast => stress::slope(case, stress::FAST_GROWTH, 0.0),
-            Self::Falling => stress::slope(case, -stress::GROWTH, stress::GROWTH),
-            Self::FallingFast => stress::slope(case, -stress::FAST_GROWTH, stress::FAST_GROWTH),
+            Self::Growing => stress::slope(case, Rows::All, stress::GROWTH),
+            Self::GrowingFast => stress::slope(case, Rows::All, stress::FAST_GROWTH),
+            Self::Falling => stress::slope(case, Rows::All, -stress::GROWTH),
+            Self::FallingFast => stress::slope(case, Rows::All, -stress::FAST_GROWTH),
+            Self::GrowingSome => stress::slope(case, Rows::EveryFourth, stress::FAST_GROWTH),
+            Self::FallingSome => stress::slope(case, Rows::EveryFourth, -stress::FAST_GROWTH),
         }
     }
 

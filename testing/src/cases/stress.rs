@@ -15,6 +15,14 @@ pub(super) const GROWTH: f32 = 113.0;
 /// Nats by which they grow fast: beyond f16's range within a block, beyond f32's within a few.
 pub(super) const FAST_GROWTH: f32 = 2260.0;
 
+/// Queries whose scores change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    All,
+    /// Of each sequence, from the first on.
+    EveryFourth,
+}
+
 /// Multiplies q.
 pub(super) fn enlarge_q(case: &mut Case) {
     let shape = case.q.spec().shape;
@@ -32,19 +40,21 @@ pub(super) fn enlarge_q(case: &mut Case) {
 
 /// Raises the key of each sequence that `place` names, of its number of keys.
 pub(super) fn sink(case: &mut Case, place: impl Fn(usize) -> usize) {
-    raise(case, |key, seq_kv| (key == place(seq_kv)).then_some(SINK));
+    let nats = |key, seq_kv| (key == place(seq_kv)).then_some(SINK);
+    raise(case, Rows::All, nats);
 }
 
-/// Raises the keys of each sequence along a straight line, from `first` nats at the first by `growth` in all.
-pub(super) fn slope(case: &mut Case, growth: f32, first: f32) {
-    raise(case, |key, seq_kv| {
+/// Raises the keys of each sequence along a straight line by `growth` nats from the first to the last, 0 at the lower end.
+pub(super) fn slope(case: &mut Case, rows: Rows, growth: f32) {
+    let first = (-growth).max(0.0);
+    raise(case, rows, |key, seq_kv| {
         Some(first + growth * (key as f32 / (seq_kv as f32 - 1.0).max(1.0)))
     });
 }
 
 /// Raises the score of key number `key` of the `seq_kv` of its sequence by `nats(key, seq_kv)` over the score that the
-/// other components give; `None` leaves it as it is.
-fn raise(case: &mut Case, nats: impl Fn(usize, usize) -> Option<f32>) {
+/// other components give, for the queries `rows`; `None` leaves it as it is.
+fn raise(case: &mut Case, rows: Rows, nats: impl Fn(usize, usize) -> Option<f32>) {
     let Ok(problem) = case.problem() else {
         return;
     };
@@ -52,8 +62,10 @@ fn raise(case: &mut Case, nats: impl Fn(usize, usize) -> Option<f32>) {
     let per_nat = (problem.q().shape.dim as f32).sqrt();
     for sequence in problem.sequences() {
         for head in 0..problem.q().shape.heads {
-            for row in sequence.q_rows.clone() {
-                case.q.set(sequence.batch, head, row, last, 1.0);
+            for (query, row) in sequence.q_rows.clone().enumerate() {
+                let is_raised = rows == Rows::All || query.is_multiple_of(4);
+                let component = if is_raised { 1.0 } else { 0.0 };
+                case.q.set(sequence.batch, head, row, last, component);
             }
         }
         for head in 0..problem.k().shape.heads {
@@ -172,6 +184,24 @@ mod tests {
                     );
                 }
             });
+        }
+    }
+
+    #[test]
+    fn scores_of_every_fourth_query_grow() {
+        for (kind, nats) in [
+            (InputKind::GrowingSome, 2260.0),
+            (InputKind::FallingSome, -2260.0),
+        ] {
+            let mut counts = [0; 2];
+            each_row(kind, |scores| {
+                let grown = scores[scores.len() - 1] - scores[0];
+                let is_raised = (grown - nats).abs() < 20.0;
+                assert!(is_raised || grown.abs() < 20.0, "{kind}: {grown}");
+                counts[usize::from(is_raised)] += 1;
+            });
+            // 10 of 40 queries and 3 of 9.
+            assert_eq!(36 * counts[1], 13 * counts[0], "{kind}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod append;
 mod backward;
+mod borders;
 mod corpus;
 mod decode;
 mod determinism;

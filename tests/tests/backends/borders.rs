@@ -1,0 +1,243 @@
+//! Every kernel of attention and of its gradients on problems in which every pair counts: rows see few keys, all of about the same
+//! weight, from a first to a last one, so that a border that is off by one shows wherever it lies in a tile.
+
+use std::collections::BTreeSet;
+
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::{Device, Gpu};
+use ferroflash::{DType, Mask};
+use ferroflash_testing::cases::{
+    AlibiSpec, AttentionCase, CaseSpec, CorpusCase, InputKind, Lengths, ModifierSpec, Pass,
+};
+use ferroflash_tests::corpus;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::replaced::is_untouched;
+use ferroflash_tests::schedules::{SCHEDULES, of_text};
+use ferroflash_tests::specs::plain;
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
+use kernels_gpu::instances::{self, Instance, Operation};
+
+/// Shared memory of a block of the GPUs that there are, bytes.
+const GPUS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
+
+/// What is done to scores.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scores {
+    /// Products, times the scale.
+    Plain,
+    /// A cap that bends half of them to a line and half not, slopes, and a scale that turns their order round.
+    Bent,
+    /// Products of which every fourth row's grow so much along the keys that a kernel computes the tile again, its other rows too.
+    Grown,
+    /// The same for kernels that begin with the last keys.
+    Fallen,
+}
+
+impl Scores {
+    fn kind(self) -> InputKind {
+        match self {
+            Self::Plain | Self::Bent => InputKind::Random,
+            Self::Grown => InputKind::GrowingSome,
+            Self::Fallen => InputKind::FallingSome,
+        }
+    }
+
+    /// Whether problems with such scores are given to `instance`.
+    fn suits(self, instance: &Instance) -> bool {
+        let is_stress = self.kind() != InputKind::Random;
+        let is_forward = instance.operation == Operation::Forward;
+        !is_stress || is_forward && self.kind().suits(instance.dtype)
+    }
+}
+
+/// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers one of each sort in turn.
+fn modifiers(instance: &Instance, number: usize) -> ModifierSpec {
+    let is_modified = instance.name.ends_with("_modified");
+    let needs_bias = instance.operation == Operation::BackwardBias;
+    let takes = |sort: usize| is_modified && number % 5 == sort;
+    ModifierSpec {
+        bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
+        dropout: takes(1).then_some(0.2),
+        mask: takes(2).then_some(([false; 3], 30)),
+        chunk: takes(3).then_some(40),
+        dilation: takes(4).then_some(3),
+        ..ModifierSpec::default()
+    }
+}
+
+/// The keys that rows see: those beside their own; or so many before it that the first ones lie in another block than the last, or that
+/// there is no first one, and many blocks are seen whole. None is far behind it.
+///
+/// A thread has rows 8 apart and every fourth pair of columns: which of its elements a border goes through depends on where it is. The
+/// last shift moves both borders by 8.
+fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
+    let more = if shift == 2 { 8 } else { 0 };
+    let left = match (scores, shift) {
+        (Scores::Bent, 1) => None,
+        (Scores::Bent, _) | (_, 0) => Some(17 + more),
+        _ => Some(instance.block_n + 17 + more),
+    };
+    let right = Some(12 + more);
+    Mask::Window { left, right }
+}
+
+/// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few; four where rows of a tile and tiles of a
+/// cluster may begin with different blocks.
+fn lengths(instance: &Instance) -> Lengths {
+    let shortest = instance.wgmma().map_or(0, |config| config.min_rows);
+    let rows = (instance.block_m * instance.cluster).max(instance.block_n) + 9;
+    let rows = rows.max(shortest) as usize;
+    let whole = if instance.wgmma().is_some() { 3 } else { 2 };
+    let keys = (whole * instance.block_n + 9) as usize;
+    match instance.wgmma() {
+        Some(config) if config.varlen => Lengths::Varlen(vec![(rows, keys), (19, 23)]),
+        _ => Lengths::one(rows, keys),
+    }
+}
+
+fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> CaseSpec {
+    let number = number + shift;
+    let head_dim = instance.head_dim as usize;
+    let head_dim_v = instance.wgmma().map_or(instance.head_dim, |c| c.head_dim_v);
+    let slopes = AlibiSpec {
+        steepest: 0.01,
+        is_batched: false,
+    };
+    let is_bent = scores == Scores::Bent;
+    let needs_slopes = instance.operation == Operation::BackwardSlopes;
+    CaseSpec {
+        mask: mask(instance, scores, shift),
+        softcap: is_bent.then_some(1.5),
+        alibi: (is_bent || needs_slopes).then_some(slopes),
+        scale_factor: is_bent.then_some(-1.0),
+        head_dim_v: head_dim_v as usize,
+        modifiers: modifiers(instance, number),
+        kind: scores.kind(),
+        // Of seeds that 3 divides there are no gradients by slopes and biases.
+        seed: 3 * number as u64 + 1,
+        ..plain(instance.dtype, lengths(instance), head_dim)
+    }
+}
+
+/// Whether it is a kernel of problems that these are: not one of caches, of parts, or beside others.
+fn is_wanted(instance: &Instance) -> bool {
+    use Operation::{
+        BackwardBias, BackwardFused, BackwardKeys, BackwardQueries, BackwardSlopes,
+        BackwardSplitKeys, BackwardSplitQueries, Forward,
+    };
+    matches!(
+        instance.operation,
+        Forward
+            | BackwardBias
+            | BackwardFused
+            | BackwardKeys
+            | BackwardQueries
+            | BackwardSlopes
+            | BackwardSplitKeys
+            | BackwardSplitQueries
+    )
+}
+
+/// A case that `instance` is chosen for; none if it computes no such scores.
+fn case<D: Device>(
+    gpu: &mut Gpu<D>,
+    instance: &Instance,
+    scores: Scores,
+    number: usize,
+    shift: usize,
+) -> Option<(CorpusCase, Vec<&'static str>)> {
+    let passes = match instance.operation {
+        Operation::Forward => &Pass::ALL[..1],
+        _ => &Pass::ALL[1..],
+    };
+    // The least that it fits first, so that a tile for more is not chosen in its place.
+    let gpus = GPUS.iter().filter(|bytes| instance.shared_bytes <= **bytes);
+    let mut ways = gpus.flat_map(|bytes| passes.iter().map(move |pass| (*bytes, *pass)));
+    ways.find_map(|(shared_bytes, pass)| {
+        let case = CorpusCase::Attention(Box::new(AttentionCase {
+            spec: spec(instance, scores, number, shift),
+            variant: instance.family.name().to_owned(),
+            shared_bytes,
+            pass,
+            gradients: None,
+        }));
+        let kernels = corpus::kernels(gpu, &case)?;
+        kernels.contains(&instance.name).then_some((case, kernels))
+    })
+}
+
+/// Runs a case for each kernel that none before was for, on one of `gpus`; `shift` turns masks, options and schedules.
+fn every_pair_counts<D: Device>(gpus: &mut [Gpu<D>], scores: Scores, shift: usize) {
+    let here = gpus[0].gpu_capabilities();
+    let fits = |row: &Instance| {
+        here.families.contains(&row.family) && row.shared_bytes <= here.shared_bytes
+    };
+    let mut ran = BTreeSet::new();
+    let mut not_run = Vec::new();
+    let wanted = instances::all().filter(|row| is_wanted(row) && scores.suits(row) && fits(row));
+    for (number, instance) in wanted.enumerate() {
+        if ran.contains(instance.name) {
+            continue;
+        }
+        let gpu = &mut gpus[(of_text(instance.name) + shift) % gpus.len()];
+        let Some((case, kernels)) = case(gpu, instance, scores, number, shift) else {
+            not_run.push(instance.name);
+            continue;
+        };
+        if !kernels.iter().all(|kernel| is_untouched(kernel)) {
+            let outcome = corpus::check(gpu, &case);
+            outcome.unwrap_or_else(|wrong| panic!("{}: {case}: {wrong}", instance.name));
+        }
+        ran.extend(kernels);
+    }
+    println!("{} ran; not run: {not_run:?}", ran.len());
+    // Hopper's backward kernels are for plain scores.
+    let is_refused =
+        |name: &&str| scores == Scores::Bent && name.contains("_wgmma_") && name.contains("_bwd_");
+    assert!(not_run.iter().all(is_refused), "{not_run:?}");
+}
+
+/// On the simulator's schedules.
+fn simulated(scores: Scores, shift: usize) {
+    let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
+    every_pair_counts(&mut sims, scores, shift);
+}
+
+/// The tests of a sort of scores.
+macro_rules! tests_of {
+    ($name:ident, $scores:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn sim() {
+                simulated($scores, 0);
+            }
+
+            #[test]
+            fn sim_otherwise() {
+                simulated($scores, 1);
+            }
+
+            #[test]
+            fn sim_moved() {
+                simulated($scores, 2);
+            }
+
+            #[test]
+            fn cuda() {
+                if let Some(gpu) = gpu_or_not_run("problems in which every pair counts") {
+                    let mut gpus = [gpu];
+                    for shift in 0..3 {
+                        every_pair_counts(&mut gpus, $scores, shift);
+                    }
+                }
+            }
+        }
+    };
+}
+
+tests_of!(plain_scores, Scores::Plain);
+tests_of!(bent_scores, Scores::Bent);
+tests_of!(grown_scores, Scores::Grown);
+tests_of!(fallen_scores, Scores::Fallen);
