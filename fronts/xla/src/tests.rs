@@ -212,14 +212,13 @@ fn arrays_and_attributes_are_found_by_place_and_name() {
     (frame.attrs.types, frame.attrs.names) = ([SCALAR].as_ptr(), names.as_ptr());
     frame.attrs.attrs = attrs.as_ptr();
     let read = outcome(&mut frame, |call| {
-        let ([first], second) = call.arguments(["q"], Some("k"))?;
+        let arguments = call.arguments(&["q", "k"])?;
+        let [first, _] = arguments.of(["q", "k"]);
         assert_eq!(
             (first.dtype, first.address, first.dims),
             (16, 0x80, &dims[..])
         );
-        assert!(second.is_some());
-        let ([_, _], none) = call.arguments(["q", "k"], Some("v"))?;
-        assert!(none.is_none());
+        assert!(arguments.get("v").is_none());
         assert_eq!(call.attribute::<f32>("scale")?, 0.5);
         call.attribute::<i64>("scale").map(drop)
     });
