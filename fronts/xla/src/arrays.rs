@@ -238,3 +238,138 @@ fn rows(
     let entries = check_rows(name, array, dtype, &[1, sizes.batch], [length])?;
     Ok((entries * length > 0).then_some(entries != 1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes {
+        batch: 2,
+        heads_q: 4,
+        seq_q: 3,
+        seq_k: 5,
+    };
+
+    /// Of arrays by name, dtype and dims, with these results, all at the address 64.
+    fn read(arguments: &[Given], results: &[Given], sizes: Sizes) -> Result<Arrays, String> {
+        let refused = |failure| match failure {
+            Failure::Ours(_, message) => message,
+            Failure::Xlas(_) => panic!("XLA is not asked"),
+        };
+        Arrays::of(&named(arguments), &named(results), sizes).map_err(refused)
+    }
+
+    type Given = (&'static str, c_int, &'static [i64]);
+
+    fn named(given: &[Given]) -> Named<'static> {
+        let array = |&(name, dtype, dims): &Given| {
+            let address = 64;
+            #[rustfmt::skip] // as they are named
+            let array = Array { dtype, address, dims };
+            (name, array)
+        };
+        Named(given.iter().map(array).collect())
+    }
+
+    fn message(read: Result<Arrays, String>) -> String {
+        read.expect_err("it is refused")
+    }
+
+    #[test]
+    fn axes_of_one_have_no_stride() {
+        let mask = ("mask", data_type::PRED, &[1, 1, 1, 5][..]);
+        let bias = ("bias", data_type::F16, &[2, 1, 3, 1][..]);
+        let arrays = read(&[mask, bias], &[], SIZES).unwrap();
+        let options = arrays.forward(ForwardOptions::new(), 4);
+        let expected = MaskTensor::on_device([1, 1, 1, 5], [0, 0, 0, 1]);
+        assert_eq!(options.modifiers.mask, Some(expected));
+        let spec = TensorSpec {
+            dtype: DType::F16,
+            shape: Layout::Bhsd.shape([2, 1, 3, 5]),
+            strides: Layout::Bhsd.strides([3, 0, 1, 0]),
+        };
+        let expected = BiasTensor::on_device(&spec);
+        assert_eq!(options.modifiers.bias, Some(expected));
+    }
+
+    #[test]
+    fn leading_axes_are_one_entry_or_all() {
+        let rows = |dims| ("alibi_slopes", data_type::F32, dims);
+        let of = |dims| read(&[rows(dims)], &[], SIZES).map(|arrays| arrays.alibi_slopes);
+        assert_eq!(of(&[4]), Ok(Some(false)));
+        assert_eq!(of(&[1, 1, 4]), Ok(Some(false)));
+        assert_eq!(of(&[2, 4]), Ok(Some(true)));
+        assert_eq!(of(&[2, 1, 4]), Ok(Some(true)));
+        let wrong =
+            "alibi_slopes: it is XLA's 11 [3, 4]; it must be f32 [..., 4], of 1 or 2 in all";
+        assert_eq!(of(&[3, 4]), Err(wrong.to_owned()));
+    }
+
+    #[test]
+    fn documents_are_of_queries_and_of_keys() {
+        let ids = |of_queries, of_keys| {
+            let of_queries = ("doc_q", data_type::S32, of_queries);
+            let arguments = [of_queries, ("doc_k", data_type::S32, of_keys)];
+            read(&arguments, &[], SIZES)
+        };
+        assert_eq!(ids(&[3], &[5]).unwrap().documents, Some(false));
+        assert_eq!(ids(&[2, 3], &[2, 5]).unwrap().documents, Some(true));
+        assert!(message(ids(&[2, 3], &[5])).starts_with("doc_k: each batch entry"));
+        assert!(message(ids(&[3], &[3])).starts_with("doc_k: it is XLA's 4 [3]"));
+        let alone = read(&[("doc_k", data_type::S32, &[5])], &[], SIZES);
+        assert!(message(alone).starts_with("doc_q: it is not there"));
+    }
+
+    #[test]
+    fn without_pairs_arrays_may_lie_nowhere() {
+        let none = Sizes { seq_q: 0, ..SIZES };
+        let mask = ("mask", data_type::PRED, &[2, 4, 0, 5][..]);
+        let ids = ("doc_q", data_type::S32, &[0][..]);
+        let arguments = [mask, ids, ("doc_k", data_type::S32, &[5])];
+        assert_eq!(read(&arguments, &[], none), Ok(Arrays::default()));
+        // What has elements stays, for its gradient is 0 where it is asked for.
+        let bias = ("bias", data_type::F32, &[4, 1, 5][..]);
+        let arrays = read(&[bias], &[("d_bias", data_type::F32, &[4, 1, 5])], none).unwrap();
+        assert!(arrays.bias.is_some() && arrays.d_bias);
+        let empty = ("bias", data_type::F32, &[4, 0, 1][..]);
+        let gradient = ("d_bias", data_type::F32, &[4, 0, 5][..]);
+        assert_eq!(read(&[empty], &[gradient], none), Ok(Arrays::default()));
+        // Pairs without elements are the library's to refuse.
+        assert!(read(&[mask], &[], SIZES).unwrap().mask.is_some());
+    }
+
+    #[test]
+    fn gradients_are_of_their_arrays_shapes() {
+        let bias = ("bias", data_type::BF16, &[4, 1, 1][..]);
+        let slopes = ("alibi_slopes", data_type::F32, &[2, 4][..]);
+        let of = |d_bias, d_slopes| {
+            let d_bias = ("d_bias", data_type::F32, d_bias);
+            let results = [d_bias, ("d_alibi_slopes", data_type::F32, d_slopes)];
+            read(&[bias, slopes], &results, SIZES)
+        };
+        let asked = of(&[4, 1, 5], &[2, 4]).unwrap();
+        assert!(asked.d_bias && asked.d_alibi_slopes);
+        assert!(message(of(&[4, 1, 1], &[2, 4])).starts_with("d_bias: it is XLA's 11 [4, 1, 1]"));
+        assert!(message(of(&[4, 1, 5], &[4])).starts_with("d_alibi_slopes: it is"));
+        let half = read(&[bias], &[("d_bias", data_type::F16, &[4, 1, 5])], SIZES);
+        assert!(message(half).starts_with("d_bias: it is XLA's 10"));
+    }
+
+    #[test]
+    fn addresses_go_to_their_operands() {
+        let names = ["bias", "doc_k", "doc_q", "alibi_slopes", "dropout_state"];
+        let arrays = names.into_iter().zip(1..).map(|(name, address)| {
+            let (dtype, dims) = (0, &[][..]);
+            #[rustfmt::skip] // as they are named
+            let array = Array { dtype, address, dims };
+            (name, array)
+        });
+        let found = operands(Operands::default(), &Named(arrays.collect()));
+        let of = found.modifiers;
+        assert_eq!(
+            (of.mask, of.bias, of.documents),
+            (None, Some(1), Some([3, 2]))
+        );
+        assert_eq!((found.alibi_slopes, of.dropout_state), (Some(4), Some(5)));
+    }
+}

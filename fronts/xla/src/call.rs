@@ -222,7 +222,7 @@ fn call<Args>(name: &str, function: Function<Args>, args: &mut Args) -> Result<(
 }
 
 /// Arrays of a call, in their order, by name.
-pub struct Named<'a>(Vec<(&'static str, Array<'a>)>);
+pub struct Named<'a>(pub(crate) Vec<(&'static str, Array<'a>)>);
 
 impl<'a> Named<'a> {
     /// The array of this name, if there is one.
