@@ -160,6 +160,9 @@ def _attend_backward(arguments: Arguments, kept: Any, cotangents: Any) -> tuple[
     gradients = dict(zip(("q", "k", "v", *wanted), call({**operands, "d_o": d_o, **of_lse})))
     if "bias" in gradients:
         gradients["bias"] = _as_bias(gradients["bias"], operands["bias"])
+    # JAX 0.7 wants results by the same names whatever is wanted.
+    zeros = {name: jnp.zeros_like(operands[name]) for name in _DIFFERENTIABLE if name in operands}
+    gradients = {**zeros, **gradients}
     return ({name: gradients.get(name) for name in operands if name not in ("o", "lse")},)
 
 
