@@ -79,7 +79,7 @@ def drawn_arrays(draw: Any, lead: tuple[int, ...], heads: int, seq_q: int, seq_k
     return arrays
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_drawn_problems(data: st.DataObject) -> None:
     lead = data.draw(st.sampled_from([(), (1,), (3,), (2, 2)]))

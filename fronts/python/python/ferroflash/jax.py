@@ -89,7 +89,6 @@ def flash_attention(
     Raises:
         ValueError: names the argument, its value and what is allowed.
         TypeError: an option that has to be known when a function is traced is not; names it.
-        NotImplementedError: names an argument that is not supported yet.
     """
     left, right = window(tuple(_known("window_size", side) for side in window_size), _known("causal", causal))
     arguments = Arguments(
