@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -26,6 +28,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def device(request: pytest.FixtureRequest) -> torch.device:
     """The device of a test's tensors."""
     return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="module")
+def on_jax_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """JAX's arrays are on the device of the option, if JAX has one of its kind."""
+    import jax
+
+    kind = request.config.getoption("--device")
+    try:
+        device = jax.devices(kind)[0]
+    except RuntimeError as error:
+        pytest.skip(f"not run: JAX has no {kind} here: {error}")
+    with jax.default_device(device):
+        yield
 
 
 @pytest.fixture(autouse=True)

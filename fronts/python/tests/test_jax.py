@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,92 +16,12 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax", reason="not run: JAX is not installed here")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from ferroflash.jax import dot_product_attention, flash_attention  # noqa: E402
+from ferroflash.jax import flash_attention  # noqa: E402
+from jax_reference import ATTRIBUTES, TOLERANCE, check, expected, normal, plain, run_python, weighted  # noqa: E402
 from threads import from_threads  # noqa: E402
 
-# Relative error, in the largest norm, that is allowed of results of each dtype: as in `reference`.
-TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+pytestmark = pytest.mark.usefixtures("on_jax_device")
 SIDES = st.one_of(st.sampled_from([-1, None]), st.integers(0, 40))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Arrays are on the device of the option, if JAX has one of its kind."""
-    kind = request.config.getoption("--device")
-    try:
-        device = jax.devices(kind)[0]
-    except RuntimeError as error:
-        pytest.skip(f"not run: JAX has no {kind} here: {error}")
-    with jax.default_device(device):
-        yield
-
-
-def plain(options: tuple[tuple[str, Any], ...], q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    """o and lse of operands [..., seq, heads, dim], from the formula, in the dtype that they are of."""
-    of = dict(options)
-    k, v = (jnp.repeat(x, q.shape[-2] // x.shape[-2], -2) for x in (k, v))
-    scale = of.get("softmax_scale")
-    scores = jnp.einsum("...qhd,...khd->...hqk", q, k) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if of.get("softcap"):
-        scores = of["softcap"] * jnp.tanh(scores / of["softcap"])
-    seq_q, seq_k = scores.shape[-2:]
-    shift = 0 if of.get("top_left") else seq_k - seq_q
-    distance = jnp.arange(seq_k) - jnp.arange(seq_q)[:, None] - shift
-    left, right = of.get("window_size", (-1, -1))
-    visible = jnp.ones((seq_q, seq_k), bool)
-    if left not in (None, -1):
-        visible &= distance >= -left
-    if of.get("causal"):
-        visible &= distance <= 0
-    elif right not in (None, -1):
-        visible &= distance <= right
-    largest = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True, initial=-1e30, where=visible))
-    p = jnp.where(visible, jnp.exp(jnp.where(visible, scores - largest, 0)), 0)
-    total = p.sum(-1, keepdims=True)
-    is_empty = total == 0
-    total = jnp.where(is_empty, 1, total)
-    o = jnp.einsum("...hqk,...khd->...qhd", p / total, v)
-    return o, jnp.where(is_empty, -jnp.inf, largest + jnp.log(total))[..., 0]
-
-
-def weighted(o: Any, lse: Any, d_o: Any, d_lse: Any) -> Any:
-    """A loss whose gradients by o and lse are these; a row without keys has no part in it."""
-    loss = (o.astype(d_o.dtype) * d_o).sum()
-    return loss if d_lse is None else loss + (jnp.where(jnp.isfinite(lse), lse, 0) * d_lse).sum()
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _plain_with_gradients(options: tuple[tuple[str, Any], ...], operands: Any, d_o: Any, d_lse: Any) -> Any:
-    def loss(*operands: Any) -> tuple[Any, Any]:
-        o, lse = plain(options, *operands)
-        return weighted(o, lse, d_o, d_lse), (o, lse)
-
-    gradients, results = jax.grad(loss, (0, 1, 2), has_aux=True)(*operands)
-    return (*results, *gradients)
-
-
-def expected(options: dict[str, Any], operands: Any, d_o: Any, d_lse: Any = None) -> list[np.ndarray]:
-    """o, lse, dq, dk and dv in f64."""
-    with jax.enable_x64(True):
-        wide = [x if x is None else jnp.asarray(np.asarray(x).astype(np.float64)) for x in (*operands, d_o, d_lse)]
-        results = _plain_with_gradients(tuple(options.items()), wide[:3], *wide[3:])
-        return [np.asarray(x) for x in results]
-
-
-def check(name: str, actual: Any, exact: np.ndarray, tolerance: float) -> None:
-    """Holds `actual` to `exact` within `tolerance` of its largest value; infinities have to be the same."""
-    actual = np.asarray(actual).astype(np.float64)
-    assert actual.shape == exact.shape, f"{name}: {actual.shape} for {exact.shape}"
-    finite = np.isfinite(exact)
-    np.testing.assert_array_equal(actual[~finite], exact[~finite], name)
-    error = np.abs(actual[finite] - exact[finite]).max(initial=0)
-    allowed = tolerance * np.abs(exact[finite]).max(initial=1)
-    assert error <= allowed, f"{name}: off by {error:.2e}, allowed {allowed:.2e}"
-
-
-def normal(seed: int, *shape: int, dtype: str = "float32") -> Any:
-    """Drawn by numpy, which compiles nothing for each shape."""
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape).astype(jnp.dtype(dtype)))
 
 
 def gradients(d_o: Any, d_lse: Any, options: dict[str, Any], operands: Any) -> Any:
@@ -216,21 +132,6 @@ def test_inside_of_other_transformations() -> None:
         check("gradient", jax.jit(jax.grad(functools.partial(layers, attend)))(x), np.asarray(exact, np.float64), 1e-4)
 
 
-@pytest.mark.parametrize("rank", [3, 4])
-@pytest.mark.parametrize("window", [None, 6, (5, 2)])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_jax_nns_own_function(rank: int, window: Any, is_causal: bool) -> None:
-    assert list(inspect.signature(dot_product_attention).parameters) == list(
-        inspect.signature(jax.nn.dot_product_attention).parameters
-    )
-    q, k, v = (normal(seed, *(2,) * (rank - 3), *last, 16) for seed, last in enumerate(((11, 4), (15, 2), (15, 2))))
-    options = {"scale": 0.3, "is_causal": is_causal, "local_window_size": window, "return_residual": True}
-    with jax.default_matmul_precision("float32"):
-        theirs = jax.nn.dot_product_attention(q, k, v, **options)
-    for name, a, b in zip(("o", "lse"), dot_product_attention(q, k, v, **options), theirs):
-        check(name, a, np.asarray(b, np.float64), 2e-5)
-
-
 Q = np.zeros((2, 5, 4, 16), np.float32)
 
 
@@ -245,23 +146,12 @@ Q = np.zeros((2, 5, 4, 16), np.float32)
         (ValueError, r"k: its leading axes are \(1,\); they must be \(2,\)", (Q, Q[:1], Q), {}),
         (ValueError, "softcap: it is -1", (Q, Q, Q), {"softcap": -1.0}),
         (ValueError, "softmax_scale: it is NaN", (Q, Q, Q), {"softmax_scale": math.nan}),
-        (NotImplementedError, "alibi_slopes: ", (Q, Q, Q), {"alibi_slopes": Q}),
-        (NotImplementedError, "bias: ", (Q, Q, Q), {"bias": Q}),
-        (NotImplementedError, "mask: ", (Q, Q, Q), {"mask": Q}),
-        (NotImplementedError, "segment_ids: ", (Q, Q, Q), {"segment_ids": Q}),
-        (NotImplementedError, "dropout_p: ", (Q, Q, Q), {"dropout_p": 0.1}),
     ],
 )
 def test_refusals_name_the_argument(error: type[Exception], message: str, operands: Any, options: Any) -> None:
     """While a function is traced, before anything runs."""
     with pytest.raises(error, match=f"^{message}"):
         jax.eval_shape(functools.partial(flash_attention, **options), *operands)
-
-
-@pytest.mark.parametrize("argument", ["bias", "mask", "query_seq_lengths", "key_value_seq_lengths", "implementation"])
-def test_what_jax_nn_takes_and_ferroflash_does_not(argument: str) -> None:
-    with pytest.raises(NotImplementedError, match=f"^{argument}: "):
-        dot_product_attention(Q, Q, Q, **{argument: "cudnn" if argument == "implementation" else Q})
 
 
 def test_options_must_be_known() -> None:
@@ -279,13 +169,6 @@ def test_there_is_no_second_derivative() -> None:
         jax.grad(lambda q: jax.grad(loss)(q).sum())(Q)
 
 
-ATTRIBUTES = {
-    "softmax_scale": np.float32(0.3),
-    "softcap": np.float32(0),
-    "left": np.int64(-1),
-    "right": np.int64(-1),
-    "top_left": False,
-}
 OUT, LSE = jax.ShapeDtypeStruct(Q.shape, Q.dtype), jax.ShapeDtypeStruct((2, 4, 5), np.float32)
 
 
@@ -330,15 +213,6 @@ def test_threads_call_at_once() -> None:
     results = from_threads(lambda: attend(q, q, q))
     assert len(results) == 80
     assert all(np.array_equal(result, exact) for result in results)
-
-
-def run_python(code: str) -> str:
-    """What a new Python prints, in which JAX has two CPUs."""
-    flags = "--xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_imports_are_where_they_are_asked_for() -> None:

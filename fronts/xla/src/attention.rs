@@ -1,12 +1,13 @@
-use ferroflash::{DType, GradientOperands, Layout, Operands, Plan, Shape, TensorSpec};
-use ferroflash::{WORKSPACE_ALIGN_BYTES, Workspace};
+use ferroflash::{GradientOperands, Operands, Plan, Shape, WORKSPACE_ALIGN_BYTES, Workspace};
 use ferroflash_streams::Place;
 
+use crate::arrays::{self, ARRAYS, Arrays, GRADIENTS, Sizes};
 use crate::c_api::{CallFrame, XlaError, data_type};
 use crate::call::{Array, Call, Scratch, handle};
 use crate::failure::Failure;
 use crate::options::Attributes;
 use crate::plans::{Kind, plans};
+use crate::shapes::{check_rows, spec};
 
 /// The handler of a forward pass on the CPU, which computes before it returns.
 ///
@@ -66,31 +67,36 @@ unsafe fn on_cuda(frame: *mut CallFrame, pass: Pass) -> *mut XlaError {
 }
 
 fn forward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
-    let names = ["q", "k", "v"];
-    let ([q, k, v], _) = call.arguments(names, None)?;
-    let [o, lse] = call.results(["o", "lse"])?;
+    let arguments = call.arguments(&[&["q", "k", "v"][..], &call.present(&ARRAYS)?].concat())?;
+    let results = call.results(&["o", "lse"])?;
+    let ([q, k, v], [o, lse]) = (arguments.of(["q", "k", "v"]), results.of(["o", "lse"]));
     let specs = [("q", q), ("k", k), ("v", v), ("o", o)].map(|(name, array)| spec(name, &array));
     let specs = specs.into_iter().collect::<Result<Vec<_>, _>>()?;
     check_row_values("lse", &lse, specs[0].shape)?;
     let operands = Operands::new(q.address, k.address, v.address, o.address).lse(lse.address);
-    let attributes = Attributes::of(call, false)?;
     let kind = Kind {
         device,
-        attributes,
+        attributes: Attributes::of(call, false)?,
+        arrays: Arrays::of(&arguments, &results, Sizes::of(&specs[0], &specs[1]))?,
         specs,
     };
-    run(call, stream, kind, operands)
+    run(call, stream, kind, arrays::operands(operands, &arguments))
 }
 
 fn backward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
     let names = ["q", "k", "v", "o", "lse", "d_o"];
-    let ([q, k, v, o, lse, d_o], d_lse) = call.arguments(names, Some("d_lse"))?;
-    let [dq, dk, dv] = call.results(["dq", "dk", "dv"])?;
+    let others = [call.present(&["d_lse"])?, call.present(&ARRAYS)?].concat();
+    let arguments = call.arguments(&[&names[..], &others].concat())?;
+    let names_of_results = [&["dq", "dk", "dv"][..], &call.present(&GRADIENTS)?].concat();
+    let results = call.results(&names_of_results)?;
+    let [q, k, v, o, lse, d_o] = arguments.of(names);
+    let [dq, dk, dv] = results.of(["dq", "dk", "dv"]);
     let names = ["q", "k", "v", "o", "d_o", "dq", "dk", "dv"];
     let arrays = names.into_iter().zip([q, k, v, o, d_o, dq, dk, dv]);
     let specs = arrays.map(|(name, array)| spec(name, &array));
     let specs = specs.collect::<Result<Vec<_>, _>>()?;
     check_row_values("lse", &lse, specs[0].shape)?;
+    let d_lse = arguments.get("d_lse");
     if let Some(d_lse) = &d_lse {
         check_row_values("d_lse", d_lse, specs[0].shape)?;
     }
@@ -98,14 +104,19 @@ fn backward(call: &Call<'_>, device: i32, stream: u64) -> Result<(), Failure> {
         .d_lse(d_lse.map(|d_lse| d_lse.address));
     let operands = Operands::new(q.address, k.address, v.address, o.address)
         .lse(lse.address)
-        .gradients(gradients);
-    let attributes = Attributes::of(call, true)?;
+        .gradients(arrays::gradients(gradients, &results));
     let kind = Kind {
         device,
-        attributes,
+        attributes: Attributes::of(call, true)?,
+        arrays: Arrays::of(&arguments, &results, Sizes::of(&specs[0], &specs[1]))?,
         specs,
     };
-    run(call, stream, kind, operands)
+    run(call, stream, kind, arrays::operands(operands, &arguments))
+}
+
+/// Refuses an array that is not f32 `[..., heads_q, seq_q]`, with all batch entries.
+fn check_row_values(name: &str, array: &Array<'_>, q: Shape) -> Result<(), Failure> {
+    check_rows(name, array, data_type::F32, &[q.batch], [q.heads, q.seq]).map(drop)
 }
 
 /// Runs a pass of this kind on these operands.
@@ -139,62 +150,4 @@ fn workspace<'a>(
     let scratch = call.scratch(bytes, WORKSPACE_ALIGN_BYTES as usize)?;
     let address = scratch.address;
     Ok(Some((scratch, Workspace { address, bytes })))
-}
-
-/// A dense array `[..., seq, heads, dim]`, whose leading axes are batch entries.
-fn spec(name: &str, array: &Array<'_>) -> Result<TensorSpec, Failure> {
-    let dtype = match array.dtype {
-        data_type::F32 => DType::F32,
-        data_type::F16 => DType::F16,
-        data_type::BF16 => DType::Bf16,
-        other => {
-            let wrong = format!("its dtype is XLA's {other}");
-            return Err(Failure::argument(
-                name,
-                wrong,
-                "it must be f32, f16 or bf16",
-            ));
-        }
-    };
-    let (leading, [seq, heads, dim]) = split(name, array)?;
-    let shape = Shape {
-        batch: leading,
-        heads,
-        seq,
-        dim,
-    };
-    Ok(TensorSpec::contiguous(dtype, shape, Layout::Bshd)?)
-}
-
-/// Refuses an array that is not f32 `[..., heads_q, seq_q]`.
-fn check_row_values(name: &str, array: &Array<'_>, q: Shape) -> Result<(), Failure> {
-    let (leading, last) = split(name, array)?;
-    if array.dtype != data_type::F32 || leading != q.batch || last != [q.heads, q.seq] {
-        let wrong = format!("it is XLA's {} {:?}", array.dtype, array.dims);
-        let allowed = format!(
-            "it must be f32 [..., {}, {}], of {} in all",
-            q.heads, q.seq, q.batch
-        );
-        return Err(Failure::argument(name, wrong, allowed));
-    }
-    Ok(())
-}
-
-/// The last `N` sizes, and the product of those before.
-fn split<const N: usize>(name: &str, array: &Array<'_>) -> Result<(usize, [usize; N]), Failure> {
-    let Some((leading, last)) = array.dims.split_last_chunk::<N>() else {
-        let wrong = format!("it has {} axes", array.dims.len());
-        return Err(Failure::argument(
-            name,
-            wrong,
-            format!("it must have {N} or more"),
-        ));
-    };
-    // XLA has no negative sizes; an array that is there has no more elements than an i64 counts, unless it has none.
-    let size = |size: &i64| usize::try_from(*size).unwrap_or(0);
-    let leading = leading.iter().map(size);
-    Ok((
-        leading.fold(1, usize::saturating_mul),
-        last.each_ref().map(size),
-    ))
 }

@@ -85,7 +85,9 @@ pub mod data_type {
     use std::ffi::c_int;
 
     pub const PRED: c_int = 1;
+    pub const S32: c_int = 4;
     pub const S64: c_int = 5;
+    pub const U32: c_int = 8;
     pub const F16: c_int = 10;
     pub const F32: c_int = 11;
     pub const BF16: c_int = 16;

@@ -109,18 +109,25 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The arguments: `N`, by these names, or one more, which is last.
-    pub fn arguments<const N: usize>(
-        &self,
-        names: [&str; N],
-        last: Option<&str>,
-    ) -> Result<([Array<'a>; N], Option<Array<'a>>), Failure> {
-        arrays("arguments", &self.frame.args, names, last)
+    /// The arguments, which must be as many as there are names.
+    pub fn arguments(&self, names: &[&'static str]) -> Result<Named<'a>, Failure> {
+        named("arguments", &self.frame.args, names)
     }
 
-    /// The results: `N`, by these names.
-    pub fn results<const N: usize>(&self, names: [&str; N]) -> Result<[Array<'a>; N], Failure> {
-        Ok(arrays("results", &self.frame.rets, names, None)?.0)
+    /// The results, which must be as many as there are names.
+    pub fn results(&self, names: &[&'static str]) -> Result<Named<'a>, Failure> {
+        named("results", &self.frame.rets, names)
+    }
+
+    /// Those of `names` whose attribute, a bool of that name, says that they are there.
+    pub fn present(&self, names: &[&'static str]) -> Result<Vec<&'static str>, Failure> {
+        let mut present = Vec::new();
+        for name in names {
+            if self.attribute::<bool>(name)? {
+                present.push(*name);
+            }
+        }
+        Ok(present)
     }
 
     /// The attribute of this name, which is one number.
@@ -214,15 +221,28 @@ fn call<Args>(name: &str, function: Function<Args>, args: &mut Args) -> Result<(
     }
 }
 
-/// The arrays of a list of XLA's: `N`, by these names, or one more, which is last.
-fn arrays<'a, const N: usize>(
-    what: &str,
-    list: &'a Buffers,
-    names: [&str; N],
-    last: Option<&str>,
-) -> Result<([Array<'a>; N], Option<Array<'a>>), Failure> {
+/// Arrays of a call, in their order, by name.
+pub struct Named<'a>(pub(crate) Vec<(&'static str, Array<'a>)>);
+
+impl<'a> Named<'a> {
+    /// The array of this name, if there is one.
+    pub fn get(&self, name: &str) -> Option<Array<'a>> {
+        let mut arrays = self.0.iter();
+        arrays
+            .find(|(own, _)| *own == name)
+            .map(|(_, array)| *array)
+    }
+
+    /// The arrays of these names, which are there.
+    pub fn of<const N: usize>(&self, names: [&str; N]) -> [Array<'a>; N] {
+        names.map(|name| self.get(name).expect("it was asked for by its name"))
+    }
+}
+
+/// The arrays of a list of XLA's, which must be as many as there are names.
+fn named<'a>(what: &str, list: &'a Buffers, names: &[&'static str]) -> Result<Named<'a>, Failure> {
     let count = usize::try_from(list.size).unwrap_or(0);
-    if count != N && (count != N + 1 || last.is_none()) {
+    if count != names.len() {
         let allowed = format!("they must be {}", names.join(", "));
         return Err(Failure::argument(
             what,
@@ -230,16 +250,9 @@ fn arrays<'a, const N: usize>(
             allowed,
         ));
     }
-    let mut found = [Array {
-        dtype: 0,
-        address: 0,
-        dims: &[],
-    }; N];
-    for (index, (array, name)) in found.iter_mut().zip(names).enumerate() {
-        *array = at(list, index, name)?;
-    }
-    let last = last.filter(|_| count > N).map(|name| at(list, N, name));
-    Ok((found, last.transpose()?))
+    let arrays = names.iter().enumerate();
+    let arrays = arrays.map(|(index, name)| Ok((*name, at(list, index, name)?)));
+    Ok(Named(arrays.collect::<Result<_, Failure>>()?))
 }
 
 /// Array `index` of a list that has as many.

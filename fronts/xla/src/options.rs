@@ -1,4 +1,4 @@
-use ferroflash::{BackwardOptions, ForwardOptions, Mask};
+use ferroflash::{BackwardOptions, Dropout, Error, ForwardOptions, Mask};
 
 use crate::call::Call;
 use crate::failure::Failure;
@@ -11,6 +11,7 @@ pub struct Attributes {
     left: i64,
     right: i64,
     top_left: bool,
+    dropout_p: u32,
     deterministic: bool,
 }
 
@@ -23,22 +24,30 @@ impl Attributes {
             left: call.attribute("left")?,
             right: call.attribute("right")?,
             top_left: call.attribute("top_left")?,
+            dropout_p: call.attribute::<f32>("dropout_p")?.to_bits(),
             deterministic: is_backward && call.attribute("deterministic")?,
         })
     }
 
-    /// As options of a forward pass.
-    pub fn forward(&self) -> ForwardOptions {
+    /// As options of a forward pass, without arrays.
+    pub fn forward(&self) -> Result<ForwardOptions, Error> {
         let softcap = f32::from_bits(self.softcap);
-        ForwardOptions::new()
+        let dropout_p = f32::from_bits(self.dropout_p);
+        // Its state is an array: the operands' check misses it where there is none.
+        let dropout = match dropout_p {
+            0.0 => None,
+            p => Some(Dropout::new(p, 0)?.state_on_device()),
+        };
+        Ok(ForwardOptions::new()
             .softmax_scale(f32::from_bits(self.softmax_scale))
             .softcap(Some(softcap).filter(|softcap| *softcap != 0.0))
             .mask(self.mask())
+            .dropout(dropout))
     }
 
-    /// As options of its backward pass.
-    pub fn backward(&self) -> BackwardOptions {
-        BackwardOptions::of(&self.forward()).deterministic(self.deterministic)
+    /// As options of the backward pass of `forward`.
+    pub fn backward(&self, forward: &ForwardOptions) -> BackwardOptions {
+        BackwardOptions::of(forward).deterministic(self.deterministic)
     }
 
     /// Keys from `left` before to `right` after a query's position, where a negative number is an open side.

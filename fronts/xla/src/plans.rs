@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use ferroflash::{Capabilities, Error, GradientSpecs, Plans, Problem, TensorSpec};
 use ferroflash_streams::lock;
 
+use crate::arrays::Arrays;
 use crate::options::Attributes;
 
 /// All that a plan depends on but addresses.
@@ -12,6 +13,7 @@ pub struct Kind {
     /// Negative: the CPU.
     pub device: i32,
     pub attributes: Attributes,
+    pub arrays: Arrays,
     /// q, k, v and o; of a backward pass also d_o, dq, dk and dv.
     pub specs: Vec<TensorSpec>,
 }
@@ -27,12 +29,15 @@ pub fn plans(kind: Kind, here: Capabilities) -> Result<Arc<Plans>, Error> {
     if let Some(known) = lock(&KNOWN).get(&kind) {
         return Ok(Arc::clone(known));
     }
+    let forward = kind.attributes.forward()?;
+    let forward = kind.arrays.forward(forward, kind.specs[0].shape.heads);
     let problem = match kind.specs[..] {
-        [q, k, v, o] => Problem::new(q, k, v, o, &kind.attributes.forward()),
+        [q, k, v, o] => Problem::new(q, k, v, o, &forward),
         [q, k, v, o, d_o, dq, dk, dv] => {
             #[rustfmt::skip] // as they are named
             let specs = GradientSpecs { o, d_o, dq, dk, dv };
-            Problem::backward(q, k, v, specs, &kind.attributes.backward())
+            let backward = kind.arrays.backward(kind.attributes.backward(&forward));
+            Problem::backward(q, k, v, specs, &backward)
         }
         _ => panic!("a pass has four tensors or eight"),
     };

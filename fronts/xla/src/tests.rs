@@ -212,17 +212,46 @@ fn arrays_and_attributes_are_found_by_place_and_name() {
     (frame.attrs.types, frame.attrs.names) = ([SCALAR].as_ptr(), names.as_ptr());
     frame.attrs.attrs = attrs.as_ptr();
     let read = outcome(&mut frame, |call| {
-        let ([first], second) = call.arguments(["q"], Some("k"))?;
+        let arguments = call.arguments(&["q", "k"])?;
+        let [first, _] = arguments.of(["q", "k"]);
         assert_eq!(
             (first.dtype, first.address, first.dims),
             (16, 0x80, &dims[..])
         );
-        assert!(second.is_some());
-        let ([_, _], none) = call.arguments(["q", "k"], Some("v"))?;
-        assert!(none.is_none());
+        assert!(arguments.get("v").is_none());
         assert_eq!(call.attribute::<f32>("scale")?, 0.5);
         call.attribute::<i64>("scale").map(drop)
     });
     let message = "InvalidArgument: scale: it is a number of XLA's type 11; it must be one i64";
     assert_eq!(read, Err(message.to_owned()));
+}
+
+#[test]
+fn attributes_say_which_arrays_are_there() {
+    let (api, values) = (api(), [true, false]);
+    let scalars = values.each_ref().map(|value| Scalar {
+        dtype: data_type::PRED,
+        value: ptr::from_ref(value).cast(),
+    });
+    let names = ["bias", "mask"].map(|name| ByteSpan {
+        ptr: name.as_ptr(),
+        len: name.len(),
+    });
+    let names = names.each_ref().map(ptr::from_ref);
+    let attrs = scalars
+        .each_ref()
+        .map(|scalar| ptr::from_ref(scalar).cast());
+    let mut frame = frame(&api);
+    frame.attrs.size = 2;
+    (frame.attrs.types, frame.attrs.names) = ([SCALAR; 2].as_ptr(), names.as_ptr());
+    frame.attrs.attrs = attrs.as_ptr();
+    let read = outcome(&mut frame, |call| {
+        assert_eq!(call.present(&["mask", "bias"])?, ["bias"]);
+        call.present(&["bias", "doc_q"]).map(drop)
+    });
+    let message = "InvalidArgument: doc_q: it is missing; it must be one bool";
+    assert_eq!(read, Err(message.to_owned()));
+    let counted = outcome(&mut frame, |call| call.arguments(&["q", "bias"]).map(drop));
+    let message = "InvalidArgument: arguments: there are 0; they must be q, bias";
+    assert_eq!(counted, Err(message.to_owned()));
 }

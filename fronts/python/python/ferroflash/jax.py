@@ -14,21 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 
 from . import _native
 from ._arguments import Arguments, window
+from ._jax_arrays import (
+    DTYPES,
+    Shapes,
+    bias_of,
+    documents_of,
+    dropout_state_of,
+    lengths_as_documents,
+    mask_of,
+    shapes_of,
+    slopes_of,
+)
+from ._jax_calls import attend, varying_alike
 from ._refuse import refuse
 
 if TYPE_CHECKING:
     from jax.typing import ArrayLike
 
 __all__ = ["dot_product_attention", "flash_attention"]
-
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-
-for _name, _platform, _capsule in _native.xla_targets():
-    jax.ffi.register_ffi_target(_name, _capsule, platform=_platform, api_version=1)
 
 
 def flash_attention(
@@ -46,10 +52,12 @@ def flash_attention(
     alibi_slopes: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     mask: ArrayLike | None = None,
-    segment_ids: ArrayLike | None = None,
+    segment_ids: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     dropout_p: float = 0.0,
+    dropout_rng: ArrayLike | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """softmax(q · kᵀ · softmax_scale) · v over the keys that the mask leaves visible; exact, differentiable by q, k, v, o and lse.
+    """softmax(q · kᵀ · softmax_scale) · v over the keys that the masks leave visible; exact, differentiable by q, k, v,
+    alibi_slopes, bias, o and lse.
 
     Args:
         q: [batch, seq_q, heads_q, head_dim], float32, float16 or bfloat16; head_dim is 1 to 256. There may be any number of leading
@@ -63,7 +71,16 @@ def flash_attention(
         top_left: counts positions from the first key instead, as `jax.nn.dot_product_attention` does: query i stands at i.
         deterministic: the backward pass gives the same bits at every run.
         return_lse: returns (o, lse) and not o alone.
-        alibi_slopes, bias, mask, segment_ids, dropout_p: not supported yet; they must be left at their defaults.
+        alibi_slopes: float32 [heads_q] or [batch, heads_q]; -slope · |i + seq_k - seq_q - j| is added to scores.
+        bias: float32, float16 or bfloat16, of a shape that broadcasts to [batch, heads_q, seq_q, seq_k], added to scores in nats.
+            Its gradient is computed where it is asked for, and summed in float32 over axes of 1.
+        mask: bool, of a shape as the bias's: keys that are False there are not seen, of those that the other masks show. Axes of 1
+            are not expanded, nor are the bias's, unless some of several leading axes are 1 and others are not.
+        segment_ids: int32 [batch, seq] or [seq], of queries and keys, or one such array of q and one of k: queries see keys of
+            their own document.
+        dropout_p: so many of the probabilities are dropped; the others are divided by 1 - dropout_p. lse is that without dropout.
+        dropout_rng: a key of `jax.random`, or its data, uint32 [2] or [4], which must be given where dropout_p is above 0. The same
+            key drops the same at the same place; under `jax.shard_map` the places of each device are its own, counted from 0.
 
     Returns:
         o, of q's dtype and shape with head_dim_v; rows that see no key are 0. lse is float32 [batch, heads_q, seq_q]: log-sum-exp
@@ -72,11 +89,8 @@ def flash_attention(
     Raises:
         ValueError: names the argument, its value and what is allowed.
         TypeError: an option that has to be known when a function is traced is not; names it.
-        NotImplementedError: names an argument that is not supported yet.
     """
-    refuse(alibi_slopes=alibi_slopes, bias=bias, mask=mask, segment_ids=segment_ids, dropout_p=dropout_p)
     left, right = window(tuple(_known("window_size", side) for side in window_size), _known("causal", causal))
-    q, k, v = (jnp.asarray(x) for x in (q, k, v))
     arguments = Arguments(
         softmax_scale=_known("softmax_scale", softmax_scale),
         softcap=_known("softcap", softcap),
@@ -84,9 +98,24 @@ def flash_attention(
         right=right,
         top_left=bool(_known("top_left", top_left)),
         deterministic=bool(_known("deterministic", deterministic)),
+        dropout_p=_known("dropout_p", dropout_p),
     )
-    _check(arguments, q, k, v)
-    o, lse = _compiled(arguments, *_varying_alike(q, k, v))
+    q, k, v = (jnp.asarray(x) for x in (q, k, v))
+    _check_operands(q, k, v)
+    lead, rows = q.shape[:-3], (q.shape[-3], k.shape[-3])
+    operands = {"q": q, "k": k, "v": v}
+    if mask is not None:
+        operands["mask"] = mask_of(mask, lead)
+    if bias is not None:
+        operands["bias"] = bias_of(bias, lead)
+    if alibi_slopes is not None:
+        operands["alibi_slopes"] = slopes_of(alibi_slopes, lead, q.shape[-2])
+    if segment_ids is not None:
+        operands["doc_q"], operands["doc_k"] = documents_of(segment_ids, lead, rows)
+    if arguments.dropout_p:
+        operands["dropout_state"] = dropout_state_of(dropout_rng)
+    _check_shapes(arguments, DTYPES[q.dtype.name], q.shape, k.shape, v.shape, shapes_of(operands, rows[1]))
+    o, lse = attend(arguments, varying_alike(operands))
     return (o, lse) if return_lse else o
 
 
@@ -107,15 +136,24 @@ def dot_product_attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """`jax.nn.dot_product_attention`, by its signature: positions are counted from the first key, unlike `flash_attention`'s.
 
-    query is [batch, seq_q, heads_q, head_dim] or [seq_q, heads_q, head_dim], key and value have seq_k and heads_k. With
-    return_residual lse is returned too, as there [batch, seq_q, heads_q], but float32. Queries that see no key are 0, where jax.nn
-    averages all values. bias, mask, query_seq_lengths, key_value_seq_lengths and implementation raise NotImplementedError;
-    `flash_attention` says what else is raised.
+    query is [batch, seq_q, heads_q, head_dim] or [seq_q, heads_q, head_dim], key and value have seq_k and heads_k. bias and mask
+    broadcast to [batch, heads_q, seq_q, seq_k]. Of query_seq_lengths and key_value_seq_lengths, int32 [batch], each batch entry has
+    as many first rows; the others are padding, which is not seen and whose o is 0. With return_residual lse is returned too, as
+    there [batch, seq_q, heads_q], but float32, and -inf of padding. Queries that see no key are 0, where jax.nn averages all
+    values. implementation raises NotImplementedError; `flash_attention` says what else is raised.
     """
-    refuse(bias=bias, mask=mask, query_seq_lengths=query_seq_lengths, key_value_seq_lengths=key_value_seq_lengths)
     refuse(implementation=implementation)
     if isinstance(local_window_size, int):
         local_window_size = local_window_size, local_window_size
+    query, key, value = (jnp.asarray(x) for x in (query, key, value))
+    # As in jax.nn, whose lengths, mask and bias then have an axis of one batch entry.
+    is_single = query.ndim == 3
+    if is_single:
+        query, key, value = (x[None] if x.ndim == 3 else x for x in (query, key, value))
+    segment_ids = None
+    if query_seq_lengths is not None or key_value_seq_lengths is not None:
+        rows = query.shape[1], key.shape[1]
+        segment_ids = lengths_as_documents(query_seq_lengths, key_value_seq_lengths, query.shape[0], rows)
     o, lse = flash_attention(
         query,
         key,
@@ -125,8 +163,14 @@ def dot_product_attention(
         window_size=local_window_size or (None, None),
         top_left=True,
         return_lse=True,
+        bias=bias,
+        mask=mask,
+        segment_ids=segment_ids,
     )
-    return (o, jnp.swapaxes(lse, -1, -2)) if return_residual else o
+    lse = jnp.swapaxes(lse, -1, -2)
+    if is_single:
+        o, lse = o[0], lse[0]
+    return (o, lse) if return_residual else o
 
 
 def _known(name: str, value: Any) -> Any:
@@ -136,115 +180,30 @@ def _known(name: str, value: Any) -> Any:
     return value.item() if isinstance(value, (np.generic, np.ndarray, jax.Array)) else value
 
 
-def _check(arguments: Arguments, q: jax.Array, k: jax.Array, v: jax.Array) -> None:
-    """Refuses, while a function is traced, what the library would refuse when it runs, in its words."""
+def _check_operands(q: jax.Array, k: jax.Array, v: jax.Array) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim < 3:
             raise ValueError(
                 f"{name}: it has {x.ndim} axes; it must have 4, [batch, seq, heads, head_dim], or 3 or more"
             )
-        if x.dtype.name not in _DTYPES:
+        if x.dtype.name not in DTYPES:
             raise ValueError(f"{name}: its dtype is {x.dtype.name}; it must be float32, float16 or bfloat16")
         if x.dtype != q.dtype:
             raise ValueError(f"{name}: its dtype is {x.dtype.name}; it must be {q.dtype.name}, that of q")
         if x.shape[:-3] != q.shape[:-3]:
             raise ValueError(f"{name}: its leading axes are {x.shape[:-3]}; they must be {q.shape[:-3]}, those of q")
-    _check_shapes(arguments, _DTYPES[q.dtype.name], q.shape, k.shape, v.shape)
 
 
 @functools.lru_cache(maxsize=1024)
-def _check_shapes(arguments: Arguments, dtype: int, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
+def _check_shapes(
+    arguments: Arguments, dtype: int, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], arrays: Shapes
+) -> None:
+    """Refuses, while a function is traced, what the library would refuse when it runs, in its words."""
+
     def view(shape: tuple[int, ...]) -> _native.View:
         batch = math.prod(shape[:-3])
         strides = (math.prod(shape[-3:]), math.prod(shape[-2:]), shape[-1], 1)
         return (batch, *shape[-3:]), strides
 
     views = [view(shape) for shape in (q, k, v, (*q[:-1], v[-1]))]
-    _native.Call(-1, 0, dtype, _native.Options(arguments), views, _NoArrays)
-
-
-class _NoArrays:
-    """What a call has beside q, k, v and o, as the native half reads it: nothing."""
-
-    packed = seqused_k = alibi_slopes = mask = bias = sinks = documents = prefix_len = dropout_state = None
-    d_lse = d_alibi_slopes = d_bias = d_sinks = None
-
-
-def _varying_alike(*operands: jax.Array) -> list[jax.Array]:
-    """The operands, each varying over every axis of a mesh that one varies over (`jax.shard_map`).
-
-    Gradients by an operand that did not are summed over it then.
-    """
-    axes = [_varying(x) for x in operands]
-    every = frozenset().union(*axes)
-    return [x if own == every else _spread(x, tuple(every - own)) for x, own in zip(operands, axes)]
-
-
-def _spread(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """An array that varies over these axes of a mesh too, by the name that releases of JAX have for it."""
-    return jax.lax.pcast(x, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, axes)
-
-
-def _varying(x: jax.Array) -> frozenset[str]:
-    """The axes of a mesh that an array varies over; older releases of JAX call them vma."""
-    aval = jax.typeof(x)
-    of_mesh = getattr(aval, "manual_axis_type", None)
-    return getattr(aval, "vma", frozenset()) if of_mesh is None else of_mesh.varying
-
-
-def _attributes(arguments: Arguments, q: jax.Array) -> dict[str, Any]:
-    """The attributes of a custom call: -1 is an open side."""
-    scale = arguments.softmax_scale
-    return {
-        "softmax_scale": np.float32(1 / math.sqrt(q.shape[-1]) if scale is None else scale),
-        "softcap": np.float32(arguments.softcap),
-        "left": np.int64(-1 if arguments.left is None else arguments.left),
-        "right": np.int64(-1 if arguments.right is None else arguments.right),
-        "top_left": arguments.top_left,
-    }
-
-
-def _call(name: str, results: tuple[Any, ...], *operands: jax.Array, **attributes: Any) -> tuple[jax.Array, ...]:
-    # A mapped axis comes first, and is one more leading axis of all operands: those that are not mapped are broadcast.
-    return jax.ffi.ffi_call(name, results, vmap_method="broadcast_all")(*operands, **attributes)
-
-
-def _forward(arguments: Arguments, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def like(q: jax.Array) -> tuple[jax.Array, jax.Array]:
-        row = q[..., :1]
-        o = jnp.broadcast_to(row, (*q.shape[:-1], v.shape[-1]))
-        return o, jnp.swapaxes(row[..., 0], -1, -2).astype(jnp.float32)
-
-    # Found by a function, they lie on a mesh as q does, and vary over its axes as q does (`jax.shard_map`).
-    results = jax.eval_shape(like, q)
-    return _call("ferroflash_forward", results, q, k, v, **_attributes(arguments, q))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(arguments: Arguments, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """o and lse."""
-    return _forward(arguments, q, k, v)
-
-
-def _attend_forward(arguments: Arguments, *operands: Any) -> tuple[Any, Any]:
-    q, k, v = (operand.value for operand in operands)
-    o, lse = _forward(arguments, q, k, v)
-    return (o, lse), (q, k, v, o, lse)
-
-
-def _attend_backward(arguments: Arguments, kept: Any, cotangents: Any) -> tuple[jax.Array, ...]:
-    q, k, v, o, lse = kept
-    d_o, d_lse = cotangents
-    if isinstance(d_o, SymbolicZero):
-        d_o = jnp.zeros_like(o)
-    # Of most losses, which do not depend on lse, there is none, and kernels do without.
-    of_lse = () if isinstance(d_lse, SymbolicZero) else (d_lse,)
-    results = jax.eval_shape(lambda *x: x, q, k, v)
-    attributes = {**_attributes(arguments, q), "deterministic": arguments.deterministic}
-    return _call("ferroflash_backward", results, q, k, v, o, lse, d_o, *of_lse, **attributes)
-
-
-_attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)
-
-# Compiled by itself, so that a call outside of `jax.jit` is a look-up too.
-_compiled = jax.jit(_attend, static_argnums=0, inline=True)
+    _native.Call(-1, 0, dtype, _native.Options(arguments), views, arrays)
