@@ -45,11 +45,14 @@ pub enum InputKind {
     GrowingSome,
     /// The same from the last key to the first.
     FallingSome,
+    /// NaN and infinities in every third row of v, in every sixteenth component, others each time: of a row of o some components are not
+    /// finite, and the others must be right. 144 rows have each of the values in each of the components.
+    Scattered,
 }
 
 impl InputKind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Random,
         Self::Planted,
         Self::NonFinite,
@@ -62,6 +65,7 @@ impl InputKind {
         Self::FallingFast,
         Self::GrowingSome,
         Self::FallingSome,
+        Self::Scattered,
     ];
 
     /// The kinds whose results are held to the oracle's bound in every dtype, under any options.
@@ -82,12 +86,13 @@ impl InputKind {
             Self::FallingFast => "falling-fast",
             Self::GrowingSome => "growing-some",
             Self::FallingSome => "falling-some",
+            Self::Scattered => "scattered",
         }
     }
 
     /// Whether results of `dtype` can be held to the oracle's bound: that of f32 ends at scores of 20.
     pub fn suits(self, dtype: DType) -> bool {
-        dtype != DType::F32 || Self::ANY_DTYPE.contains(&self)
+        dtype != DType::F32 || Self::ANY_DTYPE.contains(&self) || self == Self::Scattered
     }
 
     /// Makes inputs of this kind from random ones; draws what is left open with `seed`.
@@ -113,6 +118,7 @@ impl InputKind {
             Self::FallingFast => stress::slope(case, Rows::All, -stress::FAST_GROWTH),
             Self::GrowingSome => stress::slope(case, Rows::EveryFourth, stress::FAST_GROWTH),
             Self::FallingSome => stress::slope(case, Rows::EveryFourth, -stress::FAST_GROWTH),
+            Self::Scattered => scatter(&mut case.v),
         }
     }
 
@@ -132,6 +138,32 @@ impl fmt::Display for InputKind {
     }
 }
 
+/// Overwrites every sixteenth element of every third row, from one row to the next others of the sixteen.
+fn scatter(tensor: &mut HostTensor) {
+    const APART: usize = 16;
+    /// Has no divisor in common with it, so that all have their turn.
+    const STEP: usize = 5;
+    const VALUES: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let Shape {
+        batch,
+        heads,
+        seq,
+        dim,
+    } = tensor.spec().shape;
+    for batch in 0..batch {
+        for head in 0..heads {
+            for row in (0..seq).step_by(3) {
+                let number = row / 3;
+                let first = number * STEP % APART;
+                for (of_row, dim) in (first..dim).step_by(APART).enumerate() {
+                    let value = VALUES[(number + of_row) % VALUES.len()];
+                    tensor.set(batch, head, row, dim, value);
+                }
+            }
+        }
+    }
+}
+
 /// Overwrites one element.
 fn poison(tensor: &mut HostTensor, value: f32, rng: &mut impl RngExt) {
     if tensor.spec().is_empty() {
@@ -146,4 +178,33 @@ fn poison(tensor: &mut HostTensor, value: f32, rng: &mut impl RngExt) {
     let mut below = |size| rng.random_range(0..size);
     let (batch, head, seq, dim) = (below(batch), below(heads), below(seq), below(dim));
     tensor.set(batch, head, seq, dim, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::Layout;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn values_are_scattered_over_all_components() {
+        let shape = Shape {
+            batch: 1,
+            heads: 1,
+            seq: 144,
+            dim: 64,
+        };
+        let zeros = vec![0.0; 144 * 64];
+        let mut v = HostTensor::from_f32(&zeros, shape, Layout::Bshd).unwrap();
+        scatter(&mut v);
+        let mut seen = BTreeSet::new();
+        for row in 0..144 {
+            let of_row = (0..64).map(|dim| (dim, v.get(0, 0, row, dim)));
+            let of_row: Vec<_> = of_row.filter(|(_, value)| !value.is_finite()).collect();
+            assert_eq!(of_row.len(), if row % 3 == 0 { 4 } else { 0 });
+            let kind = |value: f32| (value.is_nan(), value > 0.0);
+            seen.extend(of_row.iter().map(|(dim, value)| (*dim, kind(*value))));
+        }
+        assert_eq!(seen.len(), 3 * 64);
+    }
 }

@@ -31,6 +31,8 @@ enum Scores {
     Grown,
     /// The same for kernels that begin with the last keys.
     Fallen,
+    /// Products, and a V that has NaN and infinities in some components of many rows, hidden ones too.
+    Poisoned,
 }
 
 impl Scores {
@@ -39,6 +41,7 @@ impl Scores {
             Self::Plain | Self::Bent => InputKind::Random,
             Self::Grown => InputKind::GrowingSome,
             Self::Fallen => InputKind::FallingSome,
+            Self::Poisoned => InputKind::Scattered,
         }
     }
 
@@ -68,16 +71,17 @@ fn modifiers(instance: &Instance, number: usize) -> ModifierSpec {
 /// The keys that rows see: those beside their own; or so many before it that the first ones lie in another block than the last, or that
 /// there is no first one, and many blocks are seen whole. None is far behind it.
 ///
-/// A thread has rows 8 apart and every fourth pair of columns: which of its elements a border goes through depends on where it is. The
-/// last shift moves both borders by 8.
+/// A thread has rows 8 apart and every fourth pair of columns, and the last block of a tile is the one that its last row needs: which
+/// elements of which blocks a border goes through depends on where it is. Shifts move both borders, by 8 and by half a block.
 fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
-    let more = if shift == 2 { 8 } else { 0 };
+    let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
+    let half = shift as u32 % 2 * (block / 2);
     let left = match (scores, shift) {
         (Scores::Bent, 1) => None,
-        (Scores::Bent, _) | (_, 0) => Some(17 + more),
-        _ => Some(instance.block_n + 17 + more),
+        (Scores::Bent, _) | (_, 0) => Some(17 + eight + half),
+        _ => Some(block + 17 + eight + half),
     };
-    let right = Some(12 + more);
+    let right = Some(12 + eight + half);
     Mask::Window { left, right }
 }
 
@@ -225,10 +229,15 @@ macro_rules! tests_of {
             }
 
             #[test]
+            fn sim_moved_otherwise() {
+                simulated($scores, 3);
+            }
+
+            #[test]
             fn cuda() {
                 if let Some(gpu) = gpu_or_not_run("problems in which every pair counts") {
                     let mut gpus = [gpu];
-                    for shift in 0..3 {
+                    for shift in 0..4 {
                         every_pair_counts(&mut gpus, $scores, shift);
                     }
                 }
@@ -241,3 +250,4 @@ tests_of!(plain_scores, Scores::Plain);
 tests_of!(bent_scores, Scores::Bent);
 tests_of!(grown_scores, Scores::Grown);
 tests_of!(fallen_scores, Scores::Fallen);
+tests_of!(poisoned_values, Scores::Poisoned);
