@@ -25,7 +25,7 @@ const GPUS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES]
 enum Scores {
     /// Products, times the scale.
     Plain,
-    /// A cap that bends half of them to a line and half not, slopes, and a scale that turns their order round.
+    /// A cap that bends half of them, but in the last shift, slopes, and a scale that turns their order round.
     Bent,
     /// Products of which every fourth row's grow so much along the keys that a kernel computes the tile again, its other rows too.
     Grown,
@@ -57,13 +57,16 @@ impl Scores {
 fn modifiers(instance: &Instance, number: usize) -> ModifierSpec {
     let is_modified = instance.name.ends_with("_modified");
     let needs_bias = instance.operation == Operation::BackwardBias;
-    let takes = |sort: usize| is_modified && number % 5 == sort;
+    let takes = |sort: usize| is_modified && number % 8 == sort;
     ModifierSpec {
         bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
         dropout: takes(1).then_some(0.2),
         mask: takes(2).then_some(([false; 3], 30)),
         chunk: takes(3).then_some(40),
         dilation: takes(4).then_some(3),
+        blocks: takes(5).then_some([32, 48]),
+        documents: takes(6).then_some((20, false)),
+        prefix: takes(7).then_some((15, false)),
         ..ModifierSpec::default()
     }
 }
@@ -111,7 +114,7 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
     let needs_slopes = instance.operation == Operation::BackwardSlopes;
     CaseSpec {
         mask: mask(instance, scores, shift),
-        softcap: is_bent.then_some(1.5),
+        softcap: (is_bent && shift != 3).then_some(1.5),
         alibi: (is_bent || needs_slopes).then_some(slopes),
         scale_factor: is_bent.then_some(-1.0),
         head_dim_v: head_dim_v as usize,
