@@ -8,8 +8,13 @@ use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, Error};
 use ferroflash_testing::cases::{CorpusCase, Pass};
 use ferroflash_testing::oracle::Rows;
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 
 use crate::schedules;
+
+/// Shared memory of a block of the GPUs that cases are for, bytes, the least first: a case for a kernel takes the first that it
+/// fits, so that a tile for more is not chosen in its place.
+pub const SHARED_BYTES: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
 
 /// The file, a case a line.
 pub fn path() -> PathBuf {

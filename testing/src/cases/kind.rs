@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::fill::mix;
 use super::planted::plant;
 use super::spec::Case;
-use super::stress::{self, Rows};
+use super::stress::{self, Queries};
 use ferroflash::{DType, HostTensor, Shape};
 
 /// Contents of the inputs: N(0, 1), with changes.
@@ -112,12 +112,12 @@ impl InputKind {
             Self::Large => stress::enlarge_q(case),
             Self::SinkFirst => stress::sink(case, |_| 0),
             Self::SinkMiddle => stress::sink(case, |seq_kv| seq_kv / 4),
-            Self::Growing => stress::slope(case, Rows::All, stress::GROWTH),
-            Self::GrowingFast => stress::slope(case, Rows::All, stress::FAST_GROWTH),
-            Self::Falling => stress::slope(case, Rows::All, -stress::GROWTH),
-            Self::FallingFast => stress::slope(case, Rows::All, -stress::FAST_GROWTH),
-            Self::GrowingSome => stress::slope(case, Rows::EveryFourth, stress::FAST_GROWTH),
-            Self::FallingSome => stress::slope(case, Rows::EveryFourth, -stress::FAST_GROWTH),
+            Self::Growing => stress::slope(case, Queries::All, stress::GROWTH),
+            Self::GrowingFast => stress::slope(case, Queries::All, stress::FAST_GROWTH),
+            Self::Falling => stress::slope(case, Queries::All, -stress::GROWTH),
+            Self::FallingFast => stress::slope(case, Queries::All, -stress::FAST_GROWTH),
+            Self::GrowingSome => stress::slope(case, Queries::EveryFourth, stress::FAST_GROWTH),
+            Self::FallingSome => stress::slope(case, Queries::EveryFourth, -stress::FAST_GROWTH),
             Self::Scattered => scatter(&mut case.v),
         }
     }

@@ -17,7 +17,7 @@ pub(super) const FAST_GROWTH: f32 = 2260.0;
 
 /// Queries whose scores change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(super) enum Queries {
     All,
     /// Of each sequence, from the first on.
     EveryFourth,
@@ -41,20 +41,20 @@ pub(super) fn enlarge_q(case: &mut Case) {
 /// Raises the key of each sequence that `place` names, of its number of keys.
 pub(super) fn sink(case: &mut Case, place: impl Fn(usize) -> usize) {
     let nats = |key, seq_kv| (key == place(seq_kv)).then_some(SINK);
-    raise(case, Rows::All, nats);
+    raise(case, Queries::All, nats);
 }
 
 /// Raises the keys of each sequence along a straight line by `growth` nats from the first to the last, 0 at the lower end.
-pub(super) fn slope(case: &mut Case, rows: Rows, growth: f32) {
+pub(super) fn slope(case: &mut Case, queries: Queries, growth: f32) {
     let first = (-growth).max(0.0);
-    raise(case, rows, |key, seq_kv| {
+    raise(case, queries, |key, seq_kv| {
         Some(first + growth * (key as f32 / (seq_kv as f32 - 1.0).max(1.0)))
     });
 }
 
 /// Raises the score of key number `key` of the `seq_kv` of its sequence by `nats(key, seq_kv)` over the score that the
-/// other components give, for the queries `rows`; `None` leaves it as it is.
-fn raise(case: &mut Case, rows: Rows, nats: impl Fn(usize, usize) -> Option<f32>) {
+/// other components give, for these queries; `None` leaves it as it is.
+fn raise(case: &mut Case, queries: Queries, nats: impl Fn(usize, usize) -> Option<f32>) {
     let Ok(problem) = case.problem() else {
         return;
     };
@@ -63,7 +63,7 @@ fn raise(case: &mut Case, rows: Rows, nats: impl Fn(usize, usize) -> Option<f32>
     for sequence in problem.sequences() {
         for head in 0..problem.q().shape.heads {
             for (query, row) in sequence.q_rows.clone().enumerate() {
-                let is_raised = rows == Rows::All || query.is_multiple_of(4);
+                let is_raised = queries == Queries::All || query.is_multiple_of(4);
                 let component = if is_raised { 1.0 } else { 0.0 };
                 case.q.set(sequence.batch, head, row, last, component);
             }

@@ -10,7 +10,7 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::corpus;
 use kernels_gpu::config::decode::DecodeConfig;
-use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
+use kernels_gpu::config::limits::SM90_SHARED_BYTES;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
 use kernels_gpu::tile::kv_tree::FAN_OUT_SHIFT;
 use rand::RngExt;
@@ -31,9 +31,6 @@ const SMALL: Limits = Limits {
     seq: 300,
     work: 5_000_000,
 };
-
-/// Shared memory of the GPUs that there are.
-const LIMITS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
 
 /// Caps under which most scores bend, some, and few.
 const SOFTCAPS: [f32; 4] = [0.05, 0.3, 1.0, 5.0];
@@ -239,7 +236,7 @@ impl Draws {
 
     /// Of a GPU that it fits: mostly the least, so that a tile for much shared memory is not chosen in its place.
     fn shared_bytes(&mut self, target: &Instance) -> u32 {
-        let least = LIMITS
+        let least = corpus::SHARED_BYTES
             .into_iter()
             .find(|limit| target.shared_bytes <= *limit);
         let least = least.filter(|_| target.shared_bytes > 0 && self.is_so(0.9));

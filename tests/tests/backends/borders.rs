@@ -14,11 +14,7 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use ferroflash_tests::specs::plain;
-use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use kernels_gpu::instances::{self, Instance, Operation};
-
-/// Shared memory of a block of the GPUs that there are, bytes.
-const GPUS: [u32; 3] = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
 
 /// What is done to scores.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,11 +49,16 @@ impl Scores {
     }
 }
 
-/// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers one of each sort in turn.
-fn modifiers(instance: &Instance, number: usize) -> ModifierSpec {
+/// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers one of each sort in turn, where scores grow one
+/// that hides nothing, so that it is the growth by which a tile is computed again.
+fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec {
     let is_modified = instance.name.ends_with("_modified");
     let needs_bias = instance.operation == Operation::BackwardBias;
-    let takes = |sort: usize| is_modified && number % 8 == sort;
+    let sorts = match scores {
+        Scores::Grown | Scores::Fallen => 2,
+        _ => 8,
+    };
+    let takes = |sort: usize| is_modified && number % sorts == sort;
     ModifierSpec {
         bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
         dropout: takes(1).then_some(0.2),
@@ -118,7 +119,7 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
         alibi: (is_bent || needs_slopes).then_some(slopes),
         scale_factor: is_bent.then_some(-1.0),
         head_dim_v: head_dim_v as usize,
-        modifiers: modifiers(instance, number),
+        modifiers: modifiers(instance, scores, number),
         kind: scores.kind(),
         // Of seeds that 3 divides there are no gradients by slopes and biases.
         seed: 3 * number as u64 + 1,
@@ -128,20 +129,16 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
 
 /// Whether it is a kernel of problems that these are: not one of caches, of parts, or beside others.
 fn is_wanted(instance: &Instance) -> bool {
-    use Operation::{
-        BackwardBias, BackwardFused, BackwardKeys, BackwardQueries, BackwardSlopes,
-        BackwardSplitKeys, BackwardSplitQueries, Forward,
-    };
     matches!(
         instance.operation,
-        Forward
-            | BackwardBias
-            | BackwardFused
-            | BackwardKeys
-            | BackwardQueries
-            | BackwardSlopes
-            | BackwardSplitKeys
-            | BackwardSplitQueries
+        Operation::Forward
+            | Operation::BackwardBias
+            | Operation::BackwardFused
+            | Operation::BackwardKeys
+            | Operation::BackwardQueries
+            | Operation::BackwardSlopes
+            | Operation::BackwardSplitKeys
+            | Operation::BackwardSplitQueries
     )
 }
 
@@ -157,9 +154,10 @@ fn case<D: Device>(
         Operation::Forward => &Pass::ALL[..1],
         _ => &Pass::ALL[1..],
     };
-    // The least that it fits first, so that a tile for more is not chosen in its place.
-    let gpus = GPUS.iter().filter(|bytes| instance.shared_bytes <= **bytes);
-    let mut ways = gpus.flat_map(|bytes| passes.iter().map(move |pass| (*bytes, *pass)));
+    let limits = corpus::SHARED_BYTES
+        .into_iter()
+        .filter(|bytes| instance.shared_bytes <= *bytes);
+    let mut ways = limits.flat_map(|bytes| passes.iter().map(move |pass| (bytes, *pass)));
     ways.find_map(|(shared_bytes, pass)| {
         let case = CorpusCase::Attention(Box::new(AttentionCase {
             spec: spec(instance, scores, number, shift),
