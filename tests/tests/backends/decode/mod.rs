@@ -3,6 +3,7 @@
 mod codes;
 mod garbage;
 mod invariance;
+mod kernels;
 mod properties;
 
 use ferroflash::{Backend, HostTensor};
