@@ -125,6 +125,17 @@ impl SimDevice {
     pub fn checks(self, checks: Checks) -> Self {
         Self { checks, ..self }
     }
+
+    /// The same device with `count` multiprocessors, 4 by default. A persistent kernel is launched with no more blocks than these,
+    /// so the fewer there are, the more tiles a block takes, one after the other.
+    ///
+    /// # Panics
+    /// If `count` is less than 2: blocks of a cluster run on multiprocessors of their own, and a cluster of a shipped kernel has two.
+    pub fn multiprocessors(mut self, count: u32) -> Self {
+        assert!(count >= 2, "a cluster of two blocks needs as many");
+        self.info.multiprocessors = count;
+        self
+    }
 }
 
 /// Bytes of a sector, the unit in which global memory is fetched.

@@ -202,9 +202,11 @@ fn every_pair_counts<D: Device>(gpus: &mut [Gpu<D>], scores: Scores, shift: usiz
     assert!(not_run.iter().all(is_refused), "{not_run:?}");
 }
 
-/// On the simulator's schedules.
+/// On the simulator's schedules, and by turns on so few multiprocessors that blocks of persistent kernels take several tiles.
 fn simulated(scores: Scores, shift: usize) {
-    let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
+    let multiprocessors = [4, 2][shift % 2];
+    let device = |seed| SimDevice::with_schedule(seed).multiprocessors(multiprocessors);
+    let mut sims = SCHEDULES.map(|seed| Sim::on(device(seed)));
     every_pair_counts(&mut sims, scores, shift);
 }
 
