@@ -354,6 +354,7 @@ impl Bench {
             k: input(k, 2)?,
             v: input(v, 3)?,
             options: self.options.clone(),
+            o: None,
         };
         self.input.apply(&mut case, INPUT_SEED);
         Ok(case)

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, Error};
 use ferroflash_testing::cases::{CorpusCase, Pass};
-use ferroflash_testing::oracle::Rows;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 
 use crate::schedules;
@@ -74,8 +73,7 @@ fn wrong<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<Option<String
         CorpusCase::Attention(case) if case.pass == Pass::Forward => {
             let built = case.forward()?;
             let (o, lse) = built.run(gpu)?;
-            let verdict = built.check(&o, &lse, Rows::All)?;
-            Ok((!verdict.passed()).then(|| verdict.to_string()))
+            built.check_all(&o, &lse)
         }
         CorpusCase::Attention(case) => {
             let built = case.backward()?;

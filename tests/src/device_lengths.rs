@@ -117,6 +117,7 @@ pub fn scene(shape: Shape, number: usize, sequences: &[(usize, usize)]) -> Scene
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
+        o: None,
         seed: number as u64,
     };
     let case = spec.build().expect("small");

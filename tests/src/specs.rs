@@ -20,6 +20,7 @@ pub fn plain(dtype: DType, lengths: Lengths, head_dim: usize) -> CaseSpec {
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
+        o: None,
         seed: 1,
     }
 }

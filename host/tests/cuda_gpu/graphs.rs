@@ -103,6 +103,7 @@ fn case(dtype: DType, number: usize) -> Case {
         kind: InputKind::Planted,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bshd,
+        o: None,
         seed: number as u64,
     };
     spec.build().expect("small")

@@ -37,6 +37,20 @@ impl Arrangement {
         reversed: [false, false, false, true],
     };
 
+    /// Rows of a multiple of 8 elements that begin at multiples of 16 bytes, with some between them.
+    pub const ALIGNED_ROWS: Self = Self {
+        order: [1, 0, 2, 3],
+        padding: [1, 0, 2, 8],
+        reversed: [false; 4],
+    };
+
+    /// Rows, of one head, that begin at multiples of 16 bytes and whose elements lie apart.
+    pub const ALIGNED_COLUMNS: Self = Self {
+        order: [0, 3, 2, 1],
+        padding: [0, 7, 1, 0],
+        reversed: [false; 4],
+    };
+
     /// A zeroed tensor of this arrangement. Places that no element uses hold NaN, so that reading
     /// one shows.
     ///
@@ -78,6 +92,24 @@ impl Arrangement {
         tensor.fill(|| 0.0);
         Ok(tensor)
     }
+
+    /// As [`allocate`](Self::allocate), for what is to be written: elements are NaN too.
+    pub(super) fn unwritten(&self, dtype: DType, shape: Shape) -> Result<HostTensor, Error> {
+        let mut tensor = self.allocate(dtype, shape)?;
+        tensor.fill(|| f32::NAN);
+        Ok(tensor)
+    }
+}
+
+/// Whether `computed`, which was written where `place` was, has what `place` has between the elements.
+pub(super) fn is_kept_between(place: &HostTensor, computed: &HostTensor) -> bool {
+    let [place, computed] = [place, computed].map(|tensor| {
+        let mut without = tensor.clone();
+        without.fill(|| 0.0);
+        without
+    });
+    // What is downloaded ends at the last element.
+    computed.bytes() == &place.bytes()[..computed.bytes().len()]
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::arrangement::Arrangement;
+use super::arrangement::{Arrangement, is_kept_between};
 use super::fill::mix;
 use super::spec::{Case, CaseSpec};
 use crate::oracle::{
@@ -12,7 +12,7 @@ use crate::oracle::{
 };
 use ferroflash::{
     Backend, BackwardOptions, Error, GradientSpecs, Gradients, HostTensor, Layout, Memory,
-    OutputGradients, Problem, Shape, TensorSpec, backward, backward_into, forward,
+    OutputGradients, Problem, Shape, TensorSpec, backward, backward_into,
 };
 
 /// A case and the loss's gradients by the outputs of its forward pass.
@@ -140,9 +140,8 @@ impl BackwardCase {
     /// # Errors
     /// Those of [`problem`](Self::problem).
     pub fn forward_problem(&self) -> Result<Problem, Error> {
-        let Case { q, k, v, options } = &self.forward;
-        let options = options.clone().force(None);
-        Problem::with_dense_output(*q.spec(), *k.spec(), *v.spec(), &options)
+        let options = self.forward.options.clone().force(None);
+        self.forward.problem_with(&options)
     }
 
     /// Where dq, dk and dv go, NaN all over, if not where the backend puts them.
@@ -152,9 +151,7 @@ impl BackwardCase {
         };
         let Case { q, k, v, .. } = &self.forward;
         let place = |arrangement: Arrangement, like: &HostTensor| {
-            let mut place = arrangement.allocate(like.spec().dtype, like.spec().shape)?;
-            place.fill(|| f32::NAN);
-            Ok::<_, Error>(place)
+            arrangement.unwritten(like.spec().dtype, like.spec().shape)
         };
         Ok(Some([place(of_q, q)?, place(of_k, k)?, place(of_v, v)?]))
     }
@@ -164,7 +161,9 @@ impl BackwardCase {
     /// # Errors
     /// Those of [`forward`] and [`backward`].
     pub fn run<B: Backend>(&self, backend: &mut B) -> Result<BackwardRun, Error> {
-        let Case { q, k, v, options } = &self.forward;
+        let Case {
+            q, k, v, options, ..
+        } = &self.forward;
         let memory = backend.memory();
         let [q, k, v] = [q.upload(memory)?, k.upload(memory)?, v.upload(memory)?];
         let d_o = self.d_o.upload(memory)?;
@@ -174,7 +173,8 @@ impl BackwardCase {
             .map(|d_lse| d_lse.upload(memory))
             .transpose()?;
         // The family that is forced may have one pass alone.
-        let output = forward(backend, &q, &k, &v, &options.clone().force(None))?;
+        let options = options.clone().force(None);
+        let output = self.forward.compute(backend, [&q, &k, &v], &options)?;
         let d_output = OutputGradients::new(&d_o, d_lse.as_ref());
         let computed = match self.places()? {
             None => backward(backend, &q, &k, &v, &output, d_output, &self.options())?,
@@ -242,15 +242,8 @@ impl BackwardCase {
             return Ok(true);
         };
         let computed = [&run.dq, &run.dk, &run.dv];
-        Ok(places.iter().zip(computed).all(|(place, computed)| {
-            let [place, computed] = [place, computed].map(|tensor| {
-                let mut without = tensor.clone();
-                without.fill(|| 0.0);
-                without
-            });
-            // What is downloaded ends at the last element.
-            computed.bytes() == &place.bytes()[..computed.bytes().len()]
-        }))
+        let mut pairs = places.iter().zip(computed);
+        Ok(pairs.all(|(place, computed)| is_kept_between(place, computed)))
     }
 
     /// Compares all of both passes with the oracle's, and what lies between the gradients' elements with what was there; says what
@@ -259,9 +252,8 @@ impl BackwardCase {
     /// # Errors
     /// Those of [`problem`](Self::problem).
     pub fn check_all(&self, run: &BackwardRun) -> Result<Option<String>, Error> {
-        let of_forward = self.forward.check(&run.o, &run.lse, Rows::All)?;
-        if !of_forward.passed() {
-            return Ok(Some(format!("forward: {of_forward}")));
+        if let Some(wrong) = self.forward.check_all(&run.o, &run.lse)? {
+            return Ok(Some(format!("forward: {wrong}")));
         }
         if !self.is_kept_between(run)? {
             let wrong = "something is written between the gradients' elements";

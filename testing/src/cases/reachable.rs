@@ -19,6 +19,7 @@ impl CaseSpec {
             head_dim: widen(self.head_dim),
             head_dim_v: widen(self.head_dim_v),
             arrangements: self.arrangements.map(align),
+            o: self.o.map(align),
             ..self
         }
     }

@@ -5,7 +5,7 @@ use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use super::arrangement::Arrangement;
+use super::arrangement::{Arrangement, is_kept_between};
 use super::fill::mix;
 use super::foreign;
 use super::kind::InputKind;
@@ -14,7 +14,7 @@ use super::modifiers::ModifierSpec;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use ferroflash::{
     AlibiSlopes, Backend, DType, Error, ForwardOptions, HostTensor, Layout, Mask, Output, Problem,
-    Shape, forward,
+    Shape, Tensor, forward, forward_into,
 };
 
 /// Slopes of a case.
@@ -74,6 +74,9 @@ pub struct CaseSpec {
     /// Layout of o in memory.
     #[serde(with = "foreign::LayoutText")]
     pub o_layout: Layout,
+    /// Arrangement of o in memory, if it is not contiguous.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub o: Option<Arrangement>,
     /// Seed of the inputs' values.
     pub seed: u64,
 }
@@ -89,6 +92,8 @@ pub struct Case {
     pub v: HostTensor,
     /// Options of the computation.
     pub options: ForwardOptions,
+    /// How o lies in memory, if it is not contiguous in the layout of the options.
+    pub o: Option<Arrangement>,
 }
 
 impl CaseSpec {
@@ -138,6 +143,7 @@ impl CaseSpec {
             k: tensor(1, k)?,
             v: tensor(2, v)?,
             options,
+            o: self.o,
         };
         case.options.modifiers = self.modifiers.build(&case.problem()?, self.seed)?;
         self.kind.apply(&mut case, self.seed);
@@ -151,8 +157,28 @@ impl Case {
     /// # Errors
     /// [`Error::Argument`] if the inputs do not fit together.
     pub fn problem(&self) -> Result<Problem, Error> {
-        let (q, k, v) = (self.q.spec(), self.k.spec(), self.v.spec());
-        Problem::with_dense_output(*q, *k, *v, &self.options)
+        self.problem_with(&self.options)
+    }
+
+    /// The problem with other options, which change no shape.
+    pub(super) fn problem_with(&self, options: &ForwardOptions) -> Result<Problem, Error> {
+        let (q, k, v) = (*self.q.spec(), *self.k.spec(), *self.v.spec());
+        match self.place()? {
+            None => Problem::with_dense_output(q, k, v, options),
+            Some(o) => Problem::new(q, k, v, *o.spec(), options),
+        }
+    }
+
+    /// Where o goes, NaN all over, if not where the backend puts it.
+    fn place(&self) -> Result<Option<HostTensor>, Error> {
+        let Some(arrangement) = self.o else {
+            return Ok(None);
+        };
+        let shape = Shape {
+            dim: self.v.spec().shape.dim,
+            ..self.q.spec().shape
+        };
+        arrangement.unwritten(self.q.spec().dtype, shape).map(Some)
     }
 
     /// Runs the case on `backend` and fetches o and lse.
@@ -163,10 +189,46 @@ impl Case {
         let q = self.q.upload(backend.memory())?;
         let k = self.k.upload(backend.memory())?;
         let v = self.v.upload(backend.memory())?;
-        let Output { o, lse, .. } = forward(backend, &q, &k, &v, &self.options)?;
+        let Output { o, lse, .. } = self.compute(backend, [&q, &k, &v], &self.options)?;
         let lse = lse.expect("it is asked for by default");
         let memory = backend.memory();
         Ok((o.download(memory)?, lse.download(memory)?))
+    }
+
+    /// Attention to inputs that are uploaded, with options that change no shape.
+    pub(super) fn compute<B: Backend>(
+        &self,
+        backend: &mut B,
+        [q, k, v]: [&Tensor<B::Memory>; 3],
+        options: &ForwardOptions,
+    ) -> Result<Output<B::Memory>, Error> {
+        let Some(place) = self.place()? else {
+            return forward(backend, q, k, v, options);
+        };
+        let memory = backend.memory();
+        let rows = Shape {
+            dim: 1,
+            ..place.spec().shape
+        };
+        let unwritten = vec![f32::NAN; rows.element_count().unwrap_or(0)];
+        let lse = HostTensor::from_f32(&unwritten, rows, Layout::Bhsd)?.upload(memory)?;
+        let mut output = Output::new(place.upload(memory)?, lse);
+        forward_into(backend, q, k, v, &mut output, options)?;
+        Ok(output)
+    }
+
+    /// Compares all of a result with the oracle's, and what lies between o's elements with what was there; says what is wrong.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn check_all(&self, o: &HostTensor, lse: &HostTensor) -> Result<Option<String>, Error> {
+        let place = self.place()?;
+        if !place.is_none_or(|place| is_kept_between(&place, o)) {
+            let wrong = "something is written between o's elements";
+            return Ok(Some(wrong.to_owned()));
+        }
+        let verdict = self.check(o, lse, Rows::All)?;
+        Ok((!verdict.passed()).then(|| verdict.to_string()))
     }
 
     /// Compares a result with the oracle's.
@@ -216,6 +278,9 @@ impl fmt::Display for CaseSpec {
             write!(f, " alibi {} a {of}", alibi.steepest)?;
         }
         write!(f, "{}", self.modifiers)?;
+        if self.o.is_some() {
+            write!(f, " scattered o")?;
+        }
         match self.kind {
             InputKind::Random => Ok(()),
             kind => write!(f, " {kind}"),

@@ -102,7 +102,11 @@ fn case(dtypes: &[DType], seq_limit: usize) -> impl Strategy<Value = CaseSpec> +
         alibi(seq_limit),
         modifiers::strategy(seq_limit),
     );
-    let place = ([arrangement(), arrangement(), arrangement()], layout());
+    let place = (
+        [arrangement(), arrangement(), arrangement()],
+        layout(),
+        proptest::option::weighted(0.2, arrangement()),
+    );
     let inputs = (
         select(dtypes.to_vec()),
         select(InputKind::ANY_DTYPE.to_vec()),
@@ -124,6 +128,7 @@ fn case(dtypes: &[DType], seq_limit: usize) -> impl Strategy<Value = CaseSpec> +
             kind: inputs.1,
             arrangements: place.0,
             o_layout: place.1,
+            o: place.2,
             seed: inputs.2,
         },
     )

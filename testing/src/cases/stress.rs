@@ -105,6 +105,7 @@ mod tests {
             kind,
             arrangements: [Arrangement::BSHD; 3],
             o_layout: Layout::Bshd,
+            o: None,
             seed: 5,
         };
         spec.build().unwrap()
@@ -113,7 +114,9 @@ mod tests {
     /// Calls `check` with the oracle's scores of each row, of inputs of `kind` in both dtypes and of several dimensions.
     fn each_row(kind: InputKind, mut check: impl FnMut(&[f64])) {
         for (dtype, head_dim) in [(DType::F16, 256), (DType::Bf16, 128), (DType::Bf16, 17)] {
-            let Case { q, k, v, options } = &case(kind, dtype, head_dim);
+            let Case {
+                q, k, v, options, ..
+            } = &case(kind, dtype, head_dim);
             for tensor in [q, k, v] {
                 let values = tensor.to_f32(Layout::Bshd);
                 assert!(values.iter().all(|value| value.is_finite()), "{kind}");

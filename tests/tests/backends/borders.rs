@@ -7,7 +7,8 @@ use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{DType, Mask};
 use ferroflash_testing::cases::{
-    AlibiSpec, AttentionCase, CaseSpec, CorpusCase, InputKind, Lengths, ModifierSpec, Pass,
+    AlibiSpec, Arrangement, AttentionCase, CaseSpec, CorpusCase, InputKind, Lengths, ModifierSpec,
+    Pass,
 };
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -23,6 +24,8 @@ enum Scores {
     Plain,
     /// A cap that bends half of them, but in the last shift, slopes, and a scale that turns their order round.
     Bent,
+    /// All 0, as the scale is: of what is hidden 0 times −∞ must not come.
+    Flat,
     /// Products of which every fourth row's grow so much along the keys that a kernel computes the tile again, its other rows too.
     Grown,
     /// The same for kernels that begin with the last keys.
@@ -34,11 +37,16 @@ enum Scores {
 impl Scores {
     fn kind(self) -> InputKind {
         match self {
-            Self::Plain | Self::Bent => InputKind::Random,
+            Self::Plain | Self::Bent | Self::Flat => InputKind::Random,
             Self::Grown => InputKind::GrowingSome,
             Self::Fallen => InputKind::FallingSome,
             Self::Poisoned => InputKind::Scattered,
         }
+    }
+
+    /// Whether they are more than products times a positive scale.
+    fn is_changed(self) -> bool {
+        matches!(self, Self::Bent | Self::Flat)
     }
 
     /// Whether problems with such scores are given to `instance`.
@@ -103,6 +111,17 @@ fn lengths(instance: &Instance) -> Lengths {
     }
 }
 
+/// How o lies: every other time with other things between its elements or rows. Hopper's forward kernels write pieces of 16 bytes.
+fn arrangement_of_o(instance: &Instance, shift: usize) -> Option<Arrangement> {
+    let is_by_pieces = instance.wgmma().is_some();
+    match shift {
+        1 | 3 if is_by_pieces => Some(Arrangement::ALIGNED_ROWS),
+        1 => Some(Arrangement::ALIGNED_COLUMNS),
+        3 => Some(Arrangement::ODD_ROWS),
+        _ => None,
+    }
+}
+
 fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> CaseSpec {
     let number = number + shift;
     let head_dim = instance.head_dim as usize;
@@ -117,10 +136,15 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
         mask: mask(instance, scores, shift),
         softcap: (is_bent && shift != 3).then_some(1.5),
         alibi: (is_bent || needs_slopes).then_some(slopes),
-        scale_factor: is_bent.then_some(-1.0),
+        scale_factor: match scores {
+            Scores::Bent => Some(-1.0),
+            Scores::Flat => Some(0.0),
+            _ => None,
+        },
         head_dim_v: head_dim_v as usize,
         modifiers: modifiers(instance, scores, number),
         kind: scores.kind(),
+        o: arrangement_of_o(instance, shift),
         // Of seeds that 3 divides there are no gradients by slopes and biases.
         seed: 3 * number as u64 + 1,
         ..plain(instance.dtype, lengths(instance), head_dim)
@@ -198,7 +222,7 @@ fn every_pair_counts<D: Device>(gpus: &mut [Gpu<D>], scores: Scores, shift: usiz
     println!("{} ran; not run: {not_run:?}", ran.len());
     // Hopper's backward kernels are for plain scores.
     let is_refused =
-        |name: &&str| scores == Scores::Bent && name.contains("_wgmma_") && name.contains("_bwd_");
+        |name: &&str| scores.is_changed() && name.contains("_wgmma_") && name.contains("_bwd_");
     assert!(not_run.iter().all(is_refused), "{not_run:?}");
 }
 
@@ -251,6 +275,7 @@ macro_rules! tests_of {
 
 tests_of!(plain_scores, Scores::Plain);
 tests_of!(bent_scores, Scores::Bent);
+tests_of!(flat_scores, Scores::Flat);
 tests_of!(grown_scores, Scores::Grown);
 tests_of!(fallen_scores, Scores::Fallen);
 tests_of!(poisoned_values, Scores::Poisoned);

@@ -51,6 +51,7 @@ fn case_for(instance: &Instance, number: usize) -> CaseSpec {
         kind: InputKind::ANY_DTYPE[number % InputKind::ANY_DTYPE.len()],
         arrangements: [Arrangement::BSHD; 3],
         o_layout: Layout::Bhsd,
+        o: None,
         seed: number as u64,
     }
 }

@@ -91,6 +91,7 @@ fn far_strides_of<B: Backend>(backend: &mut B, spec: CaseSpec, go_far: impl Fn(&
         k: near.clone(),
         v: near,
         options: first.options.clone().mask(Mask::Causal),
+        o: None,
     };
     let Output { o, lse, .. } =
         forward(backend, &q, &output.o, &output.o, &second.options).expect("it runs");

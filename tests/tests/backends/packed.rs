@@ -35,6 +35,7 @@ fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) ->
         kind: InputKind::ANY_DTYPE[number % InputKind::ANY_DTYPE.len()],
         arrangements: [Arrangement::BSHD; 3],
         o_layout: [Layout::Bshd, Layout::Bhsd][number % 2],
+        o: None,
         seed: number as u64,
     }
 }

@@ -224,6 +224,7 @@ impl Problem {
             k: tensor(kv, 2),
             v: tensor(kv, 3),
             options,
+            o: None,
         }
     }
 }

@@ -43,6 +43,7 @@ fn case(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> BackwardCase 
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: ferroflash::Layout::Bshd,
+        o: None,
         seed: 7,
     };
     let mut case = spec.build_backward().unwrap();
@@ -207,6 +208,7 @@ fn drawn(dtype: DType) -> CaseSpec {
         kind: InputKind::Random,
         arrangements: [Arrangement::BSHD; 3],
         o_layout: ferroflash::Layout::Bshd,
+        o: None,
         seed: 11,
     }
 }

@@ -12,10 +12,17 @@ const WINDOW: Mask = Mask::Window {
     right: Some(20),
 };
 
+/// The head_dims that there are kernels for.
+const WIDTHS: [usize; 2] = [192, 256];
+
 fn spec(lengths: Lengths, mask: Mask) -> CaseSpec {
+    of_width(256, lengths, mask)
+}
+
+fn of_width(head_dim: usize, lengths: Lengths, mask: Mask) -> CaseSpec {
     CaseSpec {
         mask,
-        ..plain(DType::Bf16, lengths, 256)
+        ..plain(DType::Bf16, lengths, head_dim)
     }
 }
 
@@ -72,13 +79,9 @@ fn widths<B: Backend>(backend: &mut B) {
 
 /// More blocks of keys, and of queries, than a ring has stages: each stage is filled again.
 fn rings<B: Backend>(backend: &mut B) {
-    for head_dim in [192, 256] {
+    for head_dim in WIDTHS {
         for (seq_q, seq_kv) in [(40, 640), (640, 40)] {
-            let spec = CaseSpec {
-                head_dim,
-                head_dim_v: head_dim,
-                ..spec(Lengths::one(seq_q, seq_kv), Mask::None)
-            };
+            let spec = of_width(head_dim, Lengths::one(seq_q, seq_kv), Mask::None);
             run(backend, &spec, None);
         }
     }
@@ -102,12 +105,12 @@ fn packed<B: Backend>(backend: &mut B) {
 }
 
 /// ∞ and NaN in inputs reach the gradients of what sees them, and no others.
-fn not_finite<B: Backend>(backend: &mut B) {
+fn not_finite<B: Backend>(backend: &mut B, head_dim: usize) {
     for (mask, seed) in [(Mask::Causal, 3), (WINDOW, 4), (Mask::Causal, 5)] {
         let spec = CaseSpec {
             kind: InputKind::NonFinite,
             seed,
-            ..spec(Lengths::one(150, 140), mask)
+            ..of_width(head_dim, Lengths::one(150, 140), mask)
         };
         run(backend, &spec, None);
     }
@@ -135,7 +138,7 @@ fn chunks<B: Backend>(backend: &mut B) {
 
 /// Nor do the bits change where one head's dS does not fit, and is computed in parts: heads of its group, or some of their
 /// queries.
-fn parts<B: Backend>(backend: &mut B) {
+fn parts<B: Backend>(backend: &mut B, head_dim: usize) {
     let packed = Lengths::Varlen(vec![(300, 110), (5, 70), (129, 130)]);
     for (lengths, mask) in [
         (Lengths::one(330, 130), Mask::Causal),
@@ -144,7 +147,7 @@ fn parts<B: Backend>(backend: &mut B) {
     ] {
         let spec = CaseSpec {
             group: 2,
-            ..spec(lengths, mask)
+            ..of_width(head_dim, lengths, mask)
         };
         let whole = run(backend, &spec, None);
         let (_, _, seq_kv) = spec.lengths.axes();
@@ -161,9 +164,11 @@ fn all<B: Backend>(backend: &mut B) {
     widths(backend);
     rings(backend);
     packed(backend);
-    not_finite(backend);
     chunks(backend);
-    parts(backend);
+    for head_dim in WIDTHS {
+        not_finite(backend, head_dim);
+        parts(backend, head_dim);
+    }
 }
 
 ferroflash_tests::on_simulator_and_gpu!(all, "gradients of wide heads");

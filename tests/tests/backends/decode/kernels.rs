@@ -1,8 +1,12 @@
-//! Every kernel of attention to a cache, on what few drawn problems have: trees of all their levels, and sequences that are spoilt.
+//! Every kernel of attention to a cache, on what few drawn problems have: trees of all their levels, problems in which every pair counts,
+//! and sequences that are spoilt.
 
+use ferroflash::Mask;
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
-use ferroflash_testing::cases::{CorpusCase, DecodeSpec, ScaleKind};
+use ferroflash_testing::cases::{
+    AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind,
+};
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
@@ -65,6 +69,68 @@ fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>]) {
     });
 }
 
+/// Sequences of which a row sees some thirty keys, all of about the same weight, or all of a few; both ends of what is seen lie in the
+/// middle of a step, or of what a warp has of it.
+const SEEN: Mask = Mask::Window {
+    left: Some(31),
+    right: Some(0),
+};
+const LENGTHS: [usize; 5] = [5, 131, 40, 150, 273];
+
+/// Problems in which a border, a scale or an address that is off shows.
+fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let plain = DecodeSpec {
+            mask: SEEN,
+            heads_kv: 2,
+            ..spec(instance, config, &LENGTHS)
+        };
+        let bent = DecodeSpec {
+            softcap: Some(1.5),
+            alibi: Some(AlibiSpec {
+                steepest: 0.01,
+                is_batched: true,
+            }),
+            scale_factor: Some(-1.0),
+            sinks: true,
+            page_size: Some(1),
+            ..plain.clone()
+        };
+        let by_element = DecodeSpec {
+            arrangements: [Arrangement::COLUMNS; 3],
+            page_size: Some(3),
+            ..plain.clone()
+        };
+        let narrower = DecodeSpec {
+            head_dim: config.head_dim - 8,
+            head_dim_v: config.head_dim - 24,
+            page_size: None,
+            ..plain.clone()
+        };
+        let growing = DecodeSpec {
+            keys: KeyKind::Growing,
+            mask: Mask::Causal,
+            ..plain.clone()
+        };
+        for spec in [plain, bent, by_element, narrower, growing] {
+            run_right(gpu, &spec);
+        }
+    });
+}
+
+/// NaN and infinities in the last keys, which the queries before do not see.
+fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let plain = spec(instance, config, &[]);
+        let spec = DecodeSpec {
+            kv_lens: vec![plain.seq_q; 8],
+            keys: KeyKind::NonFinite,
+            ..plain
+        };
+        run_right(gpu, &spec);
+    });
+}
+
 /// Lengths and pages that cannot be, pages of the first step, which is copied before the loop, among them.
 fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
@@ -95,6 +161,16 @@ macro_rules! tests_of {
 }
 
 tests_of!(climbing, trees_are_climbed, "trees of each decode kernel");
+tests_of!(
+    pairs,
+    pairs_count,
+    "problems in which every pair counts for each decode kernel"
+);
+tests_of!(
+    not_finite_keys,
+    not_finite,
+    "NaN in keys for each decode kernel"
+);
 tests_of!(supers, supers_are_items, "supers of each decode kernel");
 tests_of!(
     spoilt,
