@@ -19,7 +19,7 @@ use kernels_gpu::instances::{self, Instance, Operation};
 
 /// What is done to scores.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Scores {
+pub enum Scores {
     /// Products, times the scale.
     Plain,
     /// A cap that bends half of them, but in the last shift, slopes, and a scale that turns their order round.
@@ -86,6 +86,10 @@ fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec
 /// A thread has rows 8 apart and every fourth pair of columns, and the last block of a tile is the one that its last row needs: which
 /// elements of which blocks a border goes through depends on where it is. Shifts move both borders, by 8 and by half a block.
 fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
+    if shift == FEW_KEYS {
+        let [left, right] = [Some(17), Some(0)];
+        return Mask::Window { left, right };
+    }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
     let half = shift as u32 % 2 * (block / 2);
     let left = match (scores, shift) {
@@ -97,29 +101,47 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
     Mask::Window { left, right }
 }
 
-/// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few; four where rows of a tile and tiles of a
-/// cluster may begin with different blocks.
-fn lengths(instance: &Instance) -> Lengths {
+/// A shift of so few keys that a tile of rows and more see none.
+const FEW_KEYS: usize = 4;
+
+/// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few or, every other time, whole; four where rows
+/// of a tile and tiles of a cluster may begin with different blocks.
+fn lengths(instance: &Instance, shift: usize) -> Lengths {
     let shortest = instance.wgmma().map_or(0, |config| config.min_rows);
-    let rows = (instance.block_m * instance.cluster).max(instance.block_n) + 9;
-    let rows = rows.max(shortest) as usize;
+    let rows = (instance.block_m * instance.cluster).max(instance.block_n);
+    let rows = (rows + 9).max(shortest) as usize;
     let whole = if instance.wgmma().is_some() { 3 } else { 2 };
-    let keys = (whole * instance.block_n + 9) as usize;
-    match instance.wgmma() {
-        Some(config) if config.varlen => Lengths::Varlen(vec![(rows, keys), (19, 23)]),
-        _ => Lengths::one(rows, keys),
+    let keys = (whole * instance.block_n + 9 * (1 - shift as u32 % 2)) as usize;
+    let (rows, keys) = match shift {
+        FEW_KEYS => (2 * rows, 20),
+        _ => (rows, keys),
+    };
+    match is_packed(instance) {
+        true => Lengths::Varlen(vec![(rows, keys), (19, 23)]),
+        false => Lengths::one(rows, keys),
     }
 }
 
-/// How o lies: every other time with other things between its elements or rows. Hopper's forward kernels write pieces of 16 bytes.
-fn arrangement_of_o(instance: &Instance, shift: usize) -> Option<Arrangement> {
-    let is_by_pieces = instance.wgmma().is_some();
-    match shift {
-        1 | 3 if is_by_pieces => Some(Arrangement::ALIGNED_ROWS),
-        1 => Some(Arrangement::ALIGNED_COLUMNS),
-        3 => Some(Arrangement::ODD_ROWS),
-        _ => None,
-    }
+fn is_packed(instance: &Instance) -> bool {
+    instance.wgmma().is_some_and(|config| config.varlen)
+}
+
+/// How q, k and v lie, and then o: every other time with other things between their elements or rows. What Hopper's kernels copy are
+/// rows of whole pieces of 16 bytes.
+fn arrangements(instance: &Instance, shift: usize) -> ([Arrangement; 3], Option<Arrangement>) {
+    let is_by_pieces = instance.name.contains("_wgmma_");
+    let other = match shift {
+        1 | 3 if is_by_pieces => Arrangement::ALIGNED_ROWS,
+        1 => Arrangement::ALIGNED_COLUMNS,
+        3 => Arrangement::ODD_ROWS,
+        _ => return ([Arrangement::BSHD; 3], None),
+    };
+    let inputs = if is_packed(instance) {
+        Arrangement::BSHD
+    } else {
+        other
+    };
+    ([inputs; 3], Some(other))
 }
 
 fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> CaseSpec {
@@ -132,6 +154,7 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
     };
     let is_bent = scores == Scores::Bent;
     let needs_slopes = instance.operation == Operation::BackwardSlopes;
+    let (arrangements, o) = arrangements(instance, shift);
     CaseSpec {
         mask: mask(instance, scores, shift),
         softcap: (is_bent && shift != 3).then_some(1.5),
@@ -144,15 +167,16 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
         head_dim_v: head_dim_v as usize,
         modifiers: modifiers(instance, scores, number),
         kind: scores.kind(),
-        o: arrangement_of_o(instance, shift),
+        arrangements,
+        o,
         // Of seeds that 3 divides there are no gradients by slopes and biases.
         seed: 3 * number as u64 + 1,
-        ..plain(instance.dtype, lengths(instance), head_dim)
+        ..plain(instance.dtype, lengths(instance, shift), head_dim)
     }
 }
 
 /// Whether it is a kernel of problems that these are: not one of caches, of parts, or beside others.
-fn is_wanted(instance: &Instance) -> bool {
+pub fn is_wanted(instance: &Instance) -> bool {
     matches!(
         instance.operation,
         Operation::Forward
@@ -167,7 +191,7 @@ fn is_wanted(instance: &Instance) -> bool {
 }
 
 /// A case that `instance` is chosen for; none if it computes no such scores.
-fn case<D: Device>(
+pub fn case<D: Device>(
     gpu: &mut Gpu<D>,
     instance: &Instance,
     scores: Scores,
@@ -261,10 +285,15 @@ macro_rules! tests_of {
             }
 
             #[test]
+            fn sim_few_keys() {
+                simulated($scores, FEW_KEYS);
+            }
+
+            #[test]
             fn cuda() {
                 if let Some(gpu) = gpu_or_not_run("problems in which every pair counts") {
                     let mut gpus = [gpu];
-                    for shift in 0..4 {
+                    for shift in 0..=FEW_KEYS {
                         every_pair_counts(&mut gpus, $scores, shift);
                     }
                 }

@@ -14,6 +14,7 @@ mod gqa;
 mod growing_scores;
 mod hooks;
 mod hopper_modifiers;
+mod instruction_counts;
 mod long_lists;
 mod merge;
 mod modifiers;

@@ -18,7 +18,7 @@ use super::garbage::poison_stays;
 use super::run_right;
 
 /// Sequences that `instance` is for, whose rows reach the second half of a tile that has one.
-fn spec(instance: &Instance, config: &DecodeConfig, kv_lens: &[usize]) -> DecodeSpec {
+pub fn spec(instance: &Instance, config: &DecodeConfig, kv_lens: &[usize]) -> DecodeSpec {
     DecodeSpec {
         dtype: instance.dtype,
         seq_q: if config.rows > DecodeConfig::HALF_ROWS {

@@ -3,7 +3,7 @@
 mod codes;
 mod garbage;
 mod invariance;
-mod kernels;
+pub mod kernels;
 mod properties;
 
 use ferroflash::{Backend, HostTensor};

@@ -1,0 +1,100 @@
+//! How many instructions a kernel executes, held to what is recorded: blocks that nobody sees, tiles that are computed again and
+//! shortcuts that are not taken change no result, and would be noticed on a GPU alone.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::{env, fs};
+
+use ferroflash::Backend;
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash_testing::cases::CorpusCase;
+use ferroflash_tests::corpus;
+use ferroflash_tests::replaced::is_untouched;
+use kernels_gpu::instances::{self, Instance};
+use ptx_sim::Checks;
+
+use super::borders::{self, Scores};
+use super::decode::kernels;
+
+/// Asks for the counts to be recorded anew, whatever its value.
+const RECORD_VAR: &str = "FERROFLASH_RECORD_INSTRUCTIONS";
+
+/// What counts may differ by: how often a barrier is asked depends on how far other blocks are.
+const MARGIN: f64 = 0.01;
+
+/// Warp instructions by kernel.
+type Counts = BTreeMap<String, u64>;
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("instruction-counts.json")
+}
+
+/// A problem that `instance` is for, of random numbers; a row sees a block whole and parts of two, or all keys of a cache.
+fn case(sim: &mut Sim, instance: &Instance) -> Option<CorpusCase> {
+    match instance.decode() {
+        Some(config) => {
+            let spec = kernels::spec(instance, config, &[700, 40]);
+            Some(CorpusCase::Decode(Box::new(spec)))
+        }
+        None if borders::is_wanted(instance) => {
+            Some(borders::case(sim, instance, Scores::Plain, 0, 2)?.0)
+        }
+        None => None,
+    }
+}
+
+/// The counts of all kernels that a test of a single one is for.
+fn counted() -> Counts {
+    let counts = Checks {
+        statistics: true,
+        ..Checks::NONE
+    };
+    let mut sim = Sim::on(SimDevice::new().checks(counts));
+    sim.memory().take_statistics();
+    let mut counted = Counts::new();
+    for instance in instances::all().filter(|row| !is_untouched(row.name)) {
+        let Some(case) = case(&mut sim, instance) else {
+            continue;
+        };
+        let outcome = corpus::run(&mut sim, &case);
+        outcome.unwrap_or_else(|wrong| panic!("{}: {case}: {wrong}", instance.name));
+        let launches = sim.memory().take_statistics();
+        let of_kernel = launches.iter().filter(|l| l.kernel == instance.name);
+        let instructions = of_kernel.map(|launch| launch.statistics.executed("")).sum();
+        counted.insert(instance.name.to_owned(), instructions);
+    }
+    counted
+}
+
+/// What is wrong with the count of `kernel`.
+fn fault(kernel: &str, now: u64, recorded: &Counts) -> Option<String> {
+    let Some(&recorded) = recorded.get(kernel) else {
+        return Some(format!("{kernel}: nothing is recorded"));
+    };
+    let change = now as f64 / recorded as f64 - 1.0;
+    (change.abs() > MARGIN).then(|| {
+        let percent = 100.0 * change;
+        format!("{kernel}: {now} warp instructions, recorded are {recorded}: {percent:+.1} %")
+    })
+}
+
+#[test]
+fn sim() {
+    let counted = counted();
+    assert!(!counted.is_empty());
+    if env::var_os(RECORD_VAR).is_some() {
+        let text = serde_json::to_string_pretty(&counted).expect("numbers by names");
+        fs::write(path(), text + "\n").expect("the folder is there");
+        return;
+    }
+    let text = fs::read_to_string(path()).expect("it is recorded");
+    let recorded: Counts = serde_json::from_str(&text).expect("it was written here");
+    let faults = counted
+        .iter()
+        .filter_map(|(kernel, &now)| fault(kernel, now, &recorded));
+    let faults: Vec<_> = faults.collect();
+    assert!(
+        faults.is_empty(),
+        "{faults:#?}\nif they are meant, record them: {RECORD_VAR}=1 cargo test -p ferroflash-tests instruction_counts"
+    );
+}
