@@ -126,22 +126,28 @@ fn is_packed(instance: &Instance) -> bool {
     instance.wgmma().is_some_and(|config| config.varlen)
 }
 
-/// How q, k and v lie, and then o: every other time with other things between their elements or rows. What Hopper's kernels copy are
-/// rows of whole pieces of 16 bytes.
-fn arrangements(instance: &Instance, shift: usize) -> ([Arrangement; 3], Option<Arrangement>) {
-    let is_by_pieces = instance.name.contains("_wgmma_");
-    let other = match shift {
-        1 | 3 if is_by_pieces => Arrangement::ALIGNED_ROWS,
-        1 => Arrangement::ALIGNED_COLUMNS,
-        3 => Arrangement::ODD_ROWS,
-        _ => return ([Arrangement::BSHD; 3], None),
+/// How q, k and v lie, and then o. Every other time one of the inputs, and o, have other things between their elements or rows: a
+/// kernel has a fast way to copy rows of which every operand asks whether it is open. What Hopper's kernels copy are rows of whole
+/// pieces of 16 bytes.
+fn arrangements(
+    instance: &Instance,
+    scores: Scores,
+    shift: usize,
+) -> ([Arrangement; 3], Option<Arrangement>) {
+    let mut inputs = [Arrangement::BSHD; 3];
+    if shift % 2 == 0 {
+        return (inputs, None);
+    }
+    let turn = 2 * scores as usize + shift / 2;
+    let other = match turn / 3 % 2 {
+        _ if instance.name.contains("_wgmma_") => Arrangement::ALIGNED_ROWS,
+        0 => Arrangement::ALIGNED_COLUMNS,
+        _ => Arrangement::ODD_ROWS,
     };
-    let inputs = if is_packed(instance) {
-        Arrangement::BSHD
-    } else {
-        other
-    };
-    ([inputs; 3], Some(other))
+    if !is_packed(instance) {
+        inputs[turn % 3] = other;
+    }
+    (inputs, Some(other))
 }
 
 fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> CaseSpec {
@@ -154,7 +160,7 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
     };
     let is_bent = scores == Scores::Bent;
     let needs_slopes = instance.operation == Operation::BackwardSlopes;
-    let (arrangements, o) = arrangements(instance, shift);
+    let (arrangements, o) = arrangements(instance, scores, shift);
     CaseSpec {
         mask: mask(instance, scores, shift),
         softcap: (is_bent && shift != 3).then_some(1.5),
