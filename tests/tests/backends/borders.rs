@@ -15,7 +15,7 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use ferroflash_tests::specs::plain;
-use kernels_gpu::instances::{self, Instance, Operation};
+use kernels_gpu::instances::{self, Family, Instance, Operation};
 
 /// What is done to scores.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,6 +122,11 @@ fn lengths(instance: &Instance, shift: usize) -> Lengths {
     }
 }
 
+/// Whether it is of `wgmma`, whose backward kernels have no configuration of the forward ones'.
+fn is_of_hopper(instance: &Instance) -> bool {
+    instance.family == Family::Wgmma
+}
+
 fn is_packed(instance: &Instance) -> bool {
     instance.wgmma().is_some_and(|config| config.varlen)
 }
@@ -140,7 +145,7 @@ fn arrangements(
     }
     let turn = 2 * scores as usize + shift / 2;
     let other = match turn / 3 % 2 {
-        _ if instance.name.contains("_wgmma_") => Arrangement::ALIGNED_ROWS,
+        _ if is_of_hopper(instance) => Arrangement::ALIGNED_ROWS,
         0 => Arrangement::ALIGNED_COLUMNS,
         _ => Arrangement::ODD_ROWS,
     };
@@ -148,6 +153,19 @@ fn arrangements(
         inputs[turn % 3] = other;
     }
     (inputs, Some(other))
+}
+
+/// How dq, dk and dv lie: in places of their own where o does.
+fn gradients(instance: &Instance, shift: usize) -> Option<[Arrangement; 3]> {
+    const ROWS: Arrangement = Arrangement::ODD_ROWS;
+    const COLUMNS: Arrangement = Arrangement::COLUMNS;
+    match shift {
+        _ if instance.operation == Operation::Forward => None,
+        1 | 3 if is_of_hopper(instance) => Some([Arrangement::ALIGNED_ROWS; 3]),
+        1 => Some([ROWS, COLUMNS, ROWS]),
+        3 => Some([COLUMNS, ROWS, COLUMNS]),
+        _ => None,
+    }
 }
 
 fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> CaseSpec {
@@ -218,7 +236,7 @@ pub fn case<D: Device>(
             variant: instance.family.name().to_owned(),
             shared_bytes,
             pass,
-            gradients: None,
+            gradients: gradients(instance, shift),
         }));
         let kernels = corpus::kernels(gpu, &case)?;
         kernels.contains(&instance.name).then_some((case, kernels))

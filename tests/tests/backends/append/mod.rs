@@ -96,7 +96,16 @@ fn spoilt<B: Backend>(
     run
 }
 
-fn what_cannot_be_is_not_written<B: Backend>(backend: &mut B, dtype: DType) {
+fn what_cannot_be_is_not_written<B: Backend>(
+    backend: &mut B,
+    dtype: DType,
+    e4m3: Option<ScaleKind>,
+) {
+    let of_pages = |page_size| {
+        let mut spec = of_pages(dtype, page_size);
+        spec.cache.e4m3 = e4m3;
+        spec
+    };
     let is_nan = |run: &Appended, sequence: usize| {
         let rotated = run.rotated_q.as_ref().expect("it was asked for");
         let heads = 0..rotated.spec().shape.heads;
@@ -105,7 +114,7 @@ fn what_cannot_be_is_not_written<B: Backend>(backend: &mut B, dtype: DType) {
             .all(f64::is_nan)
     };
     for page_size in [Some(16), None] {
-        let spec = of_pages(dtype, page_size);
+        let spec = of_pages(page_size);
         let capacity = match page_size {
             None => spec.build().unwrap().cache.k.spec().shape.seq,
             Some(size) => spec.build().unwrap().cache.block_table.unwrap().1 * size,
@@ -128,7 +137,7 @@ fn what_cannot_be_is_not_written<B: Backend>(backend: &mut B, dtype: DType) {
             case.check(&run).unwrap();
         }
     }
-    let spec = of_pages(dtype, Some(16));
+    let spec = of_pages(Some(16));
     for page in [-1, i32::MIN, i32::MAX, 99] {
         // The three rows of the second sequence are keys 13, 14 and 15 of its only page.
         let run = spoilt(backend, &spec, |case| {
@@ -163,9 +172,10 @@ fn a_step_appends_and_attends<B: Backend>(backend: &mut B, dtype: DType, e4m3: O
 
 fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
     pages_of_any_size(backend, dtype);
-    what_cannot_be_is_not_written(backend, dtype);
-    a_step_appends_and_attends(backend, dtype, None);
-    a_step_appends_and_attends(backend, dtype, Some(ScaleKind::Page));
+    for e4m3 in [None, Some(ScaleKind::Page)] {
+        what_cannot_be_is_not_written(backend, dtype, e4m3);
+        a_step_appends_and_attends(backend, dtype, e4m3);
+    }
 }
 
 fn all<B: Backend>(backend: &mut B) {
