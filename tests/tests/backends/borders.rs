@@ -44,6 +44,11 @@ impl Scores {
         }
     }
 
+    /// Whether a tile is computed again for them, for which it must not matter how rows are copied or where keys end.
+    fn is_grown(self) -> bool {
+        matches!(self, Self::Grown | Self::Fallen)
+    }
+
     /// Whether they are more than products times a positive scale.
     fn is_changed(self) -> bool {
         matches!(self, Self::Bent | Self::Flat)
@@ -106,12 +111,13 @@ const FEW_KEYS: usize = 4;
 
 /// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few or, every other time, whole; four where rows
 /// of a tile and tiles of a cluster may begin with different blocks.
-fn lengths(instance: &Instance, shift: usize) -> Lengths {
+fn lengths(instance: &Instance, scores: Scores, shift: usize) -> Lengths {
     let shortest = instance.wgmma().map_or(0, |config| config.min_rows);
     let rows = (instance.block_m * instance.cluster).max(instance.block_n);
     let rows = (rows + 9).max(shortest) as usize;
     let whole = if instance.wgmma().is_some() { 3 } else { 2 };
-    let keys = (whole * instance.block_n + 9 * (1 - shift as u32 % 2)) as usize;
+    let is_cut = shift.is_multiple_of(2) || scores.is_grown();
+    let keys = (whole * instance.block_n + 9 * u32::from(is_cut)) as usize;
     let (rows, keys) = match shift {
         FEW_KEYS => (2 * rows, 20),
         _ => (rows, keys),
@@ -140,7 +146,7 @@ fn arrangements(
     shift: usize,
 ) -> ([Arrangement; 3], Option<Arrangement>) {
     let mut inputs = [Arrangement::BSHD; 3];
-    if shift % 2 == 0 {
+    if shift.is_multiple_of(2) || scores.is_grown() {
         return (inputs, None);
     }
     let turn = 2 * scores as usize + shift / 2;
@@ -195,7 +201,7 @@ fn spec(instance: &Instance, scores: Scores, number: usize, shift: usize) -> Cas
         o,
         // Of seeds that 3 divides there are no gradients by slopes and biases.
         seed: 3 * number as u64 + 1,
-        ..plain(instance.dtype, lengths(instance, shift), head_dim)
+        ..plain(instance.dtype, lengths(instance, scores, shift), head_dim)
     }
 }
 

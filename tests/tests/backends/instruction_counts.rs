@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 use ferroflash::Backend;
-use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::sim::{Sim, SimDevice, replaced_kernel};
 use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::replaced::is_untouched;
@@ -81,7 +81,8 @@ fn fault(kernel: &str, now: u64, recorded: &Counts) -> Option<String> {
 #[test]
 fn sim() {
     let counted = counted();
-    assert!(!counted.is_empty());
+    // Of a kernel that is replaced alone there may be no such problem.
+    assert!(!counted.is_empty() || replaced_kernel().is_some());
     if env::var_os(RECORD_VAR).is_some() {
         let text = serde_json::to_string_pretty(&counted).expect("numbers by names");
         fs::write(path(), text + "\n").expect("the folder is there");
