@@ -159,7 +159,7 @@ impl BackwardCase {
     /// Runs both passes on `backend` and fetches what they computed.
     ///
     /// # Errors
-    /// Those of [`forward`] and [`backward`].
+    /// Those of [`Case::run`] and [`backward`].
     pub fn run<B: Backend>(&self, backend: &mut B) -> Result<BackwardRun, Error> {
         let Case {
             q, k, v, options, ..
