@@ -1,5 +1,9 @@
 //! The simulator's schedules that its tests run on.
 
+use ferroflash::Backend;
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ptx_sim::Checks;
+
 /// Seeds for `SimDevice::with_schedule`: warps in turn with copies as late as can be, and two orders drawn at random.
 pub const SCHEDULES: [u64; 3] = [0, 0x5eed, 0xa5c3];
 
@@ -10,6 +14,22 @@ pub fn of_text(text: &str) -> usize {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     (hash % SCHEDULES.len() as u64) as usize
+}
+
+/// A simulated GPU of each schedule.
+pub fn simulated_gpus() -> [Sim; SCHEDULES.len()] {
+    SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)))
+}
+
+/// A simulated GPU that counts what it runs, from the first launch on, and checks nothing, which is faster.
+pub fn counting(schedule: u64) -> Sim {
+    let counts = Checks {
+        statistics: true,
+        ..Checks::NONE
+    };
+    let mut sim = Sim::on(SimDevice::with_schedule(schedule).checks(counts));
+    sim.memory().take_statistics();
+    sim
 }
 
 /// Tests of `$all`, a function of any backend: in the simulator on each of [`SCHEDULES`], of which the second and the third show a

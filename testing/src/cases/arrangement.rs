@@ -1,5 +1,4 @@
-use ferroflash::{DType, Error, HostTensor};
-use ferroflash::{Shape, Strides, TensorSpec};
+use ferroflash::{DType, Error, HostTensor, Layout, Shape, Strides, TensorSpec};
 use serde::{Deserialize, Serialize};
 
 /// How a tensor lies in its buffer: any order of axes, padding after each, any axis backwards.
@@ -21,6 +20,12 @@ impl Arrangement {
         order: [0, 2, 1, 3],
         padding: [0; 4],
         reversed: [false; 4],
+    };
+
+    /// Dense `[batch, heads, seq, dim]`.
+    pub const BHSD: Self = Self {
+        order: [0, 1, 2, 3],
+        ..Self::BSHD
     };
 
     /// Rows that begin at no multiple of 16 bytes, some of them backwards.
@@ -99,6 +104,12 @@ impl Arrangement {
         tensor.fill(|| f32::NAN);
         Ok(tensor)
     }
+}
+
+/// A dense `[batch, heads, seq, dim]` of f32 that is to be written: NaN all over.
+pub(super) fn unwritten_f32(shape: Shape) -> Result<HostTensor, Error> {
+    let unwritten = vec![f32::NAN; shape.element_count().unwrap_or(0)];
+    HostTensor::from_f32(&unwritten, shape, Layout::Bhsd)
 }
 
 /// Whether `computed`, which was written where `place` was, has what `place` has between the elements.

@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::arrangement::{Arrangement, is_kept_between};
+use super::arrangement::{Arrangement, is_kept_between, unwritten_f32};
 use super::fill::mix;
 use super::spec::{Case, CaseSpec};
 use crate::oracle::{
@@ -222,10 +222,7 @@ impl BackwardCase {
         let problem = self.problem()?;
         let mut of_parameter = |spec: Option<&TensorSpec>| {
             let Some(spec) = spec else { return Ok(None) };
-            let count = spec.shape.element_count().unwrap_or(0);
-            let unwritten = vec![f32::NAN; count];
-            let tensor = HostTensor::from_f32(&unwritten, spec.shape, Layout::Bhsd)?;
-            tensor.upload(memory).map(Some)
+            unwritten_f32(spec.shape)?.upload(memory).map(Some)
         };
         let mut gradients = Gradients::new(dq, dk, dv);
         gradients.d_alibi_slopes = of_parameter(problem.d_alibi_slopes())?;

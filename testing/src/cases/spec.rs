@@ -5,7 +5,7 @@ use rand_distr::StandardNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use super::arrangement::{Arrangement, is_kept_between};
+use super::arrangement::{Arrangement, is_kept_between, unwritten_f32};
 use super::fill::mix;
 use super::foreign;
 use super::kind::InputKind;
@@ -210,8 +210,7 @@ impl Case {
             dim: 1,
             ..place.spec().shape
         };
-        let unwritten = vec![f32::NAN; rows.element_count().unwrap_or(0)];
-        let lse = HostTensor::from_f32(&unwritten, rows, Layout::Bhsd)?.upload(memory)?;
+        let lse = unwritten_f32(rows)?.upload(memory)?;
         let mut output = Output::new(place.upload(memory)?, lse);
         forward_into(backend, q, k, v, &mut output, options)?;
         Ok(output)

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use ferroflash::Backend;
-use ferroflash::backend::sim::{KernelStatistics, Sim, SimDevice};
+use ferroflash::backend::sim::{KernelStatistics, Sim};
 use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
-use ferroflash_tests::schedules::SCHEDULES;
-use ptx_sim::Checks;
+use ferroflash_tests::schedules::{SCHEDULES, counting};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -53,17 +52,6 @@ struct Args {
 /// what is kept is checked.
 struct Runner {
     sims: [Sim; SCHEDULES.len()],
-}
-
-/// The GPU of a schedule.
-fn counting(schedule: u64) -> Sim {
-    let counts = Checks {
-        statistics: true,
-        ..Checks::NONE
-    };
-    let mut sim = Sim::on(SimDevice::with_schedule(schedule).checks(counts));
-    sim.memory().take_statistics();
-    sim
 }
 
 impl Runner {

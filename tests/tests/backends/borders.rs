@@ -49,6 +49,11 @@ impl Scores {
         matches!(self, Self::Grown | Self::Fallen)
     }
 
+    /// Whether keys end with a block, and operands lie in other ways than usual: at every other place.
+    fn lie_apart(self, shift: usize) -> bool {
+        !shift.is_multiple_of(2) && !self.is_grown()
+    }
+
     /// Whether they are more than products times a positive scale.
     fn is_changed(self) -> bool {
         matches!(self, Self::Bent | Self::Flat)
@@ -67,10 +72,7 @@ impl Scores {
 fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec {
     let is_modified = instance.name.ends_with("_modified");
     let needs_bias = instance.operation == Operation::BackwardBias;
-    let sorts = match scores {
-        Scores::Grown | Scores::Fallen => 2,
-        _ => 8,
-    };
+    let sorts = if scores.is_grown() { 2 } else { 8 };
     let takes = |sort: usize| is_modified && number % sorts == sort;
     ModifierSpec {
         bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
@@ -116,8 +118,8 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize) -> Lengths {
     let rows = (instance.block_m * instance.cluster).max(instance.block_n);
     let rows = (rows + 9).max(shortest) as usize;
     let whole = if instance.wgmma().is_some() { 3 } else { 2 };
-    let is_cut = shift.is_multiple_of(2) || scores.is_grown();
-    let keys = (whole * instance.block_n + 9 * u32::from(is_cut)) as usize;
+    let few = if scores.lie_apart(shift) { 0 } else { 9 };
+    let keys = (whole * instance.block_n + few) as usize;
     let (rows, keys) = match shift {
         FEW_KEYS => (2 * rows, 20),
         _ => (rows, keys),
@@ -146,7 +148,7 @@ fn arrangements(
     shift: usize,
 ) -> ([Arrangement; 3], Option<Arrangement>) {
     let mut inputs = [Arrangement::BSHD; 3];
-    if shift.is_multiple_of(2) || scores.is_grown() {
+    if !scores.lie_apart(shift) {
         return (inputs, None);
     }
     let turn = 2 * scores as usize + shift / 2;

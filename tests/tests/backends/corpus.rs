@@ -1,14 +1,13 @@
 //! The corpus: cases chosen for what they make the kernels execute.
 
 use ferroflash::Variant;
-use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::schedules::SCHEDULES;
+use ferroflash_tests::schedules::simulated_gpus;
 use kernels_gpu::instances::Family;
 
 const TEXT: &str = include_str!("../../corpus.jsonl");
@@ -35,7 +34,7 @@ fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase) {
 fn simulated(variant: Variant, is_forward: bool) {
     let cases = cases(|case| case.variant() == variant && case.is_forward() == is_forward);
     assert!(!cases.is_empty());
-    let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
+    let mut sims = simulated_gpus();
     for (number, case) in cases {
         let schedule = corpus::schedule(&case).expect("parsed");
         agrees(&mut sims[schedule], number, &case);

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 use ferroflash::Backend;
-use ferroflash::backend::sim::{Sim, SimDevice, replaced_kernel};
+use ferroflash::backend::sim::{Sim, replaced_kernel};
 use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::replaced::is_untouched;
+use ferroflash_tests::schedules::{SCHEDULES, counting};
 use kernels_gpu::instances::{self, Instance};
-use ptx_sim::Checks;
 
 use super::borders::{self, Scores};
 use super::decode::kernels;
@@ -25,6 +25,10 @@ const MARGIN: f64 = 0.01;
 /// Warp instructions by kernel.
 type Counts = BTreeMap<String, u64>;
 
+/// What is recorded: in the test itself, which also runs where there is no source tree.
+const RECORDED: &str = include_str!("../../instruction-counts.json");
+
+/// Where it is recorded.
 fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("instruction-counts.json")
 }
@@ -45,12 +49,7 @@ fn case(sim: &mut Sim, instance: &Instance) -> Option<CorpusCase> {
 
 /// The counts of all kernels that a test of a single one is for.
 fn counted() -> Counts {
-    let counts = Checks {
-        statistics: true,
-        ..Checks::NONE
-    };
-    let mut sim = Sim::on(SimDevice::new().checks(counts));
-    sim.memory().take_statistics();
+    let mut sim = counting(SCHEDULES[0]);
     let mut counted = Counts::new();
     for instance in instances::all().filter(|row| !is_untouched(row.name)) {
         let Some(case) = case(&mut sim, instance) else {
@@ -88,12 +87,15 @@ fn sim() {
         fs::write(path(), text + "\n").expect("the folder is there");
         return;
     }
-    let text = fs::read_to_string(path()).expect("it is recorded");
-    let recorded: Counts = serde_json::from_str(&text).expect("it was written here");
+    let recorded: Counts = serde_json::from_str(RECORDED).expect("it was written here");
     let faults = counted
         .iter()
         .filter_map(|(kernel, &now)| fault(kernel, now, &recorded));
-    let faults: Vec<_> = faults.collect();
+    let gone = recorded
+        .keys()
+        .filter(|kernel| instances::find(kernel).is_none())
+        .map(|kernel| format!("{kernel}: it is recorded, and no kernel"));
+    let faults: Vec<_> = faults.chain(gone).collect();
     assert!(
         faults.is_empty(),
         "{faults:#?}\nif they are meant, record them: {RECORD_VAR}=1 cargo test -p ferroflash-tests instruction_counts"

@@ -62,15 +62,11 @@ fn shapes<B: Backend>(backend: &mut B) {
 
 /// Narrower heads, and values narrower than keys.
 fn widths<B: Backend>(backend: &mut B) {
-    let by_heads = Arrangement {
-        order: [0, 1, 2, 3],
-        ..Arrangement::BSHD
-    };
     for (head_dim, head_dim_v) in [(136, 136), (192, 128), (64, 256), (256, 8)] {
         let spec = CaseSpec {
             head_dim,
             head_dim_v,
-            arrangements: [by_heads; 3],
+            arrangements: [Arrangement::BHSD; 3],
             ..spec(Lengths::one(70, 100), Mask::Causal)
         };
         run(backend, &spec, None);

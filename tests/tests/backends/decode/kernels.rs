@@ -2,7 +2,6 @@
 //! and sequences that are spoilt.
 
 use ferroflash::Mask;
-use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind,
@@ -10,7 +9,7 @@ use ferroflash_testing::cases::{
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::schedules::{SCHEDULES, of_text};
+use ferroflash_tests::schedules::{of_text, simulated_gpus};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
 
@@ -21,11 +20,7 @@ use super::run_right;
 pub fn spec(instance: &Instance, config: &DecodeConfig, kv_lens: &[usize]) -> DecodeSpec {
     DecodeSpec {
         dtype: instance.dtype,
-        seq_q: if config.rows > DecodeConfig::HALF_ROWS {
-            4
-        } else {
-            2
-        },
+        seq_q: 2 * config.halves(),
         heads_kv: 1,
         group: 3,
         head_dim: config.head_dim,
@@ -146,8 +141,7 @@ macro_rules! tests_of {
 
             #[test]
             fn sim() {
-                let mut sims = SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed)));
-                $all(&mut sims);
+                $all(&mut simulated_gpus());
             }
 
             #[test]
