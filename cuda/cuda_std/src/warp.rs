@@ -27,6 +27,8 @@ unsafe extern "unadjusted" {
     fn vote_ballot_sync(members: u32, condition: bool) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(members: u32, condition: bool) -> bool;
+    #[link_name = "llvm.nvvm.elect.sync"]
+    fn elect_sync(members: u32) -> (u32, bool);
 }
 
 /// Index of this thread in its warp, for one-dimensional blocks.
@@ -78,6 +80,22 @@ pub unsafe fn any(condition: bool) -> bool {
 pub unsafe fn ballot(condition: bool) -> u32 {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { vote_ballot_sync(ALL_LANES, condition) }
+}
+
+/// Whether this is the lane that stands for the warp: one of them, the same at each call (sm_90).
+///
+/// ptxas knows that what such a lane does alone is done by one: where it does not, copies by TMA are put in loops over the lanes
+/// that are there.
+///
+/// # PTX
+/// `elect.sync`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn elect() -> bool {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { elect_sync(ALL_LANES).1 }
 }
 
 /// Waits for all lanes of the warp, and orders their memory accesses.

@@ -15,7 +15,9 @@ use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_grad
 use crate::plan::bias::bind_bias_gradient;
 use crate::plan::decode::{bind_decode, bind_scales};
 use crate::plan::modifiers::bind_modifiers;
-use crate::plan::params::{Arrays, bind_block_states, bind_forward, bind_tile_list};
+use crate::plan::params::{
+    Arrays, bind_block_states, bind_check_cache, bind_forward, bind_pages, bind_tile_list,
+};
 use crate::plan::slopes::bind_slope_sums;
 use crate::plan::{HopperForward, Step, StepParams};
 use crate::problem::Array;
@@ -351,19 +353,36 @@ impl<D: Device> Gpu<D> {
                 // SAFETY: as for the forward kernels; of the cache it reads what lies in existing pages alone.
                 unsafe { self.queue(step, places.ptx, &params) }
             }
-            StepParams::TileList(params) => {
-                let params = bind_tile_list(params, arrays, workspace);
+            StepParams::CheckCache(params, lens) => {
+                let params = bind_check_cache(params, arrays, workspace + lens);
+                // SAFETY: these are the kernel's parameters; it reads lengths and a block table, and writes the workspace and
+                // the status.
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
+            }
+            StepParams::TileList(params, lens) => {
+                let lens = lens.map(|lens| workspace + lens);
+                let params = bind_tile_list(params, arrays, workspace, lens);
                 // SAFETY: these are the kernel's parameters; it reads the arrays of lengths, and writes the workspace.
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
-            StepParams::HopperForward(params, hopper) => {
-                // SAFETY: forwarded to the caller.
-                unsafe { self.hopper_forward(step, places, params, hopper, None) }
+            StepParams::HopperForward(params, hopper, lens) => {
+                let (Some(pages), Some(lens)) = (hopper.pages, lens) else {
+                    // SAFETY: forwarded to the caller.
+                    return unsafe { self.hopper_forward(step, places, params, hopper, &[]) };
+                };
+                let pages = bind_pages(&pages, arrays, workspace + lens);
+                let v_rows = hopper.maps(operands).v_rows();
+                let v_rows = self
+                    .tensor_maps
+                    .get(&self.device, step.kernel.dtype, &v_rows)?;
+                let others = [bytes_of(&pages), bytes_of(&v_rows)];
+                // SAFETY: forwarded to the caller; the pages are those of the operands' cache.
+                unsafe { self.hopper_forward(step, places, params, hopper, &others) }
             }
             StepParams::ModifiedHopperForward(params, hopper, modifiers, states) => {
                 let modifiers = places.modifiers(modifiers, *states);
                 // SAFETY: forwarded to the caller; the arrays of modifiers have an element for every pair.
-                unsafe { self.hopper_forward(step, places, params, hopper, Some(&modifiers)) }
+                unsafe { self.hopper_forward(step, places, params, hopper, &[&modifiers]) }
             }
         }
     }
@@ -406,13 +425,13 @@ impl<D: Device> Gpu<D> {
         places: &Places<'_>,
         params: &ForwardParams,
         hopper: &HopperForward,
-        modifiers: Option<&[u8]>,
+        others: &[&[u8]],
     ) -> Result<(), Error> {
         let params = bind_forward(params, places.operands, places.lse, places.arrays);
         let specs = hopper.maps(places.operands);
         let maps = &mut self.tensor_maps;
         let [q, k, v, o] = maps.of_forward(&self.device, step.kernel.dtype, &specs)?;
-        let params = [
+        let common = [
             bytes_of(&params),
             bytes_of(&q),
             bytes_of(&k),
@@ -420,9 +439,12 @@ impl<D: Device> Gpu<D> {
             bytes_of(&o),
             bytes_of(&hopper.schedule),
             bytes_of(&places.workspace),
-            modifiers.unwrap_or_default(),
         ];
-        let count = params.len() - usize::from(modifiers.is_none());
+        // As many as there may be: a launch does not allocate.
+        let mut params: [&[u8]; 9] = [&[]; 9];
+        let count = common.len() + others.len();
+        params[..common.len()].copy_from_slice(&common);
+        params[common.len()..count].copy_from_slice(others);
         // SAFETY: as for the other kernels; the maps were encoded from the same addresses and strides, and no launch that
         // may run at the same time uses the workspace.
         unsafe { self.queue(step, places.ptx, &params[..count]) }

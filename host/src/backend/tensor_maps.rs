@@ -66,7 +66,7 @@ impl TensorMaps {
     ///
     /// # Errors
     /// [`Error::Device`] if the device refuses it.
-    fn get<D: Device>(
+    pub fn get<D: Device>(
         &mut self,
         device: &D,
         dtype: DType,

@@ -1,4 +1,4 @@
-//! Whether the decode kernels take a forward pass over from the kernel that runs it otherwise.
+//! Whether the decode kernels take a forward pass, or attention to a cache, over from the kernel that runs it otherwise.
 //!
 //! A prefill kernel gives all keys of a tile of queries to one block: of one query and one head of k and v there is one tile, and
 //! the rest of the GPU is idle. Decode kernels share keys out among blocks, which takes some µs for partial results and their
@@ -43,15 +43,22 @@ impl Costs {
     }
 }
 
-/// Whether `problem` is one that decode kernels may be faster on than others: a forward pass of few rows.
-pub(super) fn are_few(problem: &Problem) -> bool {
-    problem.gradients().is_none()
-        && problem.cache_layout().is_none()
-        && !problem.is_empty()
-        && problem.seq_q().saturating_mul(problem.group()) <= MOST_ROWS
+/// Whether decode kernels may be the better ones for `problem`: a forward pass of few rows, or any attention to a cache.
+pub(super) fn may_decode(problem: &Problem) -> bool {
+    let reads_cache = problem.cache_layout().is_some();
+    problem.gradients().is_none() && !problem.is_empty() && (reads_cache || are_few(problem))
 }
 
-/// Whether kernel `decode` is faster than `prefill` on a launch whose queries [are few](are_few). Lengths that only the device knows
+/// Whether `problem` is attention of few rows to a cache: of drafts perhaps, each of which is to have the bits of a single query.
+pub(super) fn are_drafts(problem: &Problem) -> bool {
+    problem.cache_layout().is_some() && are_few(problem)
+}
+
+fn are_few(problem: &Problem) -> bool {
+    problem.seq_q().saturating_mul(problem.group()) <= MOST_ROWS
+}
+
+/// Whether kernel `decode` is faster than `prefill` on a launch that [may decode](may_decode). Lengths that only the device knows
 /// count as the longest.
 pub(super) fn is_faster(
     decode: &Instance,
@@ -64,16 +71,18 @@ pub(super) fn is_faster(
     };
     let costs = Costs::beside(prefill.instance.family);
     let group = attention.heads_q / attention.heads_kv;
-    let packs = match &prefill.how {
-        How::Hopper(hopper) => hopper.pack_gqa.packs(),
-        _ => group,
+    let (packs, heads) = match &prefill.how {
+        How::Hopper(hopper) => (hopper.pack_gqa.packs(), hopper.pack_gqa.heads()),
+        _ => (group, 1),
     };
+    let prefill_tiles = packs * (attention.seq_q * heads).div_ceil(prefill.instance.block_m);
     let row_tiles = (attention.seq_q * group).div_ceil(decode.block_m);
     let heads_kv = f64::from(attention.batch) * f64::from(attention.heads_kv);
     // Tiles of a multiprocessor.
     let tiles = |of_head: u32| heads_kv * f64::from(of_head) / f64::from(gpu.multiprocessors);
     let chunks = f64::from(keys(attention)) / f64::from(config.chunk_keys());
-    costs.launch + costs.chunk * chunks * tiles(row_tiles) < chunks * tiles(packs).max(1.0)
+    let of_decode = costs.launch + costs.chunk * chunks * tiles(row_tiles);
+    of_decode < chunks * tiles(prefill_tiles).max(1.0)
 }
 
 /// Keys that the queries of a sequence see.

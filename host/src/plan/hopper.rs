@@ -1,6 +1,6 @@
 //! Launch data of Hopper kernels: which query heads share tiles, the tensor maps, and the order of tiles.
 
-use kernels_gpu::abi::ForwardParams;
+use kernels_gpu::abi::{CachePages, ForwardParams};
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::wgmma::pack_gqa::PackGqa;
 use kernels_gpu::wgmma::scheduler::Schedule;
@@ -8,7 +8,7 @@ use kernels_gpu::wgmma::scheduler::tile_list::{TileListParams, Workspace};
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible};
 
 use super::operands::{Operands, TMA_ALIGN_BYTES};
-use crate::{Lengths, Problem};
+use crate::{CacheLayout, Lengths, Problem};
 
 /// Launch data of a Hopper kernel beyond the parameters of every forward kernel, without addresses.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct HopperForward {
     maps: ForwardMaps,
     /// The order of tiles: computed arithmetically, or read from a list that another kernel writes.
     pub schedule: Schedule,
+    /// The cache that it reads, without addresses.
+    pub pages: Option<CachePages>,
 }
 
 impl HopperForward {
@@ -42,13 +44,16 @@ impl HopperForward {
             Schedule::new(attention, pack_gqa, config.cluster_m())
         };
         let schedule = schedule.ok_or("it has no tile, or more than it can count")?;
-        let maps = ForwardMaps::new(params, config, pack_gqa).map_err(|(operand, reason)| {
+        let pages = cache_pages(problem)?;
+        let maps = ForwardMaps::new(params, config, pack_gqa, pages.as_ref());
+        let maps = maps.map_err(|(operand, reason)| {
             format!("TMA cannot reach {operand}: {}", words(reason))
         })?;
         Ok(Self {
             pack_gqa,
             maps,
             schedule,
+            pages,
         })
     }
 
@@ -77,6 +82,53 @@ impl HopperForward {
         maps.o.address = operands.o;
         maps
     }
+}
+
+/// Fewest keys of a page, which no box crosses.
+const SMALLEST_PAGE: usize = WgmmaConfig::CACHE_BOX_ROWS as usize;
+
+/// The cache of `problem`, if it reads one.
+///
+/// # Errors
+/// Why TMA cannot copy from its pages.
+fn cache_pages(problem: &Problem) -> Result<Option<CachePages>, String> {
+    let Some(layout) = problem.cache_layout() else {
+        return Ok(None);
+    };
+    let shape = problem.k().shape;
+    let pages = CachePages {
+        num_pages: shape.batch as u32,
+        box_rows: WgmmaConfig::CACHE_BOX_ROWS,
+        batch: problem.batch() as u32,
+        ..CachePages::NONE
+    };
+    let page_size = shape.seq;
+    Ok(Some(match layout {
+        CacheLayout::Contiguous => CachePages {
+            page_shift: CachePages::WHOLE_SEQUENCE,
+            table_stride: 1,
+            ..pages
+        },
+        CacheLayout::Paged { table_stride, .. } => {
+            if !page_size.is_power_of_two() || page_size < SMALLEST_PAGE {
+                return Err(format!(
+                    "it takes pages of a power of two of keys from {SMALLEST_PAGE} on, these have {page_size}"
+                ));
+            }
+            CachePages {
+                table_stride: table_stride as u64,
+                page_shift: page_size.ilog2(),
+                ..pages
+            }
+        }
+    }))
+}
+
+/// Bytes of the workspace that the kernel writes which checks a cache: a length for each sequence, and of a contiguous cache a page
+/// ([`bind_pages`](super::params::bind_pages)).
+pub(super) const fn checked_cache_bytes(pages: &CachePages) -> usize {
+    let arrays = if pages.is_contiguous() { 2 } else { 1 };
+    arrays * pages.batch as usize * size_of::<i32>()
 }
 
 /// Approximate number of sequences sampled to choose the packing of a problem: reading more would delay the launch.

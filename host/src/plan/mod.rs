@@ -34,12 +34,12 @@ mod select;
 pub(crate) mod slopes;
 
 use kernels_gpu::abi::{
-    BackwardParams, BiasGradientParams, BlockStatesParams, CacheScales, DecodeParams, DeltaParams,
-    ForwardParams, ModifierParams, SinkGradientParams, SlopeSumsParams,
+    BackwardParams, BiasGradientParams, BlockStatesParams, CacheScales, CheckCacheParams,
+    DecodeParams, DeltaParams, ForwardParams, ModifierParams, SinkGradientParams, SlopeSumsParams,
 };
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{
-    BLOCK_STATES, Family, Instance, SINK_GRADIENT, SLOPE_SUMS, TILE_LIST,
+    BLOCK_STATES, CHECK_CACHE, Family, Instance, SINK_GRADIENT, SLOPE_SUMS, TILE_LIST,
 };
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
@@ -55,6 +55,7 @@ pub use select::{eligible, find_instance, instance_unfit, preferred, why_not};
 use crate::{Error, Problem, Variant};
 use backward::{BackwardKernels, BackwardLaunches, WorkspaceLayout};
 use decode::DecodeLaunch;
+use hopper::checked_cache_bytes;
 use modifiers::{StatesLaunch, StatesOfKernels, modifier_params};
 use select::{How, Kernel, Question, choose};
 
@@ -105,8 +106,8 @@ pub(crate) struct Step {
 pub(crate) enum StepParams {
     /// The parameters of every forward kernel.
     Forward(ForwardParams),
-    /// Those, and the launch data of a Hopper kernel.
-    HopperForward(ForwardParams, Box<HopperForward>),
+    /// Those, and the launch data of a Hopper kernel; and where in the workspace the lengths of a cache are.
+    HopperForward(ForwardParams, Box<HopperForward>, Option<u64>),
     /// All of these.
     ModifiedHopperForward(
         ForwardParams,
@@ -162,8 +163,10 @@ pub(crate) enum StepParams {
     SinkGradient(SinkGradientParams, WorkspaceLayout),
     /// The parameters of a decode kernel, and the scales of a cache of e4m3.
     Decode(Box<DecodeParams>, Option<CacheScales>),
-    /// The parameters of the kernel that lists tiles for the next step.
-    TileList(TileListParams),
+    /// The parameters of the kernel that lists tiles for the next step; and where in the workspace the lengths of a cache are.
+    TileList(TileListParams, Option<u64>),
+    /// The parameters of the kernel that checks a cache, and where in the workspace it leaves lengths.
+    CheckCache(Box<CheckCacheParams>, u64),
 }
 
 impl Plan {
@@ -220,26 +223,53 @@ impl Plan {
                 let tiles = TileGrid::new(batch, heads, attention.seq_q, instance.block_m);
                 self.add(instance, tiles.grid(), StepParams::Forward(*params));
             }
-            How::Hopper(mut hopper) => {
-                let tile = instance.wgmma().expect("a Hopper kernel has such a tile");
-                let list = hopper.tile_list(params, tile);
-                self.workspace_bytes = HopperForward::workspace(list.as_ref()).bytes as usize;
-                if let Some(list) = list {
-                    self.add(&TILE_LIST, 1, StepParams::TileList(list));
-                }
-                let schedule = hopper.schedule.on_gpu(gpu.multiprocessors, tile.cluster);
-                hopper.schedule = schedule;
-                let grid = schedule.clusters * tile.cluster;
-                let params = match self.problem.modifiers().is_none() {
-                    true => StepParams::HopperForward(*params, hopper),
-                    false => {
-                        let (modifiers, place) = self.add_forward_states(instance, params);
-                        StepParams::ModifiedHopperForward(*params, hopper, modifiers, place)
-                    }
-                };
-                self.add(instance, grid, params);
-            }
+            How::Hopper(hopper) => self.add_hopper(instance, hopper, params, gpu),
         }
+    }
+
+    /// Adds the launches of a Hopper kernel.
+    fn add_hopper(
+        &mut self,
+        instance: &'static Instance,
+        mut hopper: Box<HopperForward>,
+        params: &ForwardParams,
+        gpu: &GpuCapabilities,
+    ) {
+        let tile = instance.wgmma().expect("a Hopper kernel has such a tile");
+        let list = hopper.tile_list(params, tile);
+        self.workspace_bytes = HopperForward::workspace(list.as_ref()).bytes as usize;
+        let lens = self.add_cache_check(&hopper, params);
+        if let Some(list) = list {
+            self.add(&TILE_LIST, 1, StepParams::TileList(list, lens));
+        }
+        let schedule = hopper.schedule.on_gpu(gpu.multiprocessors, tile.cluster);
+        hopper.schedule = schedule;
+        let grid = schedule.clusters * tile.cluster;
+        let params = match self.problem.modifiers().is_none() {
+            true => StepParams::HopperForward(*params, hopper, lens),
+            false => {
+                let (modifiers, place) = self.add_forward_states(instance, params);
+                StepParams::ModifiedHopperForward(*params, hopper, modifiers, place)
+            }
+        };
+        self.add(instance, grid, params);
+    }
+
+    /// Adds the launch that checks a cache, if one is read; returns where in the workspace it leaves lengths, which lie behind what
+    /// else there is.
+    fn add_cache_check(&mut self, hopper: &HopperForward, params: &ForwardParams) -> Option<u64> {
+        let pages = hopper.pages?;
+        let offset = self.workspace_bytes as u64;
+        self.workspace_bytes += checked_cache_bytes(&pages);
+        let check = Box::new(CheckCacheParams {
+            attention: params.attention,
+            pages,
+            kv_lens: None,
+            status: None,
+        });
+        let check = StepParams::CheckCache(check, offset);
+        self.add(&CHECK_CACHE, pages.batch, check);
+        Some(offset)
     }
 
     /// Adds the launch of a decode kernel.
@@ -462,7 +492,7 @@ impl Plan {
     /// next power of two; else 1.
     pub fn heads_per_tile(&self) -> u32 {
         let packed = self.steps.iter().find_map(|step| match &step.params {
-            StepParams::HopperForward(_, hopper) => Some(hopper.pack_gqa.heads()),
+            StepParams::HopperForward(_, hopper, _) => Some(hopper.pack_gqa.heads()),
             _ => None,
         });
         packed.unwrap_or(1)

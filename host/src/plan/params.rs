@@ -2,8 +2,8 @@
 
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
-    AttentionParams, BlockStatesParams, DeviceAddress, ForwardParams, LengthsParams, Positive,
-    ScoreParams, TensorArg,
+    AttentionParams, BlockStatesParams, CachePages, CheckCacheParams, DeviceAddress, ForwardParams,
+    LengthsParams, Positive, ScoreParams, TensorArg,
 };
 
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
@@ -12,7 +12,7 @@ use super::modifiers::bind_modifiers;
 use super::{CacheOperands, ModifierOperands, Operands};
 use crate::problem::Score;
 use crate::spec::TensorSpec;
-use crate::{AlibiSlopes, Lengths, Problem};
+use crate::{AlibiSlopes, CacheLayout, Lengths, Problem};
 
 /// Parameters of every forward kernel for `problem`, without addresses.
 pub(crate) fn forward_params(problem: &Problem) -> ForwardParams {
@@ -95,6 +95,14 @@ pub(crate) fn tensor_arg(spec: &TensorSpec) -> TensorArg {
     }
 }
 
+/// The addresses of `cache` that one of this layout has.
+fn of_layout((cache, layout): (CacheOperands, CacheLayout)) -> CacheOperands {
+    match layout {
+        CacheLayout::Contiguous => cache.block_table(None),
+        CacheLayout::Paged { .. } => cache,
+    }
+}
+
 /// Addresses of small arrays, those of the backend's own copies included.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrays {
@@ -114,7 +122,7 @@ impl Arrays {
             cu_seqlens: operands.cu_seqlens.filter(|_| problem.is_packed()),
             seqused_kv: operands.seqused_kv.filter(|_| problem.has_seqused_kv()),
             alibi_slopes: operands.alibi_slopes.filter(|_| problem.alibi().is_some()),
-            cache: operands.cache.filter(|_| problem.cache_layout().is_some()),
+            cache: operands.cache.zip(problem.cache_layout()).map(of_layout),
             modifiers: ModifierOperands::default(),
         }
     }
@@ -156,16 +164,49 @@ pub(super) fn bind_attention(
     attention.score.alibi_slopes = address(arrays.alibi_slopes);
 }
 
-/// `params` with the addresses of the length arrays and the workspace: the kernel reads no operands.
+/// `params` with the addresses of the length arrays and the workspace: the kernel reads no operands. Of a cache, `lens` are the
+/// lengths.
 pub(crate) fn bind_tile_list(
     params: &TileListParams,
     arrays: &Arrays,
     workspace: u64,
+    lens: Option<u64>,
 ) -> TileListParams {
     let mut params = *params;
     arrays.bind_lengths(&mut params.attention.lengths);
+    if lens.is_some() {
+        params.attention.lengths.seqused_kv = address(lens);
+    }
     params.workspace = workspace;
     params
+}
+
+/// `pages` with the addresses of lengths that have been, or will be, checked, and of a cache's block table. That of a contiguous
+/// cache, which has a page for each sequence, lies behind the lengths.
+pub(crate) fn bind_pages(pages: &CachePages, arrays: &Arrays, lens: u64) -> CachePages {
+    let block_table = match pages.is_contiguous() {
+        true => Some(lens + u64::from(pages.batch) * size_of::<i32>() as u64),
+        false => arrays.cache.and_then(|cache| cache.block_table),
+    };
+    CachePages {
+        block_table: address(block_table),
+        lens: address(Some(lens)),
+        ..*pages
+    }
+}
+
+/// `params` with the addresses of a cache's arrays, and of the lengths that the kernel writes.
+pub(crate) fn bind_check_cache(
+    params: &CheckCacheParams,
+    arrays: &Arrays,
+    lens: u64,
+) -> CheckCacheParams {
+    CheckCacheParams {
+        pages: bind_pages(&params.pages, arrays, lens),
+        kv_lens: address(arrays.cache.map(|cache| cache.kv_lens)),
+        status: address(arrays.cache.and_then(|cache| cache.status)),
+        ..*params
+    }
 }
 
 /// `params` with the addresses of the arrays it reads and of the states it writes: the kernel reads no operands.
@@ -235,6 +276,32 @@ mod tests {
             .alibi(AlibiSlopes::geometric(6).unwrap())
             .cu_seqlens(packed);
         assert_eq!(of(&packed), (Some([7, 8]), None, Some(6)));
+    }
+
+    #[test]
+    fn a_contiguous_cache_has_no_block_table() {
+        let cache = CacheOperands::new(10).block_table(11);
+        let given = Operands {
+            cache: Some(cache),
+            ..OPERANDS
+        };
+        let table = |layout| {
+            let q = spec(Shape {
+                batch: 2,
+                heads: 6,
+                seq: 9,
+                dim: 4,
+            });
+            let problem = Problem::decode(q, q, q, q, layout, &ForwardOptions::new()).unwrap();
+            let arrays = Arrays::given(&problem, &given);
+            arrays.cache.and_then(|cache| cache.block_table)
+        };
+        assert_eq!(table(CacheLayout::Contiguous), None);
+        let paged = CacheLayout::Paged {
+            max_pages: 1,
+            table_stride: 1,
+        };
+        assert_eq!(table(paged), Some(11));
     }
 
     fn spec(shape: Shape) -> TensorSpec {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaConfig;
-use kernels_gpu::instances::{Arch, Family, INSTANCES, Instance, MODIFIED, Operation};
+use kernels_gpu::instances::{Arch, CACHED, Family, INSTANCES, Instance, MODIFIED, Operation};
 use kernels_gpu::tile::grid::TileGrid;
 
 use super::backward::BackwardKernels;
@@ -128,21 +128,29 @@ fn find_kernel(
     if problem.gradients().is_some() {
         return find_backward(family, asked, gpu);
     }
-    if problem.cache_layout().is_some() {
-        return Err("its kernels read no cache".to_owned());
+    let reads_cache = problem.cache_layout().is_some();
+    if reads_cache {
+        check_cache_covered(problem)?;
     }
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
     // Kernels that take tensor maps are compiled either for equal lengths or for varlen; the others take both.
-    let may_differ = !matches!(problem.lengths(), Lengths::Dense);
+    let may_differ = reads_cache || !matches!(problem.lengths(), Lengths::Dense);
     let takes_lengths = |config: &WgmmaConfig| config.varlen == may_differ;
+    let operation = match reads_cache {
+        true => Operation::Decode,
+        false => Operation::Forward,
+    };
     let of_dtype = table(problem)
         .iter()
-        .filter(|instance| instance.operation == Operation::Forward)
+        .filter(|instance| instance.operation == operation)
         .filter(|instance| instance.family == family && instance.dtype == dtype)
         .filter(|instance| instance.wgmma().is_none_or(takes_lengths));
     if of_dtype.clone().next().is_none() {
-        let what = with_modifiers(problem);
+        let what = match reads_cache {
+            true => " for a cache".to_owned(),
+            false => with_modifiers(problem),
+        };
         return Err(format!("it has no {} kernel{what}", dtype.name()));
     }
     let wide_enough = of_dtype.filter(|instance| instance.head_dim as usize >= head_dim);
@@ -161,6 +169,21 @@ fn find_kernel(
         }
     }
     Err(refusal.unwrap_or_else(|| format!("it has no kernel for head_dim {head_dim}")))
+}
+
+/// Refuses what no kernel for a cache but decode kernels does.
+fn check_cache_covered(problem: &Problem) -> Result<(), String> {
+    if !problem.modifiers().is_none() {
+        return Err("it has no kernel for a cache with sinks".to_owned());
+    }
+    let of_keys = problem.k().dtype;
+    if of_keys != problem.q().dtype {
+        return Err(format!(
+            "it has no kernel for a cache of {}",
+            of_keys.name()
+        ));
+    }
+    Ok(())
 }
 
 /// As [`instance_unfit`]; or that a score modification was not compiled into `instance`, which should have it; or that the tiles
@@ -200,9 +223,12 @@ fn too_many_tiles(instance: &Instance, problem: &Problem) -> Option<String> {
     })
 }
 
-/// The kernels that may run a forward pass of `problem`.
+/// The kernels that may run a forward pass of `problem`, or attention to its cache.
 fn table(problem: &Problem) -> &'static [Instance] {
-    modified(problem).unwrap_or(INSTANCES)
+    match problem.cache_layout() {
+        Some(_) => CACHED,
+        None => modified(problem).unwrap_or(INSTANCES),
+    }
 }
 
 /// The kernels that may run `problem`, if it has modifiers.
@@ -333,17 +359,18 @@ fn first(asked: &Question<'_>) -> Option<Choice> {
     Some(decode.unwrap_or(first))
 }
 
-/// A decode kernel for a problem of few queries, if it is faster than that of `prefill`.
+/// A decode kernel for the problem, if it is the better one: faster than that of `prefill`, or one that keeps the bits of drafts.
 fn decode_for_few_queries(asked: &Question<'_>, prefill: &Choice) -> Option<Choice> {
     let (Capabilities::Gpu(gpu), Some(prefill)) = (asked.here, &prefill.kernel) else {
         return None;
     };
-    if !few_queries::are_few(asked.problem) {
+    if !few_queries::may_decode(asked.problem) {
         return None;
     }
     let choice = fit(Variant::Decode, asked).ok()?;
     let decode = choice.kernel.as_ref()?.instance;
-    few_queries::is_faster(decode, prefill, &asked.params.attention, gpu).then_some(choice)
+    let is_faster = || few_queries::is_faster(decode, prefill, &asked.params.attention, gpu);
+    (few_queries::are_drafts(asked.problem) || is_faster()).then_some(choice)
 }
 
 /// The variants that can run `problem` here, the preferred one first.

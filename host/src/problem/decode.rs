@@ -35,8 +35,8 @@ impl Problem {
     ///
     /// A sequence has `kv_lens[b]` keys, a number that lies in the backend's memory
     /// ([`CacheOperands`](crate::CacheOperands)); its last query stands at the last of them, so that masks and ALiBi are
-    /// aligned there. A sequence's results depend on its own queries and keys alone, bit for bit: not on the others of the
-    /// batch, nor on pages.
+    /// aligned there. A sequence's results depend on its own queries and keys alone, bit for bit ([`decode`](crate::decode())
+    /// says how far).
     ///
     /// # Arguments
     /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256.

@@ -7,6 +7,7 @@
 mod append;
 mod attention;
 mod backward;
+mod cache_pages;
 mod decode;
 mod forward;
 mod lengths;
@@ -19,6 +20,7 @@ mod tensor;
 pub use append::AppendParams;
 pub use attention::AttentionParams;
 pub use backward::{BackwardParams, DeltaParams, DsChunk, RowTerms, SlopeSumsParams};
+pub use cache_pages::{CachePages, CheckCacheParams};
 pub use decode::{CacheFault, CacheScales, DecodeParams, ScaleArg};
 pub use forward::ForwardParams;
 pub use lengths::{LengthsParams, SequenceRows};
@@ -60,6 +62,12 @@ mod tests {
         assert_eq!(offset_of!(ScaleArg, place_stride), 24);
         assert_eq!(offset_of!(CacheScales, v), 32);
         assert_eq!(size_of::<CacheScales>(), 64);
+        assert_eq!(offset_of!(CachePages, lens), 16);
+        assert_eq!(offset_of!(CachePages, box_rows), 32);
+        assert_eq!(size_of::<CachePages>(), 40);
+        assert_eq!(offset_of!(CheckCacheParams, pages), 216);
+        assert_eq!(offset_of!(CheckCacheParams, kv_lens), 256);
+        assert_eq!(size_of::<CheckCacheParams>(), 272);
         assert_eq!(offset_of!(AppendParams, k_cache), 80);
         assert_eq!(offset_of!(AppendParams, cos), 240);
         assert_eq!(offset_of!(AppendParams, block_table), 320);

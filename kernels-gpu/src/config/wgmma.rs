@@ -59,6 +59,8 @@ pub struct WgmmaConfig {
     /// Takes modifiers of single pairs ([`crate::modifiers`]). Which blocks of keys a tile needs is then known to the producer
     /// alone, which tells it with every stage of K.
     pub modified: bool,
+    /// Keys and values are those of a cache ([`CachePages`](crate::abi::CachePages)), of lengths that the device alone knows.
+    pub cached: bool,
     /// Fewest query rows (seq_q × packed heads) for which this configuration is preferred over one with smaller clusters.
     pub min_rows: u32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch
@@ -102,6 +104,9 @@ impl WgmmaConfig {
     pub const fn kv_box_rows(&self) -> u32 {
         self.block_n / self.cluster
     }
+
+    /// Keys of a cache that one TMA box holds, whatever its pages are: where a sequence's keys end, V is loaded row by row.
+    pub const CACHE_BOX_ROWS: u32 = 16;
 
     /// Bytes of an atom column of K or V.
     pub const fn kv_atom_column_bytes(&self) -> u32 {
@@ -191,6 +196,15 @@ impl WgmmaConfig {
         }
     }
 
+    /// The same configuration for attention to a cache. A block consists of boxes, none of which crosses a page.
+    pub const fn for_cache(self) -> Self {
+        Self {
+            cached: true,
+            min_rows: 0,
+            ..self.for_varlen()
+        }
+    }
+
     /// The same configuration for launches with modifiers. The producer walks the states of a tile's blocks, for which it
     /// needs registers; clusters are not for it, as each tile has blocks of its own.
     pub const fn with_modifiers(self) -> Self {
@@ -222,6 +236,8 @@ impl WgmmaConfig {
         // A consumer warp arrives at each block of the cluster with a lane of its own.
         assert!(self.cluster == 1 || self.cluster == 2);
         assert!(!self.modified || self.cluster == 1);
+        assert!(!self.cached || self.varlen);
+        assert!(!self.cached || self.kv_box_rows().is_multiple_of(2 * Self::CACHE_BOX_ROWS));
         let reuse_v = matches!(self.epilogue_smem, EpilogueSmem::ReuseV);
         assert!(!reuse_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
         let used = self.producer_registers + self.consumers * self.consumer_registers;
@@ -250,6 +266,7 @@ pub const HD64: WgmmaConfig = WgmmaConfig {
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
     modified: false,
+    cached: false,
     min_rows: 0,
     producer_registers: 32,
     consumer_registers: 160,
@@ -277,6 +294,7 @@ pub const HD128: WgmmaConfig = WgmmaConfig {
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
     modified: false,
+    cached: false,
     min_rows: LONG,
     producer_registers: 40,
     consumer_registers: 232,
@@ -316,6 +334,16 @@ pub const HD256_NOCLUSTER: WgmmaConfig = WgmmaConfig {
     min_rows: 0,
     ..HD256
 };
+/// head_dim ≤ 64, keys of a cache.
+pub const CACHED_HD64: WgmmaConfig = HD64.for_cache();
+/// head_dim ≤ 128, keys of a cache.
+pub const CACHED_HD128: WgmmaConfig = HD128.for_cache();
+/// head_dim ≤ 256, keys of a cache: a block of whole boxes.
+pub const CACHED_HD256: WgmmaConfig = WgmmaConfig {
+    block_n: 64,
+    ..HD256
+}
+.for_cache();
 /// head_dim ≤ 64 with modifiers: two consumers, which have the registers that options need.
 pub const MODIFIED_HD64: WgmmaConfig = WgmmaConfig {
     consumers: 2,
@@ -343,6 +371,9 @@ const _: () = {
     MODIFIED_HD64.for_varlen().check();
     MODIFIED_HD128.for_varlen().check();
     MODIFIED_HD256.for_varlen().check();
+    CACHED_HD64.check();
+    CACHED_HD128.check();
+    CACHED_HD256.check();
     // A varlen kernel publishes more.
     HD64.for_varlen().check();
     HD96.for_varlen().check();

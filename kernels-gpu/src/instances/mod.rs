@@ -11,7 +11,7 @@
 //!
 //! | part | values |
 //! |---|---|
-//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`, `bwd_bias`; `decode`; `append`; `merge`; `tile_list` and `block_states`, which no problem is given to |
+//! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`, `bwd_bias`; `decode`; `append`; `merge`; `tile_list`, `check_cache` and `block_states`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
 //! | arch | `sm80`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
@@ -31,6 +31,7 @@ mod macros;
 mod append;
 mod backward;
 mod bias;
+mod check_cache;
 mod decode;
 mod merge;
 mod mma;
@@ -57,11 +58,13 @@ pub mod rows {
 pub use append::{APPEND, APPEND_E4M3};
 pub use backward::BACKWARD;
 pub use bias::BIAS;
+pub use check_cache::CHECK_CACHE;
 pub use decode::DECODE;
 pub use merge::MERGE;
 pub use modified::{BLOCK_STATES, MODIFIED, SINK_GRADIENT};
 pub use slopes::{SLOPE_SUMS, SLOPES};
 pub use tile_list::TILE_LIST;
+pub use wgmma::CACHED;
 
 use crate::config::decode::DecodeConfig;
 use crate::config::limits::SM86_SHARED_BYTES;
@@ -215,6 +218,8 @@ pub enum Operation {
     Merge,
     /// The list of a varlen launch's tiles.
     TileList,
+    /// Lengths of a cache that the kernels behind it can go by.
+    CheckCache,
     /// Something to learn or measure from; problems are never given to it.
     Insight,
 }
@@ -240,6 +245,7 @@ impl Operation {
             Self::Append => "append",
             Self::Merge => "merge",
             Self::TileList => "tile_list",
+            Self::CheckCache => "check_cache",
             Self::Insight => "insight",
         }
     }
@@ -333,12 +339,19 @@ const fn count() -> usize {
     total
 }
 
-/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`APPEND`], [`APPEND_E4M3`], [`MERGE`], and those that there is one of.
+/// Every exported kernel of this crate: [`INSTANCES`], [`MODIFIED`], [`BACKWARD`], [`SLOPES`], [`BIAS`], [`DECODE`], [`CACHED`], [`APPEND`], [`APPEND_E4M3`], [`MERGE`], and those that there is one of.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
-    const OTHERS: &[Instance] = &[SLOPE_SUMS, TILE_LIST, BLOCK_STATES, SINK_GRADIENT];
+    const OTHERS: &[Instance] = &[
+        SLOPE_SUMS,
+        TILE_LIST,
+        CHECK_CACHE,
+        BLOCK_STATES,
+        SINK_GRADIENT,
+    ];
     let backward = BACKWARD.iter().chain(SLOPES).chain(BIAS);
     let of_problems = INSTANCES.iter().chain(MODIFIED).chain(backward);
-    let of_caches = DECODE.iter().chain(APPEND).chain(APPEND_E4M3);
+    let decode = DECODE.iter().chain(CACHED);
+    let of_caches = decode.chain(APPEND).chain(APPEND_E4M3);
     of_problems.chain(of_caches).chain(MERGE).chain(OTHERS)
 }
 
@@ -362,7 +375,7 @@ mod tests {
         let kernel = format!("fa_{operation}_{family}_{arch}");
         if matches!(
             instance.operation,
-            Operation::TileList | Operation::BlockStates
+            Operation::TileList | Operation::CheckCache | Operation::BlockStates
         ) {
             return kernel;
         }
@@ -402,7 +415,7 @@ mod tests {
                 if config.cluster == 1 && others.any(|other| other.cluster > 1) {
                     name += "_nocluster";
                 }
-                if config.varlen {
+                if config.varlen && !config.cached {
                     name += "_varlen";
                 }
             }

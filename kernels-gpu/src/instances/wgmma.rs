@@ -17,24 +17,28 @@ pub const fn instance(name: &'static str, dtype: DType, config: &'static WgmmaCo
         threads: config.threads(),
         cluster: config.cluster,
         shared_bytes: config.shared_bytes(),
-        operation: Operation::Forward,
+        operation: if config.cached {
+            Operation::Decode
+        } else {
+            Operation::Forward
+        },
         config: KernelConfig::Wgmma(config),
     }
 }
 
-/// `name, element, config, registers|ss [, modifiers [: type]] [; suffix]`: Q from registers or from shared memory, and whether
-/// the kernel takes modifiers.
+/// `name, element, config, registers|ss [, modifiers [: type]] [=> pages] [; suffix]`: Q from registers or from shared memory, and
+/// whether the kernel takes modifiers, or the pages of a cache.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __wgmma_forward {
-    ($name:ident, $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
+    ($name:ident, $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident $(: $type:ty)?)? $(=> $pages:ident)? $(; $suffix:ident)?) => {
         /// Forward pass in 16 bits on Hopper.
         ///
         /// # Safety
         /// `params` and the tensor maps of q, k, v and o describe the same live allocations and `schedule` their
         /// tiles; `workspace` is the address of a live [`Workspace`](crate::wgmma::scheduler::tile_list::Workspace) that no
         /// concurrent launch uses, with a semaphore of 0 and, in a varlen launch, the list of its tiles. The arrays of
-        /// modifiers have an element for every pair.
+        /// modifiers have an element for every pair, and `pages` those of a cache whose lens have been checked.
         $(#[$crate::cuda_std::append_name($suffix)])?
         #[$crate::cuda_std::launch_bounds($config.threads(), 1, $config.cluster)]
         #[$crate::cuda_std::kernel]
@@ -47,6 +51,10 @@ macro_rules! __wgmma_forward {
             schedule: $crate::wgmma::scheduler::Schedule,
             workspace: u64,
             $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
+            $(
+                $pages: $crate::abi::CachePages,
+                _v_rows: $crate::wgmma::tensor_map::TensorMap,
+            )?
         ) {
             use $crate::wgmma::forward::{forward, traits};
             const CONFIG: $crate::config::wgmma::WgmmaConfig = $config;
@@ -76,9 +84,21 @@ macro_rules! __wgmma_forward {
                     { CONFIG.block_n as usize / 2 },
                     { CONFIG.block_n as usize / 4 },
                     { CONFIG.head_dim_v as usize / 2 },
-                >(&params, &schedule, workspace, &$crate::__modifiers!(value $($modifiers)?))
+                >(
+                    &params,
+                    &schedule,
+                    workspace,
+                    &$crate::__modifiers!(value $($modifiers)?),
+                    $crate::__wgmma_forward!(@pages $($pages)?),
+                )
             }
         }
+    };
+    (@pages) => {
+        &$crate::abi::CachePages::NONE
+    };
+    (@pages $pages:ident) => {
+        &$pages
     };
     (@qk rs, $dtype:ident) => {
         traits::QkRs<$crate::cuda_std::half::$dtype, { CONFIG.head_dim as usize / 4 }>
@@ -89,10 +109,10 @@ macro_rules! __wgmma_forward {
 }
 
 macro_rules! instances {
-    ($table:ident: $($name:ident = $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident)?;)*) => {
+    ($table:ident: $($name:ident = $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident)? $(=> $pages:ident)?;)*) => {
         $(
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-            crate::__wgmma_forward!($name, $dtype, $config, $qk $(, $modifiers)?);
+            crate::__wgmma_forward!($name, $dtype, $config, $qk $(, $modifiers)? $(=> $pages)?);
         )*
 
         pub const $table: &[Instance] =
@@ -150,4 +170,14 @@ instances! {
     fa_fwd_wgmma_sm90a_f16_hd64_varlen_modified = F16, wgmma::MODIFIED_HD64.for_varlen(), ss, modifiers;
     fa_fwd_wgmma_sm90a_f16_hd128_varlen_modified = F16, wgmma::MODIFIED_HD128.for_varlen(), ss, modifiers;
     fa_fwd_wgmma_sm90a_f16_hd256_varlen_modified = F16, wgmma::MODIFIED_HD256.for_varlen(), ss, modifiers;
+}
+
+instances! {
+    CACHED:
+    fa_decode_wgmma_sm90a_bf16_hd64 = Bf16, wgmma::CACHED_HD64, ss => pages;
+    fa_decode_wgmma_sm90a_bf16_hd128 = Bf16, wgmma::CACHED_HD128, rs => pages;
+    fa_decode_wgmma_sm90a_bf16_hd256 = Bf16, wgmma::CACHED_HD256, ss => pages;
+    fa_decode_wgmma_sm90a_f16_hd64 = F16, wgmma::CACHED_HD64, ss => pages;
+    fa_decode_wgmma_sm90a_f16_hd128 = F16, wgmma::CACHED_HD128, rs => pages;
+    fa_decode_wgmma_sm90a_f16_hd256 = F16, wgmma::CACHED_HD256, ss => pages;
 }

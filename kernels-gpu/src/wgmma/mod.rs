@@ -5,7 +5,7 @@
 //! |---|---|
 //! | cluster | owns `cluster_m` rows at a time, of one query head or of several (`pack_gqa.rs`), the next tile fetched from a semaphore |
 //! | block | owns `block_m` of them; loads its part of every block of K and V for the whole cluster |
-//! | warpgroup 0, thread 0 | the producer: fetches tiles, starts all TMA loads (`forward/producer.rs`) |
+//! | warpgroup 0, a thread of its first warp | the producer: fetches tiles, starts all TMA loads (`forward/producer.rs`) |
 //! | warpgroups 1.. | consumers: 64 rows each, scores to output (`forward/consumer.rs`), TMA store (`forward/epilogue.rs`) |
 //!
 //! | barrier | completes when |
@@ -29,7 +29,8 @@
 //! ```
 //!
 //! Blocks of keys go from the last visible one to the first: the first taken and those with a mask by the online softmax,
-//! the others under a stale maximum (`forward/softmax.rs`). An *atom column* is a column of the swizzle's atoms, 64 elements wide.
+//! the others under a stale maximum (`forward/softmax.rs`). Those of a cache come from its pages (`pages.rs`), which another kernel
+//! has checked (`check_cache.rs`). An *atom column* is a column of the swizzle's atoms, 64 elements wide.
 
 pub mod pack_gqa;
 pub mod scheduler;
@@ -39,7 +40,11 @@ pub mod tensor_map;
 pub(crate) mod backward;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 mod barriers;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_80"))]
+pub(crate) mod check_cache;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 pub mod forward;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+mod pages;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 mod pipeline;

@@ -8,7 +8,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::pack_gqa::PackGqa;
-use crate::abi::{BackwardParams, ForwardParams, TensorArg};
+use crate::abi::{BackwardParams, CachePages, ForwardParams, TensorArg};
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS, WgmmaConfig};
 use crate::units::HALF_BYTES;
 
@@ -26,6 +26,8 @@ pub mod parameter {
     pub const O: u32 = 4;
     /// In place of o, in the backward pass.
     pub const D_O: u32 = 4;
+    /// V of a cache, a key at a time: behind the schedule, the workspace and the pages.
+    pub const V_ROWS: u32 = 8;
 }
 
 /// Most dimensions of a tensor map.
@@ -78,11 +80,12 @@ pub struct ForwardMaps {
 }
 
 impl ForwardMaps {
-    /// The maps for `forward` and a kernel of this tile shape.
+    /// The maps for `forward` and a kernel of this tile shape; of a cache's `pages`, if it reads one.
     pub fn new(
         forward: &ForwardParams,
         config: &WgmmaConfig,
         pack_gqa: PackGqa,
+        pages: Option<&CachePages>,
     ) -> Result<Self, Refusal> {
         let params = &forward.attention;
         let lengths = &params.lengths;
@@ -92,7 +95,7 @@ impl ForwardMaps {
             (params.batch, params.seq_q, params.seq_kv)
         };
         let (d, d_v) = (params.head_dim, params.head_dim_v);
-        let rows = |name, arg: &TensorArg, dim| {
+        let queries = |name, arg: &TensorArg, dim| {
             let axes = [
                 Axis::new(pack_gqa.group(), arg.head_stride, pack_gqa.heads()),
                 Axis::new(seq_q, arg.seq_stride, pack_gqa.query(WARPGROUP_ROWS)),
@@ -105,20 +108,34 @@ impl ForwardMaps {
             ];
             spec(arg, dim, &axes).map_err(|reason| (name, reason))
         };
+        // Keys of a batch entry, or of a page, and how many of these there are.
+        let (rows, entries, in_box) = match pages {
+            None => (seq_kv, batch, config.kv_box_rows()),
+            Some(pages) => (pages.page_size(seq_kv), pages.num_pages, pages.box_rows),
+        };
         let keys = |name, arg: &TensorArg, dim| {
             let axes = [
-                Axis::new(seq_kv, arg.seq_stride, config.kv_box_rows()),
+                Axis::new(rows, arg.seq_stride, in_box),
                 Axis::new(params.heads_kv, arg.head_stride, 1),
-                Axis::new(batch, arg.batch_stride, 1),
+                Axis::new(entries, arg.batch_stride, 1),
             ];
             spec(arg, dim, &axes).map_err(|reason| (name, reason))
         };
         Ok(Self {
-            q: rows("q", &params.q, d)?,
+            q: queries("q", &params.q, d)?,
             k: keys("k", &params.k, d)?,
             v: keys("v", &params.v, d_v)?,
-            o: rows("o", &forward.o, d_v)?,
+            o: queries("o", &forward.o, d_v)?,
         })
+    }
+}
+
+impl ForwardMaps {
+    /// A map of v whose boxes hold a key.
+    pub fn v_rows(&self) -> TensorMapSpec {
+        let mut map = self.v;
+        map.box_dims[1] = 1;
+        map
     }
 }
 
@@ -228,7 +245,7 @@ fn spec(arg: &TensorArg, dim: u32, axes: &[Axis]) -> Result<TensorMapSpec, Inexp
 mod tests {
     use super::*;
     use crate::abi::AttentionParams;
-    use crate::config::wgmma::HD128_NOCLUSTER;
+    use crate::config::wgmma::{CACHED_HD128, HD128_NOCLUSTER};
     use bytemuck::Zeroable;
 
     const ARG: TensorArg = TensorArg {
@@ -277,7 +294,7 @@ mod tests {
             o: ARG,
             lse: 0,
         };
-        let maps = |pack_gqa| ForwardMaps::new(&params, &HD128_NOCLUSTER, pack_gqa).unwrap();
+        let maps = |pack_gqa| ForwardMaps::new(&params, &HD128_NOCLUSTER, pack_gqa, None).unwrap();
         let shared = maps(PackGqa::fewest_tiles(5, [7].into_iter(), 128));
         for map in [shared.q, shared.o] {
             assert_eq!(map.rank, 5);
@@ -290,6 +307,51 @@ mod tests {
         assert_eq!(single.q.box_dims, [64, 1, 64, 1, 1]);
         assert_eq!(single.q.dims, shared.q.dims);
         assert_eq!((single.k, single.v), (shared.k, shared.v));
+    }
+
+    /// 40 pages of 32 keys.
+    #[test]
+    fn a_box_lies_in_a_page() {
+        let attention = AttentionParams {
+            q: ARG,
+            k: ARG,
+            v: ARG,
+            batch: 3,
+            heads_q: 8,
+            heads_kv: 8,
+            seq_q: 100,
+            seq_kv: 1000,
+            head_dim: 96,
+            head_dim_v: 96,
+            ..AttentionParams::zeroed()
+        };
+        let params = ForwardParams {
+            attention,
+            o: ARG,
+            lse: 0,
+        };
+        let pages = CachePages {
+            num_pages: 40,
+            page_shift: 5,
+            box_rows: 16,
+            ..CachePages::NONE
+        };
+        let maps = |pages| {
+            ForwardMaps::new(&params, &CACHED_HD128, PackGqa::none(1), Some(pages)).unwrap()
+        };
+        let paged = maps(&pages);
+        for map in [paged.k, paged.v] {
+            assert_eq!(map.dims[..4], [96, 32, 8, 40]);
+            assert_eq!(map.box_dims[..4], [64, 16, 1, 1]);
+        }
+        let contiguous = maps(&CachePages {
+            num_pages: 3,
+            page_shift: CachePages::WHOLE_SEQUENCE,
+            box_rows: 16,
+            ..CachePages::NONE
+        });
+        assert_eq!(contiguous.k.dims[..4], [96, 1000, 8, 3]);
+        assert_eq!(contiguous.q, paged.q);
     }
 
     #[test]

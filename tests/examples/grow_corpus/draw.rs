@@ -52,8 +52,9 @@ const MANY_ROWS: [(usize, usize); 8] = [
 
 /// Whether the corpus has a form for its cases: not for appends, parts that are merged, and what no problem is given to.
 fn has_cases(instance: &Instance) -> bool {
-    use Operation::{Append, Insight, Merge};
-    !matches!(instance.operation, Append | Insight | Merge)
+    use Operation::{Append, CheckCache, Insight, Merge};
+    let reads_pages = instance.wgmma().is_some_and(|config| config.cached);
+    !reads_pages && !matches!(instance.operation, Append | CheckCache | Insight | Merge)
 }
 
 /// The lowest head_dim for which the kernels of `widest` are chosen.

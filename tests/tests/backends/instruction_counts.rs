@@ -11,10 +11,10 @@ use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, counting};
-use kernels_gpu::instances::{self, Instance};
+use kernels_gpu::instances::{self, Instance, KernelConfig};
 
 use super::borders::{self, Scores};
-use super::decode::kernels;
+use super::decode::{kernels, prefill};
 
 /// Asks for the counts to be recorded anew, whatever its value.
 const RECORD_VAR: &str = "FERROFLASH_RECORD_INSTRUCTIONS";
@@ -35,15 +35,17 @@ fn path() -> PathBuf {
 
 /// A problem that `instance` is for, of random numbers; a row sees a block whole and parts of two, or all keys of a cache.
 fn case(sim: &mut Sim, instance: &Instance) -> Option<CorpusCase> {
-    match instance.decode() {
-        Some(config) => {
-            let spec = kernels::spec(instance, config, &[700, 40]);
-            Some(CorpusCase::Decode(Box::new(spec)))
+    const LENGTHS: [usize; 2] = [700, 40];
+    let of_cache = |spec| Some(CorpusCase::Decode(Box::new(spec)));
+    match instance.config {
+        KernelConfig::Decode(config) => of_cache(kernels::spec(instance, config, &LENGTHS)),
+        KernelConfig::Wgmma(config) if config.cached => {
+            of_cache(prefill::spec(instance, config, &LENGTHS))
         }
-        None if borders::is_wanted(instance) => {
+        _ if borders::is_wanted(instance) => {
             Some(borders::case(sim, instance, Scores::Plain, 0, 2)?.0)
         }
-        None => None,
+        _ => None,
     }
 }
 

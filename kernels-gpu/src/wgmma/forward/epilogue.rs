@@ -21,6 +21,7 @@ use crate::tile::black_box;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
 use crate::wgmma::barriers::WarpSchedulerBarrier;
+use crate::wgmma::pages::Pages;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::scheduler::TileCoord;
 use crate::wgmma::tensor_map::parameter;
@@ -81,7 +82,10 @@ impl<'a> Epilogue<'a> {
         [f32; O_REGS]: InFlight,
     {
         let head = self.launch.query_head(self.work_tile, 0);
-        let finalized = rows.finalize(modifiers, head);
+        let mut finalized = rows.finalize(modifiers, head);
+        if self.config.cached && Pages::new(self.launch.pages).is_poisoned(self.work_tile.batch) {
+            finalized.poison();
+        }
         let o_smem = self.acquire_o_smem(v);
         let needs_fixup = !is_finite(acc_o, finalized.keep);
         self.stage_o::<K::Element, O_REGS>(o_smem, acc_o, &finalized);

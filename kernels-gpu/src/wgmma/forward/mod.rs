@@ -33,7 +33,7 @@ pub mod traits;
 use core::hint::assert_unchecked;
 
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::warp::sync_warp;
+use cuda_std::warp::{elect, sync_warp, uniform, warp_id};
 use cuda_std::wgmma::InFlight;
 use cuda_std::{cluster, shared, tma, warpgroup};
 
@@ -41,7 +41,7 @@ use super::pack_gqa::PackGqa;
 use super::scheduler::tile_pipe;
 use super::scheduler::{Schedule, TileCoord};
 use super::tensor_map::parameter;
-use crate::abi::ForwardParams;
+use crate::abi::{CachePages, ForwardParams};
 use crate::tile::sequence::Sequence;
 use crate::wgmma::barriers::Barriers;
 use traits::ForwardKernel;
@@ -53,6 +53,8 @@ pub struct Launch<'a> {
     pub schedule: &'a Schedule,
     /// Device address of the launch's [`Workspace`](super::tile_list::Workspace).
     pub workspace: u64,
+    /// The cache that k and v are, of a kernel for one.
+    pub pages: &'a CachePages,
     /// Start of dynamic shared memory.
     smem: u32,
     barriers: Barriers,
@@ -88,8 +90,8 @@ impl Launch<'_> {
 /// # Safety
 /// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the
 /// instance is for one; `schedule` is one that [`Schedule`] made; `workspace` is live, used by no concurrent launch,
-/// with a semaphore of 0 and, in a varlen launch, the launch's list of tiles; and the launch has the instance's block
-/// size, cluster size and shared memory.
+/// with a semaphore of 0 and, in a varlen launch, the launch's list of tiles; `pages` describes the cache of an instance for
+/// one, whose lens have been checked; and the launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
     K,
@@ -103,6 +105,7 @@ pub unsafe fn forward<
     schedule: &Schedule,
     workspace: u64,
     modifiers: &K::Modifiers,
+    pages: &CachePages,
 ) where
     K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
     [f32; S_REGS]: InFlight,
@@ -119,6 +122,7 @@ pub unsafe fn forward<
         params,
         schedule,
         workspace,
+        pages,
         smem,
         barriers: Barriers::new(config, smem + config.barriers_offset()),
         rank: if config.cluster == 1 {
@@ -151,7 +155,14 @@ pub unsafe fn forward<
         let warpgroup = warpgroup::index();
         if warpgroup == 0 {
             warpgroup::release_registers::<PRODUCER_REGISTERS>();
-            if thread_idx_x() == 0 {
+            // An elected thread's copies need no loop over the lanes that are there (`elect`), which counts where there are many of
+            // them. Others gain nothing from it: 0.997 of before, by 18 cells.
+            let produces = if config.cached {
+                uniform(warp_id()) == 0 && elect()
+            } else {
+                thread_idx_x() == 0
+            };
+            if produces {
                 producer::produce::<K, K::Modifiers>(&launch, config, modifiers);
             }
             // The barrier below wants whole warps.

@@ -15,6 +15,7 @@ use cuda_std::{global, shared};
 use super::Launch;
 use super::lanes::{Lanes, VEC16_ELEMS, swizzled};
 use super::softmax::PerRow;
+use crate::abi::TensorArg;
 use crate::config::wgmma::{ATOM_COLS, WARP_ROWS, WgmmaConfig};
 use crate::layout::fragment::ROW_STEP;
 use crate::modifiers::{Modifiers, Pair, Place};
@@ -27,6 +28,7 @@ use crate::tile::non_finite::{
 use crate::tile::quad::QUAD;
 use crate::tile::sequence::Sequence;
 use crate::units::HALF_BYTES;
+use crate::wgmma::pages::Pages;
 use crate::wgmma::scheduler::TileCoord;
 
 /// Most pairs of columns a lane looks after: `lane + 32 i`, one in each atom column.
@@ -300,26 +302,16 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
     /// The lane's part of the dot product of a query, given as its pairs, and a key.
     #[inline(always)]
     unsafe fn dot<E: Half>(&self, query: [u32; PAIRS], key: u32) -> f32 {
-        let Self {
-            sequence,
-            work_tile,
-            ..
-        } = self;
         let params = self.launch.params;
         // Computed for each key rather than kept.
-        let k = sequence.kv_address(
-            &params.attention.k,
-            black_box(work_tile.head_kv),
-            HALF_BYTES,
-        );
+        let k = self.key_base(&params.attention.k, black_box(self.work_tile.head_kv), key);
         let mut dot = 0.0;
         for i in 0..self.config.atom_columns() as usize {
             let col = self.col(i);
             if col < params.attention.head_dim {
                 // SAFETY: the key exists, as the caller vouches; the column is below head_dim, and so is its neighbour.
-                let k = unsafe {
-                    global::load_u32(element(k, params.attention.k.seq_stride, key, col))
-                };
+                let k =
+                    unsafe { global::load_u32(self.key_element(k, &params.attention.k, key, col)) };
                 let (q, k) = (E::widen_pair(query[i]), E::widen_pair(k));
                 dot = fma(q[0], k[0], fma(q[1], k[1], dot));
             }
@@ -353,10 +345,29 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
     #[inline(always)]
     unsafe fn v_pair(&self, key: u32, i: usize) -> u32 {
         let v = &self.launch.params.attention.v;
-        let head = self
-            .sequence
-            .kv_address(v, self.work_tile.head_kv, HALF_BYTES);
-        global::load_u32(element(head, v.seq_stride, key, self.col(i)))
+        let base = self.key_base(v, self.work_tile.head_kv, key);
+        global::load_u32(self.key_element(base, v, key, self.col(i)))
+    }
+
+    /// Where [`key_element`](Self::key_element) counts from: the head, or in a cache the key.
+    ///
+    /// # Safety
+    /// A row of the warp sees the key; as [`NonFiniteFixup::run`].
+    #[inline(always)]
+    unsafe fn key_base(&self, operand: &TensorArg, head_kv: u32, key: u32) -> u64 {
+        if self.config.cached {
+            let sequence = self.work_tile.batch;
+            Pages::new(self.launch.pages).key_address(operand, head_kv, sequence, key)
+        } else {
+            self.sequence.kv_address(operand, head_kv, HALF_BYTES)
+        }
+    }
+
+    /// Address of a component of a key, of k or v.
+    #[inline(always)]
+    fn key_element(&self, base: u64, operand: &TensorArg, key: u32, col: u32) -> u64 {
+        let row = if self.config.cached { 0 } else { key };
+        element(base, operand.seq_stride, row, col)
     }
 }
 

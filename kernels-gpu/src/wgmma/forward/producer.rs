@@ -13,6 +13,7 @@ use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
+use crate::wgmma::pages::Pages;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::scheduler::TileCoord;
 use crate::wgmma::scheduler::tile_pipe::{KvCoord, TileScheduler, WorkTilePipe, is_leader};
@@ -96,6 +97,15 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers>(
         }
         loader.reserve_v_for_o();
     }
+}
+
+/// The tensor maps of K or V.
+#[derive(Clone, Copy)]
+struct BlockMaps {
+    /// Whose boxes hold a block's part of a stage, or a cache's as many keys as are said with its pages.
+    boxes: fn() -> u64,
+    /// Whose boxes hold a key, of a cache's V.
+    single_rows: Option<fn() -> u64>,
 }
 
 struct Loader<'a, M> {
@@ -222,13 +232,12 @@ impl<M: TensorMapParams> Loader<'_, M> {
         let config = self.config;
         let row = kv.begin + n_block * config.block_n;
         let stage = self.smem() + config.k_offset() + self.k.stage * config.k_bytes();
-        self.load_block(
-            &self.k,
-            M::address::<{ parameter::K }>(),
-            stage,
-            config.atom_columns(),
-            [row, kv.head, kv.batch],
-        );
+        let maps = BlockMaps {
+            boxes: M::address::<{ parameter::K }>,
+            single_rows: None,
+        };
+        let at = [row, kv.head, kv.batch];
+        self.load_block(&self.k, maps, stage, config.atom_columns(), at, kv);
         self.k.advance();
     }
 
@@ -237,13 +246,16 @@ impl<M: TensorMapParams> Loader<'_, M> {
         let config = self.config;
         let row = kv.begin + n_block * config.block_n;
         let stage = self.smem() + config.v_offset() + self.v.stage * config.v_bytes();
-        self.load_block(
-            &self.v,
-            M::address::<{ parameter::V }>(),
-            stage,
-            config.atom_columns_v(),
-            [row, kv.head, kv.batch],
-        );
+        let maps = BlockMaps {
+            boxes: M::address::<{ parameter::V }>,
+            single_rows: if config.cached {
+                Some(M::address::<{ parameter::V_ROWS }>)
+            } else {
+                None
+            },
+        };
+        let at = [row, kv.head, kv.batch];
+        self.load_block(&self.v, maps, stage, config.atom_columns_v(), at, kv);
         self.v.advance();
     }
 
@@ -252,15 +264,14 @@ impl<M: TensorMapParams> Loader<'_, M> {
     unsafe fn load_block(
         &self,
         state: &PipelineState,
-        map: u64,
+        maps: BlockMaps,
         stage: u32,
         atom_columns: u32,
         [row, head, batch]: [u32; 3],
+        kv: KvCoord,
     ) {
         let config = self.config;
-        let rank = self.launch.rank;
-        let rows = config.kv_box_rows();
-        let all_blocks = (1 << config.cluster) - 1;
+        let first = self.launch.rank * config.kv_box_rows();
         // SAFETY: the stage is empty in every block of the cluster.
         unsafe {
             state.producer_acquire();
@@ -268,19 +279,118 @@ impl<M: TensorMapParams> Loader<'_, M> {
                 state.full_barrier(),
                 atom_columns * config.kv_atom_column_bytes(),
             );
-            let mut atom_column = 0;
-            while atom_column < atom_columns {
-                let to = stage
-                    + atom_column * config.kv_atom_column_bytes()
-                    + rank * rows * ATOM_ROW_BYTES;
-                let from = [atom_column * ATOM_COLS, row + rank * rows, head, batch];
-                if config.cluster == 1 {
-                    tma::load4d(to, map, from, state.full_barrier());
-                } else {
-                    tma::load4d_multicast(to, map, from, state.full_barrier(), all_blocks);
-                }
-                atom_column += 1;
+            if config.cached {
+                let to = stage + first * ATOM_ROW_BYTES;
+                self.load_pages(state, maps, to, atom_columns, row + first, kv);
+            } else {
+                let at = [row, head, batch];
+                self.load_boxes(state, (maps.boxes)(), stage, atom_columns, at, first);
             }
+        }
+    }
+
+    /// Loads this block's rows of a stage from the pages that they lie in.
+    ///
+    /// # Safety
+    /// As [`load_block`](Self::load_block), in which the stage is empty.
+    #[inline(always)]
+    unsafe fn load_pages(
+        &self,
+        state: &PipelineState,
+        maps: BlockMaps,
+        to: u32,
+        atom_columns: u32,
+        key: u32,
+        kv: KvCoord,
+    ) {
+        let rows = self.config.kv_box_rows();
+        if key + rows > kv.seq_kv {
+            self.load_last_pages(state, maps, to, atom_columns, key, kv);
+            return;
+        }
+        let pages = Pages::new(self.launch.pages);
+        let table_row = pages.table_row(kv.sequence);
+        let load = |row, page| {
+            let at = [pages.place(key + row), kv.head, page];
+            let to = to + row * ATOM_ROW_BYTES;
+            self.load_boxes(state, (maps.boxes)(), to, atom_columns, at, 0);
+        };
+        let mut row = 0;
+        while row < rows {
+            // Two entries of the table are asked for together.
+            let next = row + pages.box_rows();
+            let page = pages.page(table_row, key + row);
+            let next_page = pages.page(table_row, key + next);
+            load(row, page);
+            load(next, next_page);
+            row = next + pages.box_rows();
+        }
+    }
+
+    /// As [`load_pages`](Self::load_pages), of rows that the sequence's keys end in or before. Boxes behind the keys are zeros; the
+    /// box that they end in is loaded row by row where there is a map for that, and what is behind the keys is zeros again.
+    ///
+    /// V's have to be: a key that is masked out has a probability of 0, and 0 · NaN is NaN, which may lie where no key is.
+    ///
+    /// # Safety
+    /// As [`load_pages`](Self::load_pages).
+    #[inline(always)]
+    unsafe fn load_last_pages(
+        &self,
+        state: &PipelineState,
+        maps: BlockMaps,
+        to: u32,
+        atom_columns: u32,
+        key: u32,
+        kv: KvCoord,
+    ) {
+        let pages = Pages::new(self.launch.pages);
+        let table_row = pages.table_row(kv.sequence);
+        let mut row = 0;
+        while row < self.config.kv_box_rows() {
+            let key = key + row;
+            let page = pages.page_or_none(table_row, key, kv.seq_kv);
+            let at = [pages.place(key), kv.head, page];
+            let to = to + row * ATOM_ROW_BYTES;
+            match maps.single_rows {
+                Some(single) if pages.end_in_box_of(key, kv.seq_kv) => {
+                    self.load_boxes(state, single(), to, atom_columns, at, 0);
+                    row += 1;
+                }
+                _ => {
+                    self.load_boxes(state, (maps.boxes)(), to, atom_columns, at, 0);
+                    row += pages.box_rows();
+                }
+            }
+        }
+    }
+
+    /// Loads the boxes of all columns of the rows from `row + first` on, to their places behind `first` rows of a stage.
+    ///
+    /// # Safety
+    /// As [`load_pages`](Self::load_pages).
+    #[inline(always)]
+    unsafe fn load_boxes(
+        &self,
+        state: &PipelineState,
+        map: u64,
+        stage: u32,
+        atom_columns: u32,
+        [row, head, batch]: [u32; 3],
+        first: u32,
+    ) {
+        let config = self.config;
+        let all_blocks = (1 << config.cluster) - 1;
+        let mut atom_column = 0;
+        while atom_column < atom_columns {
+            let to = stage + atom_column * config.kv_atom_column_bytes() + first * ATOM_ROW_BYTES;
+            let from = [atom_column * ATOM_COLS, row + first, head, batch];
+            if config.cluster == 1 {
+                tma::load4d(to, map, from, state.full_barrier());
+            } else {
+                tma::load4d_multicast(to, map, from, state.full_barrier(), all_blocks);
+            }
+            atom_column += 1;
         }
     }
 }

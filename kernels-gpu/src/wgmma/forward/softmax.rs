@@ -159,6 +159,16 @@ impl Rows {
     }
 }
 
+impl Finalized {
+    /// Makes o and lse of the rows NaN. Their elements are finite: such rows see no key.
+    #[inline(always)]
+    pub fn poison(&mut self) {
+        self.norm = [f32::NAN; ROWS];
+        self.keep = [!0; ROWS];
+        self.lse = [f32::NAN; ROWS];
+    }
+}
+
 /// Multiplies every element of a fragment by its row's factor.
 #[inline(always)]
 pub fn scale_rows<const N: usize>(fragment: &mut [f32; N], factor: PerRow) {

@@ -94,6 +94,9 @@ pub struct KvCoord {
     pub batch: u32,
     /// First row.
     pub begin: u32,
+    /// The sequence, by which a cache finds its pages, and its keys.
+    pub sequence: u32,
+    pub seq_kv: u32,
 }
 
 impl KvCoord {
@@ -103,6 +106,8 @@ impl KvCoord {
             head: work_tile.head_kv,
             batch: sequence.batch,
             begin: sequence.kv_begin,
+            sequence: work_tile.batch,
+            seq_kv: sequence.seq_kv,
         }
     }
 }

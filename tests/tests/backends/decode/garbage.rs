@@ -1,12 +1,15 @@
 //! Lengths and pages that cannot be.
 
-use ferroflash::{Backend, CacheFaults, DType, HostTensor, Output, decode};
+use ferroflash::{Backend, CacheFaults, DType, HostTensor, Output, Variant, decode};
 use ferroflash_testing::cases::{DecodeCase, DecodeSpec, ScaleKind};
 
 use super::bits;
 
 /// Runs a case, and returns what it found wrong too.
-fn run<B: Backend>(backend: &mut B, case: &DecodeCase) -> ((HostTensor, HostTensor), CacheFaults) {
+pub fn run<B: Backend>(
+    backend: &mut B,
+    case: &DecodeCase,
+) -> ((HostTensor, HostTensor), CacheFaults) {
     let cache = case.cache(backend).unwrap();
     let q = case.q.upload(backend.memory()).unwrap();
     let Output { o, lse, .. } = decode(backend, &q, &cache, &case.options).unwrap();
@@ -25,7 +28,14 @@ fn is_poisoned(sequence: usize, result: &(HostTensor, HostTensor)) -> bool {
 
 /// Sequence 1 of three is spoilt in every way; the others keep their bits.
 pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec) {
-    let case = spec.build().unwrap();
+    poison_stays_of(backend, spec, None);
+}
+
+/// The same, by a variant that is forced.
+pub fn poison_stays_of<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Option<Variant>) {
+    let mut case = spec.build().unwrap();
+    case.options.force = force;
+    let case = case;
     let (good, faults) = run(backend, &case);
     assert!(!faults.any());
     let capacity = match &case.block_table {

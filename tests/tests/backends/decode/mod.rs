@@ -4,6 +4,7 @@ mod codes;
 mod garbage;
 mod invariance;
 pub mod kernels;
+pub mod prefill;
 mod properties;
 
 use ferroflash::{Backend, HostTensor};

@@ -1,0 +1,292 @@
+//! Chunks of prompts: many queries of a cache, by Hopper's kernels.
+
+use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::{Device, Gpu};
+use ferroflash::plan::eligible;
+use ferroflash::{Backend, DType, HostTensor, Mask, Variant};
+use ferroflash_testing::cases::{
+    AlibiSpec, Arrangement, DecodeCase, DecodeSpec, KeyKind, decode_strategy,
+};
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::replaced::is_untouched;
+use ferroflash_tests::schedules::{SCHEDULES, of_text, simulated_gpus};
+use kernels_gpu::config::wgmma::WgmmaConfig;
+use kernels_gpu::instances::{CACHED, Instance};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::garbage::{poison_stays_of, run};
+use super::{assert_right, bits};
+
+/// The case of a spec, by Hopper's kernels.
+fn forced(spec: &DecodeSpec) -> DecodeCase {
+    let mut case = spec.build().expect("small");
+    case.options.force = Some(Variant::Wgmma);
+    case
+}
+
+#[track_caller]
+fn run_right<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> (HostTensor, HostTensor) {
+    let case = forced(spec);
+    let (o, lse) = case.run(backend).expect("it runs");
+    assert_right(&case, &o, &lse, spec);
+    (o, lse)
+}
+
+/// Sequences that `instance` is for, of two tiles of a block and a piece.
+pub fn spec(instance: &Instance, config: &WgmmaConfig, kv_lens: &[usize]) -> DecodeSpec {
+    DecodeSpec {
+        dtype: instance.dtype,
+        seq_q: 2 * config.block_m() as usize + 5,
+        heads_kv: 1,
+        group: 2,
+        head_dim: config.head_dim as usize,
+        head_dim_v: config.head_dim_v as usize,
+        ..DecodeSpec::plain(kv_lens)
+    }
+}
+
+/// Calls `check` with every kernel on one of `gpus`.
+fn each_kernel<D: Device>(
+    gpus: &mut [Gpu<D>],
+    check: impl Fn(&mut Gpu<D>, &Instance, &WgmmaConfig),
+) {
+    for instance in CACHED.iter().filter(|kernel| !is_untouched(kernel.name)) {
+        let gpu = &mut gpus[of_text(instance.name) % gpus.len()];
+        let config = instance.wgmma().expect("of the table of Hopper's kernels");
+        let problem = forced(&spec(instance, config, &[1])).problem().unwrap();
+        assert_eq!(gpu.plan(&problem).unwrap().kernel_name(), instance.name);
+        check(gpu, instance, config);
+    }
+}
+
+/// Lengths beside blocks and boxes, and fewer keys than queries.
+fn lengths(config: &WgmmaConfig) -> [usize; 4] {
+    let block = config.block_n as usize;
+    [3 * block + 9, 2 * block, 1, config.block_m() as usize]
+}
+
+/// Problems in which a border, a page, a scale or an address that is off shows.
+fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let plain = DecodeSpec {
+            heads_kv: 2,
+            ..spec(instance, config, &lengths(config))
+        };
+        let windowed = DecodeSpec {
+            mask: Mask::Window {
+                left: Some(31),
+                right: Some(3),
+            },
+            page_size: Some(32),
+            ..plain.clone()
+        };
+        let bent = DecodeSpec {
+            softcap: Some(1.5),
+            alibi: Some(AlibiSpec {
+                steepest: 0.01,
+                is_batched: true,
+            }),
+            scale_factor: Some(-1.0),
+            page_size: Some(256),
+            arrangements: [Arrangement::BSHD, Arrangement::BHSD, Arrangement::BHSD],
+            ..plain.clone()
+        };
+        // A pack of heads shares a tile.
+        let packed = DecodeSpec {
+            seq_q: 41,
+            group: 3,
+            page_size: Some(64),
+            mask: Mask::None,
+            ..plain.clone()
+        };
+        let narrower = DecodeSpec {
+            head_dim: plain.head_dim - 8,
+            head_dim_v: plain.head_dim_v - 24,
+            page_size: None,
+            ..plain.clone()
+        };
+        let growing = DecodeSpec {
+            keys: KeyKind::Growing,
+            ..plain.clone()
+        };
+        let last = DecodeSpec {
+            keys: KeyKind::LastDominates,
+            ..plain.clone()
+        };
+        for spec in [plain, windowed, bent, packed, narrower, growing, last] {
+            run_right(gpu, &spec);
+        }
+    });
+}
+
+/// NaN and infinities in keys that some queries do not see.
+fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        for page_size in [Some(16), None] {
+            let spec = DecodeSpec {
+                keys: KeyKind::NonFinite,
+                seq_q: 70,
+                page_size,
+                ..spec(instance, config, &[70, 200])
+            };
+            run_right(gpu, &spec);
+        }
+    });
+}
+
+/// Lengths and pages that cannot be.
+fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        for page_size in [Some(16), None] {
+            let spec = DecodeSpec {
+                seq_q: 40,
+                page_size,
+                ..spec(instance, config, &[40, 300, 7])
+            };
+            poison_stays_of(gpu, &spec, Some(Variant::Wgmma));
+        }
+    });
+}
+
+/// Pages that no query sees are not looked at: those behind a window, and those behind a length, of which the table's row has none
+/// or what cannot be.
+fn pages_out_of_sight<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let mask = Mask::Window {
+            left: Some(20),
+            right: Some(0),
+        };
+        let spec = DecodeSpec {
+            seq_q: 70,
+            mask,
+            ..spec(instance, config, &[600])
+        };
+        let mut case = forced(&spec);
+        let (good, _) = run(gpu, &case);
+        // The first query is at key 530, and sees those from 510 on, of which the first lies in page 31.
+        case.block_table.as_mut().unwrap().0[..31].fill(i32::MAX);
+        let (given_back, faults) = run(gpu, &case);
+        assert!(!faults.any());
+        assert_eq!(bits(0, &given_back), bits(0, &good));
+        case.block_table.as_mut().unwrap().0[31] = -1;
+        let (spoilt, faults) = run(gpu, &case);
+        assert!(faults.bad_page && !faults.bad_length);
+        assert!(
+            bits(0, &spoilt)
+                .iter()
+                .all(|&bits| f32::from_bits(bits).is_nan())
+        );
+    });
+}
+
+/// A sequence's bits depend neither on the others of the batch nor on pages.
+fn bits_are_its_own<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let alone = DecodeSpec {
+            kv_lens: vec![0, 0, 300],
+            seq_q: 90,
+            ..spec(instance, config, &[])
+        };
+        let expected = bits(2, &run_right(gpu, &alone));
+        let together = DecodeSpec {
+            kv_lens: vec![77, 513, 300, 1000],
+            ..alone.clone()
+        };
+        assert_eq!(bits(2, &run_right(gpu, &together)), expected, "{together}");
+        for page_size in [Some(32), Some(128), Some(1024), None] {
+            let paged = DecodeSpec {
+                page_size,
+                ..alone.clone()
+            };
+            assert_eq!(bits(2, &run_right(gpu, &paged)), expected, "{paged}");
+        }
+    });
+}
+
+/// The tests of `$all`, in the simulator and on a GPU.
+macro_rules! tests_of {
+    ($name:ident, $all:path, $what:literal) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn sim() {
+                $all(&mut simulated_gpus());
+            }
+
+            #[test]
+            fn cuda() {
+                if let Some(gpu) = gpu_or_not_run($what) {
+                    $all(&mut [gpu]);
+                }
+            }
+        }
+    };
+}
+
+tests_of!(pairs, pairs_count, "prompts in parts by each Hopper kernel");
+tests_of!(
+    not_finite_keys,
+    not_finite,
+    "NaN in keys of a cache for each Hopper kernel"
+);
+tests_of!(
+    spoilt,
+    poison_stays_in_each,
+    "spoilt sequences for each Hopper kernel"
+);
+tests_of!(
+    out_of_sight,
+    pages_out_of_sight,
+    "pages out of sight for each Hopper kernel"
+);
+tests_of!(
+    own_bits,
+    bits_are_its_own,
+    "bits of a sequence by each Hopper kernel"
+);
+
+/// Caches that Hopper's kernels take, or, where TMA cannot reach them, others, of many queries.
+fn strategy(most_keys: usize) -> impl Strategy<Value = DecodeSpec> {
+    let page_size = select(vec![Some(16), Some(32), Some(64), Some(256), None]);
+    let seq_q = prop_oneof![1..10usize, 60..200usize];
+    let drawn = decode_strategy(&[DType::F16, DType::Bf16], most_keys);
+    (drawn, page_size, seq_q).prop_map(|(drawn, page_size, seq_q)| DecodeSpec {
+        page_size,
+        seq_q,
+        group: drawn.group.min(4),
+        sinks: false,
+        e4m3: None,
+        arrangements: [Arrangement::BSHD, Arrangement::BHSD, Arrangement::BSHD],
+        ..drawn
+    })
+}
+
+fn agrees<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> Result<(), TestCaseError> {
+    let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
+    let mut case = spec.build().map_err(fail)?;
+    let here = backend.capabilities();
+    // Not where there is no key, or rows are not multiples of 16 bytes.
+    let takes = eligible(&case.problem().map_err(fail)?, &here).contains(&Variant::Wgmma);
+    case.options.force = takes.then_some(Variant::Wgmma);
+    let (o, lse) = case.run(backend).map_err(fail)?;
+    match case.check_all(&o, &lse).map_err(fail)? {
+        None => Ok(()),
+        Some(wrong) => Err(TestCaseError::fail(format!("{spec}, {wrong}"))),
+    }
+}
+
+#[test]
+fn drawn_sim() {
+    let sim = Sim::on(SimDevice::with_schedule(SCHEDULES[1]));
+    agree_on(sim, 30, &strategy(500), agrees);
+}
+
+#[test]
+fn drawn_cuda() {
+    if let Some(gpu) = gpu_or_not_run("drawn caches by Hopper's kernels") {
+        agree_on(gpu, 200, &strategy(5000), agrees);
+    }
+}
