@@ -1,8 +1,7 @@
 //! The kernel that checks a cache: in a table of its own, as no problem is given to it alone.
 
-use super::{Arch, Family, Instance, KernelConfig, Operation};
+use super::{Instance, Operation};
 use crate::config::check_cache::THREADS;
-use crate::dtype::DType;
 
 /// Checks lengths and pages of a cache for a Hopper kernel, which follows it in the same stream. Launched with a block for each
 /// sequence.
@@ -19,17 +18,9 @@ pub unsafe fn fa_check_cache_wgmma_sm80(params: crate::abi::CheckCacheParams) {
 
 /// The row of the kernel that checks the caches of every Hopper kernel. It takes
 /// [`CheckCacheParams`](crate::abi::CheckCacheParams) and touches no elements.
-pub const CHECK_CACHE: Instance = Instance {
-    name: "fa_check_cache_wgmma_sm80",
-    family: Family::Wgmma,
-    arch: Arch::Sm80,
-    dtype: DType::F32,
-    head_dim: 0,
-    block_m: 0,
-    block_n: 0,
-    threads: THREADS,
-    cluster: 1,
-    shared_bytes: 0,
-    operation: Operation::CheckCache,
-    config: KernelConfig::Fixed,
-};
+pub const CHECK_CACHE: Instance = Instance::before_wgmma(
+    "fa_check_cache_wgmma_sm80",
+    Operation::CheckCache,
+    THREADS,
+    0,
+);

@@ -164,6 +164,29 @@ impl Instance {
         }
     }
 
+    /// The row of a kernel that goes before those of Hopper, runs on any GPU, and touches no elements.
+    const fn before_wgmma(
+        name: &'static str,
+        operation: Operation,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Self {
+        Self {
+            name,
+            family: Family::Wgmma,
+            arch: Arch::Sm80,
+            dtype: DType::F32,
+            head_dim: 0,
+            block_m: 0,
+            block_n: 0,
+            threads,
+            cluster: 1,
+            shared_bytes,
+            operation,
+            config: KernelConfig::Fixed,
+        }
+    }
+
     /// The tile shape of a Hopper kernel; `None` of any other.
     pub const fn wgmma(&self) -> Option<&'static WgmmaConfig> {
         match self.config {

@@ -1,8 +1,7 @@
 //! The kernel that lists tiles: in a table of its own, as no problem is given to it alone.
 
-use super::{Arch, Family, Instance, KernelConfig, Operation};
+use super::{Instance, Operation};
 use crate::config::tile_list::{SHARED_BYTES, THREADS};
-use crate::dtype::DType;
 
 /// Lists the tiles of a varlen launch of a Hopper kernel, which follows it in the same stream. Launched with one block.
 ///
@@ -18,17 +17,9 @@ pub unsafe fn fa_tile_list_wgmma_sm80(params: crate::wgmma::scheduler::tile_list
 
 /// The row of the kernel that lists the tiles of varlen launches of every Hopper kernel. It takes
 /// [`TileListParams`](crate::wgmma::scheduler::tile_list::TileListParams) and touches no elements.
-pub const TILE_LIST: Instance = Instance {
-    name: "fa_tile_list_wgmma_sm80",
-    family: Family::Wgmma,
-    arch: Arch::Sm80,
-    dtype: DType::F32,
-    head_dim: 0,
-    block_m: 0,
-    block_n: 0,
-    threads: THREADS,
-    cluster: 1,
-    shared_bytes: SHARED_BYTES,
-    operation: Operation::TileList,
-    config: KernelConfig::Fixed,
-};
+pub const TILE_LIST: Instance = Instance::before_wgmma(
+    "fa_tile_list_wgmma_sm80",
+    Operation::TileList,
+    THREADS,
+    SHARED_BYTES,
+);

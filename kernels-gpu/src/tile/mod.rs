@@ -7,6 +7,7 @@ pub mod block_range;
 pub mod block_states;
 #[cfg(target_arch = "nvptx64")]
 pub mod block_sum;
+pub mod cached_keys;
 pub mod dq_sums;
 pub mod ds_tiles;
 #[cfg(target_arch = "nvptx64")]

@@ -9,7 +9,7 @@ use cuda_std::thread::{block_idx_x, sync_threads_or, thread_idx_x};
 
 use crate::abi::{CacheFault, CachePages, CheckCacheParams};
 use crate::config::check_cache::THREADS;
-use crate::tile::kv_tree::seen_keys;
+use crate::tile::cached_keys::CachedKeys;
 use crate::units::F32_BYTES;
 
 /// Checks the sequence of the block's number.
@@ -31,11 +31,8 @@ pub unsafe fn check_cache(params: &CheckCacheParams) {
     unsafe {
         let kv_lens = kv_lens.map_or(0, |lens| lens.get());
         let length = global::load_u32(element(kv_lens, sequence as u64));
-        // A negative one is large.
-        let is_bad_length = length > attention.seq_kv;
-        let kv_len = if is_bad_length { 0 } else { length };
-        let band = attention.mask.of_sequence(attention.seq_q, kv_len);
-        let (begin, end) = seen_keys(attention.seq_q, kv_len, band);
+        let keys = CachedKeys::of_length(attention, length);
+        let (begin, end) = keys.seen;
         let mut is_bad_page = false;
         let table = pages.block_table.map_or(0, |table| table.get());
         let row = element(table, sequence as u64 * pages.table_stride);
@@ -52,18 +49,18 @@ pub unsafe fn check_cache(params: &CheckCacheParams) {
         if thread_idx_x() != 0 {
             return;
         }
-        let is_bad = is_bad_length | is_bad_page;
+        let is_bad = keys.is_bad | is_bad_page;
         let lens = pages.lens.map_or(0, |lens| lens.get());
         let checked = if is_bad {
             CachePages::POISONED as u32
         } else {
-            kv_len
+            keys.kv_len
         };
         global::store_bits(element(lens, sequence as u64), checked);
         if pages.is_contiguous() {
             global::store_bits(row, sequence);
         }
-        let faults = (is_bad_length as u32 * CacheFault::BadLength as u32)
+        let faults = (keys.is_bad as u32 * CacheFault::BadLength as u32)
             | (is_bad_page as u32 * CacheFault::BadPage as u32);
         if let Some(status) = status
             && is_bad

@@ -265,6 +265,28 @@ mod tests {
         ]
     }
 
+    /// `seq_q` queries on 1000 keys in each of 3 batch entries.
+    fn forward([heads_q, heads_kv]: [u32; 2], seq_q: u32) -> ForwardParams {
+        let attention = AttentionParams {
+            q: ARG,
+            k: ARG,
+            v: ARG,
+            batch: 3,
+            heads_q,
+            heads_kv,
+            seq_q,
+            seq_kv: 1000,
+            head_dim: 96,
+            head_dim_v: 96,
+            ..AttentionParams::zeroed()
+        };
+        ForwardParams {
+            attention,
+            o: ARG,
+            lse: 0,
+        }
+    }
+
     #[test]
     fn strides_in_bytes_and_true_extents() {
         let map = spec(&ARG, 96, &axes(&ARG)).unwrap();
@@ -276,24 +298,7 @@ mod tests {
 
     #[test]
     fn a_box_holds_a_pack() {
-        let attention = AttentionParams {
-            q: ARG,
-            k: ARG,
-            v: ARG,
-            batch: 3,
-            heads_q: 10,
-            heads_kv: 2,
-            seq_q: 7,
-            seq_kv: 1000,
-            head_dim: 96,
-            head_dim_v: 96,
-            ..AttentionParams::zeroed()
-        };
-        let params = ForwardParams {
-            attention,
-            o: ARG,
-            lse: 0,
-        };
+        let params = forward([10, 2], 7);
         let maps = |pack_gqa| ForwardMaps::new(&params, &HD128_NOCLUSTER, pack_gqa, None).unwrap();
         let shared = maps(PackGqa::fewest_tiles(5, [7].into_iter(), 128));
         for map in [shared.q, shared.o] {
@@ -312,24 +317,7 @@ mod tests {
     /// 40 pages of 32 keys.
     #[test]
     fn a_box_lies_in_a_page() {
-        let attention = AttentionParams {
-            q: ARG,
-            k: ARG,
-            v: ARG,
-            batch: 3,
-            heads_q: 8,
-            heads_kv: 8,
-            seq_q: 100,
-            seq_kv: 1000,
-            head_dim: 96,
-            head_dim_v: 96,
-            ..AttentionParams::zeroed()
-        };
-        let params = ForwardParams {
-            attention,
-            o: ARG,
-            lse: 0,
-        };
+        let params = forward([8, 8], 100);
         let pages = CachePages {
             num_pages: 40,
             page_shift: 5,

@@ -6,12 +6,13 @@ use cuda_std::{global, shared};
 
 use super::loader::CopyMode;
 use super::tile::reload;
-use crate::abi::{AttentionParams, Band, DecodeParams, LengthsParams, SequenceRows, TensorArg};
+use crate::abi::{AttentionParams, DecodeParams, LengthsParams, SequenceRows, TensorArg};
 use crate::config::decode::{DecodeConfig, DecodeWorkspace};
 use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
-use crate::tile::kv_tree::{Chunks, item_level, seen_keys};
+use crate::tile::cached_keys::CachedKeys;
+use crate::tile::kv_tree::{Chunks, item_level};
 use crate::units::F32_BYTES;
 
 /// The words of shared memory that a block's threads exchange.
@@ -112,34 +113,6 @@ pub unsafe fn put(word: Word, value: u32) {
     shared::store_bits(black_box(info(word as u32)), value);
 }
 
-/// The keys of a sequence.
-#[derive(Clone, Copy)]
-struct SequenceKeys {
-    /// 0 where the length is bad.
-    kv_len: u32,
-    is_bad: bool,
-    band: Band,
-    /// Keys that some query sees: the first, and one past the last.
-    seen: (u32, u32),
-}
-
-impl SequenceKeys {
-    /// Those of a sequence whose length is read as `length`.
-    #[inline(always)]
-    fn of_length(attention: &AttentionParams, length: u32) -> Self {
-        // A negative one is large.
-        let is_bad = length > attention.seq_kv;
-        let kv_len = if is_bad { 0 } else { length };
-        let band = attention.mask.of_sequence(attention.seq_q, kv_len);
-        Self {
-            kv_len,
-            is_bad,
-            band,
-            seen: seen_keys(attention.seq_q, kv_len, band),
-        }
-    }
-}
-
 /// The keys of a sequence whose rows of k and v may be used in part, by the launch's lengths.
 ///
 /// # Safety
@@ -222,14 +195,14 @@ impl<'a> Work<'a> {
     /// # Safety
     /// `batch` is below the launch's.
     #[inline(always)]
-    unsafe fn keys(&self, batch: u32) -> (SequenceKeys, Chunks) {
+    unsafe fn keys(&self, batch: u32) -> (CachedKeys, Chunks) {
         let params = reload(self.params);
         let attention = &params.forward.attention;
         let length = match params.kv_lens {
             Some(lens) => global::load_u32(lens.get() + batch as u64 * F32_BYTES as u64),
             None => used_keys(attention, batch),
         };
-        let keys = SequenceKeys::of_length(attention, length);
+        let keys = CachedKeys::of_length(attention, length);
         (keys, Chunks::of_keys(keys.seen, self.config.chunk_keys()))
     }
 

@@ -21,21 +21,15 @@ pub fn run<B: Backend>(
     (result, cache.faults(memory).unwrap())
 }
 
-fn is_poisoned(sequence: usize, result: &(HostTensor, HostTensor)) -> bool {
+pub fn is_poisoned(sequence: usize, result: &(HostTensor, HostTensor)) -> bool {
     let bits = bits(sequence, result);
     bits.iter().all(|&bits| f32::from_bits(bits).is_nan())
 }
 
-/// Sequence 1 of three is spoilt in every way; the others keep their bits.
-pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec) {
-    poison_stays_of(backend, spec, None);
-}
-
-/// The same, by a variant that is forced.
-pub fn poison_stays_of<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Option<Variant>) {
+/// Sequence 1 of three is spoilt in every way; the others keep their bits. By a variant that may be forced.
+pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Option<Variant>) {
     let mut case = spec.build().unwrap();
     case.options.force = force;
-    let case = case;
     let (good, faults) = run(backend, &case);
     assert!(!faults.any());
     let capacity = match &case.block_table {
@@ -116,7 +110,7 @@ fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
                 page_size,
                 ..DecodeSpec::plain(&[40, 300, 7])
             };
-            poison_stays(backend, &spec);
+            poison_stays(backend, &spec, None);
         }
     }
     pages_out_of_sight_are_not_looked_at(backend, dtype);

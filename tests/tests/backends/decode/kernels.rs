@@ -7,9 +7,8 @@ use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind,
 };
 use ferroflash_tests::corpus;
-use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::schedules::{of_text, simulated_gpus};
+use ferroflash_tests::schedules::of_text;
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
 
@@ -129,29 +128,8 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
 /// Lengths and pages that cannot be, pages of the first step, which is copied before the loop, among them.
 fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
-        poison_stays(gpu, &spec(instance, config, &[40, 700, 7]));
+        poison_stays(gpu, &spec(instance, config, &[40, 700, 7]), None);
     });
-}
-
-/// The tests of `$all`, in the simulator and on a GPU.
-macro_rules! tests_of {
-    ($name:ident, $all:path, $what:literal) => {
-        mod $name {
-            use super::*;
-
-            #[test]
-            fn sim() {
-                $all(&mut simulated_gpus());
-            }
-
-            #[test]
-            fn cuda() {
-                if let Some(gpu) = gpu_or_not_run($what) {
-                    $all(&mut [gpu]);
-                }
-            }
-        }
-    };
 }
 
 tests_of!(climbing, trees_are_climbed, "trees of each decode kernel");

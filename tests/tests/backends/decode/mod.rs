@@ -1,5 +1,26 @@
 //! Attention to a cache: against the oracle, and what must not change a bit.
 
+/// The tests of `$all`, in the simulator and on a GPU.
+macro_rules! tests_of {
+    ($name:ident, $all:path, $what:literal) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn sim() {
+                $all(&mut ::ferroflash_tests::schedules::simulated_gpus());
+            }
+
+            #[test]
+            fn cuda() {
+                if let Some(gpu) = ::ferroflash_tests::gpu::gpu_or_not_run($what) {
+                    $all(&mut [gpu]);
+                }
+            }
+        }
+    };
+}
+
 mod codes;
 mod garbage;
 mod invariance;
@@ -9,14 +30,38 @@ mod properties;
 
 use ferroflash::{Backend, HostTensor};
 use ferroflash_testing::cases::{DecodeCase, DecodeSpec};
+use proptest::test_runner::TestCaseError;
 
 /// Runs a case and compares every sequence with the oracle.
 #[track_caller]
 fn run_right<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> (HostTensor, HostTensor) {
-    let case = spec.build().expect("small");
+    run_case_right(backend, &spec.build().expect("small"), spec)
+}
+
+/// The same, of a case that has been made.
+#[track_caller]
+fn run_case_right<B: Backend>(
+    backend: &mut B,
+    case: &DecodeCase,
+    spec: &DecodeSpec,
+) -> (HostTensor, HostTensor) {
     let (o, lse) = case.run(backend).expect("it runs");
-    assert_right(&case, &o, &lse, spec);
+    assert_right(case, &o, &lse, spec);
     (o, lse)
+}
+
+/// As [`run_case_right`], of a case that was drawn.
+fn case_agrees<B: Backend>(
+    backend: &mut B,
+    case: &DecodeCase,
+    spec: &DecodeSpec,
+) -> Result<(), TestCaseError> {
+    let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
+    let (o, lse) = case.run(backend).map_err(fail)?;
+    match case.check_all(&o, &lse).map_err(fail)? {
+        None => Ok(()),
+        Some(wrong) => Err(TestCaseError::fail(format!("{spec}, {wrong}"))),
+    }
 }
 
 #[track_caller]

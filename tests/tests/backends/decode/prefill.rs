@@ -10,14 +10,14 @@ use ferroflash_testing::cases::{
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::schedules::{SCHEDULES, of_text, simulated_gpus};
+use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{CACHED, Instance};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::garbage::{poison_stays_of, run};
-use super::{assert_right, bits};
+use super::garbage::{is_poisoned, poison_stays, run};
+use super::{bits, case_agrees, run_case_right};
 
 /// The case of a spec, by Hopper's kernels.
 fn forced(spec: &DecodeSpec) -> DecodeCase {
@@ -28,10 +28,7 @@ fn forced(spec: &DecodeSpec) -> DecodeCase {
 
 #[track_caller]
 fn run_right<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> (HostTensor, HostTensor) {
-    let case = forced(spec);
-    let (o, lse) = case.run(backend).expect("it runs");
-    assert_right(&case, &o, &lse, spec);
-    (o, lse)
+    run_case_right(backend, &forced(spec), spec)
 }
 
 /// Sequences that `instance` is for, of two tiles of a block and a piece.
@@ -145,7 +142,7 @@ fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
                 page_size,
                 ..spec(instance, config, &[40, 300, 7])
             };
-            poison_stays_of(gpu, &spec, Some(Variant::Wgmma));
+            poison_stays(gpu, &spec, Some(Variant::Wgmma));
         }
     });
 }
@@ -173,11 +170,7 @@ fn pages_out_of_sight<D: Device>(gpus: &mut [Gpu<D>]) {
         case.block_table.as_mut().unwrap().0[31] = -1;
         let (spoilt, faults) = run(gpu, &case);
         assert!(faults.bad_page && !faults.bad_length);
-        assert!(
-            bits(0, &spoilt)
-                .iter()
-                .all(|&bits| f32::from_bits(bits).is_nan())
-        );
+        assert!(is_poisoned(0, &spoilt));
     });
 }
 
@@ -203,27 +196,6 @@ fn bits_are_its_own<D: Device>(gpus: &mut [Gpu<D>]) {
             assert_eq!(bits(2, &run_right(gpu, &paged)), expected, "{paged}");
         }
     });
-}
-
-/// The tests of `$all`, in the simulator and on a GPU.
-macro_rules! tests_of {
-    ($name:ident, $all:path, $what:literal) => {
-        mod $name {
-            use super::*;
-
-            #[test]
-            fn sim() {
-                $all(&mut simulated_gpus());
-            }
-
-            #[test]
-            fn cuda() {
-                if let Some(gpu) = gpu_or_not_run($what) {
-                    $all(&mut [gpu]);
-                }
-            }
-        }
-    };
 }
 
 tests_of!(pairs, pairs_count, "prompts in parts by each Hopper kernel");
@@ -271,11 +243,7 @@ fn agrees<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> Result<(), TestCase
     // Not where there is no key, or rows are not multiples of 16 bytes.
     let takes = eligible(&case.problem().map_err(fail)?, &here).contains(&Variant::Wgmma);
     case.options.force = takes.then_some(Variant::Wgmma);
-    let (o, lse) = case.run(backend).map_err(fail)?;
-    match case.check_all(&o, &lse).map_err(fail)? {
-        None => Ok(()),
-        Some(wrong) => Err(TestCaseError::fail(format!("{spec}, {wrong}"))),
-    }
+    case_agrees(backend, &case, spec)
 }
 
 #[test]

@@ -11,11 +11,7 @@ use proptest::prelude::*;
 fn agrees<B: Backend>(backend: &mut B, spec: &DecodeSpec) -> Result<(), TestCaseError> {
     let fail = |error: ferroflash::Error| TestCaseError::fail(format!("{spec}: {error}"));
     let case = spec.build().map_err(fail)?;
-    let (o, lse) = case.run(backend).map_err(fail)?;
-    match case.check_all(&o, &lse).map_err(fail)? {
-        None => Ok(()),
-        Some(wrong) => Err(TestCaseError::fail(format!("{spec}, {wrong}"))),
-    }
+    super::case_agrees(backend, &case, spec)
 }
 
 #[test]
