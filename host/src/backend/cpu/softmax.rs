@@ -54,14 +54,15 @@ impl RowStates {
             let unseen = simd.equal_f32s(new_max, infinity);
             let shift = simd.select_f32s(unseen, zero, new_max);
             let factor = exp(simd, simd.sub_f32s(old_max, shift));
-            let mut sum = simd.mul_f32s(row_sum[column], factor);
+            // The tile's own sum first: small terms that are added to a large one, one by one, are rounded the same way each time.
+            let mut sum = zero;
             for key in 0..keys {
                 let p = exp(simd, simd.sub_f32s(scores[lane(key)], shift));
                 sum = simd.add_f32s(sum, p);
                 scores[lane(key)] = p;
             }
             row_max[column] = new_max;
-            row_sum[column] = sum;
+            row_sum[column] = simd.mul_add_e_f32s(row_sum[column], factor, sum);
             rescale[column] = factor;
         }
         self.rescale.iter().any(|&factor| factor != 1.0)
