@@ -28,14 +28,18 @@ pub enum Compression {
 impl Compression {
     fn options(self) -> LzmaOptions {
         let preset = match self {
-            Compression::Fast => 1,
-            Compression::Small => 6,
+            Compression::Fast => LzmaOptions::with_preset(1),
+            // Repetitions as long as the format has them: kernels of a family share whole pages of text.
+            Compression::Small => LzmaOptions {
+                nice_len: 273,
+                ..LzmaOptions::with_preset(6)
+            },
         };
         LzmaOptions {
             dict_size: PACK_BYTES as u32,
             // Text has no alignment that would foretell a byte.
             pb: 0,
-            ..LzmaOptions::with_preset(preset)
+            ..preset
         }
     }
 
@@ -43,7 +47,7 @@ impl Compression {
     fn suffix(self) -> &'static str {
         match self {
             Compression::Fast => "fast.lzma",
-            Compression::Small => "lzma",
+            Compression::Small => "small.lzma",
         }
     }
 }

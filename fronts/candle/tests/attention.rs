@@ -1,14 +1,14 @@
-//! Attention beside candle's own softmax and products, forward and backward, on the CPU.
+//! Attention beside candle's own softmax and products, forward and backward: on the CPU and, with the feature `cuda`, on a GPU.
 
 use candle::{DType, Device, Result, Tensor, Var};
 use ferroflash_candle as candle_flash_attn;
 
 const SCALE: f32 = 0.3;
 
-/// softmax over the keys that are seen, from the formula: operands `[batch, seq, heads, dim]`, bias `[heads, seq_q, seq_k]` or what
-/// broadcasts to it.
+/// softmax over the keys that are seen, from the formula, on the CPU: operands `[batch, seq, heads, dim]`, bias
+/// `[heads, seq_q, seq_k]` or what broadcasts to it.
 fn reference(q: &Tensor, k: &Tensor, v: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    let [q, k, v] = [q, k, v].map(|x| x.transpose(1, 2)?.contiguous());
+    let [q, k, v] = [q, k, v].map(|x| x.to_device(&Device::Cpu)?.transpose(1, 2)?.contiguous());
     let (q, k, v) = (q?, k?, v?);
     let group = q.dim(1)? / k.dim(1)?;
     let shared = |x: &Tensor| {
@@ -47,7 +47,9 @@ fn bias([seq_q, seq_k]: [usize; 2], sides: [Option<i64>; 2], slopes: &[f32]) -> 
 
 fn close(actual: &Tensor, expected: &Tensor, tolerance: f32) -> Result<()> {
     assert_eq!(actual.dims(), expected.dims());
-    let difference = (actual.to_dtype(DType::F32)? - expected.to_dtype(DType::F32)?)?;
+    let [actual, expected] =
+        [actual, expected].map(|x| x.to_device(&Device::Cpu)?.to_dtype(DType::F32));
+    let difference = (actual? - expected?)?;
     let error = difference.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(
         error <= tolerance,
@@ -56,216 +58,282 @@ fn close(actual: &Tensor, expected: &Tensor, tolerance: f32) -> Result<()> {
     Ok(())
 }
 
-fn drawn(shape: &[usize]) -> Result<Tensor> {
-    Tensor::randn(0f32, 1., shape, &Device::Cpu)
+fn drawn(shape: &[usize], device: &Device) -> Result<Tensor> {
+    Tensor::randn(0f32, 1., shape, &Device::Cpu)?.to_device(device)
+}
+
+/// Runs `test` on the CPU and, with the feature `cuda`, on the first GPU. If there is none, that is said, or is a failure where
+/// the environment has `FERROFLASH_REQUIRE_GPU`.
+fn on_each_device(test: impl Fn(&Device) -> Result<()>) -> Result<()> {
+    test(&Device::Cpu)?;
+    if cfg!(feature = "cuda") {
+        match Device::new_cuda(0) {
+            Ok(gpu) => test(&gpu)?,
+            Err(error) if std::env::var_os("FERROFLASH_REQUIRE_GPU").is_some() => {
+                return Err(error);
+            }
+            Err(error) => println!("not run on a GPU: {error}"),
+        }
+    }
+    Ok(())
 }
 
 #[test]
 fn every_dense_function_computes_what_its_name_says() -> Result<()> {
-    let q = drawn(&[2, 20, 4, 16])?;
-    // Views that are not contiguous: a transposed one and a part of another.
-    let k = drawn(&[2, 2, 30, 16])?.transpose(1, 2)?;
-    let v = drawn(&[2, 30, 3, 2, 16])?.narrow(2, 1, 1)?.squeeze(2)?;
-    let slopes = [0.1f32, 0.2, 0.3, 0.4];
-    let of_alibi = Tensor::new(&slopes, &Device::Cpu)?;
-    let check = |o: Tensor, sides, slopes: &[f32]| {
-        close(
-            &o,
-            &reference(&q, &k, &v, &bias([20, 30], sides, slopes)?)?,
-            2e-5,
-        )
-    };
-    let none = [0.0; 4];
-    let causal = [None, Some(0)];
-    check(
-        candle_flash_attn::flash_attn(&q, &k, &v, SCALE, false)?,
-        [None, None],
-        &none,
-    )?;
-    check(
-        candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?,
-        causal,
-        &none,
-    )?;
-    let o = candle_flash_attn::flash_attn_windowed(&q, &k, &v, SCALE, Some(5), Some(2))?;
-    check(o, [Some(5), Some(2)], &none)?;
-    let o = candle_flash_attn::flash_attn_alibi(&q, &k, &v, &of_alibi, SCALE, true)?;
-    check(o, causal, &slopes)?;
-    let o =
-        candle_flash_attn::flash_attn_alibi_windowed(&q, &k, &v, &of_alibi, SCALE, Some(7), None)?;
-    check(o, [Some(7), None], &slopes)?;
-    // A softcap that large changes nothing that f32 shows.
-    let o = candle_flash_attn::flash_attn_alibi_windowed_softcap(
-        &q,
-        &k,
-        &v,
-        Some(&of_alibi),
-        SCALE,
-        None,
-        Some(3),
-        1e4,
-    )?;
-    check(o, [None, Some(3)], &slopes)?;
-    let capped = candle_flash_attn::flash_attn_alibi_windowed_softcap(
-        &q, &k, &v, None, SCALE, None, None, 0.5,
-    )?;
-    let whole = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, false)?;
-    assert!((capped - whole)?.abs()?.max_all()?.to_scalar::<f32>()? > 1e-2);
-    Ok(())
+    on_each_device(|device| {
+        let q = drawn(&[2, 20, 4, 16], device)?;
+        // Views that are not contiguous: a transposed one and a part of another.
+        let k = drawn(&[2, 2, 30, 16], device)?.transpose(1, 2)?;
+        let v = drawn(&[2, 30, 3, 2, 16], device)?
+            .narrow(2, 1, 1)?
+            .squeeze(2)?;
+        let slopes = [0.1f32, 0.2, 0.3, 0.4];
+        let of_alibi = Tensor::new(&slopes, device)?;
+        let check = |o: Tensor, sides, slopes: &[f32]| {
+            close(
+                &o,
+                &reference(&q, &k, &v, &bias([20, 30], sides, slopes)?)?,
+                2e-5,
+            )
+        };
+        let none = [0.0; 4];
+        let causal = [None, Some(0)];
+        check(
+            candle_flash_attn::flash_attn(&q, &k, &v, SCALE, false)?,
+            [None, None],
+            &none,
+        )?;
+        check(
+            candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?,
+            causal,
+            &none,
+        )?;
+        let o = candle_flash_attn::flash_attn_windowed(&q, &k, &v, SCALE, Some(5), Some(2))?;
+        check(o, [Some(5), Some(2)], &none)?;
+        let o = candle_flash_attn::flash_attn_alibi(&q, &k, &v, &of_alibi, SCALE, true)?;
+        check(o, causal, &slopes)?;
+        let o = candle_flash_attn::flash_attn_alibi_windowed(
+            &q,
+            &k,
+            &v,
+            &of_alibi,
+            SCALE,
+            Some(7),
+            None,
+        )?;
+        check(o, [Some(7), None], &slopes)?;
+        // A softcap that large changes nothing that f32 shows.
+        let o = candle_flash_attn::flash_attn_alibi_windowed_softcap(
+            &q,
+            &k,
+            &v,
+            Some(&of_alibi),
+            SCALE,
+            None,
+            Some(3),
+            1e4,
+        )?;
+        check(o, [None, Some(3)], &slopes)?;
+        let capped = candle_flash_attn::flash_attn_alibi_windowed_softcap(
+            &q, &k, &v, None, SCALE, None, None, 0.5,
+        )?;
+        let whole = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, false)?;
+        assert!((capped - whole)?.abs()?.max_all()?.to_scalar::<f32>()? > 1e-2);
+        Ok(())
+    })
 }
 
 #[test]
 fn sixteen_bits() -> Result<()> {
-    for dtype in [DType::F16, DType::BF16] {
-        let [q, k, v] = [(); 3].map(|()| drawn(&[1, 33, 2, 40]).and_then(|x| x.to_dtype(dtype)));
-        let (q, k, v) = (q?, k?, v?);
-        let o = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?;
-        assert_eq!(o.dtype(), dtype);
-        let [q, k, v] = [q, k, v].map(|x| x.to_dtype(DType::F32));
-        let expected = reference(&q?, &k?, &v?, &bias([33, 33], [None, Some(0)], &[0.0; 2])?)?;
-        close(&o, &expected, 2e-2)?;
-    }
-    Ok(())
+    // The second is of a head_dim and length for which a GPU has kernels of their own.
+    let shapes = [([1, 33, 2, 40], 2), ([2, 300, 4, 128], 2)];
+    on_each_device(|device| {
+        let dtypes = [DType::F16, DType::BF16];
+        let cases = dtypes
+            .into_iter()
+            .flat_map(|dtype| shapes.map(|of| (dtype, of)));
+        for (dtype, ([batch, seq, heads, dim], heads_kv)) in cases {
+            let drawn = |heads| drawn(&[batch, seq, heads, dim], device)?.to_dtype(dtype);
+            let (q, k, v) = (drawn(heads)?, drawn(heads_kv)?, drawn(heads_kv)?);
+            let o = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?;
+            assert_eq!(o.dtype(), dtype);
+            let [q, k, v] = [q, k, v].map(|x| x.to_dtype(DType::F32));
+            let seen = bias([seq, seq], [None, Some(0)], &vec![0.0; heads])?;
+            close(&o, &reference(&q?, &k?, &v?, &seen)?, 2e-2)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn threads_share_a_device() -> Result<()> {
+    on_each_device(|device| {
+        let q = drawn(&[1, 64, 2, 32], device)?;
+        let expected = reference(&q, &q, &q, &bias([64, 64], [None, None], &[0.0; 2])?)?;
+        let attend = || {
+            for _ in 0..20 {
+                let o = candle_flash_attn::flash_attn(&q, &q, &q, SCALE, false)?;
+                close(&o, &expected, 2e-5)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(attend));
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().expect("no panic"))
+        })
+    })
 }
 
 #[test]
 fn packed_sequences_do_not_see_each_other() -> Result<()> {
-    let lengths = [3usize, 0, 12, 5];
-    let [q, k, v] = [(); 3].map(|()| drawn(&[20, 4, 16]));
-    let (q, k, v) = (q?, k?, v?);
-    let sums = Tensor::new(&[0u32, 3, 3, 15, 20], &Device::Cpu)?;
-    let slopes = [0.1f32, 0.2, 0.3, 0.4];
-    let of_alibi = Tensor::new(&slopes, &Device::Cpu)?;
-    let check = |o: Tensor, sides, slopes: &[f32]| -> Result<()> {
-        let mut begin = 0;
-        for length in lengths.into_iter().filter(|&length| length > 0) {
-            let part = |x: &Tensor| x.narrow(0, begin, length)?.unsqueeze(0);
-            let expected = reference(
-                &part(&q)?,
-                &part(&k)?,
-                &part(&v)?,
-                &bias([length; 2], sides, slopes)?,
-            )?;
-            close(&part(&o)?, &expected, 2e-5)?;
-            begin += length;
-        }
-        Ok(())
-    };
-    let none = [0.0; 4];
-    let o = candle_flash_attn::flash_attn_varlen(&q, &k, &v, &sums, &sums, 12, 12, SCALE, true)?;
-    check(o, [None, Some(0)], &none)?;
-    let o = candle_flash_attn::flash_attn_varlen_windowed(
-        &q,
-        &k,
-        &v,
-        &sums,
-        &sums,
-        12,
-        12,
-        SCALE,
-        Some(2),
-        Some(1),
-    )?;
-    check(o, [Some(2), Some(1)], &none)?;
-    let o = candle_flash_attn::flash_attn_varlen_alibi(
-        &q, &k, &v, &of_alibi, &sums, &sums, 12, 12, SCALE, false,
-    )?;
-    check(o, [None, None], &slopes)?;
-    let o = candle_flash_attn::flash_attn_varlen_alibi_windowed(
-        &q,
-        &k,
-        &v,
-        &of_alibi,
-        &sums,
-        &sums,
-        12,
-        12,
-        SCALE,
-        Some(4),
-        Some(0),
-    )?;
-    check(o, [Some(4), Some(0)], &slopes)?;
-    let o = candle_flash_attn::flash_attn_varlen_alibi_windowed_softcap(
-        &q,
-        &k,
-        &v,
-        Some(&of_alibi),
-        &sums,
-        &sums,
-        12,
-        12,
-        SCALE,
-        Some(4),
-        None,
-        1e4,
-    )?;
-    check(o, [Some(4), None], &slopes)
+    on_each_device(|device| {
+        let lengths = [3usize, 0, 12, 5];
+        let [q, k, v] = [(); 3].map(|()| drawn(&[20, 4, 16], device));
+        let (q, k, v) = (q?, k?, v?);
+        let sums = Tensor::new(&[0u32, 3, 3, 15, 20], device)?;
+        let slopes = [0.1f32, 0.2, 0.3, 0.4];
+        let of_alibi = Tensor::new(&slopes, device)?;
+        let check = |o: Tensor, sides, slopes: &[f32]| -> Result<()> {
+            let mut begin = 0;
+            for length in lengths.into_iter().filter(|&length| length > 0) {
+                let part = |x: &Tensor| x.narrow(0, begin, length)?.unsqueeze(0);
+                let expected = reference(
+                    &part(&q)?,
+                    &part(&k)?,
+                    &part(&v)?,
+                    &bias([length; 2], sides, slopes)?,
+                )?;
+                close(&part(&o)?, &expected, 2e-5)?;
+                begin += length;
+            }
+            Ok(())
+        };
+        let none = [0.0; 4];
+        let o =
+            candle_flash_attn::flash_attn_varlen(&q, &k, &v, &sums, &sums, 12, 12, SCALE, true)?;
+        check(o, [None, Some(0)], &none)?;
+        let o = candle_flash_attn::flash_attn_varlen_windowed(
+            &q,
+            &k,
+            &v,
+            &sums,
+            &sums,
+            12,
+            12,
+            SCALE,
+            Some(2),
+            Some(1),
+        )?;
+        check(o, [Some(2), Some(1)], &none)?;
+        let o = candle_flash_attn::flash_attn_varlen_alibi(
+            &q, &k, &v, &of_alibi, &sums, &sums, 12, 12, SCALE, false,
+        )?;
+        check(o, [None, None], &slopes)?;
+        let o = candle_flash_attn::flash_attn_varlen_alibi_windowed(
+            &q,
+            &k,
+            &v,
+            &of_alibi,
+            &sums,
+            &sums,
+            12,
+            12,
+            SCALE,
+            Some(4),
+            Some(0),
+        )?;
+        check(o, [Some(4), Some(0)], &slopes)?;
+        let o = candle_flash_attn::flash_attn_varlen_alibi_windowed_softcap(
+            &q,
+            &k,
+            &v,
+            Some(&of_alibi),
+            &sums,
+            &sums,
+            12,
+            12,
+            SCALE,
+            Some(4),
+            None,
+            1e4,
+        )?;
+        check(o, [Some(4), None], &slopes)
+    })
 }
 
 #[test]
 fn gradients_are_those_of_the_formula() -> Result<()> {
-    let var = |shape: &[usize]| Var::from_tensor(&drawn(shape)?);
-    let (q, k, v) = (
-        var(&[2, 20, 4, 16])?,
-        var(&[2, 30, 2, 16])?,
-        var(&[2, 30, 2, 16])?,
-    );
-    let weights = drawn(&[2, 20, 4, 16])?;
-    let o = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?;
-    let mine = (o * &weights)?.sum_all()?.backward()?;
-    let o = reference(&q, &k, &v, &bias([20, 30], [None, Some(0)], &[0.0; 4])?)?;
-    let expected = (o * &weights)?.sum_all()?.backward()?;
-    for of in [&q, &k, &v] {
-        let (mine, expected) = (mine.get(of), expected.get(of));
-        close(
-            mine.expect("a gradient"),
-            expected.expect("a gradient"),
-            1e-4,
-        )?;
-    }
-    Ok(())
+    on_each_device(|device| {
+        let var = |shape: &[usize]| Var::from_tensor(&drawn(shape, device)?);
+        let (q, k, v) = (
+            var(&[2, 20, 4, 16])?,
+            var(&[2, 30, 2, 16])?,
+            var(&[2, 30, 2, 16])?,
+        );
+        let weights = drawn(&[2, 20, 4, 16], &Device::Cpu)?;
+        let o = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?.to_device(&Device::Cpu)?;
+        let mine = (o * &weights)?.sum_all()?.backward()?;
+        let o = reference(&q, &k, &v, &bias([20, 30], [None, Some(0)], &[0.0; 4])?)?;
+        let expected = (o * &weights)?.sum_all()?.backward()?;
+        for of in [&q, &k, &v] {
+            let (mine, expected) = (mine.get(of), expected.get(of));
+            close(
+                mine.expect("a gradient"),
+                expected.expect("a gradient"),
+                1e-4,
+            )?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn gradients_of_packed_sequences() -> Result<()> {
-    let q = Var::from_tensor(&drawn(&[20, 2, 16])?)?;
-    let sums = Tensor::new(&[0u32, 8, 20], &Device::Cpu)?;
-    let o = candle_flash_attn::flash_attn_varlen(&q, &q, &q, &sums, &sums, 12, 12, SCALE, true)?;
-    let mine = o.sqr()?.sum_all()?.backward()?;
-    let mut parts = Vec::new();
-    for (begin, length) in [(0, 8), (8, 12)] {
-        let part = q.narrow(0, begin, length)?.unsqueeze(0)?;
-        let o = candle_flash_attn::flash_attn(&part, &part, &part, SCALE, true)?;
-        parts.push(o.squeeze(0)?);
-    }
-    let expected = Tensor::cat(&parts, 0)?.sqr()?.sum_all()?.backward()?;
-    close(
-        mine.get(&q).expect("a gradient"),
-        expected.get(&q).expect("a gradient"),
-        1e-5,
-    )
+    on_each_device(|device| {
+        let q = Var::from_tensor(&drawn(&[20, 2, 16], device)?)?;
+        let sums = Tensor::new(&[0u32, 8, 20], device)?;
+        let o =
+            candle_flash_attn::flash_attn_varlen(&q, &q, &q, &sums, &sums, 12, 12, SCALE, true)?;
+        let mine = o.sqr()?.sum_all()?.backward()?;
+        let mut parts = Vec::new();
+        for (begin, length) in [(0, 8), (8, 12)] {
+            let part = q.narrow(0, begin, length)?.unsqueeze(0)?;
+            let o = candle_flash_attn::flash_attn(&part, &part, &part, SCALE, true)?;
+            parts.push(o.squeeze(0)?);
+        }
+        let expected = Tensor::cat(&parts, 0)?.sqr()?.sum_all()?.backward()?;
+        close(
+            mine.get(&q).expect("a gradient"),
+            expected.get(&q).expect("a gradient"),
+            1e-5,
+        )
+    })
 }
 
 #[test]
 fn what_does_not_fit_is_named() -> Result<()> {
-    let q = drawn(&[2, 5, 4, 16])?;
-    let refused = |o: Result<Tensor>| o.expect_err("it does not fit").to_string();
-    let flash = |k: &Tensor| refused(candle_flash_attn::flash_attn(&q, k, k, SCALE, false));
-    assert!(flash(&q.narrow(3, 0, 8)?).contains("k: head_dim is 8"));
-    assert!(flash(&q.narrow(2, 0, 3)?).contains("heads_q is 4"));
-    assert!(flash(&q.to_dtype(DType::F16)?).contains("k: its dtype is F16"));
-    assert!(flash(&q.get(0)?).contains("k: it has 3 axes"));
-    let double = q.to_dtype(DType::F64)?;
-    let o = candle_flash_attn::flash_attn(&double, &double, &double, SCALE, false);
-    assert!(refused(o).contains("q: its dtype is F64"));
-    let slopes = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
-    let o = candle_flash_attn::flash_attn_alibi(&q, &q, &q, &slopes, SCALE, false);
-    assert!(refused(o).contains("alibi_slopes: its shape is [3]"));
-    let (rows, sums) = (q.get(0)?, Tensor::new(&[0u32, 5], &Device::Cpu)?);
-    let wrong = sums.to_dtype(DType::I64)?;
-    let o = candle_flash_attn::flash_attn_varlen(
-        &rows, &rows, &rows, &sums, &wrong, 5, 5, SCALE, false,
-    );
-    assert!(refused(o).contains("seqlens_k: it is I64"));
-    Ok(())
+    on_each_device(|device| {
+        let q = drawn(&[2, 5, 4, 16], device)?;
+        let refused = |o: Result<Tensor>| o.expect_err("it does not fit").to_string();
+        let flash = |k: &Tensor| refused(candle_flash_attn::flash_attn(&q, k, k, SCALE, false));
+        assert!(flash(&q.narrow(3, 0, 8)?).contains("k: head_dim is 8"));
+        assert!(flash(&q.narrow(2, 0, 3)?).contains("heads_q is 4"));
+        assert!(flash(&q.to_dtype(DType::F16)?).contains("k: its dtype is F16"));
+        assert!(flash(&q.get(0)?).contains("k: it has 3 axes"));
+        let double = q.to_dtype(DType::F64)?;
+        let o = candle_flash_attn::flash_attn(&double, &double, &double, SCALE, false);
+        assert!(refused(o).contains("q: its dtype is F64"));
+        let slopes = Tensor::zeros(3, DType::F32, device)?;
+        let o = candle_flash_attn::flash_attn_alibi(&q, &q, &q, &slopes, SCALE, false);
+        assert!(refused(o).contains("alibi_slopes: its shape is [3]"));
+        let (rows, sums) = (q.get(0)?, Tensor::new(&[0u32, 5], device)?);
+        let wrong = sums.to_dtype(DType::I64)?;
+        let o = candle_flash_attn::flash_attn_varlen(
+            &rows, &rows, &rows, &sums, &wrong, 5, 5, SCALE, false,
+        );
+        assert!(refused(o).contains("seqlens_k: it is I64"));
+        Ok(())
+    })
 }

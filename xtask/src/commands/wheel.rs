@@ -10,6 +10,9 @@ use xshell::{Shell, cmd};
 use xtask::paths;
 use xtask::report::{Outcome, Report};
 
+/// Most bytes that the wheel may have, as README promises.
+const MOST_BYTES: u64 = 6_000_000;
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Link by zig for glibc 2.28, as the wheel that is published is: tagged manylinux_2_28
@@ -186,7 +189,14 @@ impl Python {
         build.run()?;
         let mut built = shell.read_dir(&wheels)?;
         ensure!(built.len() == 1, "maturin made {} wheels", built.len());
-        Ok(built.remove(0))
+        let wheel = built.remove(0);
+        let bytes = wheel.metadata()?.len();
+        ensure!(
+            bytes <= MOST_BYTES,
+            "{} has {bytes} bytes; it may have {MOST_BYTES}",
+            wheel.display()
+        );
+        Ok(wheel)
     }
 
     /// A folder with an empty libcuda.so to link with, for zig's linker takes no archive in place of a shared library. Nothing
