@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `operands` | Python's descriptions of tensors and small arrays, as the library's |
 //! | `options` | everything but the tensors |
+//! | `cache` | caches of keys and values, and appending to them |
 //! | `launch` | checks a call once; plans it, gets it a workspace, and launches it without holding Python's lock |
 //! | `errors` | which exception an error becomes |
 //! | `devices` | the names of GPUs |
@@ -11,6 +12,7 @@
 //!
 //! Python allocates what is written and keeps everything alive; nothing here knows kernels or owns tensors.
 
+mod cache;
 mod devices;
 mod errors;
 mod launch;
@@ -24,7 +26,9 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::{devices::device_names, launch::Call, options::Options, xla::xla_targets};
+    use crate::{cache::append, devices::device_names, launch::Call};
+    #[pymodule_export]
+    use crate::{options::Options, xla::xla_targets};
     use pyo3::prelude::*;
 
     #[pymodule_init]

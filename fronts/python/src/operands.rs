@@ -1,6 +1,8 @@
 use ferroflash::{DType, Layout, TensorSpec};
 use pyo3::prelude::*;
 
+use crate::cache::Cache;
+
 type Axes<T> = (T, T, T, T);
 
 /// A tensor without its address, as Python gives it: `(shape, strides)`, always of rank 4.
@@ -36,6 +38,8 @@ pub struct Arrays {
     pub documents: Option<(u64, u64, bool)>,
     pub prefix_len: Option<u64>,
     pub dropout_state: Option<u64>,
+    /// Where k and v are a cache.
+    pub cache: Option<Cache>,
     /// Of a backward pass, as what follows.
     pub d_lse: Option<u64>,
     pub d_alibi_slopes: Option<u64>,

@@ -122,6 +122,7 @@ def test_each_array_is_part_of_a_kind(device: torch.device) -> None:
         "mask": (1, view),
         "bias": (1, view, 0),
         "documents": (1, 1, True),
+        "cache": (False, 1, None, None),
     }
     make = {"q": x, "k": x, "device": x.get_device(), "arguments": _eager.Arguments()}
     names = [name for name in Arrays.__annotations__ if name != "d_lse"]  # no plan depends on that
@@ -131,6 +132,17 @@ def test_each_array_is_part_of_a_kind(device: torch.device) -> None:
         setattr(arrays, name, lying.get(name, 1))
         kinds.add(arrays.kind())
     assert len(kinds) == 1 + len(names)
+    caches = [
+        (True, 1, None, None),
+        (False, 1, (1, 2, 2), None),
+        (False, 1, (1, 2, 3), None),
+        (True, 1, None, ((1, view),) * 2),
+    ]
+    for cache in caches:
+        arrays = Arrays(**make)
+        arrays.cache = cache
+        kinds.add(arrays.kind())
+    assert len(kinds) == 1 + len(names) + len(caches)
 
 
 class Seen(TorchDispatchMode):

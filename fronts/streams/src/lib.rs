@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use ferroflash::{Backend, Capabilities, Cpu, Cuda, CudaDevice, Error, Operands, Plan};
+use ferroflash::{AppendOperands, AppendProblem, Backend, Capabilities, Cpu, Cuda, CudaDevice};
+use ferroflash::{Error, Operands, Plan};
 
 /// What runs a call: the CPU, or a GPU's stream.
 pub enum Place {
@@ -65,6 +66,25 @@ impl Place {
         match self {
             Self::Cpu => unsafe { Cpu::new().launch(plan, operands) },
             Self::Cuda(on_stream) => unsafe { lock(on_stream).launch(plan, operands) },
+        }
+    }
+
+    /// Queues `problem`, alone on its stream's backend.
+    ///
+    /// # Errors
+    /// Those of [`Backend::append_raw`].
+    ///
+    /// # Safety
+    /// As for [`Backend::append_raw`].
+    pub unsafe fn append(
+        &self,
+        problem: &AppendProblem,
+        operands: &AppendOperands,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise is this function's.
+        match self {
+            Self::Cpu => unsafe { Cpu::new().append_raw(problem, operands) },
+            Self::Cuda(on_stream) => unsafe { lock(on_stream).append_raw(problem, operands) },
         }
     }
 }

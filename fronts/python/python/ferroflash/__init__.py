@@ -2,8 +2,8 @@
 
 At the top are FlashAttention 2's functions, `scaled_dot_product_attention`, and `activate` / `restore`, by which torch's own
 attention runs on ferroflash. The functions of FlashAttention 3 and 4 are in `ferroflash.fa3` and `ferroflash.fa4`, one
-function with every option in `ferroflash.torch`, the models of transformers in `ferroflash.transformers`, and a function for
-arrays of JAX in `ferroflash.jax`.
+function with every option in `ferroflash.torch`, caches of keys and values, in pages too, in `ferroflash.cache`, the models of
+transformers in `ferroflash.transformers`, and a function for arrays of JAX in `ferroflash.jax`.
 
 Importing this package imports neither torch nor transformers nor jax; the first use of a name does.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ._native import __version__, device_names
 
 if TYPE_CHECKING:
-    from . import fa3, fa4, torch, transformers
+    from . import cache, fa3, fa4, torch, transformers
     from . import jax as jax  # not among all names: who imports those need not have JAX
     from .fa2 import (
         flash_attn_func,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "activate",
+    "cache",
     "device_names",
     "fa3",
     "fa4",
@@ -49,7 +50,7 @@ __all__ = [
     "transformers",
 ]
 
-_SUBMODULES = ("fa2", "fa3", "fa4", "jax", "registry", "sdpa", "torch", "transformers")
+_SUBMODULES = ("cache", "fa2", "fa3", "fa4", "jax", "registry", "sdpa", "torch", "transformers")
 _HOMES = {"activate": "registry", "restore": "registry", "scaled_dot_product_attention": "sdpa"}
 
 

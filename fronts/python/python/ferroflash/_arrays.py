@@ -44,6 +44,7 @@ class Arrays:
     documents: tuple[int, int, bool] | None = None
     prefix_len: int | None = None
     dropout_state: int | None = None
+    cache: _native.Cache | None = None
     d_lse: int | None = None
     d_alibi_slopes: int | None = None
     d_bias: int | None = None
@@ -111,6 +112,7 @@ class Arrays:
             self.documents and self.documents[2:],
             self.prefix_len is None,
             self.dropout_state is None,
+            self.cache and _kind_of_cache(self.cache),
             self.d_alibi_slopes is None,
             self.d_bias is None,
             self.d_sinks is None,
@@ -141,6 +143,11 @@ class Arrays:
         tensor = tensor.contiguous()
         self._held.append(tensor)
         return tensor.data_ptr()
+
+
+def _kind_of_cache(cache: _native.Cache) -> tuple[Any, ...]:
+    is_e4m3, _, table, scales = cache
+    return is_e4m3, table and table[1:], scales and tuple(view for _, view in scales)
 
 
 def arrays_of(q: Tensor, k: Tensor, device: int, arguments: Arguments) -> Arrays:

@@ -23,9 +23,7 @@ _NONE = (None,) * TENSORS
 
 # The handle of a GPU's current stream, by the function that Triton and Inductor use: a tenth of the time that a
 # `torch.cuda.Stream` takes to make.
-_stream_of = getattr(
-    torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream
-)
+stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream)
 _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
 # Calls that were made, and how the results of each lie, by all that these depend on: everything but addresses.
@@ -93,24 +91,29 @@ def forward(
     needs_lse: bool = True,
     o: Tensor | None = None,
     is_bare: bool = False,
+    cache: _native.Cache | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """o and lse of attention; no lse where it is not needed and a kernel can do without.
 
     Writes `o`, if it is given, which must be of the shape that o has. Whoever knows that `arguments` hold no tensor says that
-    they are bare.
+    they are bare. Where k and v are a `cache`, it has been checked beside q.
     """
     dtype, device = q.dtype, q.get_device()
-    if (
+    if cache is None and (
         not (dtype is k.dtype is v.dtype)
         or not (device == k.get_device() == v.get_device())
         or (device < 0 and not (q.is_cpu and k.is_cpu and v.is_cpu))
     ):
         _refuse(q, {"k": k, "v": v})
-    stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
+    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     key = arguments[SCALARS:], dtype, device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride()
     arrays = None
     if not is_bare and has_arrays(arguments):
         arrays = arrays_of(q, k, device, arguments)
+    if cache is not None:
+        arrays = arrays or Arrays(q, k, device, arguments)
+        arrays.cache = cache
+    if arrays is not None:
         key = *key, arrays.kind()
     if o is not None:
         key = *key, o.shape, o.stride()
@@ -159,7 +162,7 @@ def backward(
         or (device < 0 and not (q.is_cpu and k.is_cpu and v.is_cpu and o.is_cpu and d_o.is_cpu))
     ):
         _refuse(q, {"k": k, "v": v, "o": o, "d_o": d_o})
-    stream, is_capturing = (_stream_of(device), _is_capturing()) if device >= 0 else (0, False)
+    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     arrays = arrays_of(q, k, device, arguments) if has_arrays(arguments) else None
     lse = lse.contiguous()
     others: dict[str, Tensor] = {}

@@ -126,6 +126,7 @@ class Shapes(NamedTuple):
     alibi_slopes: tuple[int, bool] | None = None
     documents: tuple[int, int, bool] | None = None
     dropout_state: int | None = None
+    cache: None = None
     packed: None = None
     seqused_k: None = None
     sinks: None = None

@@ -1,4 +1,4 @@
-"""Attention to a cache of keys and values that is filled in part."""
+"""Attention to a cache of keys and values by the names of FlashAttention: new rows are written into it first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from ._refuse import refuse
+from .cache import append_kv, decode
 from .torch import attention
+
+# Tables of cosines and sines in float32, in which rotation is computed, beside the tables that they were made of.
+_tables: Any = WeakTensorKeyDictionary()
 
 
 @torch.no_grad()
@@ -16,25 +22,92 @@ def attend_cache(
     cache: tuple[Tensor, Tensor],
     new: tuple[Tensor | None, Tensor | None],
     cache_seqlens: int | Tensor | None,
+    block_table: Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    rotary: tuple[Tensor | None, Tensor | None, bool] = (None, None, False),
+    chunk: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """o and lse of q and the cache's first cache_seqlens rows, with new rows written behind these first."""
+    """o and lse of q and the cache's first cache_seqlens rows, with new rows written behind these first.
+
+    `options` are `causal` and others of `ferroflash.cache.decode`.
+    """
+    options.pop("deterministic", None)  # of gradients
     k, v = new
+    cos, sin, _ = rotary
     if (k is None) != (v is None):
         missing, given = ("k", "v") if k is None else ("v", "k")
         raise ValueError(f"{missing}: it is None; it must be given where {given} is")
+    if (cos is None) != (sin is None):
+        missing, given = ("rotary_cos", "rotary_sin") if cos is None else ("rotary_sin", "rotary_cos")
+        raise ValueError(f"{missing}: it is None; it must be given where {given} is")
+    if block_table is not None and cache_batch_idx is not None:
+        raise ValueError("cache_batch_idx: it is given beside a block table, which says where sequences are")
     if cache_seqlens is None:
-        if k is not None:
-            raise ValueError("cache_seqlens: it is None; it must be given where k and v are, which are written behind")
-        return attention(q, *cache, return_lse=True, **options)
-    batch = q.shape[0]
-    if not isinstance(cache_seqlens, Tensor):
-        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
-    used = cache_seqlens
-    if k is not None:
-        _append(cache, (k, v), cache_seqlens)
-        used = cache_seqlens + k.shape[1]
-    return attention(q, *cache, seqused_k=used, return_lse=True, **options)
+        if k is not None or block_table is not None or cache_batch_idx is not None:
+            raise ValueError("cache_seqlens: it is None; only a whole cache, without new rows, needs none")
+        return attention(q, *cache, return_lse=True, chunk=chunk, **options)
+    lengths = _lengths(cache_seqlens, q)
+    used = lengths if k is None else lengths + k.shape[1]
+    if cache_batch_idx is not None:
+        # An entry of the cache is a page that holds all of a sequence.
+        block_table = cache_batch_idx.to(torch.int32)[:, None]
+    # float32 has no kernels for caches on a GPU, and chunks are not for caches.
+    if block_table is None and cos is None and (chunk is not None or (q.is_cuda and q.dtype is torch.float32)):
+        if k is not None and v is not None:
+            _append(cache, (k, v), lengths)
+        return attention(q, *cache, seqused_k=used, return_lse=True, chunk=chunk, **options)
+    refuse(attention_chunk=chunk)
+    if k is not None and v is not None:
+        q = _appended(q, cache, (k, v), used, block_table, rotary, options)
+    elif cos is not None:
+        raise ValueError("rotary_cos: there are no new rows of k and v, beside which q is rotated")
+    return decode(q, *cache, used, block_table=block_table, return_lse=True, **options)
+
+
+def _lengths(cache_seqlens: int | Tensor, q: Tensor) -> Tensor:
+    """As an array."""
+    if isinstance(cache_seqlens, Tensor):
+        return cache_seqlens
+    return torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+
+
+def _appended(
+    q: Tensor,
+    cache: tuple[Tensor, Tensor],
+    new: tuple[Tensor, Tensor],
+    used: Tensor,
+    block_table: Tensor | None,
+    rotary: tuple[Tensor | None, Tensor | None, bool],
+    options: dict[str, Any],
+) -> Tensor:
+    """q, rotated like the new keys if these are, once new rows are in the cache."""
+    cos, sin, interleaved = rotary
+    if cos is None or sin is None:
+        append_kv(*new, *cache, used, block_table=block_table)
+        return q
+    if q.shape[1] > 1 and not (options["causal"] or any(side not in (None, -1) for side in options["window_size"])):
+        raise NotImplementedError(
+            "causal: ferroflash rotates queries by positions of their own, not all by the first one's"
+        )
+    tables = {"cos": _in_float32(cos), "sin": _in_float32(sin), "interleaved": interleaved}
+    if q.shape[1] != new[0].shape[1]:
+        raise NotImplementedError(
+            f"q: it has {q.shape[1]} rows; ferroflash rotates as many as k has, {new[0].shape[1]}"
+        )
+    rotated = append_kv(*new, *cache, used, block_table=block_table, q=q, **tables)
+    assert rotated is not None
+    return rotated
+
+
+def _in_float32(table: Tensor) -> Tensor:
+    """The table in float32, made once for any number of calls."""
+    if table.dtype is torch.float32 or torch.compiler.is_compiling():
+        return table.float()
+    known = _tables.get(table)
+    if known is None or known[0] != table._version:
+        known = _tables[table] = table._version, table.float()
+    return known[1]
 
 
 def _append(cache: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], cache_seqlens: Tensor) -> None:

@@ -8,6 +8,9 @@ __version__: str
 # Shape and strides.
 View = tuple[tuple[int, ...], tuple[int, ...]]
 Addresses = tuple[int, int, int, int]
+# Whether it is of e4m3; the address of kv_lens; that of a block table, its columns, and the elements from one row to the next; an
+# address and a view of scales, of k and of v.
+Cache = tuple[bool, int, "tuple[int, int, int] | None", "Sequence[tuple[int, View]] | None"]
 
 class Options:
     """Everything but the tensors, of `Arguments`: made once, for any number of calls."""
@@ -31,5 +34,14 @@ class Call:
         gradients: Addresses | None = None,
     ) -> None: ...
 
+def append(
+    device: int,
+    stream: int,
+    dtype: int,
+    operands: Sequence[tuple[int, View]],
+    cache: Cache,
+    interleaved: bool,
+    slots: tuple[int, int] | None,
+) -> None: ...
 def device_names() -> list[str]: ...
 def xla_targets() -> list[tuple[str, str, Any]]: ...

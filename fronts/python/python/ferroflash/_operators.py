@@ -35,14 +35,14 @@ def is_plain(*tensors: Tensor | None) -> bool:
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
-_LIBRARY = torch.library.Library("ferroflash", "DEF")
-_TAGS = (torch.Tag.pt2_compliant_tag,)
+LIBRARY = torch.library.Library("ferroflash", "DEF")
+TAGS = (torch.Tag.pt2_compliant_tag,)
 
-_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor o, Tensor lse)", tags=_TAGS)
-_LIBRARY.define(
+LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor o, Tensor lse)", tags=TAGS)
+LIBRARY.define(
     f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
     f"bool[] wanted) -> (Tensor dq, Tensor dk, Tensor dv, {', '.join(f'Tensor d_{name}' for name in DIFFERENTIABLE)})",
-    tags=_TAGS,
+    tags=TAGS,
 )
 
 
@@ -73,10 +73,10 @@ def _backward_shapes(
 
 
 for _key in ("CUDA", "CPU"):
-    _LIBRARY.impl("forward", _forward, _key)
-    _LIBRARY.impl("backward", _backward, _key)
-torch.library.register_fake("ferroflash::forward", _forward_shapes, lib=_LIBRARY)
-torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=_LIBRARY)
+    LIBRARY.impl("forward", _forward, _key)
+    LIBRARY.impl("backward", _backward, _key)
+torch.library.register_fake("ferroflash::forward", _forward_shapes, lib=LIBRARY)
+torch.library.register_fake("ferroflash::backward", _backward_shapes, lib=LIBRARY)
 
 
 # Autograd
@@ -157,8 +157,8 @@ class Differentiable(torch.autograd.Function):
         return (*gradients[:3], None, *(gradients[3:] if arrays else ()))
 
 
-torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)
-torch.library.register_autograd("ferroflash::backward", _refuse_second_derivative, lib=_LIBRARY)
+torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=LIBRARY)
+torch.library.register_autograd("ferroflash::backward", _refuse_second_derivative, lib=LIBRARY)
 
 
 # vmap: the mapped axis becomes part of the batch.
@@ -255,7 +255,7 @@ def _map_backward(call: Callable[..., Any], info: Any, in_dims: Any, *given: Any
 
 for _name, _map in (("forward", _map_forward), ("backward", _map_backward)):
     _operator = getattr(torch.ops.ferroflash, _name)
-    torch.library.register_vmap(f"ferroflash::{_name}", functools.partial(_map, _operator), lib=_LIBRARY)
+    torch.library.register_vmap(f"ferroflash::{_name}", functools.partial(_map, _operator), lib=LIBRARY)
 
 
 # Autocast: as for torch's own attention, q, k and v become the type that autocast asks for.
@@ -270,7 +270,7 @@ def _autocast(device_type: str) -> None:
         with torch.autocast(device_type, enabled=False):
             return torch.ops.ferroflash.forward(cast(q, dtype), cast(k, dtype), cast(v, dtype), *rest)
 
-    _LIBRARY.impl("forward", forward, f"Autocast{device_type.upper()}")
+    LIBRARY.impl("forward", forward, f"Autocast{device_type.upper()}")
 
 
 _autocast("cpu")

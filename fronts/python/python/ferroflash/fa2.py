@@ -232,11 +232,22 @@ def flash_attn_with_kvcache(
     """Attention of q [batch, seq_q, heads_q, head_dim] to a cache [batch, seq_cache, heads_k, head_dim]; without gradients.
 
     Of each entry cache_seqlens rows are used (int32 [batch] on the device, or one number); k and v [batch, seq_new, heads_k,
-    head_dim], where given, are written behind them first, into the cache, and used too. rotary_interleaved and num_splits, which
-    cannot change a result here, are ignored.
+    head_dim], where given, are written behind them first, into the cache, and used too: rotated, and q with them, by rotary_cos and
+    rotary_sin [positions, rotary_dim / 2]. With block_table, int32 [batch, max_pages], the cache is pages [num_pages, page_size,
+    heads_k, head_dim] of any size; cache_batch_idx, int32 [batch], says which entries of the cache q's are. num_splits, which
+    cannot change a result here, is ignored. On a GPU pages, cache_batch_idx and rotation need float16 or bfloat16.
     """
-    refuse(rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
-    refuse(cache_leftpad=cache_leftpad, block_table=block_table)
+    refuse(cache_leftpad=cache_leftpad)
     options = common(softmax_scale, causal, window_size, softcap)
-    o, lse = attend_cache(q, (k_cache, v_cache), (k, v), cache_seqlens, alibi_slopes=alibi_slopes, **options)
+    o, lse = attend_cache(
+        q,
+        (k_cache, v_cache),
+        (k, v),
+        cache_seqlens,
+        block_table,
+        cache_batch_idx,
+        (rotary_cos, rotary_sin, rotary_interleaved),
+        alibi_slopes=alibi_slopes,
+        **options,
+    )
     return (o, lse) if return_softmax_lse else o

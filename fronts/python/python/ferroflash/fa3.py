@@ -114,9 +114,18 @@ def flash_attn_with_kvcache(
     return_softmax_lse: bool = False,
 ) -> _Result:
     """Attention to a cache, as `ferroflash.flash_attn_with_kvcache`; max_seqlen_q is ignored, as q is not packed."""
-    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table)
-    refuse(cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, cu_seqlens_k_new=cu_seqlens_k_new)
+    refuse(qv=qv, rotary_seqlens=rotary_seqlens, cache_leftpad=cache_leftpad, cu_seqlens_k_new=cu_seqlens_k_new)
     refuse(cu_seqlens_q=cu_seqlens_q, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     options = common(softmax_scale, causal, window_size, softcap)
-    o, lse = attend_cache(q, (k_cache, v_cache), (k, v), cache_seqlens, chunk=attention_chunk or None, **options)
+    o, lse = attend_cache(
+        q,
+        (k_cache, v_cache),
+        (k, v),
+        cache_seqlens,
+        page_table,
+        cache_batch_idx,
+        (rotary_cos, rotary_sin, rotary_interleaved),
+        chunk=attention_chunk or None,
+        **options,
+    )
     return (o, lse) if return_softmax_lse else o
