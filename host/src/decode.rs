@@ -17,9 +17,11 @@ use crate::{Backend, Error, ForwardOptions, KvCache, Operands, Output, Plan, Pro
 /// size that its kernels take (a power of two from 16 on); [`Variant::Decode`](crate::Variant::Decode) forced keeps them from that.
 ///
 /// # Arguments
-/// * `q`: `[batch, heads_q, seq_q, head_dim]` in any strides, f32, f16 or bf16; f32 on the CPU alone.
+/// * `q`: `[batch, heads_q, seq_q, head_dim]` in any strides, f32, f16 or bf16; f32 on the CPU alone. Sequences with queries of
+///   different numbers, as chunks of prompts beside single tokens, are packed: `[1, heads_q, total_q, head_dim]`, with
+///   `options.cu_seqlens(`[`CuSeqlens::of_queries`](crate::CuSeqlens::of_queries)`(…)?)`.
 /// * `cache`: of q's dtype, or e4m3; heads_q is a multiple of heads_kv.
-/// * `options`: as for [`forward`](crate::forward()), but for lengths, and for modifiers other than sinks.
+/// * `options`: as for [`forward`](crate::forward()), but for lengths of keys, and for modifiers other than sinks.
 ///
 /// # Errors
 /// [`Error::Argument`] naming the operand or option that is refused, [`Error::OutOfMemory`] or [`Error::Device`].
@@ -103,16 +105,16 @@ fn problem<B: crate::Memory>(
     o: TensorSpec,
     options: &ForwardOptions,
 ) -> Result<Problem, Error> {
-    let (batch, sequences) = (q.spec().shape.batch, cache.batch());
+    let (k, v) = (*cache.k.spec(), *cache.v.spec());
+    let problem = Problem::decode(*q.spec(), k, v, o, cache.layout(), options)?;
+    let (batch, sequences) = (problem.batch(), cache.batch());
     if batch != sequences {
         return Err(Error::argument(
             "kv_lens",
             format!("it has {sequences} lengths"),
-            format!("{batch}, one for each batch entry of q"),
+            format!("{batch}, one for each sequence of q"),
         ));
     }
-    let (k, v) = (*cache.k.spec(), *cache.v.spec());
-    let problem = Problem::decode(*q.spec(), k, v, o, cache.layout(), options)?;
     match cache.scale_specs() {
         None => Ok(problem),
         Some([k, v]) => problem.with_cache_scales(k, v),

@@ -8,7 +8,7 @@ import ferroflash
 import pytest
 import reference
 import torch
-from ferroflash import fa3
+from ferroflash import fa3, fa4
 from ferroflash.cache import append_kv, decode
 from torch import Tensor
 
@@ -79,6 +79,30 @@ def test_pages(device: torch.device, seq_q: int, options: dict[str, Any]) -> Non
         fa3.flash_attn_with_kvcache(q, *pages.cache, cache_seqlens=lens, page_table=pages.table, **options),
         decode(q, *pages.cache, lens, block_table=pages.table, **options),
     )
+
+
+def test_packed_queries(device: torch.device) -> None:
+    """A chunk of a prompt, one token, none, and drafts, in one call, by all names that there are."""
+    pages, counts = Pages(device, [64, 31, 8, 30]), [40, 1, 0, 3]
+    q, lens = randn(device, sum(counts), HEADS, DIM), integers(device, pages.lengths)
+    sums, sums_k = reference.cu_seqlens(counts, device), reference.cu_seqlens(pages.lengths, device)
+    table, sinks = pages.table, torch.rand(HEADS, device=device)
+    o, lse, _ = ferroflash.flash_attn_varlen_func(
+        q, *pages.cache, sums, sums_k, 40, 64, causal=True, block_table=table, return_attn_probs=True
+    )
+    begin = 0
+    for sequence, (length, count) in enumerate(zip(pages.lengths, counts)):
+        own = slice(begin, begin + count)
+        begin += count
+        expected = reference.attention(q[own][None], *pages.rows(sequence, length), causal=True)
+        reference.check("o", o[own], expected[0][0], reference.TOLERANCE[DTYPE])
+        reference.check("lse", lse[:, own], expected[1][0], 2e-4)
+    of = {"cu_seqlens_q": sums, "max_seqlen_q": 40}
+    others = {"page_table": table, "causal": True}
+    assert torch.equal(fa3.flash_attn_with_kvcache(q, *pages.cache, cache_seqlens=lens, **of, **others), o)
+    sinking = fa4.flash_attn_varlen_func(q, *pages.cache, **of, seqused_k=lens, learnable_sink=sinks, **others)
+    assert torch.equal(sinking[0], decode(q, *pages.cache, lens, block_table=table, sinks=sinks, **of))
+    assert not torch.equal(sinking[0], o)
 
 
 def rotated(x: Tensor, begin: int, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -215,6 +239,9 @@ def test_what_does_not_fit_is_named(device: torch.device) -> None:
     assert refused(decode, q, *pages.cache, lens[:1], block_table=table).startswith("kv_lens: its shape is [1]")
     assert refused(decode, q, *pages.cache, lens, block_table=table[0]).startswith("block_table: its shape is [8]")
     assert refused(decode, q.float(), *pages.cache, lens, block_table=table).startswith("k_cache: its dtype")
+    sums = reference.cu_seqlens([1, 1, 1], device)
+    packed = {"cu_seqlens_q": sums, "max_seqlen_q": 1, "block_table": table}
+    assert refused(decode, q[:, 0], *pages.cache, lens, **packed).startswith("kv_lens: its shape is [2]")
     assert refused(decode, q, *pages.cache, lens).startswith("k: ")  # as many entries as q has, without a table
     scales = torch.ones(1, 1, 1, device=device)
     assert refused(decode, q, *pages.cache, lens, block_table=table, k_scales=scales).startswith("v_scales: it is None")

@@ -57,7 +57,6 @@ def test_small_arrays_are_named() -> None:
         (fa4.flash_attn_func, "full_block_cnt", Q),
         (fa4.flash_attn_func, "mask_mod", max),
         (fa4.flash_attn_varlen_func, "score_mod", max),
-        (fa4.flash_attn_varlen_func, "page_table", Q),
         (ferroflash.flash_attn_with_kvcache, "cache_leftpad", Q),
         (fa3.flash_attn_with_kvcache, "k_descale", Q),
     ],
@@ -66,8 +65,9 @@ def test_what_is_not_supported_is_named(function: object, argument: str, value: 
     assert message(NotImplementedError, function, Q, Q, Q, **{argument: value}).startswith(f"{argument}: ")
 
 
-def test_a_block_table_of_packed_sequences_is_named() -> None:
+def test_dropout_beside_a_block_table_is_named() -> None:
     lengths, rows = torch.tensor([0, 5], dtype=torch.int32), Q[0]
     function = ferroflash.flash_attn_varlen_func
-    refused = message(NotImplementedError, function, rows, rows, rows, lengths, lengths, 5, 5, block_table=Q)
-    assert refused.startswith("block_table: ")
+    refused = message(NotImplementedError, function, rows, Q, Q, lengths, lengths, 5, 5, 0.1, block_table=Q)
+    assert refused.startswith("dropout_p: ")
+    assert message(ValueError, fa4.flash_attn_varlen_func, rows, Q, Q, lengths, page_table=Q).startswith("seqused_k: ")

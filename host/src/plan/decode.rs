@@ -66,8 +66,8 @@ fn check_covered(problem: &Problem) -> Result<(), String> {
     if problem.gradients().is_some() {
         return Err("it has no kernel for gradients".to_owned());
     }
-    if problem.is_packed() {
-        return Err("it has no kernel for packed sequences".to_owned());
+    if problem.is_packed() && problem.cache_layout().is_none() {
+        return Err("it has no kernel for packed sequences without a cache".to_owned());
     }
     if !problem.modifiers().is_none_but_sinks() {
         return Err(format!("it has no kernel{}", with_modifiers(problem)));
@@ -99,10 +99,14 @@ impl DecodeLaunch {
         if rows > i32::MAX as u64 {
             return Err(too_large());
         }
-        let row_tiles = rows.div_ceil(tile_rows);
-        let of_rows = (problem.batch() as u64)
-            .saturating_mul(heads_kv)
-            .saturating_mul(row_tiles);
+        let batch = problem.batch() as u64;
+        let mut row_tiles = batch.saturating_mul(rows.div_ceil(tile_rows));
+        if problem.is_packed() {
+            // Of all rows together, and a tile that is not full for each sequence.
+            let all_rows = (problem.q().shape.seq as u64).saturating_mul(problem.group() as u64);
+            row_tiles = row_tiles.min((all_rows / tile_rows).saturating_add(batch));
+        }
+        let of_rows = heads_kv.saturating_mul(row_tiles);
         let blocks = u64::from(gpu.multiprocessors * blocks_of_sm(config, gpu));
         let capacity = problem.seq_kv() as u64;
         let items = most_items(of_rows, capacity, config.chunk_keys().into(), blocks);
@@ -112,16 +116,21 @@ impl DecodeLaunch {
         let partials = items * config.partial_bytes(rows as u32);
         let counter_bytes = workspace.zeroed_bytes();
         let shape = problem.k().shape;
+        let mut forward = forward_params(problem);
+        if problem.is_packed() {
+            forward.attention.q.batch_stride = 0;
+            forward.o.batch_stride = 0;
+        }
         Ok(Self {
             params: DecodeParams {
-                forward: forward_params(problem),
+                forward,
                 table_stride: match problem.cache_layout() {
                     Some(CacheLayout::Paged { table_stride, .. }) => table_stride as u64,
                     _ => 0,
                 },
                 num_pages: shape.batch as u32,
                 page_size: shape.seq as u32,
-                row_tiles: row_tiles as u32,
+                group: problem.group() as u32,
                 slots: workspace.slots,
                 ..DecodeParams::zeroed()
             },

@@ -95,6 +95,9 @@ fn cache_pages(problem: &Problem) -> Result<Option<CachePages>, String> {
     let Some(layout) = problem.cache_layout() else {
         return Ok(None);
     };
+    if problem.is_packed() {
+        return Err("it takes no packed queries of a cache".to_owned());
+    }
     let shape = problem.k().shape;
     let pages = CachePages {
         num_pages: shape.batch as u32,

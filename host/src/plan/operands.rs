@@ -296,7 +296,7 @@ impl Operands {
         self
     }
 
-    /// Sets [`cu_seqlens`](Self::cu_seqlens): of q, and of k and v.
+    /// Sets [`cu_seqlens`](Self::cu_seqlens): of q, and of k and v. Beside a cache the latter are not read, and may be the former.
     pub fn cu_seqlens(mut self, addresses: impl Into<Option<[u64; 2]>>) -> Self {
         self.cu_seqlens = addresses.into();
         self

@@ -99,7 +99,7 @@ impl AppendProblem {
             check_sizes(argument, spec)?;
             spec.reach(argument)?;
         }
-        check_layout(&k, &k_cache, layout)?;
+        check_layout(k.shape.batch, &k_cache, layout)?;
         Ok(Self {
             k,
             v,

@@ -118,32 +118,33 @@ pub(super) fn check_packing(
     q: &TensorSpec,
     k: &TensorSpec,
 ) -> Result<(), Error> {
+    check_packed_queries(packed, q)?;
+    check_sums("cu_seqlens_kv", packed.kv(), "k", k.shape.seq)
+}
+
+/// Refuses q if its rows are not those that `packed` says.
+pub(super) fn check_packed_queries(packed: &CuSeqlens, q: &TensorSpec) -> Result<(), Error> {
     check_is_packed(q)?;
-    for (argument, sums, total, of, rows) in [
-        (
-            "cu_seqlens_q",
-            packed.q(),
-            packed.total_q(),
-            "q",
-            q.shape.seq,
-        ),
-        (
-            "cu_seqlens_kv",
-            packed.kv(),
-            packed.total_kv(),
-            "k",
-            k.shape.seq,
-        ),
-    ] {
-        if total != rows {
-            return Err(Error::argument(
-                argument,
-                format!("its last element, number {}, is {total}", sums.len() - 1),
-                format!("it must be {rows}, the rows of {of}"),
-            ));
-        }
+    check_sums("cu_seqlens_q", packed.q(), "q", q.shape.seq)
+}
+
+/// Refuses sums that do not end with the `rows` of `of`.
+fn check_sums(
+    argument: &'static str,
+    sums: &[i32],
+    of: &'static str,
+    rows: usize,
+) -> Result<(), Error> {
+    let last = sums.len() - 1;
+    let total = sums[last] as usize;
+    if total == rows {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::argument(
+        argument,
+        format!("its last element, number {last}, is {total}"),
+        format!("it must be {rows}, the rows of {of}"),
+    ))
 }
 
 /// Refuses operands whose shapes do not match `lengths`.

@@ -68,6 +68,15 @@ impl CuSeqlens {
         Self::new(&q, &kv)
     }
 
+    /// Sequences of so many queries each, whose keys lie in a cache with lengths of its own ([`decode`](crate::decode())): there are
+    /// none of k and v.
+    ///
+    /// # Errors
+    /// As for [`from_lengths`](Self::from_lengths).
+    pub fn of_queries(lengths: impl IntoIterator<Item = usize>) -> Result<Self, Error> {
+        Self::from_lengths(lengths.into_iter().map(|seq_q| (seq_q, 0)))
+    }
+
     /// Number of sequences.
     pub fn batch(&self) -> usize {
         self.values.len() / 2 - 1

@@ -1,6 +1,9 @@
 //! Attention to a cache of keys and values whose lengths only the device knows.
 
-use super::check::{check_dims, check_equal, check_options, check_output, check_sizes};
+use super::check::{
+    check_device_lengths, check_dims, check_equal, check_options, check_output,
+    check_packed_queries, check_sizes,
+};
 use super::{Attention, ForwardOptions, Lengths, Operation, Problem, SEQ_LIMIT, Score};
 use crate::spec::{Shape, TensorSpec};
 use crate::{DType, Error};
@@ -39,11 +42,13 @@ impl Problem {
     /// says how far).
     ///
     /// # Arguments
-    /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256.
+    /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256. Where sequences have queries of different numbers, these
+    ///   are packed, `[1, heads_q, total_q, head_dim]`, and the options' lengths say whose they are: [`CuSeqlens::of_queries`], or
+    ///   [`DeviceLengths::cu_seqlens`](crate::DeviceLengths::cu_seqlens), of which the arrays and bounds of k and v are not used.
     /// * `k`, `v`: as `layout` says, of q's dtype, or both e4m3 ([`with_cache_scales`](Self::with_cache_scales)); heads_q is a
     ///   multiple of heads_kv.
     /// * `o`: `[batch, heads_q, seq_q, head_dim_v]` of q's dtype, in strides that keep its elements apart.
-    /// * `options`: of modifiers none but sinks, and no lengths.
+    /// * `options`: of modifiers none but sinks, and no lengths but those of packed queries.
     ///
     /// # Errors
     /// [`Error::Argument`] naming the first operand or option that is refused.
@@ -71,8 +76,8 @@ impl Problem {
             check_sizes(name, spec)?;
             spec.reach(name)?;
         }
-        check_layout(&q, &k, layout)?;
         check_decode_options(options)?;
+        check_layout(sequences(&q, options)?, &k, layout)?;
         let default_scale = || (1.0 / (q.shape.dim as f64).sqrt()) as f32;
         let problem = Self {
             attention: Attention {
@@ -86,7 +91,7 @@ impl Problem {
                 },
                 mask: options.mask,
                 modifiers: options.modifiers.clone(),
-                lengths: Lengths::Dense,
+                lengths: options.lengths.clone(),
             },
             operation: Operation::Decode(Decode {
                 o,
@@ -199,14 +204,15 @@ pub(super) fn scales_of(
     Ok(all)
 }
 
+/// Refuses a cache for so many `sequences` that cannot lie so.
 pub(super) fn check_layout(
-    q: &TensorSpec,
+    sequences: usize,
     k: &TensorSpec,
     layout: CacheLayout,
 ) -> Result<(), Error> {
     let Shape { batch, seq, .. } = k.shape;
     match layout {
-        CacheLayout::Contiguous => check_equal("k", "batch", batch, q.shape.batch, "q")?,
+        CacheLayout::Contiguous => check_equal("k", "batch", batch, sequences, "q")?,
         CacheLayout::Paged { .. } if seq == 0 => {
             return Err(Error::argument(
                 "k",
@@ -229,15 +235,29 @@ pub(super) fn check_layout(
     Ok(())
 }
 
-fn check_decode_options(options: &ForwardOptions) -> Result<(), Error> {
-    check_options(options)?;
-    if options.lengths != Lengths::Dense {
-        return Err(Error::argument(
+/// How many sequences q has queries of.
+fn sequences(q: &TensorSpec, options: &ForwardOptions) -> Result<usize, Error> {
+    match &options.lengths {
+        Lengths::Dense => Ok(q.shape.batch),
+        Lengths::Packed(packed) => {
+            check_packed_queries(packed, q)?;
+            Ok(packed.batch())
+        }
+        Lengths::OnDevice(lengths) if !lengths.has_seqused_kv() => {
+            check_device_lengths(lengths, q)?;
+            let bounds = lengths.packed_bounds();
+            Ok(bounds.map_or(q.shape.batch, |[batch, ..]| batch))
+        }
+        Lengths::OnDevice(_) | Lengths::Known(_) => Err(Error::argument(
             "lengths",
             "a cache has lengths of its own",
-            "no cu_seqlens and no seqused_kv beside kv_lens",
-        ));
+            "none beside kv_lens but those of packed queries",
+        )),
     }
+}
+
+fn check_decode_options(options: &ForwardOptions) -> Result<(), Error> {
+    check_options(options)?;
     if options.modifiers.is_none_but_sinks() {
         return Ok(());
     }
@@ -251,7 +271,7 @@ fn check_decode_options(options: &ForwardOptions) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CuSeqlens, DType, Dropout, Layout};
+    use crate::{CuSeqlens, DType, DeviceLengths, Dropout, Layout};
 
     fn spec(batch: usize, heads: usize, seq: usize) -> TensorSpec {
         let shape = Shape {
@@ -302,9 +322,12 @@ mod tests {
             table_stride: 0,
         };
         assert_eq!(refused(pages, pages, wide, &options), "block_table");
-        let packed = CuSeqlens::from_lengths([(1, 1)]).unwrap();
+        let packed = CuSeqlens::of_queries([1]).unwrap();
         let packed = options.clone().cu_seqlens(packed);
-        assert_eq!(refused(pages, pages, PAGED, &packed), "lengths");
+        // q has three batch entries.
+        assert_eq!(refused(pages, pages, PAGED, &packed), "q");
+        let used = options.clone().lengths(DeviceLengths::seqused_kv());
+        assert_eq!(refused(pages, pages, PAGED, &used), "lengths");
         let mut dropping = options;
         dropping.modifiers.dropout = Some(Dropout::new(0.5, 1).unwrap());
         assert_eq!(refused(pages, pages, PAGED, &dropping), "modifiers");
@@ -317,5 +340,36 @@ mod tests {
         assert_eq!((problem.batch(), problem.seq_q()), (3, 2));
         assert_eq!(problem.seq_kv(), 80);
         assert!(!problem.is_empty());
+    }
+
+    #[test]
+    fn packed_queries_are_of_as_many_sequences_as_there_are_sums() {
+        let (q, pages) = (
+            TensorSpec::contiguous(DType::Bf16, Shape::packed(6, 4, 8), Layout::Bshd),
+            spec(7, 2, 16),
+        );
+        let q = q.unwrap();
+        let decode = |lengths: Lengths| {
+            let options = ForwardOptions::new().lengths(lengths);
+            Problem::decode(q, pages, pages, q, PAGED, &options)
+        };
+        let packed = decode(CuSeqlens::of_queries([1, 0, 5]).unwrap().into()).unwrap();
+        assert_eq!(
+            (packed.batch(), packed.seq_q(), packed.seq_kv()),
+            (3, 5, 80)
+        );
+        assert_eq!(packed.q_rows(2), 1..6);
+        let bounds = DeviceLengths::cu_seqlens(4, 9, 0).unwrap();
+        let packed = decode(bounds.into()).unwrap();
+        assert_eq!(
+            (packed.batch(), packed.seq_q(), packed.seq_kv()),
+            (4, 6, 80)
+        );
+        let Err(Error::Argument { argument, .. }) =
+            decode(CuSeqlens::of_queries([1]).unwrap().into())
+        else {
+            panic!("one row of six");
+        };
+        assert_eq!(argument, "cu_seqlens_q");
     }
 }

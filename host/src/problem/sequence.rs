@@ -75,9 +75,9 @@ impl Problem {
     }
 
     fn longest(&self) -> [usize; 2] {
-        let keys = self.cache_capacity().unwrap_or(self.k().shape.seq);
-        let rows = [self.q().shape.seq, keys];
-        match self.lengths() {
+        let capacity = self.cache_capacity();
+        let rows = [self.q().shape.seq, capacity.unwrap_or(self.k().shape.seq)];
+        let [q, kv] = match self.lengths() {
             Lengths::Dense => rows,
             Lengths::Packed(packed) => [packed.longest_q(), packed.longest_kv()],
             Lengths::OnDevice(lengths) => match lengths.packed_bounds() {
@@ -86,6 +86,21 @@ impl Problem {
                 None => rows,
             },
             Lengths::Known(known) => known.longest(),
+        };
+        // A cache has lengths of its own.
+        [q, capacity.unwrap_or(kv)]
+    }
+
+    /// Rows of q that are sequence `index`'s: of its batch entry, or of all where they are packed.
+    ///
+    /// # Panics
+    /// As [`sequence`](Self::sequence), but for caches.
+    pub(crate) fn q_rows(&self, index: usize) -> Range<usize> {
+        match self.lengths() {
+            Lengths::Dense => 0..self.q().shape.seq,
+            Lengths::Packed(packed) => packed.q()[index] as usize..packed.q()[index + 1] as usize,
+            Lengths::Known(known) => known.sequence(index).q_rows,
+            Lengths::OnDevice(_) => panic!("only the device knows the lengths"),
         }
     }
 

@@ -21,7 +21,7 @@ pub enum CacheFault {
 /// Parameters of the decode kernels: `o[b, h, i, :] = Σⱼ P[b, h, i, j] · v[page(b, j), h', j mod page_size, :]`.
 ///
 /// In `forward`, `k` and `v` are pages, whose batch axis counts pages, and `seq_kv` is the most keys of a sequence. A forward pass
-/// without a cache has a page for each sequence, and no block table.
+/// without a cache has a page for each sequence, and no block table. Where queries are packed q and o have a batch stride of 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct DecodeParams {
@@ -42,8 +42,8 @@ pub struct DecodeParams {
     pub num_pages: u32,
     /// Keys of a page.
     pub page_size: u32,
-    /// Tiles of a kernel's rows that the queries of one head of k and v take.
-    pub row_tiles: u32,
+    /// Query heads to a head of k and v.
+    pub group: u32,
     /// Partial results that the workspace has room for.
     pub slots: u32,
 }

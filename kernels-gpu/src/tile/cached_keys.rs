@@ -17,18 +17,18 @@ pub struct CachedKeys {
 }
 
 impl CachedKeys {
-    /// Those of a sequence whose length is read as `length`.
+    /// Those of a sequence of `seq_q` queries whose length is read as `length`.
     #[inline(always)]
-    pub fn of_length(attention: &AttentionParams, length: u32) -> Self {
+    pub fn of_length(attention: &AttentionParams, seq_q: u32, length: u32) -> Self {
         // A negative one is large.
         let is_bad = length > attention.seq_kv;
         let kv_len = if is_bad { 0 } else { length };
-        let band = attention.mask.of_sequence(attention.seq_q, kv_len);
+        let band = attention.mask.of_sequence(seq_q, kv_len);
         Self {
             kv_len,
             is_bad,
             band,
-            seen: seen_keys(attention.seq_q, kv_len, band),
+            seen: seen_keys(seq_q, kv_len, band),
         }
     }
 }

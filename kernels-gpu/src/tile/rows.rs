@@ -48,6 +48,19 @@ pub fn kv_rows(params: &AttentionParams, batch: u32, load: impl Fn(u64) -> i32) 
     }
 }
 
+/// First row and number of rows of q of sequence `batch`.
+#[inline(always)]
+pub fn q_rows(params: &AttentionParams, batch: u32, load: impl Fn(u64) -> i32) -> (u32, u32) {
+    let lengths = &params.lengths;
+    if lengths.has_cu_seqlens() {
+        let begin = element(lengths.cu_seqlens_q, batch);
+        let end = begin + size_of::<i32>() as u64;
+        clamped((load(begin), load(end)), lengths.total_q, params.seq_q)
+    } else {
+        (0, params.seq_q)
+    }
+}
+
 /// Address of element `index` of an array of i32.
 #[inline(always)]
 fn element(array: Option<DeviceAddress>, index: u32) -> u64 {

@@ -31,7 +31,7 @@ pub unsafe fn check_cache(params: &CheckCacheParams) {
     unsafe {
         let kv_lens = kv_lens.map_or(0, |lens| lens.get());
         let length = global::load_u32(element(kv_lens, sequence as u64));
-        let keys = CachedKeys::of_length(attention, length);
+        let keys = CachedKeys::of_length(attention, attention.seq_q, length);
         let (begin, end) = keys.seen;
         let mut is_bad_page = false;
         let table = pages.block_table.map_or(0, |table| table.get());

@@ -1,6 +1,6 @@
 //! A cache to time: normal values everywhere, in shuffled pages or in one piece a sequence.
 
-use super::decode::{DecodeCase, Place};
+use super::decode::{DecodeCase, Place, QRows};
 use super::fill::normal;
 use super::scales::ScaleKind;
 use ferroflash::{DType, Error, ForwardOptions, Layout, Shape};
@@ -63,7 +63,12 @@ impl CacheShape {
                 Some([kind.make(shape, k_seed)?, kind.make(shape, v_seed)?])
             }
         };
+        let q_rows = (0..self.kv_lens.len()).map(|batch| QRows {
+            batch,
+            rows: 0..self.seq_q,
+        });
         Ok(DecodeCase {
+            q_rows: q_rows.collect(),
             q: tensor(
                 self.dtype,
                 batch,

@@ -1,6 +1,7 @@
 //! Attention to a cache: caches in pages and not, of any lengths, whose places beyond the keys hold what must not matter.
 
 use std::fmt;
+use std::ops::Range;
 
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -15,8 +16,8 @@ use super::scales::{ScaleKind, scale_of};
 use super::spec::AlibiSpec;
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use ferroflash::{
-    AlibiSlopes, Backend, CacheLayout, DType, Error, ForwardOptions, HostTensor, Indices, KvCache,
-    Layout, Mask, Output, Problem, Shape, Sinks, TensorSpec, decode,
+    AlibiSlopes, Backend, CacheLayout, CuSeqlens, DType, Error, ForwardOptions, HostTensor,
+    Indices, KvCache, Layout, Lengths, Mask, Output, Problem, Shape, Sinks, TensorSpec, decode,
 };
 use kernels_gpu::tile::kv_tree::seen_keys;
 
@@ -28,8 +29,11 @@ pub struct DecodeSpec {
     pub dtype: DType,
     /// Keys of each sequence.
     pub kv_lens: Vec<usize>,
-    /// Queries of each sequence.
+    /// Queries of each sequence, where `queries` does not say.
     pub seq_q: usize,
+    /// Queries of each sequence, which are then packed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queries: Option<Vec<usize>>,
     /// Keys of a page; `None` for a contiguous cache.
     pub page_size: Option<usize>,
     /// Heads of k and v.
@@ -84,11 +88,22 @@ impl KeyKind {
     ];
 }
 
+/// The rows of q that are a sequence's: of which batch entry, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QRows {
+    /// 0 where sequences are packed.
+    pub batch: usize,
+    /// Rows of that entry.
+    pub rows: Range<usize>,
+}
+
 /// A case with its inputs.
 #[derive(Clone, Debug)]
 pub struct DecodeCase {
-    /// `[batch, heads_q, seq_q, head_dim]`.
+    /// `[batch, heads_q, seq_q, head_dim]`, or packed `[1, heads_q, total_q, head_dim]`.
     pub q: HostTensor,
+    /// Of each sequence.
+    pub q_rows: Vec<QRows>,
     /// Pages, or batch entries, of keys.
     pub k: HostTensor,
     /// Pages, or batch entries, of values.
@@ -110,6 +125,7 @@ impl DecodeSpec {
             dtype: DType::Bf16,
             kv_lens: kv_lens.to_vec(),
             seq_q: 1,
+            queries: None,
             page_size: Some(16),
             heads_kv: 2,
             group: 2,
@@ -131,6 +147,28 @@ impl DecodeSpec {
         self.heads_kv * self.group
     }
 
+    /// The rows of q that are each sequence's.
+    fn q_rows(&self) -> Vec<QRows> {
+        let Some(queries) = &self.queries else {
+            let rows = 0..self.seq_q;
+            let of_entry = |batch| QRows {
+                batch,
+                rows: rows.clone(),
+            };
+            return (0..self.kv_lens.len()).map(of_entry).collect();
+        };
+        let mut end = 0;
+        let mut behind_the_last = |count: &usize| {
+            let begin = end;
+            end += count;
+            QRows {
+                batch: 0,
+                rows: begin..end,
+            }
+        };
+        queries.iter().map(&mut behind_the_last).collect()
+    }
+
     fn normals(&self, stream: u64) -> impl FnMut() -> f32 + use<> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(self.seed, stream));
         move || rng.sample(StandardNormal)
@@ -150,10 +188,13 @@ impl DecodeSpec {
             dim,
         };
         let [of_q, of_k, of_v] = self.arrangements;
-        let mut q = of_q.allocate(
-            self.dtype,
-            shape(batch, self.heads_q(), self.seq_q, self.head_dim),
-        )?;
+        let q_rows = self.q_rows();
+        let (entries, rows) = match &self.queries {
+            None => (batch, self.seq_q),
+            Some(queries) => (1, queries.iter().sum()),
+        };
+        let q_shape = shape(entries, self.heads_q(), rows, self.head_dim);
+        let mut q = of_q.allocate(self.dtype, q_shape)?;
         let (pages, rows) = (place.pages, place.page_size);
         let of_cache = self.e4m3.map_or(self.dtype, |_| DType::E4m3);
         let k_shape = shape(pages, self.heads_kv, rows, self.head_dim);
@@ -177,7 +218,8 @@ impl DecodeSpec {
         }
         for (index, &kv_len) in self.kv_lens.iter().enumerate() {
             let scales = scales.as_ref();
-            self.fill_sequence(index, kv_len, &place, [&mut q, &mut k, &mut v], scales);
+            let at = (index, &q_rows[index]);
+            self.fill_sequence(at, kv_len, &place, [&mut q, &mut k, &mut v], scales);
         }
         let default_scale = 1.0 / (self.head_dim as f32).sqrt();
         let slopes = |alibi: AlibiSpec| alibi.slopes(batch, self.heads_q());
@@ -186,6 +228,9 @@ impl DecodeSpec {
             .softcap(self.softcap)
             .alibi(self.alibi.map(slopes).transpose()?)
             .softmax_scale(self.scale_factor.map(|factor| factor * default_scale));
+        if let Some(queries) = &self.queries {
+            options = options.cu_seqlens(CuSeqlens::of_queries(queries.iter().copied())?);
+        }
         if self.sinks {
             let sinks: Vec<_> = (0..self.heads_q())
                 .map(|head| head as f32 * 0.7 - 1.0)
@@ -194,6 +239,7 @@ impl DecodeSpec {
         }
         Ok(DecodeCase {
             q,
+            q_rows,
             k,
             v,
             scales,
@@ -206,7 +252,7 @@ impl DecodeSpec {
     /// Writes the queries, keys and values of a sequence.
     fn fill_sequence(
         &self,
-        index: usize,
+        (index, q_rows): (usize, &QRows),
         kv_len: usize,
         place: &Place,
         [q, k, v]: [&mut HostTensor; 3],
@@ -215,15 +261,15 @@ impl DecodeSpec {
         let stream = 16 * index as u64;
         let mut normal = self.normals(stream);
         for head in 0..self.heads_q() {
-            for (row, dim) in pairs(self.seq_q, self.head_dim) {
-                q.set(index, head, row, dim, normal());
+            for (row, dim) in pairs(q_rows.rows.len(), self.head_dim) {
+                q.set(q_rows.batch, head, q_rows.rows.start + row, dim, normal());
             }
         }
         for head in 0..self.heads_kv {
             // Towards the last query of the group's first head.
-            let towards = |q: &HostTensor, dim| match self.seq_q {
-                0 => 0.0,
-                rows => q.get(index, head * self.group, rows - 1, dim),
+            let towards = |q: &HostTensor, dim| match q_rows.rows.clone().last() {
+                None => 0.0,
+                Some(last) => q.get(q_rows.batch, head * self.group, last, dim),
             };
             let mut keys = self.normals(mix(stream, 1 + head as u64));
             let mut values = self.normals(mix(stream, 101 + head as u64));
@@ -350,7 +396,7 @@ impl DecodeCase {
 
     /// Keys of a sequence that some query sees.
     pub fn seen_keys(&self, sequence: usize) -> usize {
-        let seq_q = self.q.spec().shape.seq;
+        let seq_q = self.q_rows[sequence].rows.len();
         let kv_len = self.kv_lens[sequence].max(0) as usize;
         let band = self.options.mask.band(seq_q, kv_len);
         let (begin, end) = seen_keys(seq_q as u32, kv_len as u32, band);
@@ -364,7 +410,7 @@ impl DecodeCase {
     pub fn flops(&self) -> Result<f64, Error> {
         let options = ForwardOptions::new().mask(self.options.mask);
         let mut flops = 0.0;
-        for &kv_len in &self.kv_lens {
+        for (&kv_len, q_rows) in self.kv_lens.iter().zip(&self.q_rows) {
             let one = |tensor: &HostTensor, seq| {
                 let shape = Shape {
                     batch: 1,
@@ -374,7 +420,7 @@ impl DecodeCase {
                 // Whatever the dtypes are, the operations are those of as many elements.
                 TensorSpec::contiguous(DType::F32, shape, Layout::Bhsd)
             };
-            let q = one(&self.q, self.q.spec().shape.seq)?;
+            let q = one(&self.q, q_rows.rows.len())?;
             let [k, v] = [&self.k, &self.v].map(|tensor| one(tensor, kv_len.max(0) as usize));
             flops += Problem::with_dense_output(q, k?, v?, &options)?.flops();
         }
@@ -462,8 +508,9 @@ impl DecodeCase {
                 (page as usize, key % page_size)
             }
         };
-        let of_query = |row| (sequence, row);
-        let seq_q = self.q.spec().shape.seq;
+        let QRows { batch, rows: own } = &self.q_rows[sequence];
+        let of_query = |row| (*batch, own.start + row);
+        let seq_q = own.len();
         let [q, o, lse] = [&self.q, o, lse].map(|tensor| gathered(tensor, seq_q, of_query, None));
         let scales = self.scales.as_ref();
         let k = gathered(&self.k, kv_len, place, scales.map(|[k, _]| k));
@@ -481,6 +528,7 @@ impl DecodeCase {
             options.alibi = Some(AlibiSlopes::per_head(&of_sequence)?);
         }
         options.force = None;
+        options.lengths = Lengths::Dense;
         let (mut q, k, v) = (q?, k?, v?);
         if is_e4m3 {
             q = q.convert(DType::F32, Layout::Bhsd)?;
@@ -533,6 +581,7 @@ impl fmt::Display for DecodeSpec {
             dtype,
             kv_lens,
             seq_q,
+            queries,
             page_size,
             heads_kv,
             head_dim,
@@ -542,11 +591,15 @@ impl fmt::Display for DecodeSpec {
             keys,
             ..
         } = self;
+        let queries = match queries {
+            None => seq_q.to_string(),
+            Some(queries) => format!("packed {queries:?}"),
+        };
         let heads_q = self.heads_q();
         let dtype = dtype.name();
         write!(
             f,
-            "{dtype} {seq_q}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?} keys {keys:?}"
+            "{dtype} {queries}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?} keys {keys:?}"
         )?;
         match e4m3 {
             None => Ok(()),

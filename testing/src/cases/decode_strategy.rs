@@ -86,26 +86,38 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
     // As often as any, as kernels read it fastest.
     let place = || prop_oneof![Just(Arrangement::BSHD), arrangement()];
     let place = [place().boxed(), place().boxed(), place().boxed()];
-    (lengths, page_size, heads, dims, score, inputs, place)
+    // Queries of different numbers, some of none.
+    let queries = prop_oneof![
+        3 => Just(None),
+        1 => proptest::collection::vec(0..=5usize, 4).prop_map(Some),
+    ];
+    let shape = (lengths, queries).prop_map(|(kv_lens, queries)| {
+        let queries = queries.map(|counts| counts[..kv_lens.len()].to_vec());
+        (kv_lens, queries)
+    });
+    (shape, page_size, heads, dims, score, inputs, place)
         .prop_map(
-            |(kv_lens, page_size, heads, dims, score, inputs, arrangements)| DecodeSpec {
-                dtype: inputs.0,
-                kv_lens,
-                seq_q: heads.2,
-                page_size,
-                heads_kv: heads.0,
-                group: heads.1,
-                head_dim: dims.0,
-                head_dim_v: if dims.2 { dims.0 } else { dims.1 },
-                mask: score.0,
-                scale_factor: score.1,
-                softcap: score.2,
-                alibi: score.3,
-                sinks: score.4,
-                e4m3: inputs.3,
-                keys: inputs.1,
-                arrangements,
-                seed: inputs.2,
+            |((kv_lens, queries), page_size, heads, dims, score, inputs, arrangements)| {
+                DecodeSpec {
+                    dtype: inputs.0,
+                    kv_lens,
+                    seq_q: heads.2,
+                    queries,
+                    page_size,
+                    heads_kv: heads.0,
+                    group: heads.1,
+                    head_dim: dims.0,
+                    head_dim_v: if dims.2 { dims.0 } else { dims.1 },
+                    mask: score.0,
+                    scale_factor: score.1,
+                    softcap: score.2,
+                    alibi: score.3,
+                    sinks: score.4,
+                    e4m3: inputs.3,
+                    keys: inputs.1,
+                    arrangements,
+                    seed: inputs.2,
+                }
             },
         )
         .boxed()
@@ -126,7 +138,10 @@ pub fn append_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Appe
         .prop_map(
             |(cache, rotary, rotates_q, by_slots, arrangements)| AppendSpec {
                 rotary: rotary.map(|(style, eighths)| (style, cache.head_dim * eighths / 16 * 2)),
-                cache,
+                cache: DecodeSpec {
+                    queries: None,
+                    ..cache
+                },
                 rotates_q,
                 by_slots,
                 arrangements,

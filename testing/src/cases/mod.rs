@@ -28,7 +28,7 @@ pub use arrangement::Arrangement;
 pub use backward::{BackwardCase, BackwardRun};
 pub use cache_shape::CacheShape;
 pub use corpus::{AttentionCase, CorpusCase, Pass};
-pub use decode::{DecodeCase, DecodeSpec, KeyKind};
+pub use decode::{DecodeCase, DecodeSpec, KeyKind, QRows};
 pub use decode_strategy::{append_strategy, cache_dtypes_of, decode_strategy, drawn_caches};
 pub use fill::normal;
 pub use kind::InputKind;

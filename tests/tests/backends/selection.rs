@@ -485,7 +485,7 @@ fn what_decode_kernels_cannot_do_is_refused_by_name() {
     assert_eq!(reason(&f32, &HOPPER), expected("it has no f32 kernel"));
     assert_eq!(
         reason(&packed(DType::Bf16, 64, None), &HOPPER),
-        expected("it has no kernel for packed sequences")
+        expected("it has no kernel for packed sequences without a cache")
     );
     let half = problem(DType::F16, 64, None);
     assert_eq!(reason(&half, &HOPPER), None);

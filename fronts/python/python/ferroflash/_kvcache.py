@@ -65,6 +65,30 @@ def attend_cache(
     return decode(q, *cache, used, block_table=block_table, return_lse=True, **options)
 
 
+@torch.no_grad()
+def attend_packed(
+    q: Tensor,
+    cache: tuple[Tensor, Tensor],
+    lengths: tuple[Tensor, int],
+    kv_lens: int | Tensor | None,
+    block_table: Tensor | None,
+    cache_batch_idx: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """o and lse of packed queries, with their cu_seqlens and a bound on their numbers, and a cache of kv_lens keys."""
+    options.pop("deterministic", None)  # of gradients
+    cu_seqlens_q, max_seqlen_q = lengths
+    if kv_lens is None:
+        raise ValueError("cache_seqlens: it is None; sequences of packed queries need it")
+    if not isinstance(kv_lens, Tensor):
+        kv_lens = torch.full((cu_seqlens_q.numel() - 1,), kv_lens, dtype=torch.int32, device=q.device)
+    if cache_batch_idx is not None:
+        refuse(block_table=block_table)
+        block_table = cache_batch_idx.to(torch.int32)[:, None]
+    packed = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q}
+    return decode(q, *cache, kv_lens, block_table=block_table, return_lse=True, **packed, **options)
+
+
 def _lengths(cache_seqlens: int | Tensor, q: Tensor) -> Tensor:
     """As an array."""
     if isinstance(cache_seqlens, Tensor):

@@ -42,8 +42,8 @@ class Cache(NamedTuple):
 
 _CACHE = "Tensor kv_lens, Tensor? block_table, Tensor? k_scales, Tensor? v_scales"
 LIBRARY.define(
-    f"decode(Tensor q, Tensor k_cache, Tensor v_cache, {_CACHE}, Tensor? alibi_slopes, Tensor? sinks, "
-    "float? softmax_scale, float softcap, int? left, int? right) -> (Tensor o, Tensor lse)",
+    f"decode(Tensor q, Tensor k_cache, Tensor v_cache, {_CACHE}, Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, "
+    "SymInt max_seqlen_q, float? softmax_scale, float softcap, int? left, int? right) -> (Tensor o, Tensor lse)",
     tags=TAGS,
 )
 LIBRARY.define(
@@ -68,6 +68,8 @@ def decode(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    max_seqlen_q: int = 0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of the last queries of each sequence to its cache: decoding, drafts to verify, or a chunk of a prompt.
@@ -75,24 +77,28 @@ def decode(
     A sequence's results depend on its own queries and keys alone, bit for bit: not on the batch, the pages or the GPU's size.
 
     Args:
-        q: [batch, seq_q, heads_q, head_dim], float16 or bfloat16, on the CPU float32 too; of any strides.
+        q: [batch, seq_q, heads_q, head_dim], float16 or bfloat16, on the CPU float32 too; of any strides. Of packed queries, as of
+            chunks of prompts beside single tokens, [total_q, heads_q, head_dim].
         k_cache, v_cache: of q's dtype, or both torch.float8_e4m3fn.
         kv_lens: int32 [batch].
         block_table: int32 [batch, max_pages].
         k_scales, v_scales: of an e4m3 cache: float32 [num_pages or 1, page_size or 1, heads_k or 1], by which codes are multiplied.
         softmax_scale, causal, window_size, softcap, alibi_slopes, sinks: as for `ferroflash.torch.attention`.
+        cu_seqlens_q: int32 [batch + 1], where each sequence's queries begin and end in packed ones.
+        max_seqlen_q: a bound on their numbers.
         return_lse: returns (o, lse) and not o alone.
 
     Returns:
-        o [batch, seq_q, heads_q, head_dim_v]; lse is float32 [batch, heads_q, seq_q], in nats.
+        o [batch, seq_q, heads_q, head_dim_v]; lse is float32 [batch, heads_q, seq_q], in nats; of packed queries o is
+        [total_q, heads_q, head_dim_v], and lse [heads_q, total_q].
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
     """
     left, right = window(window_size, causal)
-    given = q, k_cache, v_cache, kv_lens, block_table, k_scales, v_scales, alibi_slopes, sinks
+    given = q, k_cache, v_cache, kv_lens, block_table, k_scales, v_scales, alibi_slopes, sinks, cu_seqlens_q
     call = _decode if is_plain(*given) else torch.ops.ferroflash.decode
-    o, lse = call(*given, softmax_scale, softcap, left, right)
+    o, lse = call(*given, max_seqlen_q, softmax_scale, softcap, left, right)
     return (o, lse) if return_lse else o
 
 
@@ -144,14 +150,26 @@ def _decode(
     v_scales: Tensor | None,
     alibi_slopes: Tensor | None,
     sinks: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    max_seqlen_q: int,
     *scalars: Any,
 ) -> tuple[Tensor, Tensor]:
     cache = Cache(k_cache, v_cache, kv_lens, block_table, k_scales, v_scales)
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.numel() - 1
     # Held while the work is queued.
-    native, _held = _described(cache, q, "q")
+    native, _held = _described(cache, q, "q", batch)
     softmax_scale, softcap, left, right = scalars
     arguments = Arguments(
-        alibi_slopes=alibi_slopes, sinks=sinks, softmax_scale=softmax_scale, softcap=softcap, left=left, right=right
+        # Keys have lengths of their own: sums of theirs are not read.
+        cu_seqlens_q,
+        cu_seqlens_q,
+        max_seqlen_q=max_seqlen_q,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        left=left,
+        right=right,
     )
     return _eager.forward(q, k_cache, v_cache, arguments, cache=native)
 
@@ -171,7 +189,8 @@ def _append(
     interleaved: bool,
     q: Tensor | None,
 ) -> Tensor:
-    native, _held = _described(Cache(k_cache, v_cache, kv_lens, block_table, k_scales, v_scales), k, "k")
+    cache = Cache(k_cache, v_cache, kv_lens, block_table, k_scales, v_scales)
+    native, _held = _described(cache, k, "k", k.shape[0])
     if (cos is None) != (sin is None) or (cos is None and q is not None):
         missing = "cos" if cos is None else "sin"
         raise ValueError(f"{missing}: it is None; rotation needs both cos and sin")
@@ -217,8 +236,8 @@ def _integers(name: str, tensor: Tensor, beside: Tensor, shape: tuple[int, ...])
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _described(cache: Cache, beside: Tensor, name: str) -> tuple[_native.Cache, tuple[Tensor | None, ...]]:
-    """A cache as the native half takes it, for `beside`, which is called `name`; and what holds the memory of its arrays."""
+def _described(cache: Cache, beside: Tensor, name: str, batch: int) -> tuple[_native.Cache, tuple[Tensor | None, ...]]:
+    """A cache of `batch` sequences as the native half takes it, for `beside`, which is called `name`; and its arrays' memory."""
     dtypes = {cache.k.dtype, cache.v.dtype}
     if beside.dtype not in DTYPES:
         raise ValueError(f"{name}: its dtype is {beside.dtype}; it must be float32, float16 or bfloat16")
@@ -228,7 +247,6 @@ def _described(cache: Cache, beside: Tensor, name: str) -> tuple[_native.Cache, 
     device = beside.get_device()
     if not device == cache.k.get_device() == cache.v.get_device():
         raise ValueError(f"k_cache: it is on {cache.k.device}; it and v_cache must be on {beside.device}, as {name} is")
-    batch = beside.shape[0]
     lens, table = _integers("kv_lens", cache.kv_lens, beside, (batch,)), None
     of_table = None
     if cache.block_table is not None:

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from ._arguments import Arguments, common, window, with_lengths, without_arrays
 from ._eager import dropout_state
-from ._kvcache import attend_cache
+from ._kvcache import attend_cache, attend_packed
 from ._refuse import refuse
 from .torch import run
 
@@ -162,9 +162,17 @@ def flash_attn_varlen_func(
 ) -> _Result:
     """Attention of packed sequences: q [total_q, heads_q, head_dim], k and v [total_k, heads_k, head_dim].
 
-    cu_seqlens_q and cu_seqlens_k, int32 [batch + 1], stay on the device.
+    cu_seqlens_q and cu_seqlens_k, int32 [batch + 1], stay on the device. With block_table, int32 [batch, max_pages], k and v are
+    pages [num_pages, page_size, heads_k, head_dim] of a cache, of which a sequence has as many keys as cu_seqlens_k say; without
+    gradients then.
     """
-    refuse(block_table=block_table)
+    if block_table is not None:
+        refuse(dropout_p=dropout_p)
+        options = common(softmax_scale, causal, window_size, softcap)
+        options["alibi_slopes"] = alibi_slopes
+        kv_lens = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+        o, lse = attend_packed(q, (k, v), (cu_seqlens_q, max_seqlen_q), kv_lens, block_table, None, options)
+        return (o, lse, None) if return_attn_probs else o
     rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k), *rest)
 

@@ -12,7 +12,7 @@ from typing import Any, Union
 from torch import Tensor
 
 from ._arguments import common, packed
-from ._kvcache import attend_cache
+from ._kvcache import attend_cache, attend_packed
 from ._refuse import refuse
 from .torch import attention
 
@@ -113,10 +113,18 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> _Result:
-    """Attention to a cache, as `ferroflash.flash_attn_with_kvcache`; max_seqlen_q is ignored, as q is not packed."""
+    """Attention to a cache, as `ferroflash.flash_attn_with_kvcache`; with cu_seqlens_q q is packed, [total_q, heads_q, head_dim].
+
+    k and v are not packed; beside packed queries the cache has to hold them already (`ferroflash.cache.append_kv`).
+    """
     refuse(qv=qv, rotary_seqlens=rotary_seqlens, cache_leftpad=cache_leftpad, cu_seqlens_k_new=cu_seqlens_k_new)
-    refuse(cu_seqlens_q=cu_seqlens_q, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     options = common(softmax_scale, causal, window_size, softcap)
+    if cu_seqlens_q is not None:
+        refuse(k=k, v=v, attention_chunk=attention_chunk)
+        lengths = (cu_seqlens_q, q.shape[0] if max_seqlen_q is None else max_seqlen_q)
+        o, lse = attend_packed(q, (k_cache, v_cache), lengths, cache_seqlens, page_table, cache_batch_idx, options)
+        return (o, lse) if return_softmax_lse else o
     o, lse = attend_cache(
         q,
         (k_cache, v_cache),

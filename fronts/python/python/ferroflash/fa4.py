@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ._arguments import common, packed
+from ._kvcache import attend_cache, attend_packed
 from ._refuse import refuse
 from .torch import attention
 
@@ -71,10 +72,21 @@ def flash_attn_varlen_func(
 ) -> tuple[Tensor, Tensor]:
     """Attention of packed sequences, or of a batch where cu_seqlens_q and cu_seqlens_k are None.
 
-    Bounds on the lengths of sequences that are not given are those of all packed rows.
+    Bounds on the lengths of sequences that are not given are those of all packed rows. With page_table, int32 [batch, max_pages], k
+    and v are pages [num_pages, page_size, heads_k, head_dim] of a cache, of which sequences have seqused_k keys; without gradients
+    then.
     """
-    refuse(seqused_q=seqused_q, page_table=page_table, score_mod=score_mod)
+    refuse(seqused_q=seqused_q, score_mod=score_mod)
     refuse(block_sparse_tensors=block_sparse_tensors, aux_tensors=aux_tensors)
+    if page_table is not None:
+        refuse(cu_seqlens_k=cu_seqlens_k)
+        if seqused_k is None:
+            raise ValueError("seqused_k: it is None; pages of a cache need it")
+        options = common(softmax_scale, causal, window_size, softcap) | {"sinks": learnable_sink}
+        if cu_seqlens_q is None:
+            return attend_cache(q, (k, v), (None, None), seqused_k, page_table, **options)
+        lengths = (cu_seqlens_q, q.shape[0] if max_seqlen_q is None else max_seqlen_q)
+        return attend_packed(q, (k, v), lengths, seqused_k, page_table, None, options)
     for name, array, other in (("q", cu_seqlens_q, cu_seqlens_k), ("k", cu_seqlens_k, cu_seqlens_q)):
         if array is None and other is not None:
             raise NotImplementedError(f"cu_seqlens_{name}: ferroflash packs q as k and v; it must be given too")

@@ -19,6 +19,10 @@ pub(super) unsafe fn run(problem: &Problem, layout: CacheLayout, operands: &Oper
     let cache = operands.cache.expect("checked operands");
     let mut faults = 0;
     for index in 0..problem.batch() {
+        let rows = problem.q_rows(index);
+        if rows.is_empty() {
+            continue;
+        }
         // SAFETY: there is a length for each sequence.
         let kv_len = unsafe { word(cache.kv_lens, index) };
         let cached = Cached {
@@ -27,6 +31,7 @@ pub(super) unsafe fn run(problem: &Problem, layout: CacheLayout, operands: &Oper
             layout,
             cache,
             index,
+            rows,
         };
         let capacity = problem.seq_kv();
         let attended = match usize::try_from(kv_len).ok().filter(|&len| len <= capacity) {
@@ -82,6 +87,8 @@ struct Cached<'a> {
     cache: CacheOperands,
     /// Number of the sequence.
     index: usize,
+    /// Its rows of q and o, in its batch entry.
+    rows: Range<usize>,
 }
 
 impl Cached<'_> {
@@ -145,7 +152,7 @@ impl Cached<'_> {
 
     /// Keys that some query of the sequence sees.
     fn seen(&self, kv_len: usize) -> Range<usize> {
-        let seq_q = self.problem.seq_q();
+        let seq_q = self.rows.len();
         let band = self.problem.mask().band(seq_q, kv_len);
         let (begin, end) = seen_keys(seq_q as u32, kv_len as u32, band);
         begin as usize..end as usize
@@ -170,18 +177,31 @@ impl Cached<'_> {
         }
     }
 
-    /// The sequence's own rows of q or o: their spec and address.
-    fn rows(&self, spec: &TensorSpec, address: u64) -> (TensorSpec, u64) {
-        let mut one = *spec;
-        one.shape.batch = 1;
-        let offset = spec.offset(self.index, 0, 0, 0) * spec.dtype.bytes() as i64;
-        (one, address.wrapping_add_signed(offset))
+    /// The batch entry of q and o that has its rows.
+    fn batch(&self) -> usize {
+        if self.problem.is_packed() {
+            0
+        } else {
+            self.index
+        }
     }
 
-    /// Elements of lse before the sequence's.
-    fn lse_offset(&self) -> usize {
+    /// The sequence's own rows of q or o: their spec and address.
+    fn rows(&self, spec: &TensorSpec, address: u64) -> (TensorSpec, u64) {
+        let mut own = *spec;
+        own.shape.batch = 1;
+        own.shape.seq = self.rows.len();
+        let first = spec.offset(self.batch(), 0, self.rows.start, 0);
+        let offset = first * spec.dtype.bytes() as i64;
+        (own, address.wrapping_add_signed(offset))
+    }
+
+    /// The sequence's elements of lse of one head, if it is wanted.
+    fn lse(&self, head: usize) -> Option<*mut f32> {
         let Shape { heads, seq, .. } = self.problem.o().shape;
-        self.index * heads * seq
+        let place = (self.batch() * heads + head) * seq + self.rows.start;
+        let lse = std::ptr::with_exposed_provenance_mut::<f32>(self.operands.lse? as usize);
+        Some(lse.wrapping_add(place))
     }
 
     /// # Safety
@@ -211,18 +231,28 @@ impl Cached<'_> {
         options.modifiers = problem.modifiers().clone();
         let of_sequence =
             Problem::new(q, k, v, own_o, &options).expect("a part of a checked problem");
+        let count = self.rows.len();
+        let lse = vec![Cell::new(0.0f32); heads * count];
         let operands = Operands {
             q: q_address,
             k: addresses[0],
             v: addresses[1],
             o: own_o_address,
-            lse: (self.operands.lse).map(|lse| lse + (self.lse_offset() * size_of::<f32>()) as u64),
+            lse: Some(lse.as_ptr().expose_provenance() as u64),
             alibi_slopes: None,
             cache: None,
             ..*self.operands
         };
-        // SAFETY: q, o and lse are the sequence's part of operands that the caller vouches for.
+        // SAFETY: q and o are the sequence's part of operands that the caller vouches for, and lse has an element for each row.
         unsafe { tasks::run(&of_sequence, &operands) };
+        for (head, of_head) in lse.chunks(count).enumerate() {
+            for (row, value) in of_head.iter().enumerate() {
+                if let Some(lse) = self.lse(head) {
+                    // SAFETY: the operands' lse has an element for every row.
+                    unsafe { *lse.add(row) = value.get() };
+                }
+            }
+        }
         if let Some(widened) = &widened {
             // SAFETY: as above.
             unsafe { widened.round_into(&o, o_address) };
@@ -234,22 +264,17 @@ impl Cached<'_> {
     /// # Safety
     /// As [`run`]; the rows are accessed by nobody else.
     unsafe fn poison(&self) {
-        let Shape {
-            heads, seq, dim, ..
-        } = self.problem.o().shape;
+        let Shape { heads, dim, .. } = self.problem.o().shape;
         let poisoned = vec![f32::NAN; dim];
         for head in 0..heads {
-            for row in 0..seq {
-                let o = Matrix::new(self.problem.o(), self.operands.o, self.index, head, row);
+            for (row, at) in self.rows.clone().enumerate() {
+                let o = Matrix::new(self.problem.o(), self.operands.o, self.batch(), head, at);
                 // SAFETY: the row lies inside o.
                 unsafe { o.write_row(0, &poisoned) };
-            }
-        }
-        if let Some(lse) = self.operands.lse {
-            let lse = std::ptr::with_exposed_provenance_mut::<f32>(lse as usize);
-            for row in 0..heads * seq {
-                // SAFETY: lse has an element for every row.
-                unsafe { *lse.add(self.lse_offset() + row) = f32::NAN };
+                if let Some(lse) = self.lse(head) {
+                    // SAFETY: lse has an element for every row.
+                    unsafe { *lse.add(row) = f32::NAN };
+                }
             }
         }
     }

@@ -66,10 +66,10 @@ unsafe fn write_row<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
         Some(sink) => state.rows[i].finalize_with_sink(sum, sink),
     };
     let forward = &tile.params().forward;
-    let (batch, head, query) = (tile.get(Word::Batch), tile.head(row), tile.query(row));
+    let (batch, head, q_row) = (tile.get(Word::Batch), tile.head(row), tile.q_row(row));
     let o = &forward.o;
     let elements =
-        batch as i64 * o.batch_stride + head as i64 * o.head_stride + query as i64 * o.seq_stride;
+        batch as i64 * o.batch_stride + head as i64 * o.head_stride + q_row as i64 * o.seq_stride;
     let address = o.address.wrapping_add_signed(elements * HALF_BYTES as i64);
     let is_pair = o.dim_stride == 1 && address.is_multiple_of(2 * HALF_BYTES as u64);
     let dims = forward.attention.head_dim_v;
@@ -91,9 +91,13 @@ unsafe fn write_row<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
     }
     if lane.is_multiple_of(4) && tile.warp() == 0 {
         let attention = &forward.attention;
-        let index = (batch as u64 * attention.heads_q as u64 + head as u64)
-            * attention.seq_q as u64
-            + query as u64;
+        // [batch, heads_q, seq_q]; of packed queries [heads_q, total_q].
+        let (batch, rows) = match attention.lengths.total_q {
+            0 => (batch, attention.seq_q),
+            total_q => (0, total_q),
+        };
+        let heads = batch as u64 * attention.heads_q as u64 + head as u64;
+        let index = heads * rows as u64 + q_row as u64;
         global::store(forward.lse + index * F32_BYTES as u64, lse);
     }
 }

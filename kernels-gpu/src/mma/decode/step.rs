@@ -58,7 +58,7 @@ impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
             let in_tile = in_tile.min(row_end - 1);
             let elements = tile.get(Word::Batch) as i64 * q.batch_stride
                 + tile.head(in_tile) as i64 * q.head_stride
-                + tile.query(in_tile) as i64 * q.seq_stride;
+                + tile.q_row(in_tile) as i64 * q.seq_stride;
             let address = q.address.wrapping_add_signed(elements * HALF_BYTES as i64);
             let dims = if is_there { attention.head_dim } else { 0 };
             let dim = vec16 * VEC16_ELEMS as u32;
@@ -226,8 +226,8 @@ pub unsafe fn mask_scores<E: Element, const HALVES: usize>(
     let column = |j: usize| row_column(0, j as u32) as i32;
     if !any(tile.get(Word::IsPlain) != 0) {
         let transform = tile.transform::<E>();
-        let seq_q = tile.params().forward.attention.seq_q;
-        let corner = tile.get(Word::KvLen) as i32 - seq_q as i32 - first_key as i32;
+        let (kv_len, seq_q) = (tile.get(Word::KvLen), tile.get(Word::SeqQ));
+        let corner = kv_len as i32 - seq_q as i32 - first_key as i32;
         let mut slopes = [0.0; HALVES];
         for i in 0..HALVES {
             slopes[i] = tile.slope(i);

@@ -128,6 +128,12 @@ impl<'a> Tile<'a> {
         row / self.group()
     }
 
+    /// Row of q and o that a row's query is.
+    #[inline(always)]
+    pub fn q_row(&self, row: u32) -> u32 {
+        self.get(Word::QBegin) + self.query(row)
+    }
+
     /// Query head of a row.
     #[inline(always)]
     pub fn head(&self, row: u32) -> u32 {

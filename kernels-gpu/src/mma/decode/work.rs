@@ -13,15 +13,16 @@ use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
 use crate::tile::cached_keys::CachedKeys;
 use crate::tile::kv_tree::{Chunks, item_level};
+use crate::tile::rows::q_rows;
 use crate::units::F32_BYTES;
 
 /// The words of shared memory that a block's threads exchange.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Word {
-    /// Sums of nodes by level, three of them.
-    Nodes = 0,
-    /// The item's sequence, and nodes of sequences before it.
+    /// Sums of items by level, three of them.
+    Sums = 0,
+    /// The item's sequence, and items of sequences before it.
     Batch = 4,
     Before,
     /// The number of the next item.
@@ -37,6 +38,9 @@ pub enum Word {
     SeenEnd,
     Level,
     Node,
+    /// Queries of the sequence: how many, and the first's row of q and o where they are packed.
+    SeqQ,
+    QBegin,
     HeadKv,
     RowBegin,
     RowEnd,
@@ -70,7 +74,7 @@ pub enum Word {
 
 const _: () = assert!((Word::Items as u32) < DecodeConfig::INFO_WORDS);
 
-/// More nodes of one thread's sequences do not change what items are.
+/// More items of one thread's sequences do not change of which level they are.
 const MANY: u32 = 1 << 20;
 
 /// Address of a word of the item's info.
@@ -131,6 +135,33 @@ unsafe fn used_keys(attention: &AttentionParams, batch: u32) -> u32 {
     SequenceRows::read(&attention, batch, load).seq_kv
 }
 
+/// A sequence of the launch.
+#[derive(Clone, Copy)]
+struct Sequence {
+    /// Its first row of q and o, where they are packed.
+    q_begin: u32,
+    seq_q: u32,
+    keys: CachedKeys,
+    chunks: Chunks,
+    /// Tiles of a kernel's rows that the queries of one head of k and v take.
+    row_tiles: u32,
+    heads_kv: u32,
+}
+
+impl Sequence {
+    /// Items of a node: heads, and tiles of rows.
+    #[inline(always)]
+    fn items_of_node(&self) -> u32 {
+        self.heads_kv * self.row_tiles
+    }
+
+    /// Items, if they are nodes of `level`; none without queries.
+    #[inline(always)]
+    fn items(&self, level: u32) -> u32 {
+        self.chunks.nodes(level) * self.items_of_node()
+    }
+}
+
 /// A block's way through the items, which are numbered sequence by sequence, heads and row tiles innermost.
 pub struct Work<'a> {
     params: &'a DecodeParams,
@@ -143,30 +174,28 @@ impl<'a> Work<'a> {
     #[inline(always)]
     pub unsafe fn new(params: &'a DecodeParams, config: DecodeConfig) -> Self {
         let work = Self { params, config };
-        let mut nodes = [0; 3];
+        let mut items = [0; 3];
         let mut batch = thread_idx_x();
         while batch < params.forward.attention.batch {
-            let (_, chunks) = work.keys(batch);
+            let sequence = work.sequence(batch);
             for level in 0..3 {
-                nodes[level] += chunks.nodes(level as u32);
+                items[level] += sequence.items(level as u32);
             }
             // Of supers there are as few as the host has seen.
-            nodes[0] = nodes[0].min(MANY);
-            nodes[1] = nodes[1].min(MANY);
+            items[0] = items[0].min(MANY);
+            items[1] = items[1].min(MANY);
             batch += DecodeConfig::THREADS;
         }
-        let nodes = block_sums(nodes);
-        let stride = work.stride();
-        let of_all = [0, 1, 2].map(|level| nodes[level] as u64 * stride as u64);
-        let level = item_level(of_all, grid_dim_x() as u64);
+        let items = block_sums(items);
+        let level = item_level(items.map(|of_level| of_level as u64), grid_dim_x() as u64);
         let of_level = match level {
-            0 => nodes[0],
-            1 => nodes[1],
-            _ => nodes[2],
+            0 => items[0],
+            1 => items[1],
+            _ => items[2],
         };
         if thread_idx_x() == 0 {
             put(Word::ItemLevel, level);
-            put(Word::Items, of_level * stride);
+            put(Word::Items, of_level);
             put(Word::Batch, 0);
             put(Word::Before, 0);
         }
@@ -183,27 +212,29 @@ impl<'a> Work<'a> {
         uniform(get(Word::Items))
     }
 
-    /// Items of a node.
-    #[inline(always)]
-    fn stride(&self) -> u32 {
-        let params = reload(self.params);
-        params.forward.attention.heads_kv * params.row_tiles
-    }
-
-    /// The keys of a sequence.
+    /// A sequence.
     ///
     /// # Safety
     /// `batch` is below the launch's.
     #[inline(always)]
-    unsafe fn keys(&self, batch: u32) -> (CachedKeys, Chunks) {
+    unsafe fn sequence(&self, batch: u32) -> Sequence {
         let params = reload(self.params);
         let attention = &params.forward.attention;
         let length = match params.kv_lens {
             Some(lens) => global::load_u32(lens.get() + batch as u64 * F32_BYTES as u64),
             None => used_keys(attention, batch),
         };
-        let keys = CachedKeys::of_length(attention, length);
-        (keys, Chunks::of_keys(keys.seen, self.config.chunk_keys()))
+        let load = |address| global::load_u32(address) as i32;
+        let (q_begin, seq_q) = q_rows(attention, batch, load);
+        let keys = CachedKeys::of_length(attention, seq_q, length);
+        Sequence {
+            q_begin,
+            seq_q,
+            chunks: Chunks::of_keys(keys.seen, self.config.chunk_keys()),
+            keys,
+            row_tiles: (seq_q * params.group).div_ceil(self.config.rows),
+            heads_kv: attention.heads_kv,
+        }
     }
 
     /// Describes item number `index`, which is below the number of items and above those asked for before, in shared memory.
@@ -213,20 +244,17 @@ impl<'a> Work<'a> {
     #[inline(always)]
     pub unsafe fn find(&self, index: u32) {
         if uniform(warp_id()) == 0 {
-            let stride = self.stride();
-            // SAFETY: where there are items there are heads and rows.
-            core::hint::assert_unchecked(stride != 0);
-            self.search(index / stride, index % stride);
+            self.search(index);
         }
         sync_threads();
     }
 
-    /// Goes from the sequence of the item before to that of node number `unit`, 32 sequences at a time.
+    /// Goes from the sequence of the item before to that of item number `index`, 32 sequences at a time.
     ///
     /// # Safety
     /// As [`find`](Self::find); one warp calls it.
     #[inline(always)]
-    unsafe fn search(&self, unit: u32, rest: u32) {
+    unsafe fn search(&self, index: u32) {
         let lane = black_box(lane_id());
         let level = get(Word::ItemLevel);
         let (mut base, mut before) = (get(Word::Batch), get(Word::Before));
@@ -236,7 +264,7 @@ impl<'a> Work<'a> {
             let batch = base + lane;
             let mut count = 0;
             if batch < reload(self.params).forward.attention.batch {
-                count = self.keys(batch).1.nodes(level);
+                count = self.sequence(batch).items(level);
             }
             // The sum over this lane and those before it.
             let mut end = before + count;
@@ -246,11 +274,11 @@ impl<'a> Work<'a> {
                 end += if lane >= by { other } else { 0 };
                 by *= 2;
             }
-            if unit < end && unit >= end - count {
-                self.describe(batch, end - count, unit, rest);
+            if index < end && index >= end - count {
+                self.describe(batch, end - count, index);
             }
             let end = uniform(shuffle(end, 31));
-            if unit < end {
+            if index < end {
                 return;
             }
             base += 32;
@@ -258,16 +286,25 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Writes the words of node number `unit`, of sequence `batch`, before which there are `before`, for head and row tile
-    /// number `rest`.
+    /// Writes the words of item number `index`, of sequence `batch`, before which there are `before`.
     ///
     /// # Safety
     /// As [`find`](Self::find); one thread calls it.
     #[inline(always)]
-    unsafe fn describe(&self, batch: u32, before: u32, unit: u32, rest: u32) {
+    unsafe fn describe(&self, batch: u32, before: u32, index: u32) {
         let params = reload(self.params);
         let attention = &params.forward.attention;
-        let (keys, chunks) = self.keys(batch);
+        let sequence = self.sequence(batch);
+        let Sequence {
+            keys,
+            chunks,
+            row_tiles,
+            ..
+        } = sequence;
+        let stride = sequence.items_of_node();
+        // SAFETY: where there is an item there are heads and rows.
+        core::hint::assert_unchecked(stride != 0 && row_tiles != 0);
+        let (node, rest) = ((index - before) / stride, (index - before) % stride);
         let level = get(Word::ItemLevel);
         put(Word::Before, before);
         put(Word::Batch, batch);
@@ -281,15 +318,16 @@ impl<'a> Work<'a> {
         put(Word::CopyEnd, keys.seen.1);
         put(Word::IsPoisoned, 0);
         put(Word::Level, level);
-        put(Word::Node, chunks.first(level) + (unit - before));
-        // SAFETY: neither is 0 where there is an item.
-        core::hint::assert_unchecked(params.row_tiles != 0 && attention.heads_kv != 0);
-        let group = attention.heads_q / attention.heads_kv;
-        // SAFETY: as above, as heads_kv divides heads_q.
+        put(Word::Node, chunks.first(level) + node);
+        put(Word::SeqQ, sequence.seq_q);
+        put(Word::QBegin, sequence.q_begin);
+        let group = params.group;
+        // SAFETY: as above.
         core::hint::assert_unchecked(group != 0);
-        let row_begin = rest % params.row_tiles * self.config.rows;
-        let row_end = (attention.seq_q * group).min(row_begin + self.config.rows);
-        put(Word::HeadKv, rest / params.row_tiles);
+        let (head_kv, row_tile) = (rest / row_tiles, rest % row_tiles);
+        let row_begin = row_tile * self.config.rows;
+        let row_end = (sequence.seq_q * group).min(row_begin + self.config.rows);
+        put(Word::HeadKv, head_kv);
         put(Word::RowBegin, row_begin);
         put(Word::RowEnd, row_end);
         put(Word::Group, group);
@@ -297,7 +335,6 @@ impl<'a> Work<'a> {
         let visible = |row: u32| visible_keys((row / group) as i32, band, keys.kv_len);
         put(Word::FullFirst, visible(row_end - 1).0 as u32);
         put(Word::FullLast, visible(row_begin).1 as u32);
-        let head_kv = rest / params.row_tiles;
         let (k, v) = (&attention.k, &attention.v);
         let kv_bytes = self.config.kv_bytes();
         put_address(Word::KBase, head_address(k, head_kv, kv_bytes));
@@ -309,8 +346,8 @@ impl<'a> Work<'a> {
         let transform = ScoreTransform::of_rows(&attention.score, 0.0);
         put(Word::IsPlain, transform.is_plain as u32);
         put(Word::ScaleLog2, transform.scale_log2.to_bits());
-        put(Word::FirstSlot, before * self.stride() + rest);
-        put(Word::Stride, self.stride());
+        put(Word::FirstSlot, before + rest);
+        put(Word::Stride, stride);
     }
 
     /// The number of the next item, which [`draw`] has drawn.
@@ -352,7 +389,7 @@ pub fn workspace(params: &DecodeParams) -> DecodeWorkspace {
 #[inline(always)]
 unsafe fn block_sums(mut values: [u32; 3]) -> [u32; 3] {
     if thread_idx_x() < 3 {
-        shared::store_bits(info(Word::Nodes as u32 + thread_idx_x()), 0);
+        shared::store_bits(info(Word::Sums as u32 + thread_idx_x()), 0);
     }
     sync_threads();
     for index in 0..3 {
@@ -360,9 +397,9 @@ unsafe fn block_sums(mut values: [u32; 3]) -> [u32; 3] {
             values[index] += shuffle(values[index], lane_id() ^ 1 << step);
         }
         if lane_id() == 0 {
-            shared::fetch_add(info(Word::Nodes as u32 + index as u32), values[index]);
+            shared::fetch_add(info(Word::Sums as u32 + index as u32), values[index]);
         }
     }
     sync_threads();
-    [0, 1, 2].map(|index| shared::load_bits(info(Word::Nodes as u32 + index)))
+    [0, 1, 2].map(|index| shared::load_bits(info(Word::Sums as u32 + index)))
 }

@@ -3,7 +3,7 @@
 use ferroflash::{Backend, Cpu, DType, Mask};
 use ferroflash_testing::cases::{DecodeSpec, ScaleKind};
 
-use super::{bits, run_right};
+use super::{bits, bits_of_rows, run_right};
 
 /// Lengths beside chunks and groups of kernels, and of some of them.
 const LENGTHS: [usize; 5] = [1, 255, 257, 2100, 64];
@@ -20,6 +20,14 @@ fn beside_others<B: Backend>(backend: &mut B, spec: &DecodeSpec) {
         ..spec.clone()
     };
     assert_eq!(bits(3, &run_right(backend, &together)), expected, "{spec}");
+    // Behind queries of others, of other numbers, one of them none.
+    let packed = DecodeSpec {
+        queries: Some(vec![2, 0, 5, spec.seq_q, 1]),
+        ..together
+    };
+    let rows = packed.build().expect("small").q_rows[3].clone();
+    let result = run_right(backend, &packed);
+    assert_eq!(bits_of_rows(&rows, &result), expected, "{packed}");
     for page_size in [Some(1), Some(3), Some(64), Some(256), None] {
         let paged = DecodeSpec {
             page_size,

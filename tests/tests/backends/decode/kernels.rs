@@ -106,7 +106,12 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             mask: Mask::Causal,
             ..plain.clone()
         };
-        for spec in [plain, bent, by_element, narrower, growing] {
+        let longest = plain.seq_q;
+        let packed = DecodeSpec {
+            queries: Some(vec![1, longest, 0, longest - 1, longest]),
+            ..bent.clone()
+        };
+        for spec in [plain, bent, by_element, narrower, growing, packed] {
             run_right(gpu, &spec);
         }
     });

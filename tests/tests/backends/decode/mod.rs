@@ -29,7 +29,7 @@ pub mod prefill;
 mod properties;
 
 use ferroflash::{Backend, HostTensor};
-use ferroflash_testing::cases::{DecodeCase, DecodeSpec};
+use ferroflash_testing::cases::{DecodeCase, DecodeSpec, QRows};
 use proptest::test_runner::TestCaseError;
 
 /// Runs a case and compares every sequence with the oracle.
@@ -72,12 +72,18 @@ fn assert_right(case: &DecodeCase, o: &HostTensor, lse: &HostTensor, spec: &Deco
     }
 }
 
-/// The bits of a sequence's rows of o and lse.
-fn bits(sequence: usize, (o, lse): &(HostTensor, HostTensor)) -> Vec<u32> {
+/// The bits of a sequence's rows of o and lse, if it is a batch entry.
+fn bits(sequence: usize, result: &(HostTensor, HostTensor)) -> Vec<u32> {
+    let rows = 0..result.0.spec().shape.seq;
+    let batch = sequence;
+    bits_of_rows(&QRows { batch, rows }, result)
+}
+
+/// The bits of these rows of o and lse.
+fn bits_of_rows(at: &QRows, (o, lse): &(HostTensor, HostTensor)) -> Vec<u32> {
     let all = [o, lse].map(|tensor| {
-        let shape = tensor.spec().shape;
-        let heads =
-            (0..shape.heads).flat_map(move |head| tensor.head(sequence, head, 0..shape.seq));
+        let heads = 0..tensor.spec().shape.heads;
+        let heads = heads.flat_map(move |head| tensor.head(at.batch, head, at.rows.clone()));
         heads
             .map(|value| (value as f32).to_bits())
             .collect::<Vec<_>>()
