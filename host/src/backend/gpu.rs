@@ -161,12 +161,13 @@ impl<D: Device> Backend for Gpu<D> {
             }
         };
         let score_mod = plan.problem().modifiers().score_mod.as_ref();
+        let bound = score_mod.map(|own| own.bound(&arrays.modifiers.score_mod));
         let places = Places {
             operands,
             lse: self.lse_address(plan.problem(), operands)?,
             arrays: &arrays,
             workspace,
-            score_mod: score_mod.map(|own| own.bound(&arrays.modifiers.score_mod)),
+            score_mod: bound.as_ref(),
             ptx: score_mod.map_or(PtxModules::NONE, |own| own.ptx()),
         };
         for step in plan.steps() {
@@ -208,13 +209,14 @@ impl<D: Device> Backend for Gpu<D> {
 }
 
 /// Addresses that a launch's kernels read from and write to.
+#[derive(Clone, Copy)]
 struct Places<'a> {
     operands: &'a Operands,
     lse: u64,
     arrays: &'a Arrays,
     workspace: u64,
     /// The caller's own score modification, and the PTX of its kernels.
-    score_mod: Option<BoundScoreMod>,
+    score_mod: Option<&'a BoundScoreMod>,
     ptx: PtxModules,
 }
 
@@ -223,7 +225,7 @@ impl Places<'_> {
     fn modifiers(&self, params: &ModifierParams, states: Option<u64>) -> Vec<u8> {
         let states = states.map(|offset| self.workspace + offset);
         let params = bind_modifiers(params, &self.arrays.modifiers, states);
-        match &self.score_mod {
+        match self.score_mod {
             None => bytes_of(&params).to_vec(),
             Some(own) => own.behind(&params),
         }
@@ -252,6 +254,10 @@ impl<D: Device> Gpu<D> {
     /// # Safety
     /// As for [`Backend::launch`].
     unsafe fn step(&mut self, step: &Step, places: &Places<'_>) -> Result<(), Error> {
+        let places = &Places {
+            workspace: places.workspace + step.workspace_begin,
+            ..*places
+        };
         let &Places {
             operands,
             lse,
@@ -332,7 +338,7 @@ impl<D: Device> Gpu<D> {
                 let states = Some(workspace + offset);
                 let params = bind_block_states(params, arrays, states);
                 // A kernel has no parameter of a type without bytes.
-                let own = places.score_mod.as_ref().map(BoundScoreMod::bytes);
+                let own = places.score_mod.map(BoundScoreMod::bytes);
                 let own = own.filter(|bytes| !bytes.is_empty());
                 let params = [Some(bytes_of(&params)), own];
                 let params: Vec<&[u8]> = params.into_iter().flatten().collect();

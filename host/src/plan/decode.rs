@@ -16,13 +16,15 @@ use crate::{CacheLayout, DType, Problem, TensorSpec};
 /// Shared memory that the system takes of an SM for each block.
 const SYSTEM_SHARED_BYTES: u32 = 1024;
 
-/// The decode kernel for `problem`, of the smallest padded head_dim, and its launch.
+/// The decode kernel for `problem`, of the smallest padded head_dim, and its launch; for sequences of at most `most_queries`, if that
+/// is said, which are mostly single ones.
 ///
 /// # Errors
 /// Why there is none.
 pub(super) fn find_decode(
     problem: &Problem,
     gpu: &GpuCapabilities,
+    most_queries: Option<u32>,
 ) -> Result<(&'static Instance, DecodeLaunch), String> {
     check_covered(problem)?;
     let dtype = problem.q().dtype;
@@ -41,7 +43,10 @@ pub(super) fn find_decode(
         };
         return Err(format!("it has no {} kernel{of_cache}", dtype.name()));
     }
-    let rows = problem.seq_q().saturating_mul(problem.group());
+    let rows = match most_queries {
+        None => problem.seq_q().saturating_mul(problem.group()),
+        Some(_) => problem.group(),
+    };
     let mut of_head_dim = of_dtype.skip_while(|kernel| (kernel.head_dim as usize) < head_dim);
     let smallest = of_head_dim.next();
     let smallest = smallest.ok_or_else(|| format!("it has no kernel for head_dim {head_dim}"))?;
@@ -58,7 +63,11 @@ pub(super) fn find_decode(
     if let Some(reason) = instance_unfit(kernel, gpu) {
         return Err(reason);
     }
-    Ok((kernel, DecodeLaunch::new(problem, kernel, gpu)?))
+    let most_queries = most_queries.unwrap_or(u32::MAX);
+    Ok((
+        kernel,
+        DecodeLaunch::new(problem, kernel, gpu, most_queries)?,
+    ))
 }
 
 /// Refuses what no decode kernel does.
@@ -89,7 +98,12 @@ pub(super) struct DecodeLaunch {
 impl DecodeLaunch {
     /// # Errors
     /// Why `kernel` cannot run the problem.
-    fn new(problem: &Problem, kernel: &Instance, gpu: &GpuCapabilities) -> Result<Self, String> {
+    fn new(
+        problem: &Problem,
+        kernel: &Instance,
+        gpu: &GpuCapabilities,
+        most_queries: u32,
+    ) -> Result<Self, String> {
         let config = kernel.decode().expect("of the table of decode kernels");
         let too_large = || "its items of work are more than it can number".to_owned();
         let heads_kv = problem.k().shape.heads as u64;
@@ -100,7 +114,8 @@ impl DecodeLaunch {
             return Err(too_large());
         }
         let batch = problem.batch() as u64;
-        let mut row_tiles = batch.saturating_mul(rows.div_ceil(tile_rows));
+        let most_rows = rows.min(u64::from(most_queries).saturating_mul(problem.group() as u64));
+        let mut row_tiles = batch.saturating_mul(most_rows.div_ceil(tile_rows));
         if problem.is_packed() {
             // Of all rows together, and a tile that is not full for each sequence.
             let all_rows = (problem.q().shape.seq as u64).saturating_mul(problem.group() as u64);
@@ -132,6 +147,7 @@ impl DecodeLaunch {
                 page_size: shape.seq as u32,
                 group: problem.group() as u32,
                 slots: workspace.slots,
+                most_queries,
                 ..DecodeParams::zeroed()
             },
             scales: config.is_e4m3.then(|| cache_scales(problem)),

@@ -58,6 +58,12 @@ fn are_few(problem: &Problem) -> bool {
     problem.seq_q().saturating_mul(problem.group()) <= MOST_ROWS
 }
 
+/// Of packed queries beside a cache, how many of a sequence decode kernels take, which then have the bits that they have without
+/// the others; prefill kernels take the sequences with more.
+pub(super) fn most_of_a_sequence(problem: &Problem) -> u32 {
+    (MOST_ROWS / problem.group()) as u32
+}
+
 /// Whether kernel `decode` is faster than `prefill` on a launch that [may decode](may_decode). Lengths that only the device knows
 /// count as the longest.
 pub(super) fn is_faster(
@@ -72,7 +78,7 @@ pub(super) fn is_faster(
     let costs = Costs::beside(prefill.instance.family);
     let group = attention.heads_q / attention.heads_kv;
     let (packs, heads) = match &prefill.how {
-        How::Hopper(hopper) => (hopper.pack_gqa.packs(), hopper.pack_gqa.heads()),
+        How::Hopper(hopper, _) => (hopper.pack_gqa.packs(), hopper.pack_gqa.heads()),
         _ => (group, 1),
     };
     let prefill_tiles = packs * (attention.seq_q * heads).div_ceil(prefill.instance.block_m);

@@ -95,9 +95,6 @@ fn cache_pages(problem: &Problem) -> Result<Option<CachePages>, String> {
     let Some(layout) = problem.cache_layout() else {
         return Ok(None);
     };
-    if problem.is_packed() {
-        return Err("it takes no packed queries of a cache".to_owned());
-    }
     let shape = problem.k().shape;
     let pages = CachePages {
         num_pages: shape.batch as u32,
@@ -145,7 +142,14 @@ pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
     let group = problem.group() as u32;
     let too_long = problem.seq_q() > PackGqa::LONGEST as usize;
     let has_modifiers = !problem.modifiers().is_none();
-    if group == 1 || too_long || has_modifiers || problem.score().differs_by_head() {
+    // A sequence's bits, which may depend on which heads share a tile, are to be the same beside any others.
+    let must_not_depend = problem.is_packed() && problem.cache_layout().is_some();
+    if must_not_depend
+        || group == 1
+        || too_long
+        || has_modifiers
+        || problem.score().differs_by_head()
+    {
         return PackGqa::none(group);
     }
     let of_one = |length: usize| {

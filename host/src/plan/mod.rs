@@ -88,6 +88,8 @@ pub struct Plan {
     /// Launches in order; empty on the CPU, or if there is nothing to compute.
     steps: Vec<Step>,
     workspace_bytes: usize,
+    /// Where the workspace of steps that are added begins.
+    workspace_begin: u64,
     /// How many of them are counters of a decode kernel, which are 0 between launches.
     counter_bytes: Option<usize>,
 }
@@ -98,6 +100,8 @@ pub(crate) struct Step {
     pub kernel: &'static Instance,
     /// Number of blocks.
     pub grid: u32,
+    /// Where its workspace begins in that of the plan, in bytes.
+    pub workspace_begin: u64,
     pub params: StepParams,
 }
 
@@ -201,6 +205,7 @@ impl Plan {
             kernel: choice.kernel.as_ref().map(|kernel| kernel.instance),
             steps: Vec::new(),
             workspace_bytes: 0,
+            workspace_begin: 0,
             counter_bytes: None,
         };
         if let (Some(kernel), Capabilities::Gpu(gpu)) = (choice.kernel, here) {
@@ -223,7 +228,12 @@ impl Plan {
                 let tiles = TileGrid::new(batch, heads, attention.seq_q, instance.block_m);
                 self.add(instance, tiles.grid(), StepParams::Forward(*params));
             }
-            How::Hopper(hopper) => self.add_hopper(instance, hopper, params, gpu),
+            How::Hopper(hopper, companion) => {
+                if let Some((decode, launch)) = companion {
+                    self.add_decode(decode, *launch);
+                }
+                self.add_hopper(instance, hopper, params, gpu);
+            }
         }
     }
 
@@ -237,7 +247,11 @@ impl Plan {
     ) {
         let tile = instance.wgmma().expect("a Hopper kernel has such a tile");
         let list = hopper.tile_list(params, tile);
-        self.workspace_bytes = HopperForward::workspace(list.as_ref()).bytes as usize;
+        // Behind that of a decode kernel.
+        let begin = (self.workspace_bytes as u64).next_multiple_of(WORKSPACE_ALIGN_BYTES);
+        self.workspace_begin = begin;
+        let bytes = HopperForward::workspace(list.as_ref()).bytes;
+        self.workspace_bytes = (begin + bytes) as usize;
         let lens = self.add_cache_check(&hopper, params);
         if let Some(list) = list {
             self.add(&TILE_LIST, 1, StepParams::TileList(list, lens));
@@ -259,13 +273,19 @@ impl Plan {
     /// else there is.
     fn add_cache_check(&mut self, hopper: &HopperForward, params: &ForwardParams) -> Option<u64> {
         let pages = hopper.pages?;
-        let offset = self.workspace_bytes as u64;
+        let offset = self.workspace_bytes as u64 - self.workspace_begin;
         self.workspace_bytes += checked_cache_bytes(&pages);
+        let fewest_queries = match self.counter_bytes {
+            None => 0,
+            Some(_) => few_queries::most_of_a_sequence(&self.problem) + 1,
+        };
         let check = Box::new(CheckCacheParams {
             attention: params.attention,
             pages,
             kv_lens: None,
             status: None,
+            fewest_queries,
+            reserved: 0,
         });
         let check = StepParams::CheckCache(check, offset);
         self.add(&CHECK_CACHE, pages.batch, check);
@@ -448,6 +468,7 @@ impl Plan {
         self.steps.push(Step {
             kernel,
             grid,
+            workspace_begin: self.workspace_begin,
             params,
         });
     }

@@ -34,7 +34,10 @@ pub(super) fn attention_params(problem: &Problem) -> AttentionParams {
     let lengths = match problem.is_packed() {
         true => LengthsParams {
             total_q: q.shape.seq as u32,
-            total_kv: k.shape.seq as u32,
+            total_kv: match problem.cache_layout() {
+                None => k.shape.seq as u32,
+                Some(_) => 0,
+            },
             ..LengthsParams::zeroed()
         },
         false => LengthsParams::zeroed(),
@@ -201,10 +204,13 @@ pub(crate) fn bind_check_cache(
     arrays: &Arrays,
     lens: u64,
 ) -> CheckCacheParams {
+    let mut attention = params.attention;
+    arrays.bind_lengths(&mut attention.lengths);
     CheckCacheParams {
         pages: bind_pages(&params.pages, arrays, lens),
         kv_lens: address(arrays.cache.map(|cache| cache.kv_lens)),
         status: address(arrays.cache.and_then(|cache| cache.status)),
+        attention,
         ..*params
     }
 }

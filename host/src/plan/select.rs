@@ -101,13 +101,17 @@ pub(super) struct Kernel {
     pub how: How,
 }
 
+/// A decode kernel beside another, and its launch.
+pub(super) type Companion = (&'static Instance, Box<DecodeLaunch>);
+
 /// How a kernel runs a problem.
 #[derive(Debug)]
 pub(super) enum How {
     /// With the parameters of every forward kernel alone.
     Plain,
-    /// With those and the launch data of a Hopper kernel.
-    Hopper(Box<HopperForward>),
+    /// With those and the launch data of a Hopper kernel; and, of packed queries beside a cache, with a decode kernel for sequences
+    /// with few of them.
+    Hopper(Box<HopperForward>, Option<Companion>),
     /// With those and the parameters of modifiers.
     Modified,
     /// With those of a decode kernel.
@@ -161,7 +165,7 @@ fn find_kernel(
     candidates.sort_by_key(|(waste, _)| *waste);
     let mut refusal = None;
     for (_, instance) in candidates {
-        match unfit(instance, problem, gpu).map_or_else(|| how(instance, asked), Err) {
+        match unfit(instance, problem, gpu).map_or_else(|| how(instance, asked, gpu), Err) {
             Ok(how) => return Ok(Kernel { instance, how }),
             Err(reason) => {
                 refusal.get_or_insert(reason);
@@ -272,7 +276,7 @@ fn find_backward(
 
 /// The decode kernel for the problem.
 fn find_decode_kernel(problem: &Problem, gpu: &GpuCapabilities) -> Result<Kernel, String> {
-    let (instance, launch) = find_decode(problem, gpu)?;
+    let (instance, launch) = find_decode(problem, gpu, None)?;
     let how = match problem.is_empty() {
         true => How::NotAtAll,
         false => How::Decode(Box::new(launch)),
@@ -281,7 +285,7 @@ fn find_decode_kernel(problem: &Problem, gpu: &GpuCapabilities) -> Result<Kernel
 }
 
 /// How `instance` runs the problem, or why the problem's shape, strides or addresses prevent it.
-fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
+fn how(instance: &Instance, asked: &Question<'_>, gpu: &GpuCapabilities) -> Result<How, String> {
     if asked.problem.is_empty() {
         return Ok(How::NotAtAll);
     }
@@ -293,7 +297,20 @@ fn how(instance: &Instance, asked: &Question<'_>) -> Result<How, String> {
     };
     asked.check_aligned()?;
     let hopper = HopperForward::new(asked.problem, &asked.params, config)?;
-    Ok(How::Hopper(Box::new(hopper)))
+    Ok(How::Hopper(
+        Box::new(hopper),
+        companion(asked.problem, gpu)?,
+    ))
+}
+
+/// The decode kernel for sequences with few queries, beside a Hopper kernel for the others.
+fn companion(problem: &Problem, gpu: &GpuCapabilities) -> Result<Option<Companion>, String> {
+    let most = few_queries::most_of_a_sequence(problem);
+    if problem.cache_layout().is_none() || !problem.is_packed() || most == 0 {
+        return Ok(None);
+    }
+    let (instance, launch) = find_decode(problem, gpu, Some(most))?;
+    Ok(Some((instance, Box::new(launch))))
 }
 
 /// Sort key of kernels for a problem: padded head_dim, padded head_dim_v, whether the problem has fewer rows than the
@@ -365,6 +382,10 @@ fn decode_for_few_queries(asked: &Question<'_>, prefill: &Choice) -> Option<Choi
         return None;
     };
     if !few_queries::may_decode(asked.problem) {
+        return None;
+    }
+    // Packed queries of a cache, of which Hopper's kernels leave the few of a sequence to decode kernels.
+    if asked.problem.is_packed() && !few_queries::are_drafts(asked.problem) {
         return None;
     }
     let choice = fit(Variant::Decode, asked).ok()?;

@@ -16,9 +16,10 @@ pub struct CachePages {
     /// Elements from one row of the block table to the next.
     pub table_stride: u64,
     /// i32 `[batch]` of the workspace: keys of each sequence as that kernel found them, [`POISONED`] where a length or a page cannot
-    /// be.
+    /// be, or [`SKIPPED`].
     ///
     /// [`POISONED`]: Self::POISONED
+    /// [`SKIPPED`]: Self::SKIPPED
     pub lens: Option<DeviceAddress>,
     /// Pages of k and v.
     pub num_pages: u32,
@@ -36,6 +37,8 @@ pub struct CachePages {
 impl CachePages {
     /// Stands for the length of a sequence whose rows of o and lse are NaN.
     pub const POISONED: i32 = -1;
+    /// Stands for the length of a sequence that has no tiles: without queries, or with so few that another kernel takes them.
+    pub const SKIPPED: i32 = -2;
     /// [`page_shift`](Self::page_shift) where a page is all of a sequence: no sequence has so many keys.
     pub const WHOLE_SEQUENCE: u32 = 31;
 
@@ -77,4 +80,8 @@ pub struct CheckCacheParams {
     pub kv_lens: Option<DeviceAddress>,
     /// Receives bits of [`CacheFault`](super::CacheFault).
     pub status: Option<DeviceAddress>,
+    /// Sequences with fewer queries are [`CachePages::SKIPPED`].
+    pub fewest_queries: u32,
+    /// 0.
+    pub reserved: u32,
 }

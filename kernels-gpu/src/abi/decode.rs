@@ -46,6 +46,10 @@ pub struct DecodeParams {
     pub group: u32,
     /// Partial results that the workspace has room for.
     pub slots: u32,
+    /// Sequences with more queries than this are left to another kernel.
+    pub most_queries: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Scales of keys, or of values: f32, of which number and place follow from strides, 0 included.

@@ -13,7 +13,7 @@ use super::tensor::DeviceAddress;
 pub struct LengthsParams {
     /// Rows of q, and of o, of all sequences together, where sequences are packed (cu_seqlens); 0 otherwise.
     pub total_q: u32,
-    /// As `total_q`, of k and v.
+    /// As `total_q`, of k and v; 0 of a cache.
     pub total_kv: u32,
     /// i32 `[batch + 1]`: sequence `b` has the rows `cu_seqlens_q[b] .. cu_seqlens_q[b + 1]` of q, o and lse. `None`
     /// where each sequence is a batch entry of its operands.
@@ -29,6 +29,12 @@ impl LengthsParams {
     #[inline(always)]
     pub const fn has_cu_seqlens(&self) -> bool {
         self.total_q != 0
+    }
+
+    /// Whether queries alone are packed: keys lie in a cache.
+    #[inline(always)]
+    pub const fn has_packed_queries_alone(&self) -> bool {
+        self.has_cu_seqlens() && self.total_kv == 0
     }
 
     /// Whether sequences may differ in length (varlen): by `cu_seqlens` or `seqused_kv`.

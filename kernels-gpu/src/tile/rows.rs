@@ -23,7 +23,7 @@ impl SequenceRows {
             (0, params.seq_q, 0, params.seq_kv)
         };
         if lengths.seqused_kv.is_some() {
-            let used = load(element(lengths.seqused_kv, batch)).max(0) as u32;
+            let used = load(used_address(params, batch)).max(0) as u32;
             seq_kv = seq_kv.min(used);
         }
         Self {
@@ -46,6 +46,12 @@ pub fn kv_rows(params: &AttentionParams, batch: u32, load: impl Fn(u64) -> i32) 
     } else {
         (0, params.seq_kv)
     }
+}
+
+/// Where a launch with such an array says how many rows of k and v sequence `batch` uses.
+#[inline(always)]
+pub fn used_address(params: &AttentionParams, batch: u32) -> u64 {
+    element(params.lengths.seqused_kv, batch)
 }
 
 /// First row and number of rows of q of sequence `batch`.

@@ -10,6 +10,7 @@ use cuda_std::thread::{block_idx_x, sync_threads_or, thread_idx_x};
 use crate::abi::{CacheFault, CachePages, CheckCacheParams};
 use crate::config::check_cache::THREADS;
 use crate::tile::cached_keys::CachedKeys;
+use crate::tile::rows::q_rows;
 use crate::units::F32_BYTES;
 
 /// Checks the sequence of the block's number.
@@ -25,13 +26,25 @@ pub unsafe fn check_cache(params: &CheckCacheParams) {
         pages,
         kv_lens,
         status,
+        fewest_queries,
+        ..
     } = params;
     let element = |array: u64, index: u64| array + index * F32_BYTES as u64;
     // SAFETY: as the caller vouches.
     unsafe {
         let kv_lens = kv_lens.map_or(0, |lens| lens.get());
+        let lens = pages.lens.map_or(0, |lens| lens.get());
+        let load = |address| global::load_u32(address) as i32;
+        let (_, seq_q) = q_rows(attention, sequence, load);
+        if seq_q < *fewest_queries {
+            if thread_idx_x() == 0 {
+                let skipped = CachePages::SKIPPED as u32;
+                global::store_bits(element(lens, sequence as u64), skipped);
+            }
+            return;
+        }
         let length = global::load_u32(element(kv_lens, sequence as u64));
-        let keys = CachedKeys::of_length(attention, attention.seq_q, length);
+        let keys = CachedKeys::of_length(attention, seq_q, length);
         let (begin, end) = keys.seen;
         let mut is_bad_page = false;
         let table = pages.block_table.map_or(0, |table| table.get());
@@ -50,7 +63,6 @@ pub unsafe fn check_cache(params: &CheckCacheParams) {
             return;
         }
         let is_bad = keys.is_bad | is_bad_page;
-        let lens = pages.lens.map_or(0, |lens| lens.get());
         let checked = if is_bad {
             CachePages::POISONED as u32
         } else {

@@ -147,6 +147,12 @@ impl DecodeSpec {
         self.heads_kv * self.group
     }
 
+    /// Queries of each sequence.
+    pub fn q_counts(&self) -> Vec<usize> {
+        let all = || vec![self.seq_q; self.kv_lens.len()];
+        self.queries.clone().unwrap_or_else(all)
+    }
+
     /// The rows of q that are each sequence's.
     fn q_rows(&self) -> Vec<QRows> {
         let Some(queries) = &self.queries else {

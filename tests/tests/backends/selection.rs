@@ -6,7 +6,7 @@ use ferroflash::{
     DeviceLengths, Dropout, Error, ForwardOptions, Layout, MAX_HEAD_DIM, Mask, Plan, Problem,
     Shape, Sim, Sinks, TensorSpec, Variant,
 };
-use kernels_gpu::instances::Family;
+use kernels_gpu::instances::{CHECK_CACHE, Family, TILE_LIST};
 
 const HOPPER: Capabilities = Capabilities::Gpu(gpu((9, 0), 227 << 10));
 const TURING: Capabilities = Capabilities::Gpu(gpu((7, 5), 64 << 10));
@@ -609,6 +609,28 @@ fn long_chunks_of_prompts_run_on_hopper() {
         let q = problem.q().shape;
         assert_eq!(preferred(&problem, here), Some(expected), "{q:?}");
     }
+    let packed = |counts: Vec<usize>, here| {
+        let total = counts.iter().sum();
+        let counts = CuSeqlens::of_queries(counts).expect("few");
+        let problem = cached(total, 16, 256, &plain.clone().cu_seqlens(counts));
+        let plan = Plan::new(&problem, here).expect("it can run");
+        plan.kernel_names().collect::<Vec<_>>()
+    };
+    let decode = "fa_decode_mma_sm80_bf16_hd128";
+    let on_hopper = "fa_decode_wgmma_sm90a_bf16_hd128";
+    let (check, list) = (CHECK_CACHE.name, TILE_LIST.name);
+    assert_eq!(
+        packed(vec![1, 2000, 5], &HOPPER),
+        [decode, check, list, on_hopper]
+    );
+    assert_eq!(
+        packed(vec![1, 16, 5], &HOPPER),
+        [format!("{decode}_rows16")]
+    );
+    assert_eq!(
+        packed(vec![1, 2000, 5], &ampere),
+        [format!("{decode}_rows16")]
+    );
     let reason = why_not(Variant::Wgmma, &cached(2048, 24, 256, &plain), &HOPPER);
     assert!(reason.is_some_and(|reason| reason.contains("these have 24")));
     let reason = why_not(Variant::Mma, &cached(2048, 16, 256, &plain), &HOPPER);

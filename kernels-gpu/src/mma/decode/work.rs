@@ -225,7 +225,10 @@ impl<'a> Work<'a> {
             None => used_keys(attention, batch),
         };
         let load = |address| global::load_u32(address) as i32;
-        let (q_begin, seq_q) = q_rows(attention, batch, load);
+        let (q_begin, mut seq_q) = q_rows(attention, batch, load);
+        if seq_q > params.most_queries {
+            seq_q = 0;
+        }
         let keys = CachedKeys::of_length(attention, seq_q, length);
         Sequence {
             q_begin,

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::garbage::{is_poisoned, poison_stays, run};
-use super::{bits, case_agrees, run_case_right};
+use super::{bits, bits_of_rows, case_agrees, run_case_right};
 
 /// The case of a spec, by Hopper's kernels.
 fn forced(spec: &DecodeSpec) -> DecodeCase {
@@ -112,7 +112,14 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             keys: KeyKind::LastDominates,
             ..plain.clone()
         };
-        for spec in [plain, windowed, bent, packed, narrower, growing, last] {
+        // Scores far beyond the cap beside small ones.
+        let capped = DecodeSpec {
+            softcap: Some(1.5),
+            ..last.clone()
+        };
+        for spec in [
+            plain, windowed, bent, packed, narrower, growing, last, capped,
+        ] {
             run_right(gpu, &spec);
         }
     });
@@ -121,11 +128,16 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
 /// NaN and infinities in keys that some queries do not see.
 fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
-        for page_size in [Some(16), None] {
+        for (page_size, softcap) in [(Some(16), None), (None, None), (Some(64), Some(1.5))] {
             let spec = DecodeSpec {
                 keys: KeyKind::NonFinite,
                 seq_q: 70,
                 page_size,
+                softcap,
+                alibi: softcap.map(|_| AlibiSpec {
+                    steepest: 0.01,
+                    is_batched: false,
+                }),
                 ..spec(instance, config, &[70, 200])
             };
             run_right(gpu, &spec);
@@ -198,6 +210,98 @@ fn bits_are_its_own<D: Device>(gpus: &mut [Gpu<D>]) {
     });
 }
 
+/// Sequences of packed queries: one, tiles and a piece, none, as many as decode kernels take at a group of 2, and one more.
+fn mixed(instance: &Instance, config: &WgmmaConfig) -> DecodeSpec {
+    let block = config.block_n as usize;
+    let tiles = 2 * config.block_m() as usize + 5;
+    DecodeSpec {
+        heads_kv: 2,
+        queries: Some(vec![1, tiles, 0, 32, 33]),
+        ..spec(instance, config, &[200, 3 * block + 9, 50, 40, 300])
+    }
+}
+
+/// Chunks of prompts beside single tokens and drafts.
+fn mixed_batches<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let plain = mixed(instance, config);
+        let bent = DecodeSpec {
+            softcap: Some(1.5),
+            alibi: Some(AlibiSpec {
+                steepest: 0.01,
+                is_batched: true,
+            }),
+            mask: Mask::Window {
+                left: Some(31),
+                right: Some(0),
+            },
+            page_size: None,
+            ..plain.clone()
+        };
+        let others = DecodeSpec {
+            kv_lens: vec![5, plain.kv_lens[1], 0, 40, 33],
+            queries: Some(vec![3, plain.q_counts()[1], 4, 32, 0]),
+            ..plain.clone()
+        };
+        let rows = |spec: &DecodeSpec, sequence: usize| forced(spec).q_rows[sequence].clone();
+        let results = [&plain, &bent, &others].map(|spec| run_right(gpu, spec));
+        for sequence in [1, 3] {
+            let expected = bits_of_rows(&rows(&plain, sequence), &results[0]);
+            let beside_others = bits_of_rows(&rows(&others, sequence), &results[2]);
+            assert_eq!(beside_others, expected, "{others}, sequence {sequence}");
+        }
+        // As decode kernels alone have it, which take these whatever is beside them.
+        let mut alone = plain.build().expect("small");
+        alone.options.force = Some(Variant::Decode);
+        let alone = run_case_right(gpu, &alone, &plain);
+        for sequence in [0, 3] {
+            let at = rows(&plain, sequence);
+            assert_eq!(bits_of_rows(&at, &results[0]), bits_of_rows(&at, &alone));
+        }
+    });
+}
+
+/// A length or a page that cannot be, of a sequence that either kernel takes, spoils that one alone.
+fn poison_stays_in_mixed_batches<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let spec = mixed(instance, config);
+        let good_case = forced(&spec);
+        let (good, faults) = run(gpu, &good_case);
+        assert!(!faults.any());
+        for sequence in [0, 1, 3, 4] {
+            for is_page in [false, true] {
+                let mut case = good_case.clone();
+                let (table, max_pages) = case.block_table.as_mut().unwrap();
+                if is_page {
+                    table[sequence * *max_pages] = -1;
+                } else {
+                    case.kv_lens[sequence] = (*max_pages * 16) as i32 + 1;
+                }
+                let (spoilt, faults) = run(gpu, &case);
+                assert_eq!((faults.bad_page, faults.bad_length), (is_page, !is_page));
+                for (other, rows) in good_case.q_rows.iter().enumerate() {
+                    let bits = bits_of_rows(rows, &spoilt);
+                    if other == sequence {
+                        assert!(bits.iter().all(|&bits| f32::from_bits(bits).is_nan()));
+                    } else {
+                        assert_eq!(bits, bits_of_rows(rows, &good), "{sequence} of {spec}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+tests_of!(
+    mixed,
+    mixed_batches,
+    "packed queries of a cache for each Hopper kernel"
+);
+tests_of!(
+    mixed_spoilt,
+    poison_stays_in_mixed_batches,
+    "spoilt sequences of packed queries for each Hopper kernel"
+);
 tests_of!(pairs, pairs_count, "prompts in parts by each Hopper kernel");
 tests_of!(
     not_finite_keys,

@@ -33,8 +33,13 @@ pub unsafe fn list_tiles(params: &TileListParams) {
         shared: shared::dynamic_base(),
     };
     // SAFETY: all threads of the block call it with the same parameters, and the caller vouches for the arrays of
-    // lengths.
-    unsafe { build(&block, params) }
+    // lengths and for the workspace.
+    unsafe {
+        if thread_idx_x() == 0 {
+            global::store_bits(params.workspace + Workspace::TILE_COUNT_SEMAPHORE, 0);
+        }
+        build(&block, params)
+    }
 }
 
 /// A thread of the block; made by [`list_tiles`], whose caller vouches for the addresses.

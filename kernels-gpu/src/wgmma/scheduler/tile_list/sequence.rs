@@ -1,8 +1,9 @@
 //! One sequence, as the list sees it.
 
 use super::{ListedCoord, ListedTile, TileListParams};
-use crate::abi::{Band, SequenceRows};
+use crate::abi::{Band, CachePages, SequenceRows};
 use crate::tile::block_range::visible_keys;
+use crate::tile::rows::used_address;
 
 /// A sequence and its tiles.
 #[derive(Clone, Copy)]
@@ -21,7 +22,14 @@ impl ListedSequence {
     #[inline(always)]
     pub fn new(params: &TileListParams, batch: u32, load: impl Fn(u64) -> i32) -> Self {
         let attention = &params.attention;
-        let rows = SequenceRows::read(attention, batch, load);
+        let mut rows = SequenceRows::read(attention, batch, &load);
+        if attention.lengths.has_packed_queries_alone() {
+            let length = load(used_address(attention, batch));
+            if length == CachePages::SKIPPED {
+                rows.seq_q = 0;
+            }
+            (rows.kv_begin, rows.seq_kv) = (0, (length.max(0) as u32).min(attention.seq_kv));
+        }
         let queries = params.pack_gqa.query(params.cluster_m);
         // SAFETY: a tile has a row for every head of a pack. Without this a division carries a panic branch.
         unsafe { core::hint::assert_unchecked(queries != 0) };

@@ -7,7 +7,7 @@ use crate::wgmma::pack_gqa::PackGqa;
 /// Layout of a workspace, in bytes from its start, and its size.
 ///
 /// ```text
-/// 0    tile count semaphore, u32: 0 before a launch and after it
+/// 0    tile count semaphore, u32: 0 before a launch and after it; the kernel that lists tiles sets it too
 /// 16   header of the list of tiles     what follows is there in varlen launches only, and is written before it is read
 /// 32   entries
 /// ..   a word for every sequence, which the list is made with
