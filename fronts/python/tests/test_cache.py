@@ -189,11 +189,33 @@ def test_slots(device: torch.device) -> None:
     cache = [torch.zeros(3, PAGE, HEADS_K, DIM, dtype=DTYPE, device=device) for _ in range(2)]
     k, v = (randn(device, 2, 2, HEADS_K, DIM) for _ in range(2))
     slots, lens = integers(device, [[17, -1], [3, 8]]), integers(device, [2, 2])
-    append_kv(k, v, *cache, lens, block_table=integers(device, [[0], [1]]), slots=slots)
+    append_kv(k, v, *cache, lens, slots=slots)
     for pages, rows in zip(cache, (k, v)):
         expected = torch.zeros_like(pages)
         expected[2, 1], expected[0, 3], expected[1, 0] = rows[0, 0], rows[1, 0], rows[1, 1]
         assert torch.equal(pages, expected)
+
+
+def test_packed_rows_go_to_slots(device: torch.device) -> None:
+    """As an engine with a slot mapping writes them: rows of all sequences one after the other, with their positions."""
+    positions, slots = integers(device, [6, 7, 0, 20]), integers(device, [23, 8, -1, 2])
+    cache = [torch.zeros(3, PAGE, HEADS_K, DIM, dtype=DTYPE, device=device) for _ in range(2)]
+    k, v, q = (randn(device, 4, heads, DIM) for heads in (HEADS_K, HEADS_K, HEADS))
+    angles = torch.rand(64, DIM // 2, device=device) * 6
+    cos, sin = angles.cos(), angles.sin()
+    of_q = append_kv(
+        k[:, None], v[:, None], *cache, positions + 1, slots=slots[:, None], cos=cos, sin=sin, q=q[:, None]
+    )
+    assert of_q is not None
+    for row, (position, slot) in enumerate(zip(positions.tolist(), slots.tolist())):
+        one = slice(row, row + 1)
+        reference.check("q", of_q[one], rotated(q[one][None], position, cos, sin, False), 1e-3)
+        if slot >= 0:
+            new = rotated(k[one][None], position, cos, sin, False)[0, 0]
+            reference.check("k", cache[0][slot // PAGE, slot % PAGE], new, 1e-3)
+            assert torch.equal(cache[1][slot // PAGE, slot % PAGE], v[row])
+    written = [pages.flatten(0, 1).ne(0).any(-1).any(-1).sum().item() for pages in cache]
+    assert written == [3, 3]
 
 
 def test_wrong_tables_and_lengths_poison_their_sequence(device: torch.device) -> None:

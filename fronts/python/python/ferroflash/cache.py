@@ -122,7 +122,9 @@ def append_kv(
 
     Args:
         k, v: [batch, seq, heads_k, head_dim], of any strides, of the cache's dtype; rounded to codes for one of e4m3.
-        slots: int32 [batch, seq], where rows go instead: slot s is place s % page_size of page s // page_size, -1 is nowhere.
+        slots: int32 [batch, seq], where rows go instead, without a block table: slot s is place s % page_size of page
+            s // page_size, -1 is nowhere. Of packed rows each is a sequence of its own here: k[:, None], slots[:, None], and
+            positions + 1 for kv_lens.
         cos, sin: float32 [positions, rotary_dim / 2]: keys are rotated by the angles of their positions.
         interleaved: whether components 2 i and 2 i + 1 are rotated together (GPT-J), and not i and i + rotary_dim / 2 (NeoX).
         q: [batch, seq, heads_q, head_dim], rotated as the keys are.
@@ -209,6 +211,10 @@ def _append(
     if slots is not None:
         slots = _integers("slots", slots, k, k.shape[:2])
         of_slots = slots.data_ptr(), slots.stride(0)
+        if block_table is None:
+            # The cache is pages all the same, of which a sequence may have all; nobody reads the table, which is any array.
+            is_e4m3, at, _, scales = native
+            native = is_e4m3, at, (at, k_cache.shape[0], 0), scales
     stream = _eager.stream_of(device) if device >= 0 else 0
     _native.append(device, stream, DTYPES[k.dtype], operands, native, interleaved, of_slots)
     # As autograd knows of what is written by torch.
