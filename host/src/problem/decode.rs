@@ -43,7 +43,8 @@ impl Problem {
     ///
     /// # Arguments
     /// * `q`: `[batch, heads_q, seq_q, head_dim]`; head_dim is 1 to 256. Where sequences have queries of different numbers, these
-    ///   are packed, `[1, heads_q, total_q, head_dim]`, and the options' lengths say whose they are: [`CuSeqlens::of_queries`], or
+    ///   are packed, `[1, heads_q, total_q, head_dim]`, and the options' lengths say whose they are:
+    ///   [`CuSeqlens::of_queries`](crate::CuSeqlens::of_queries), or
     ///   [`DeviceLengths::cu_seqlens`](crate::DeviceLengths::cu_seqlens), of which the arrays and bounds of k and v are not used.
     /// * `k`, `v`: as `layout` says, of q's dtype, or both e4m3 ([`with_cache_scales`](Self::with_cache_scales)); heads_q is a
     ///   multiple of heads_kv.
