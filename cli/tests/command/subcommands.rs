@@ -333,7 +333,7 @@ fn verify_prints_a_table_and_the_worst_ratio() {
 #[test]
 fn verify_tries_caches_on_every_backend() {
     for (backend, kernel) in [("cpu", "fa_decode_cpu_"), ("sim", "fa_decode_mma_sm80_")] {
-        let command = format!("verify --cache --cases 4 --seed 3 --backend {backend}");
+        let command = format!("verify --cache --cases 4 --seed 5 --backend {backend}");
         let outcome = run(&command);
         let text = outcome.succeeded();
         assert_eq!(text.matches("| ok |").count(), 4, "{text}");

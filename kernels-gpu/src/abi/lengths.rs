@@ -31,12 +31,6 @@ impl LengthsParams {
         self.total_q != 0
     }
 
-    /// Whether queries alone are packed: keys lie in a cache.
-    #[inline(always)]
-    pub const fn has_packed_queries_alone(&self) -> bool {
-        self.has_cu_seqlens() && self.total_kv == 0
-    }
-
     /// Whether sequences may differ in length (varlen): by `cu_seqlens` or `seqused_kv`.
     pub const fn is_varlen(&self) -> bool {
         self.has_cu_seqlens() || self.seqused_kv.is_some()

@@ -58,7 +58,8 @@ mod tests {
         assert_eq!(offset_of!(DecodeParams, kv_lens), 280);
         assert_eq!(offset_of!(DecodeParams, workspace), 304);
         assert_eq!(offset_of!(DecodeParams, slots), 324);
-        assert_eq!(size_of::<DecodeParams>(), 328);
+        assert_eq!(offset_of!(DecodeParams, most_queries), 328);
+        assert_eq!(size_of::<DecodeParams>(), 336);
         assert_eq!(offset_of!(ScaleArg, place_stride), 24);
         assert_eq!(offset_of!(CacheScales, v), 32);
         assert_eq!(size_of::<CacheScales>(), 64);
@@ -67,7 +68,8 @@ mod tests {
         assert_eq!(size_of::<CachePages>(), 40);
         assert_eq!(offset_of!(CheckCacheParams, pages), 216);
         assert_eq!(offset_of!(CheckCacheParams, kv_lens), 256);
-        assert_eq!(size_of::<CheckCacheParams>(), 272);
+        assert_eq!(offset_of!(CheckCacheParams, fewest_queries), 272);
+        assert_eq!(size_of::<CheckCacheParams>(), 280);
         assert_eq!(offset_of!(AppendParams, k_cache), 80);
         assert_eq!(offset_of!(AppendParams, cos), 240);
         assert_eq!(offset_of!(AppendParams, block_table), 320);

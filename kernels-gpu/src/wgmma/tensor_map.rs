@@ -89,13 +89,14 @@ impl ForwardMaps {
     ) -> Result<Self, Refusal> {
         let params = &forward.attention;
         let lengths = &params.lengths;
-        let (batch, seq_q, seq_kv) = if lengths.has_packed_queries_alone() {
-            (1, lengths.total_q, params.seq_kv)
-        } else if lengths.has_cu_seqlens() {
+        let (batch, seq_q, mut seq_kv) = if lengths.has_cu_seqlens() {
             (1, lengths.total_q, lengths.total_kv)
         } else {
             (params.batch, params.seq_q, params.seq_kv)
         };
+        if pages.is_some() {
+            seq_kv = params.seq_kv;
+        }
         let (d, d_v) = (params.head_dim, params.head_dim_v);
         let queries = |name, arg: &TensorArg, dim| {
             let axes = [

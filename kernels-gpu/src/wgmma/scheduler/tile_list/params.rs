@@ -20,6 +20,11 @@ pub struct TileListParams {
     pub capacity: u32,
     /// Device address of the launch's [`Workspace`].
     pub workspace: u64,
+    /// Whether k and v are a cache: queries alone may be packed then, and `seqused_kv` is
+    /// [`CachePages::lens`](crate::abi::CachePages::lens).
+    pub reads_cache: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 impl TileListParams {
@@ -38,6 +43,8 @@ impl TileListParams {
             pack_gqa,
             capacity: capacity(attention, pack_gqa, cluster_m)?,
             workspace,
+            reads_cache: config.cached as u32,
+            reserved: 0,
         })
     }
 

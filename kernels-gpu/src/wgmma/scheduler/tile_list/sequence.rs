@@ -23,7 +23,7 @@ impl ListedSequence {
     pub fn new(params: &TileListParams, batch: u32, load: impl Fn(u64) -> i32) -> Self {
         let attention = &params.attention;
         let mut rows = SequenceRows::read(attention, batch, &load);
-        if attention.lengths.has_packed_queries_alone() {
+        if params.reads_cache != 0 && attention.lengths.has_cu_seqlens() {
             let length = load(used_address(attention, batch));
             if length == CachePages::SKIPPED {
                 rows.seq_q = 0;
