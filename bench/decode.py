@@ -6,7 +6,6 @@ together they exceed what a GPU's L2 holds twice over, replayed REPLAYS times; t
 bf16; 32 query heads on 8 unless a cell says otherwise. Ours checks its result first.
 """
 import argparse
-import statistics
 
 import runs
 
@@ -60,21 +59,7 @@ def peer_us(name, cell):
         except RuntimeError as error:
             print(f"{name}: {runs.last_line(str(error))}")
             return None
-    return graph_us(graph)
-
-
-def graph_us(graph):
-    import torch
-
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times[len(times) // 2:]) / CALLS
+    return runs.graph_us(graph, REPLAYS) / CALLS
 
 
 def main():

@@ -7,14 +7,14 @@ line of JSON a batch. What a part gives alone is compared with its rows of the w
 from __future__ import annotations
 
 import json
-import statistics
 from typing import Callable
 
+import runs
 import torch
 from ferroflash.cache import decode
 
 HEADS, HEADS_K, PAGE = 32, 8, 16
-CALLS, REPLAYS = 10, 12
+CALLS, REPLAYS = 10, 24
 
 # Single tokens, chunks of prompts (queries and keys), keys of the tokens' sequences, head_dim.
 BATCHES = [
@@ -29,24 +29,14 @@ BATCHES = [
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """The median time of a call over replays of a graph of calls."""
+    """The time of a call in a graph of several."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             call()
-    for _ in range(3):
-        graph.replay()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / CALLS)
-    return statistics.median(times)
+    return runs.graph_us(graph, REPLAYS) / CALLS
 
 
 def measured(tokens: int, chunks: list[tuple[int, int]], keys: int, head_dim: int) -> dict[str, object]:

@@ -3,6 +3,7 @@ import datetime
 import functools
 import importlib.metadata
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,21 @@ def ferroflash_bench(binary, *arguments):
                            "cannot be compared. Cherry-pick the commit that added host/src/bin/ferroflash/bench_protocol.rs "
                            "onto the commit to compare, and build that")
     return report
+
+
+def graph_us(graph, replays):
+    """Microseconds of a CUDA graph of torch: the median of the second half of `replays`."""
+    import torch
+
+    times = []
+    for _ in range(replays):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times[len(times) // 2:])
 
 
 def exit_with(main):

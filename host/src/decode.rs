@@ -13,8 +13,9 @@ use crate::{Backend, Error, ForwardOptions, KvCache, Operands, Output, Plan, Pro
 ///
 /// A sequence's results depend on its own queries and keys alone, bit for bit: not on which others are in the batch, on the size
 /// or order of pages, or on how many blocks a GPU runs. Up to 64 rows, queries × heads of a group, have the bits that each query has
-/// alone, as drafts need, also where they are packed beside sequences with more. Of more rows, on Hopper, bits may depend on which queries are asked together, and on whether pages are of a
-/// size that its kernels take (a power of two from 16 on); [`Variant::Decode`](crate::Variant::Decode) forced keeps them from that.
+/// alone, as drafts need, also where they are packed beside sequences with more. Of more rows, on Hopper, bits may depend on which
+/// queries are asked together, and on whether pages are of a size that its kernels take (a power of two from 16 on);
+/// [`Variant::Decode`](crate::Variant::Decode) forced keeps them from that.
 ///
 /// # Arguments
 /// * `q`: `[batch, heads_q, seq_q, head_dim]` in any strides, f32, f16 or bf16; f32 on the CPU alone. Sequences with queries of

@@ -93,7 +93,10 @@ pub fn append(
         if let Some([k, v]) = cache.scales() {
             problem = problem.scales(k, v)?;
         }
-        Ok(slots.map_or(problem.clone(), |(_, stride)| problem.slots(stride)))
+        Ok(match slots {
+            None => problem,
+            Some((_, stride)) => problem.slots(stride),
+        })
     };
     let problem = checked().map_err(raise)?;
     let pair = |of: usize| (operands.len() > of).then(|| [at(of), at(of + 1)]);

@@ -229,21 +229,24 @@ impl Plan {
                 self.add(instance, tiles.grid(), StepParams::Forward(*params));
             }
             How::Hopper(hopper, companion) => {
+                let mut fewest_queries = 0;
                 if let Some((decode, launch)) = companion {
+                    fewest_queries = launch.params.most_queries + 1;
                     self.add_decode(decode, *launch);
                 }
-                self.add_hopper(instance, hopper, params, gpu);
+                self.add_hopper(instance, hopper, params, gpu, fewest_queries);
             }
         }
     }
 
-    /// Adds the launches of a Hopper kernel.
+    /// Adds the launches of a Hopper kernel, for sequences with `fewest_queries` at least.
     fn add_hopper(
         &mut self,
         instance: &'static Instance,
         mut hopper: Box<HopperForward>,
         params: &ForwardParams,
         gpu: &GpuCapabilities,
+        fewest_queries: u32,
     ) {
         let tile = instance.wgmma().expect("a Hopper kernel has such a tile");
         let list = hopper.tile_list(params, tile);
@@ -252,7 +255,7 @@ impl Plan {
         self.workspace_begin = begin;
         let bytes = HopperForward::workspace(list.as_ref()).bytes;
         self.workspace_bytes = (begin + bytes) as usize;
-        let lens = self.add_cache_check(&hopper, params);
+        let lens = self.add_cache_check(&hopper, params, fewest_queries);
         if let Some(list) = list {
             self.add(&TILE_LIST, 1, StepParams::TileList(list, lens));
         }
@@ -271,14 +274,15 @@ impl Plan {
 
     /// Adds the launch that checks a cache, if one is read; returns where in the workspace it leaves lengths, which lie behind what
     /// else there is.
-    fn add_cache_check(&mut self, hopper: &HopperForward, params: &ForwardParams) -> Option<u64> {
+    fn add_cache_check(
+        &mut self,
+        hopper: &HopperForward,
+        params: &ForwardParams,
+        fewest_queries: u32,
+    ) -> Option<u64> {
         let pages = hopper.pages?;
         let offset = self.workspace_bytes as u64 - self.workspace_begin;
         self.workspace_bytes += checked_cache_bytes(&pages);
-        let fewest_queries = match self.counter_bytes {
-            None => 0,
-            Some(_) => few_queries::most_of_a_sequence(&self.problem) + 1,
-        };
         let check = Box::new(CheckCacheParams {
             attention: params.attention,
             pages,

@@ -2,7 +2,6 @@ use std::ops::Range;
 
 use kernels_gpu::abi::Band;
 
-use super::lengths::Extent;
 use super::{Lengths, Problem};
 
 /// Rows of one batch entry, and the keys its queries see.
@@ -49,6 +48,11 @@ impl Sequence {
         let triangle = rising * rising.saturating_sub(1) / 2;
         rising * seen_by_first + triangle + (seq_q - full) as u128 * seq_kv as u128
     }
+}
+
+/// The rows of sequence `index`, by running sums.
+fn rows_of(sums: &[i32], index: usize) -> Range<usize> {
+    sums[index] as usize..sums[index + 1] as usize
 }
 
 impl Problem {
@@ -98,7 +102,7 @@ impl Problem {
     pub(crate) fn q_rows(&self, index: usize) -> Range<usize> {
         match self.lengths() {
             Lengths::Dense => 0..self.q().shape.seq,
-            Lengths::Packed(packed) => packed.q()[index] as usize..packed.q()[index + 1] as usize,
+            Lengths::Packed(packed) => rows_of(packed.q(), index),
             Lengths::Known(known) => known.sequence(index).q_rows,
             Lengths::OnDevice(_) => panic!("only the device knows the lengths"),
         }
@@ -129,19 +133,12 @@ impl Problem {
             self.cache_layout().is_none(),
             "only the device knows the lengths"
         );
-        let (q_rows, kv_rows) = match self.lengths() {
-            Lengths::Dense => (0..self.q().shape.seq, 0..self.k().shape.seq),
-            Lengths::Packed(packed) => {
-                let rows = |sums: &[i32]| sums[index] as usize..sums[index + 1] as usize;
-                (rows(packed.q()), rows(packed.kv()))
-            }
+        let q_rows = self.q_rows(index);
+        let kv_rows = match self.lengths() {
+            Lengths::Dense => 0..self.k().shape.seq,
+            Lengths::Packed(packed) => rows_of(packed.kv(), index),
             Lengths::OnDevice(_) => panic!("only the device knows the lengths"),
-            Lengths::Known(known) => {
-                let Extent {
-                    q_rows, kv_rows, ..
-                } = known.sequence(index);
-                (q_rows, kv_rows)
-            }
+            Lengths::Known(known) => known.sequence(index).kv_rows,
         };
         Sequence {
             batch: if self.is_packed() { 0 } else { index },

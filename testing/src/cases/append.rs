@@ -61,7 +61,6 @@ impl AppendSpec {
     /// A plain case: 2 new rows, half of the components rotated in halves, with queries.
     pub fn plain(kv_lens: &[usize]) -> Self {
         let cache = DecodeSpec {
-            queries: None,
             seq_q: 2,
             ..DecodeSpec::plain(kv_lens)
         };

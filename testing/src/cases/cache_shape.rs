@@ -63,12 +63,8 @@ impl CacheShape {
                 Some([kind.make(shape, k_seed)?, kind.make(shape, v_seed)?])
             }
         };
-        let q_rows = (0..self.kv_lens.len()).map(|batch| QRows {
-            batch,
-            rows: 0..self.seq_q,
-        });
         Ok(DecodeCase {
-            q_rows: q_rows.collect(),
+            q_rows: QRows::of_entries(batch, self.seq_q),
             q: tensor(
                 self.dtype,
                 batch,

@@ -97,6 +97,17 @@ pub struct QRows {
     pub rows: Range<usize>,
 }
 
+impl QRows {
+    /// Those of `batch` sequences that each have an entry of `seq_q` rows.
+    pub(super) fn of_entries(batch: usize, seq_q: usize) -> Vec<Self> {
+        let rows = |batch| Self {
+            batch,
+            rows: 0..seq_q,
+        };
+        (0..batch).map(rows).collect()
+    }
+}
+
 /// A case with its inputs.
 #[derive(Clone, Debug)]
 pub struct DecodeCase {
@@ -156,12 +167,7 @@ impl DecodeSpec {
     /// The rows of q that are each sequence's.
     fn q_rows(&self) -> Vec<QRows> {
         let Some(queries) = &self.queries else {
-            let rows = 0..self.seq_q;
-            let of_entry = |batch| QRows {
-                batch,
-                rows: rows.clone(),
-            };
-            return (0..self.kv_lens.len()).map(of_entry).collect();
+            return QRows::of_entries(self.kv_lens.len(), self.seq_q);
         };
         let mut end = 0;
         let mut behind_the_last = |count: &usize| {

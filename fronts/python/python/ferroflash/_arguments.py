@@ -127,13 +127,9 @@ def common(
     deterministic: bool = False,
 ) -> dict[str, Any]:
     """What all functions of FlashAttention's names hand on to `ferroflash.torch.attention` as it is."""
-    return {
-        "softmax_scale": softmax_scale,
-        "causal": causal,
-        "window_size": window_size,
-        "softcap": softcap or 0.0,
-        "deterministic": deterministic,
-    }
+    options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size, "softcap": softcap or 0.0}
+    # Of gradients, which caches have none of.
+    return options | {"deterministic": True} if deterministic else options
 
 
 def packed(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import _native
 from ._arguments import Arguments, has_modifiers
+from ._refuse import refuse_alone
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
@@ -152,13 +153,9 @@ def _kind_of_cache(cache: _native.Cache) -> tuple[Any, ...]:
 
 def arrays_of(q: Tensor, k: Tensor, device: int, arguments: Arguments) -> Arrays:
     """Those of a call. Refuses what makes no sense alone."""
+    # Asked here first: each call of a packed batch comes by.
     if (arguments.cu_seqlens_q is None) != (arguments.cu_seqlens_kv is None):
-        _refuse_alone(cu_seqlens_q=arguments.cu_seqlens_q, cu_seqlens_k=arguments.cu_seqlens_kv)
+        refuse_alone(cu_seqlens_q=arguments.cu_seqlens_q, cu_seqlens_k=arguments.cu_seqlens_kv)
     if (arguments.doc_q is None) != (arguments.doc_kv is None):
-        _refuse_alone(doc_q=arguments.doc_q, doc_k=arguments.doc_kv)
+        refuse_alone(doc_q=arguments.doc_q, doc_k=arguments.doc_kv)
     return Arrays(q, k, device, arguments)
-
-
-def _refuse_alone(**pair: Tensor | None) -> None:
-    missing, given = sorted(pair, key=lambda name: pair[name] is not None)
-    raise ValueError(f"{missing}: it is None; it must be given where {given} is")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ._refuse import refuse
+from ._refuse import refuse, refuse_alone
 from .cache import append_kv, decode
 from .torch import attention
 
@@ -32,26 +32,17 @@ def attend_cache(
 
     `options` are `causal` and others of `ferroflash.cache.decode`.
     """
-    options.pop("deterministic", None)  # of gradients
     k, v = new
     cos, sin, _ = rotary
-    if (k is None) != (v is None):
-        missing, given = ("k", "v") if k is None else ("v", "k")
-        raise ValueError(f"{missing}: it is None; it must be given where {given} is")
-    if (cos is None) != (sin is None):
-        missing, given = ("rotary_cos", "rotary_sin") if cos is None else ("rotary_sin", "rotary_cos")
-        raise ValueError(f"{missing}: it is None; it must be given where {given} is")
-    if block_table is not None and cache_batch_idx is not None:
-        raise ValueError("cache_batch_idx: it is given beside a block table, which says where sequences are")
+    refuse_alone(k=k, v=v)
+    refuse_alone(rotary_cos=cos, rotary_sin=sin)
+    block_table = _table(block_table, cache_batch_idx)
     if cache_seqlens is None:
-        if k is not None or block_table is not None or cache_batch_idx is not None:
+        if k is not None or block_table is not None:
             raise ValueError("cache_seqlens: it is None; only a whole cache, without new rows, needs none")
         return attention(q, *cache, return_lse=True, chunk=chunk, **options)
-    lengths = _lengths(cache_seqlens, q)
+    lengths = _lengths(cache_seqlens, q, q.shape[0])
     used = lengths if k is None else lengths + k.shape[1]
-    if cache_batch_idx is not None:
-        # An entry of the cache is a page that holds all of a sequence.
-        block_table = cache_batch_idx.to(torch.int32)[:, None]
     # float32 has no kernels for caches on a GPU, and chunks are not for caches.
     if block_table is None and cos is None and (chunk is not None or (q.is_cuda and q.dtype is torch.float32)):
         if k is not None and v is not None:
@@ -76,24 +67,29 @@ def attend_packed(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """o and lse of packed queries, with their cu_seqlens and a bound on their numbers, and a cache of kv_lens keys."""
-    options.pop("deterministic", None)  # of gradients
     cu_seqlens_q, max_seqlen_q = lengths
     if kv_lens is None:
         raise ValueError("cache_seqlens: it is None; sequences of packed queries need it")
-    if not isinstance(kv_lens, Tensor):
-        kv_lens = torch.full((cu_seqlens_q.numel() - 1,), kv_lens, dtype=torch.int32, device=q.device)
-    if cache_batch_idx is not None:
-        refuse(block_table=block_table)
-        block_table = cache_batch_idx.to(torch.int32)[:, None]
+    kv_lens = _lengths(kv_lens, q, cu_seqlens_q.numel() - 1)
+    block_table = _table(block_table, cache_batch_idx)
     packed = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q}
     return decode(q, *cache, kv_lens, block_table=block_table, return_lse=True, **packed, **options)
 
 
-def _lengths(cache_seqlens: int | Tensor, q: Tensor) -> Tensor:
-    """As an array."""
+def _lengths(cache_seqlens: int | Tensor, q: Tensor, batch: int) -> Tensor:
+    """Those of `batch` sequences, as an array beside q."""
     if isinstance(cache_seqlens, Tensor):
         return cache_seqlens
-    return torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+
+
+def _table(block_table: Tensor | None, cache_batch_idx: Tensor | None) -> Tensor | None:
+    """Where sequences are, if it is said: an entry of the cache is a page that holds all of a sequence."""
+    if cache_batch_idx is None:
+        return block_table
+    if block_table is not None:
+        raise ValueError("cache_batch_idx: it is given beside a block table, which says where sequences are")
+    return cache_batch_idx.to(torch.int32)[:, None]
 
 
 def _appended(

@@ -10,6 +10,13 @@ def has_unknown(unknown: dict[str, Any]) -> bool:
     return any(value is not None for name, value in unknown.items() if name != "num_splits")
 
 
+def refuse_alone(**pair: Any) -> None:
+    """Raises ValueError that names the one of two arguments which is None where the other is given."""
+    if len({value is None for value in pair.values()}) == 2:
+        missing, given = sorted(pair, key=lambda name: pair[name] is not None)
+        raise ValueError(f"{missing}: it is None; it must be given where {given} is")
+
+
 def refuse(**given: Any) -> None:
     """Raises NotImplementedError that names the first argument which is given and not supported.
 

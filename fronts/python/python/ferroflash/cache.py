@@ -23,6 +23,7 @@ from ._arguments import Arguments, window
 from ._arrays import DTYPES
 from ._memory import empty_lse, empty_output
 from ._operators import LIBRARY, TAGS, is_plain
+from ._refuse import refuse_alone
 
 __all__ = ["append_kv", "decode"]
 
@@ -193,9 +194,9 @@ def _append(
 ) -> Tensor:
     cache = Cache(k_cache, v_cache, kv_lens, block_table, k_scales, v_scales)
     native, _held = _described(cache, k, "k", k.shape[0])
-    if (cos is None) != (sin is None) or (cos is None and q is not None):
-        missing = "cos" if cos is None else "sin"
-        raise ValueError(f"{missing}: it is None; rotation needs both cos and sin")
+    refuse_alone(cos=cos, sin=sin)
+    if q is not None:
+        refuse_alone(cos=cos, q=q)
     device = k.get_device()
     operands = [_operand(name, x, k.dtype, device) for name, x in (("k", k), ("v", v))]
     operands += [_operand(name, x, x.dtype, device) for name, x in (("k_cache", k_cache), ("v_cache", v_cache))]
@@ -258,13 +259,11 @@ def _described(cache: Cache, beside: Tensor, name: str, batch: int) -> tuple[_na
     if cache.block_table is not None:
         table = _integers("block_table", cache.block_table, beside, (batch, -1))
         of_table = table.data_ptr(), table.shape[1], table.stride(0)
-    scales = [
-        _scales(*x, device) for x in (("k_scales", cache.k_scales), ("v_scales", cache.v_scales)) if x[1] is not None
-    ]
-    if len(scales) == 1:
-        missing = "k_scales" if cache.k_scales is None else "v_scales"
-        raise ValueError(f"{missing}: it is None; both k and v have scales, or neither")
-    return (dtypes == {_E4M3}, lens.data_ptr(), of_table, scales or None), (lens, table)
+    refuse_alone(k_scales=cache.k_scales, v_scales=cache.v_scales)
+    scales = None
+    if cache.k_scales is not None and cache.v_scales is not None:
+        scales = [_scales("k_scales", cache.k_scales, device), _scales("v_scales", cache.v_scales, device)]
+    return (dtypes == {_E4M3}, lens.data_ptr(), of_table, scales), (lens, table)
 
 
 def _scales(name: str, scales: Tensor, device: int) -> tuple[int, _native.View]:

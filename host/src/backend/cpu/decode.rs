@@ -246,11 +246,12 @@ impl Cached<'_> {
         // SAFETY: q and o are the sequence's part of operands that the caller vouches for, and lse has an element for each row.
         unsafe { tasks::run(&of_sequence, &operands) };
         for (head, of_head) in lse.chunks(count).enumerate() {
+            let Some(to) = self.lse(head) else {
+                break;
+            };
             for (row, value) in of_head.iter().enumerate() {
-                if let Some(lse) = self.lse(head) {
-                    // SAFETY: the operands' lse has an element for every row.
-                    unsafe { *lse.add(row) = value.get() };
-                }
+                // SAFETY: the operands' lse has an element for every row.
+                unsafe { *to.add(row) = value.get() };
             }
         }
         if let Some(widened) = &widened {

@@ -74,9 +74,11 @@ fn assert_right(case: &DecodeCase, o: &HostTensor, lse: &HostTensor, spec: &Deco
 
 /// The bits of a sequence's rows of o and lse, if it is a batch entry.
 fn bits(sequence: usize, result: &(HostTensor, HostTensor)) -> Vec<u32> {
-    let rows = 0..result.0.spec().shape.seq;
-    let batch = sequence;
-    bits_of_rows(&QRows { batch, rows }, result)
+    let at = QRows {
+        batch: sequence,
+        rows: 0..result.0.spec().shape.seq,
+    };
+    bits_of_rows(&at, result)
 }
 
 /// The bits of these rows of o and lse.
