@@ -45,12 +45,7 @@ impl Attention {
 
     pub fn window(mut self, left: Option<usize>, right: Option<usize>) -> Self {
         let side = |keys: usize| u32::try_from(keys).unwrap_or(u32::MAX);
-        let (left, right) = (left.map(side), right.map(side));
-        self.options.mask = match (left, right) {
-            (None, None) => Mask::None,
-            (None, Some(0)) => Mask::Causal,
-            _ => Mask::Window { left, right },
-        };
+        self.options.mask = Mask::within(left.map(side), right.map(side));
         self
     }
 

@@ -1,9 +1,7 @@
-use ferroflash::{GradientOperands, GradientSpecs, ModifierOperands, Operands, Plan, Plans};
-use ferroflash::{Problem, Workspace};
-use ferroflash_streams::Place;
+use ferroflash::{GradientOperands, ModifierOperands, Operands, Plan, Plans, Workspace};
+use ferroflash_fronts::{Place, problem};
 use pyo3::prelude::*;
 
-use crate::cache::Cache;
 use crate::errors::exception;
 use crate::operands::{Arrays, View};
 use crate::options::Options;
@@ -38,14 +36,8 @@ impl Call {
         let asked = options.forward(specs[0].shape.heads, &arrays);
         let asked = asked.map_err(raise)?;
         let problem = match (&specs[..], &arrays.cache) {
-            (&[q, k, v, o], None) => Problem::new(q, k, v, o, &asked),
-            (&[q, k, v, o], Some(cache)) => cache.problem([q, k, v, o], &asked),
-            (&[q, k, v, o, d_o, dq, dk, dv], None) => {
-                #[rustfmt::skip] // as they are named
-                let specs = GradientSpecs { o, d_o, dq, dk, dv };
-                Problem::backward(q, k, v, specs, &options.backward(&asked, &arrays))
-            }
-            _ => panic!("Python's half gives four operands, or eight without a cache"),
+            (&[q, k, v, o], Some(cache)) => cache.shared().problem([q, k, v, o], &asked),
+            (specs, _) => problem(specs, &asked, |asked| options.backward(asked, &arrays)),
         };
         // SAFETY: Python gives a stream of torch, of the device's primary context; torch's streams are never destroyed, and
         // who wraps one of his own (`torch.cuda.ExternalStream`) promises torch the same.
@@ -105,7 +97,7 @@ fn addresses(
         .lse(lse)
         .cu_seqlens(arrays.packed.map(|(q, kv, ..)| [q, kv]))
         .seqused_kv(arrays.seqused_k)
-        .cache(arrays.cache.as_ref().map(Cache::operands))
+        .cache(arrays.cache.as_ref().map(|cache| cache.shared().operands()))
         .alibi_slopes(arrays.alibi_slopes.map(|(slopes, _)| slopes))
         .modifiers(of)
         .gradients(gradients.map(|(d_o, dq, dk, dv)| {

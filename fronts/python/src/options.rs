@@ -32,21 +32,16 @@ pub struct Options {
 impl Options {
     #[new]
     fn new(scalars: Scalars) -> Self {
-        let saturated = |side: u32| i32::try_from(side).unwrap_or(i32::MAX);
-        let mask = match (scalars.left, scalars.right, scalars.top_left) {
-            (None, None, _) => Mask::None,
-            (left, right, true) => Mask::Band {
-                lower: left.map(|left| -saturated(left)),
-                upper: right.map(saturated),
-            },
-            (None, Some(0), false) => Mask::Causal,
-            (left, right, false) => Mask::Window { left, right },
-        };
+        let visible = Mask::within(scalars.left, scalars.right);
         Self {
             options: ForwardOptions::new()
                 .softmax_scale(scalars.softmax_scale)
                 .softcap(Some(scalars.softcap).filter(|softcap| *softcap != 0.0))
-                .mask(mask)
+                .mask(if scalars.top_left {
+                    visible.from_top_left()
+                } else {
+                    visible
+                })
                 .chunk(scalars.chunk)
                 .dilation(scalars.dilation),
             layout: match scalars.heads_first {

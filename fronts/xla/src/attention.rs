@@ -1,5 +1,5 @@
 use ferroflash::{GradientOperands, Operands, Plan, Shape, WORKSPACE_ALIGN_BYTES, Workspace};
-use ferroflash_streams::Place;
+use ferroflash_fronts::Place;
 
 use crate::arrays::{self, ARRAYS, Arrays, GRADIENTS, Sizes};
 use crate::c_api::{CallFrame, XlaError, data_type};

@@ -52,19 +52,11 @@ impl Attributes {
 
     /// Keys from `left` before to `right` after a query's position, where a negative number is an open side.
     fn mask(&self) -> Mask {
-        // No sequence is as long as the largest i32.
-        let side = |keys: i64| (keys >= 0).then(|| i32::try_from(keys).unwrap_or(i32::MAX));
-        match (side(self.left), side(self.right), self.top_left) {
-            (None, None, _) => Mask::None,
-            (left, right, true) => Mask::Band {
-                lower: left.map(|left| -left),
-                upper: right,
-            },
-            (None, Some(0), false) => Mask::Causal,
-            (left, right, false) => Mask::Window {
-                left: left.map(i32::cast_unsigned),
-                right: right.map(i32::cast_unsigned),
-            },
+        let side = |keys: i64| (keys >= 0).then(|| u32::try_from(keys).unwrap_or(u32::MAX));
+        let mask = Mask::within(side(self.left), side(self.right));
+        match self.top_left {
+            true => mask.from_top_left(),
+            false => mask,
         }
     }
 }

@@ -1,8 +1,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use ferroflash::{Capabilities, Error, GradientSpecs, Plans, Problem, TensorSpec};
-use ferroflash_streams::lock;
+use ferroflash::{Capabilities, Error, Plans, TensorSpec};
+use ferroflash_fronts::{lock, problem};
 
 use crate::arrays::Arrays;
 use crate::options::Attributes;
@@ -31,16 +31,8 @@ pub fn plans(kind: Kind, here: Capabilities) -> Result<Arc<Plans>, Error> {
     }
     let forward = kind.attributes.forward()?;
     let forward = kind.arrays.forward(forward, kind.specs[0].shape.heads);
-    let problem = match kind.specs[..] {
-        [q, k, v, o] => Problem::new(q, k, v, o, &forward),
-        [q, k, v, o, d_o, dq, dk, dv] => {
-            #[rustfmt::skip] // as they are named
-            let specs = GradientSpecs { o, d_o, dq, dk, dv };
-            let backward = kind.arrays.backward(kind.attributes.backward(&forward));
-            Problem::backward(q, k, v, specs, &backward)
-        }
-        _ => panic!("a pass has four tensors or eight"),
-    };
+    let backward = |forward: &_| (kind.arrays).backward(kind.attributes.backward(forward));
+    let problem = problem(&kind.specs, &forward, backward);
     let plans = Arc::new(Plans::new(problem?, here));
     let mut known = lock(&KNOWN);
     if known.len() >= MOST {

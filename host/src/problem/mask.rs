@@ -43,6 +43,29 @@ impl Mask {
         upper: Some(0),
     };
 
+    /// Keys from `left` before to `right` after position `c`, as FlashAttention's `window_size` says; `None` leaves a side open.
+    pub const fn within(left: Option<u32>, right: Option<u32>) -> Self {
+        match (left, right) {
+            (None, None) => Self::None,
+            (None, Some(0)) => Self::Causal,
+            (left, right) => Self::Window { left, right },
+        }
+    }
+
+    /// The same distances, with positions counted from the top-left corner.
+    pub fn from_top_left(self) -> Self {
+        // No sequence is as long as the largest i32.
+        let side = |keys: u32| i32::try_from(keys).unwrap_or(i32::MAX);
+        match self {
+            Self::Causal => Self::CAUSAL_TOP_LEFT,
+            Self::Window { left, right } => Self::Band {
+                lower: left.map(|left| -side(left)),
+                upper: right.map(side),
+            },
+            Self::None | Self::Band { .. } => self,
+        }
+    }
+
     /// Distances from the diagonal, `lower <= j - c <= upper`, and the corner that the diagonal ends in.
     const fn bounds(self) -> (Option<i64>, Option<i64>, Corner) {
         const fn widen(side: Option<i32>) -> Option<i64> {
@@ -138,6 +161,32 @@ impl fmt::Display for Mask {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_have_one_form() {
+        assert_eq!(Mask::within(None, None), Mask::None);
+        assert_eq!(Mask::within(None, Some(0)), Mask::Causal);
+        let (left, right) = (Some(3), None);
+        assert_eq!(Mask::within(left, right), Mask::Window { left, right });
+        let (left, right) = (Some(0), Some(0));
+        assert_eq!(Mask::within(left, right), Mask::Window { left, right });
+    }
+
+    #[test]
+    fn from_the_top_left_distances_are_the_same() {
+        let sides = [None, Some(0), Some(2), Some(u32::MAX)];
+        for (left, right) in sides
+            .iter()
+            .flat_map(|left| sides.map(|right| (*left, right)))
+        {
+            let mask = Mask::within(left, right);
+            let moved = mask.from_top_left();
+            // Where both corners are one, so are the masks.
+            assert_eq!(moved.band(9, 9), mask.band(9, 9), "{mask}");
+            assert_eq!(moved.from_top_left(), moved);
+            assert_eq!(moved.band(9, 5), mask.band(5, 5), "{mask}");
+        }
+    }
 
     #[test]
     fn the_band_is_aligned_to_the_bottom_right() {

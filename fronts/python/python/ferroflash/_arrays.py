@@ -17,7 +17,7 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 def _pairs(
     name: str, tensor: Tensor, whole: tuple[int, ...], device: int, merges: bool = True
-) -> tuple[int, _native.View] | None:
+) -> _native.Operand | None:
     """An array over pairs, where it lies, None if it is empty; if it `merges`, an expanded axis has a size of 1."""
     missing = 4 - tensor.dim()
     if missing < 0:
@@ -39,7 +39,7 @@ class Arrays:
     packed: tuple[int, int, int, int, int] | None = None
     seqused_k: int | None = None
     alibi_slopes: tuple[int, bool] | None = None
-    mask: tuple[int, _native.View] | None = None
+    mask: _native.Operand | None = None
     bias: tuple[int, _native.View, int] | None = None
     sinks: int | None = None
     documents: tuple[int, int, bool] | None = None

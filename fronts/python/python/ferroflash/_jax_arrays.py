@@ -121,7 +121,7 @@ def _with_leading_axes(x: jax.Array, own: int, lead: tuple[int, ...]) -> jax.Arr
 class Shapes(NamedTuple):
     """How arrays lie, as the native half reads it to check a call: addresses are 0, and what is not there is None."""
 
-    mask: tuple[int, _native.View] | None = None
+    mask: _native.Operand | None = None
     bias: tuple[int, _native.View, int] | None = None
     alibi_slopes: tuple[int, bool] | None = None
     documents: tuple[int, int, bool] | None = None

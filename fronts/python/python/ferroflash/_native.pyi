@@ -7,10 +7,12 @@ __version__: str
 
 # Shape and strides.
 View = tuple[tuple[int, ...], tuple[int, ...]]
+# An address beside it.
+Operand = tuple[int, View]
 Addresses = tuple[int, int, int, int]
 # Whether it is of e4m3; the address of kv_lens; that of a block table, its columns, and the elements from one row to the next; an
 # address and a view of scales, of k and of v.
-Cache = tuple[bool, int, "tuple[int, int, int] | None", "Sequence[tuple[int, View]] | None"]
+Cache = tuple[bool, int, "tuple[int, int, int] | None", "Sequence[Operand] | None"]
 
 class Options:
     """Everything but the tensors, of `Arguments`: made once, for any number of calls."""
@@ -35,12 +37,12 @@ class Call:
     ) -> None: ...
 
 def append(
-    device: int,
-    stream: int,
+    place: tuple[int, int],
     dtype: int,
-    operands: Sequence[tuple[int, View]],
+    operands: Sequence[Operand],
     cache: Cache,
-    interleaved: bool,
+    rotary: tuple[Sequence[Operand], bool] | None,
+    q: Sequence[Operand] | None,
     slots: tuple[int, int] | None,
 ) -> None: ...
 def device_names() -> list[str]: ...

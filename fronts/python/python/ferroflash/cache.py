@@ -200,14 +200,13 @@ def _append(
     device = k.get_device()
     operands = [_operand(name, x, k.dtype, device) for name, x in (("k", k), ("v", v))]
     operands += [_operand(name, x, x.dtype, device) for name, x in (("k_cache", k_cache), ("v_cache", v_cache))]
-    rotated = k.new_empty(0) if q is None else torch.empty_like(q)
+    rotary = None
     if cos is not None and sin is not None:
-        for name, table in (("cos", cos), ("sin", sin)):
-            if table.dim() != 2:
-                raise ValueError(f"{name}: it has {table.dim()} axes; it must have 2, positions and angles")
-            operands.append(_operand(name, table[None, :, None], torch.float32, device))
+        rotary = [_angles("cos", cos, device), _angles("sin", sin, device)], interleaved
+    of_q, rotated = None, k.new_empty(0)
     if q is not None:
-        operands += [_operand("q", q, k.dtype, device), _operand("rotated", rotated, k.dtype, device)]
+        rotated = torch.empty_like(q)
+        of_q = [_operand("q", q, k.dtype, device), _operand("rotated", rotated, k.dtype, device)]
     of_slots = None
     if slots is not None:
         slots = _integers("slots", slots, k, k.shape[:2])
@@ -216,21 +215,28 @@ def _append(
             # The cache is pages all the same, of which a sequence may have all; nobody reads the table, which is any array.
             is_e4m3, at, _, scales = native
             native = is_e4m3, at, (at, k_cache.shape[0], 0), scales
-    stream = _eager.stream_of(device) if device >= 0 else 0
-    _native.append(device, stream, DTYPES[k.dtype], operands, native, interleaved, of_slots)
+    place = device, _eager.stream_of(device) if device >= 0 else 0
+    _native.append(place, DTYPES[k.dtype], operands, native, rotary, of_q, of_slots)
     # As autograd knows of what is written by torch.
     torch.autograd.graph.increment_version(k_cache)
     torch.autograd.graph.increment_version(v_cache)
     return rotated
 
 
-def _operand(name: str, tensor: Tensor, dtype: torch.dtype, device: int) -> tuple[int, _native.View]:
+def _operand(name: str, tensor: Tensor, dtype: torch.dtype, device: int) -> _native.Operand:
     """Where a tensor of rank 4 lies, and how."""
     if tensor.dtype is not dtype or tensor.get_device() != device:
         raise ValueError(f"{name}: it is {tensor.dtype} on {tensor.device}; it must be {dtype}, on the cache's device")
     if tensor.dim() != 4:
         raise ValueError(f"{name}: it has {tensor.dim()} axes; it must have 4")
     return tensor.data_ptr(), (tuple(tensor.shape), tensor.stride())
+
+
+def _angles(name: str, table: Tensor, device: int) -> _native.Operand:
+    """Where a table of rotary angles lies: [positions, angles], between axes of one."""
+    if table.dim() != 2:
+        raise ValueError(f"{name}: it has {table.dim()} axes; it must have 2, positions and angles")
+    return _operand(name, table[None, :, None], torch.float32, device)
 
 
 def _integers(name: str, tensor: Tensor, beside: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -266,7 +272,7 @@ def _described(cache: Cache, beside: Tensor, name: str, batch: int) -> tuple[_na
     return (dtypes == {_E4M3}, lens.data_ptr(), of_table, scales), (lens, table)
 
 
-def _scales(name: str, scales: Tensor, device: int) -> tuple[int, _native.View]:
+def _scales(name: str, scales: Tensor, device: int) -> _native.Operand:
     """Where they lie: [pages, places, heads] with an axis behind."""
     if scales.dim() != 3:
         raise ValueError(f"{name}: it has {scales.dim()} axes; it must have 3, of pages, keys of a page and heads")

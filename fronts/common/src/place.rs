@@ -1,5 +1,3 @@
-//! Backends by GPU and stream: what a framework's streams are to the library, whichever front is asked.
-
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
