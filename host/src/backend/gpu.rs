@@ -16,7 +16,8 @@ use crate::plan::bias::bind_bias_gradient;
 use crate::plan::decode::{bind_decode, bind_scales};
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{
-    Arrays, bind_block_states, bind_check_cache, bind_forward, bind_pages, bind_tile_list,
+    Arrays, bind_block_states, bind_check_cache, bind_forward, bind_pages, bind_sinks,
+    bind_tile_list,
 };
 use crate::plan::slopes::bind_slope_sums;
 use crate::plan::{HopperForward, Step, StepParams};
@@ -381,7 +382,8 @@ impl<D: Device> Gpu<D> {
                 let v_rows = self
                     .tensor_maps
                     .get(&self.device, step.kernel.dtype, &v_rows)?;
-                let others = [bytes_of(&pages), bytes_of(&v_rows)];
+                let sinks = bind_sinks(arrays);
+                let others = [bytes_of(&sinks), bytes_of(&pages), bytes_of(&v_rows)];
                 // SAFETY: forwarded to the caller; the pages are those of the operands' cache.
                 unsafe { self.hopper_forward(step, places, params, hopper, &others) }
             }
@@ -447,7 +449,7 @@ impl<D: Device> Gpu<D> {
             bytes_of(&places.workspace),
         ];
         // As many as there may be: a launch does not allocate.
-        let mut params: [&[u8]; 9] = [&[]; 9];
+        let mut params: [&[u8]; 10] = [&[]; 10];
         let count = common.len() + others.len();
         params[..common.len()].copy_from_slice(&common);
         params[common.len()..count].copy_from_slice(others);

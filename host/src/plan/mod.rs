@@ -262,7 +262,8 @@ impl Plan {
         let schedule = hopper.schedule.on_gpu(gpu.multiprocessors, tile.cluster);
         hopper.schedule = schedule;
         let grid = schedule.clusters * tile.cluster;
-        let params = match self.problem.modifiers().is_none() {
+        // A cache's has sinks at most, which are told with its pages.
+        let params = match self.problem.modifiers().is_none() || hopper.pages.is_some() {
             true => StepParams::HopperForward(*params, hopper, lens),
             false => {
                 let (modifiers, place) = self.add_forward_states(instance, params);

@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BlockStatesParams, CachePages, CheckCacheParams, DeviceAddress, ForwardParams,
-    LengthsParams, Positive, ScoreParams, TensorArg,
+    LengthsParams, Positive, ScoreParams, SinkParams, TensorArg,
 };
 
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
@@ -195,6 +195,13 @@ pub(crate) fn bind_pages(pages: &CachePages, arrays: &Arrays, lens: u64) -> Cach
         block_table: address(block_table),
         lens: address(Some(lens)),
         ..*pages
+    }
+}
+
+/// The sinks of a launch that reads a cache.
+pub(crate) fn bind_sinks(arrays: &Arrays) -> SinkParams {
+    SinkParams {
+        sinks: address(arrays.modifiers.sinks),
     }
 }
 

@@ -177,9 +177,6 @@ fn find_kernel(
 
 /// Refuses what no kernel for a cache but decode kernels does.
 fn check_cache_covered(problem: &Problem) -> Result<(), String> {
-    if !problem.modifiers().is_none() {
-        return Err("it has no kernel for a cache with sinks".to_owned());
-    }
     let of_keys = problem.k().dtype;
     if of_keys != problem.q().dtype {
         return Err(format!(

@@ -28,7 +28,7 @@ pub use mask::{Band, Corner, MaskParams};
 pub use merge::{MergeParams, MergePart};
 pub use modifiers::{
     BiasGradientParams, BiasType, BlockState, BlockStatesArg, BlockStatesParams, Divisor,
-    DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams,
+    DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams, SinkParams,
 };
 pub use score::{Positive, ScoreParams};
 pub use tensor::{DeviceAddress, TensorArg};
@@ -106,6 +106,7 @@ mod tests {
         assert_eq!(offset_of!(BlockStatesParams, batch), 504);
         assert_eq!(size_of::<BlockStatesParams>(), 528);
         assert_eq!(size_of::<SinkGradientParams>(), 48);
+        assert_eq!(size_of::<SinkParams>(), 8);
         assert_eq!(offset_of!(BiasGradientParams, batch), 40);
         assert_eq!(offset_of!(BiasGradientParams, fills), 56);
         assert_eq!(size_of::<BiasGradientParams>(), 64);

@@ -217,6 +217,14 @@ pub struct BiasGradientParams {
     pub reserved: u32,
 }
 
+/// Modifiers of a kernel that takes none but sinks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct SinkParams {
+    /// f32 `[heads_q]`, in nats.
+    pub sinks: Option<DeviceAddress>,
+}
+
 /// Parameters of the kernel that computes the gradient by sinks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]

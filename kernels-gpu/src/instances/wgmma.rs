@@ -109,10 +109,10 @@ macro_rules! __wgmma_forward {
 }
 
 macro_rules! instances {
-    ($table:ident: $($name:ident = $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident)? $(=> $pages:ident)?;)*) => {
+    ($table:ident: $($name:ident = $dtype:ident, $config:expr, $qk:ident $(, $modifiers:ident $(: $type:ty)?)? $(=> $pages:ident)?;)*) => {
         $(
             #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-            crate::__wgmma_forward!($name, $dtype, $config, $qk $(, $modifiers)? $(=> $pages)?);
+            crate::__wgmma_forward!($name, $dtype, $config, $qk $(, $modifiers $(: $type)?)? $(=> $pages)?);
         )*
 
         pub const $table: &[Instance] =
@@ -174,10 +174,10 @@ instances! {
 
 instances! {
     CACHED:
-    fa_decode_wgmma_sm90a_bf16_hd64 = Bf16, wgmma::CACHED_HD64, ss => pages;
-    fa_decode_wgmma_sm90a_bf16_hd128 = Bf16, wgmma::CACHED_HD128, rs => pages;
-    fa_decode_wgmma_sm90a_bf16_hd256 = Bf16, wgmma::CACHED_HD256, ss => pages;
-    fa_decode_wgmma_sm90a_f16_hd64 = F16, wgmma::CACHED_HD64, ss => pages;
-    fa_decode_wgmma_sm90a_f16_hd128 = F16, wgmma::CACHED_HD128, rs => pages;
-    fa_decode_wgmma_sm90a_f16_hd256 = F16, wgmma::CACHED_HD256, ss => pages;
+    fa_decode_wgmma_sm90a_bf16_hd64 = Bf16, wgmma::CACHED_HD64, ss, sinks: crate::abi::SinkParams => pages;
+    fa_decode_wgmma_sm90a_bf16_hd128 = Bf16, wgmma::CACHED_HD128, rs, sinks: crate::abi::SinkParams => pages;
+    fa_decode_wgmma_sm90a_bf16_hd256 = Bf16, wgmma::CACHED_HD256, ss, sinks: crate::abi::SinkParams => pages;
+    fa_decode_wgmma_sm90a_f16_hd64 = F16, wgmma::CACHED_HD64, ss, sinks: crate::abi::SinkParams => pages;
+    fa_decode_wgmma_sm90a_f16_hd128 = F16, wgmma::CACHED_HD128, rs, sinks: crate::abi::SinkParams => pages;
+    fa_decode_wgmma_sm90a_f16_hd256 = F16, wgmma::CACHED_HD256, ss, sinks: crate::abi::SinkParams => pages;
 }

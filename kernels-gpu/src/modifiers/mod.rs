@@ -27,7 +27,7 @@ mod visible;
 
 use core::ops::Range;
 
-use crate::abi::{BiasType, BlockState, ModifierParams};
+use crate::abi::{BiasType, BlockState, DeviceAddress, ModifierParams, SinkParams};
 #[cfg(target_arch = "nvptx64")]
 use crate::tile::black_box;
 use crate::tile::row_state::{Finalized, RowState};
@@ -40,23 +40,32 @@ pub use score_mod::{
 use shown::existing;
 pub use visible::address as pair_address;
 
-/// What a kernel asks about single pairs.
+/// What a kernel asks about single pairs. What is not said is as without modifiers.
 ///
 /// # Safety
 /// Of every unsafe function: the arrays of the parameters are live and have an element for every pair of the launch, and all
 /// [`Place`]s and [`Pair`]s given are of it.
 pub trait Modifiers: Copy {
-    /// Whether there are none, known when a kernel is compiled.
+    /// Whether single pairs are left alone, known when a kernel is compiled.
     const IS_NONE: bool;
+
+    /// Whether rows may have sinks, known when a kernel is compiled.
+    const MAY_SINK: bool = !Self::IS_NONE;
 
     /// Whether [`change_with_slope`](Self::change_with_slope) tells of derivatives.
     const HAS_SLOPE: bool = false;
 
     /// Whether [`change`](Self::change) changes anything. Scores are in nats then.
-    fn changes_scores(&self) -> bool;
+    #[inline(always)]
+    fn changes_scores(&self) -> bool {
+        false
+    }
 
     /// Whether pairs may be hidden that the band shows, or the other way round: then every tile has [`BlockState`]s.
-    fn hides(&self) -> bool;
+    #[inline(always)]
+    fn hides(&self) -> bool {
+        false
+    }
 
     /// What the pairs of a tile of queries and a block of keys look like, as a number.
     ///
@@ -69,19 +78,25 @@ pub trait Modifiers: Copy {
     }
 
     /// The device address of the states of a tile's blocks, a byte each, a multiple of 4.
-    fn states(&self, at: &Place, tile: u32) -> u64;
+    #[inline(always)]
+    fn states(&self, _at: &Place, _tile: u32) -> u64 {
+        0
+    }
 
     /// What all pairs of `queries` and `keys`, neither of them empty, look like, where that is told without asking each: never
     /// better than it is. All of them exist.
     ///
     /// # Safety
     /// As [`Modifiers`].
+    #[inline(always)]
     unsafe fn state_of(
         &self,
-        at: &Place,
-        queries: Range<u32>,
-        keys: Range<u32>,
-    ) -> Option<BlockState>;
+        _at: &Place,
+        _queries: Range<u32>,
+        _keys: Range<u32>,
+    ) -> Option<BlockState> {
+        None
+    }
 
     /// Turns scores in nats, of the head at `at()`, after softcap and ALiBi, into those that enter the softmax; element `[i][j]` is that of
     /// `pair(i, j)`. Elements of pairs that do not exist become anything. `at` is asked again and again, so that a kernel need not
@@ -89,12 +104,14 @@ pub trait Modifiers: Copy {
     ///
     /// # Safety
     /// As [`Modifiers`].
+    #[inline(always)]
     unsafe fn change<const COLS: usize, const ROWS: usize>(
         &self,
-        at: impl Fn() -> Place,
-        scores: &mut [[f32; COLS]; ROWS],
-        pair: impl Fn(usize, usize) -> Pair,
-    );
+        _at: impl Fn() -> Place,
+        _scores: &mut [[f32; COLS]; ROWS],
+        _pair: impl Fn(usize, usize) -> Pair,
+    ) {
+    }
 
     /// As [`change`](Self::change), and calls `slope(i, j, s)` with the derivative `s` of each score by what it was, where that may
     /// differ from 1.
@@ -118,42 +135,59 @@ pub trait Modifiers: Copy {
     ///
     /// # Safety
     /// As [`Modifiers`].
+    #[inline(always)]
     unsafe fn hide<const COLS: usize, const ROWS: usize>(
         &self,
-        at: impl Fn() -> Place,
-        tile: &mut [[f32; COLS]; ROWS],
-        pair: impl Fn(usize, usize) -> Pair,
-        mark: f32,
-    );
+        _at: impl Fn() -> Place,
+        _tile: &mut [[f32; COLS]; ROWS],
+        _pair: impl Fn(usize, usize) -> Pair,
+        _mark: f32,
+    ) {
+    }
 
     /// Whether a pair that exists is shown.
     ///
     /// # Safety
     /// As [`Modifiers`].
-    unsafe fn sees(&self, at: &Place, pair: Pair) -> bool;
+    #[inline(always)]
+    unsafe fn sees(&self, _at: &Place, _pair: Pair) -> bool {
+        true
+    }
 
     /// Whether probabilities may be dropped.
-    fn drops(&self) -> bool;
+    #[inline(always)]
+    fn drops(&self) -> bool {
+        false
+    }
 
     /// Which probabilities are dropped, if any.
     ///
     /// # Safety
     /// As [`Modifiers`].
-    unsafe fn dropout(&self, at: &Place) -> Option<Dropout>;
+    #[inline(always)]
+    unsafe fn dropout(&self, _at: &Place) -> Option<Dropout> {
+        None
+    }
 
     /// Multiplies probabilities that stay; 1 without dropout.
-    fn dropout_scale(&self) -> f32;
+    #[inline(always)]
+    fn dropout_scale(&self) -> f32 {
+        1.0
+    }
 
     /// Closes a row of query head `head` whose parts of the sum add up to `sum`.
     ///
     /// # Safety
     /// As [`Modifiers`].
+    #[inline(always)]
     unsafe fn finalize<const LANES: u32, const STRIDE: u32>(
         &self,
         row: &RowState<LANES, STRIDE>,
         sum: f32,
-        head: u32,
-    ) -> Finalized;
+        _head: u32,
+    ) -> Finalized {
+        row.finalize_sum(sum)
+    }
 }
 
 /// As on the GPU, where it hides a value from the optimiser.
@@ -168,75 +202,35 @@ pub struct NoModifiers;
 
 impl Modifiers for NoModifiers {
     const IS_NONE: bool = true;
+}
 
-    #[inline(always)]
-    fn changes_scores(&self) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn hides(&self) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn states(&self, _: &Place, _: u32) -> u64 {
-        0
-    }
-
-    #[inline(always)]
-    unsafe fn state_of(&self, _: &Place, _: Range<u32>, _: Range<u32>) -> Option<BlockState> {
-        None
-    }
-
-    #[inline(always)]
-    unsafe fn change<const COLS: usize, const ROWS: usize>(
-        &self,
-        _: impl Fn() -> Place,
-        _: &mut [[f32; COLS]; ROWS],
-        _: impl Fn(usize, usize) -> Pair,
-    ) {
-    }
-
-    #[inline(always)]
-    unsafe fn hide<const COLS: usize, const ROWS: usize>(
-        &self,
-        _: impl Fn() -> Place,
-        _: &mut [[f32; COLS]; ROWS],
-        _: impl Fn(usize, usize) -> Pair,
-        _: f32,
-    ) {
-    }
-
-    #[inline(always)]
-    unsafe fn sees(&self, _: &Place, _: Pair) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn drops(&self) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    unsafe fn dropout(&self, _: &Place) -> Option<Dropout> {
-        None
-    }
-
-    #[inline(always)]
-    fn dropout_scale(&self) -> f32 {
-        1.0
-    }
+impl Modifiers for SinkParams {
+    const IS_NONE: bool = true;
+    const MAY_SINK: bool = true;
 
     #[inline(always)]
     unsafe fn finalize<const LANES: u32, const STRIDE: u32>(
         &self,
         row: &RowState<LANES, STRIDE>,
         sum: f32,
-        _: u32,
+        head: u32,
     ) -> Finalized {
-        row.finalize_sum(sum)
+        match self.sinks {
+            None => row.finalize_sum(sum),
+            // SAFETY: forwarded to the caller.
+            Some(sinks) => row.finalize_with_sink(sum, unsafe { sink_of(sinks, head) }),
+        }
     }
+}
+
+/// The score of the sink of query head `head`, in nats.
+///
+/// # Safety
+/// `sinks` is the address of one for each head.
+#[inline(always)]
+pub unsafe fn sink_of(sinks: DeviceAddress, head: u32) -> f32 {
+    // SAFETY: there is one for each head.
+    unsafe { f32::from_bits(load::u32(sinks.get() + head as u64 * F32_BYTES as u64)) }
 }
 
 impl ModifierParams {
@@ -271,17 +265,6 @@ impl ModifierParams {
                 of_bf16
             }
         }
-    }
-
-    /// The score of the sink of a query head, in nats.
-    ///
-    /// # Safety
-    /// As [`Modifiers`]; there are sinks.
-    #[inline(always)]
-    pub unsafe fn sink_of(&self, head: u32) -> f32 {
-        let sinks = self.sinks.map_or(0, |address| address.get());
-        // SAFETY: there is one for each head.
-        unsafe { f32::from_bits(load::u32(sinks + head as u64 * F32_BYTES as u64)) }
     }
 }
 
@@ -415,11 +398,9 @@ impl Modifiers for ModifierParams {
         sum: f32,
         head: u32,
     ) -> Finalized {
-        let mut finalized = match self.sinks {
-            None => row.finalize_sum(sum),
-            // SAFETY: forwarded to the caller.
-            Some(_) => row.finalize_with_sink(sum, unsafe { self.sink_of(head) }),
-        };
+        let sinks = SinkParams { sinks: self.sinks };
+        // SAFETY: forwarded to the caller.
+        let mut finalized = unsafe { sinks.finalize(row, sum, head) };
         finalized.norm *= self.dropout.scale;
         finalized
     }

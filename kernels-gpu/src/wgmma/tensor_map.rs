@@ -26,8 +26,8 @@ pub mod parameter {
     pub const O: u32 = 4;
     /// In place of o, in the backward pass.
     pub const D_O: u32 = 4;
-    /// V of a cache, a key at a time: behind the schedule, the workspace and the pages.
-    pub const V_ROWS: u32 = 8;
+    /// V of a cache, a key at a time: behind the schedule, the workspace, the sinks and the pages.
+    pub const V_ROWS: u32 = 9;
 }
 
 /// Most dimensions of a tensor map.

@@ -598,7 +598,7 @@ fn long_chunks_of_prompts_run_on_hopper() {
     for (problem, here, expected) in [
         (cached(2048, 16, 256, &plain), &HOPPER, Variant::Wgmma),
         (cached(2048, 16, 256, &plain), &ampere, Variant::Decode),
-        (cached(2048, 16, 256, &with_sinks), &HOPPER, Variant::Decode),
+        (cached(2048, 16, 256, &with_sinks), &HOPPER, Variant::Wgmma),
         (cached(2048, 24, 256, &plain), &HOPPER, Variant::Decode),
         (cached(2048, 8, 256, &plain), &HOPPER, Variant::Decode),
         // 64 rows, and a few more on so many keys that one block would have them all.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use kernels_gpu::abi::ModifierParams;
-use kernels_gpu::modifiers::{Modifiers as _, Pair, Place};
+use kernels_gpu::modifiers::{Modifiers as _, Pair, Place, sink_of};
 
 use crate::plan::modifiers::{ModifierOperands, bind_modifiers, modifier_params};
 use crate::problem::Array;
@@ -131,10 +131,9 @@ impl CpuModifiers {
 
     /// The sink of a query head, in nats.
     pub fn sink(&self, head: usize) -> Option<f32> {
+        let sinks = self.params.sinks?;
         // SAFETY: there is one for each head.
-        self.params
-            .sinks
-            .map(|_| unsafe { self.params.sink_of(head as u32) })
+        Some(unsafe { sink_of(sinks, head as u32) })
     }
 }
 

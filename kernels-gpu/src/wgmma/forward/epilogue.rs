@@ -81,8 +81,7 @@ impl<'a> Epilogue<'a> {
         K: ForwardKernel<S_REGS, P_REGS, O_REGS>,
         [f32; O_REGS]: InFlight,
     {
-        let head = self.launch.query_head(self.work_tile, 0);
-        let mut finalized = rows.finalize(modifiers, head);
+        let mut finalized = rows.finalize(modifiers, self.heads());
         if self.config.cached && Pages::new(self.launch.pages).is_poisoned(self.work_tile.batch) {
             finalized.poison();
         }
@@ -97,6 +96,30 @@ impl<'a> Epilogue<'a> {
             self.return_v_stages(v);
         }
         self.store_lse(finalized.lse);
+    }
+
+    /// The query heads of the thread's rows; of a row without one, another.
+    #[inline(always)]
+    fn heads(&self) -> [u32; ROWS] {
+        let first = self.launch.query_head(self.work_tile, 0);
+        if !self.config.cached {
+            // With modifiers heads do not share tiles; without, nobody asks.
+            return [first; ROWS];
+        }
+        let mut heads = [first; ROWS];
+        for i in 0..ROWS {
+            let row = self.row(i);
+            if self.launch.has_row(self.work_tile, self.sequence, row) {
+                heads[i] = self.launch.query_head(self.work_tile, row);
+            }
+        }
+        heads
+    }
+
+    /// Number `i` of the thread's rows.
+    #[inline(always)]
+    fn row(&self, i: usize) -> u32 {
+        self.row_begin + self.lanes.row() + i as u32 * ROW_STEP
     }
 
     #[inline(always)]
@@ -308,7 +331,7 @@ impl<'a> Epilogue<'a> {
             ..
         } = *self;
         for i in 0..ROWS {
-            let row = self.row_begin + lanes.row() + i as u32 * ROW_STEP;
+            let row = self.row(i);
             let exists = launch.has_row(work_tile, sequence, row);
             let head = launch.query_head(work_tile, row);
             let query = launch.pack_gqa().query(row);

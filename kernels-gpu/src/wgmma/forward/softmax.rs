@@ -130,12 +130,12 @@ impl Rows {
         self.0[0].raising_is_inexact() || self.0[1].raising_is_inexact()
     }
 
-    /// Finalizes the rows, of query head `head`. A row that saw no key gets output 0 and, without a sink, lse −∞.
+    /// Finalizes the rows, of query heads `heads`. A row that saw no key gets output 0 and, without a sink, lse −∞.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call; as [`Modifiers`].
     #[inline(always)]
-    pub unsafe fn finalize<M: Modifiers>(&self, modifiers: &M, head: u32) -> Finalized {
+    pub unsafe fn finalize<M: Modifiers>(&self, modifiers: &M, heads: [u32; ROWS]) -> Finalized {
         let mut finalized = Finalized {
             norm: [0.0; ROWS],
             keep: [0; ROWS],
@@ -146,13 +146,13 @@ impl Rows {
             let sum = reduce_sum::<QUAD>(state.row_sum);
             // NaN counts as seen.
             finalized.keep[row] = if sum == 0.0 { 0 } else { !0 };
-            if M::IS_NONE {
-                finalized.norm[row] = recip(sum);
-                finalized.lse[row] = state.lse(sum);
-            } else {
-                let closed = modifiers.finalize(&state, sum, head);
+            if M::MAY_SINK {
+                let closed = modifiers.finalize(&state, sum, heads[row]);
                 finalized.norm[row] = closed.norm;
                 finalized.lse[row] = closed.lse;
+            } else {
+                finalized.norm[row] = recip(sum);
+                finalized.lse[row] = state.lse(sum);
             }
         }
         finalized

@@ -76,6 +76,7 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
                 left: Some(31),
                 right: Some(3),
             },
+            sinks: true,
             page_size: Some(32),
             ..plain.clone()
         };
@@ -90,8 +91,9 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             arrangements: [Arrangement::BSHD, Arrangement::BHSD, Arrangement::BHSD],
             ..plain.clone()
         };
-        // A pack of heads shares a tile.
+        // A pack of heads shares a tile, each with a sink of its own, which counts where a sequence has one key.
         let packed = DecodeSpec {
+            sinks: true,
             seq_q: 41,
             group: 3,
             page_size: Some(64),
@@ -134,6 +136,7 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
                 seq_q: 70,
                 page_size,
                 softcap,
+                sinks: page_size.is_some(),
                 alibi: softcap.map(|_| AlibiSpec {
                     steepest: 0.01,
                     is_batched: false,
@@ -235,6 +238,7 @@ fn mixed_batches<D: Device>(gpus: &mut [Gpu<D>]) {
                 left: Some(31),
                 right: Some(0),
             },
+            sinks: true,
             page_size: None,
             ..plain.clone()
         };
@@ -333,7 +337,6 @@ fn strategy(most_keys: usize) -> impl Strategy<Value = DecodeSpec> {
         page_size,
         seq_q,
         group: drawn.group.min(4),
-        sinks: false,
         e4m3: None,
         arrangements: [Arrangement::BSHD, Arrangement::BHSD, Arrangement::BSHD],
         ..drawn
