@@ -29,14 +29,7 @@ BATCHES = [
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """The time of a call in a graph of several."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            call()
-    return runs.graph_us(graph, REPLAYS) / CALLS
+    return runs.call_us(call, CALLS, REPLAYS)
 
 
 def measured(tokens: int, chunks: list[tuple[int, int]], keys: int, head_dim: int) -> dict[str, object]:

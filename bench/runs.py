@@ -45,6 +45,20 @@ def graph_us(graph, replays):
     return statistics.median(times[len(times) // 2:])
 
 
+def call_us(call, calls: int, replays: int) -> float:
+    """Microseconds of a call in a graph of `calls`."""
+    import torch
+
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    return graph_us(graph, replays) / calls
+
+
+
 def exit_with(main):
     """Runs a script; where a binary fails or cannot be compared, says why in a line and exits with a status that tells."""
     try:

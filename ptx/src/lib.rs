@@ -1,6 +1,6 @@
 //! The PTX of ferroflash's GPU kernels: one module per kernel, compressed.
 //!
-//! PTX is text that repeats itself: compressed it takes a twelfth of the space. Kernels of a family stand in a pack, which
+//! PTX is text that repeats itself: compressed it takes a thirtieth of the space. Kernels of a family stand in a pack, which
 //! is decompressed when one of them is first asked for, in less than a tenth of a second, where the driver then takes several to
 //! compile it, and kept.
 //!

@@ -1,17 +1,11 @@
-use std::io::Read;
 use std::ops::Range;
 use std::sync::OnceLock;
-
-use lzma_rust2::LzmaReader;
-
-/// Memory that the decompressor of one pack may take, twice what it needs.
-const MEMORY_KIB: u32 = 16 << 10;
 
 /// The PTX of several kernels, one after the other, compressed together: kernels of a family differ in little.
 pub struct Pack {
     /// Bytes of the text.
     pub(crate) bytes: usize,
-    /// A .lzma file.
+    /// As [`ptx_pack`] has it.
     pub(crate) compressed: &'static [u8],
     text: OnceLock<String>,
 }
@@ -32,12 +26,8 @@ impl Pack {
     /// If the bytes given to [`new`](Self::new) are not compressed text of that size.
     fn text(&self) -> &str {
         self.text.get_or_init(|| {
-            let mut text = String::with_capacity(self.bytes);
-            let mut reader = LzmaReader::new_mem_limit(self.compressed, MEMORY_KIB, None)
-                .expect("the build script wrote it");
-            let bytes = reader.read_to_string(&mut text).expect("PTX is ASCII");
-            assert_eq!(bytes, self.bytes);
-            text
+            let text = ptx_pack::decompress(self.compressed, self.bytes);
+            text.expect("the build script compressed it")
         })
     }
 }

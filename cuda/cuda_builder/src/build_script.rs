@@ -14,8 +14,8 @@ pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
 const KERNELS_VAR: &str = "CUDA_STD_KERNELS";
 
 /// Compiles the kernel crate in `crate_dir` for `archs`, and returns the path of a Rust file that defines
-/// `static PACKS: [Pack; P]`, each `Pack::new(size, compressed)`: the PTX of several kernels, its size in bytes and itself as a
-/// .lzma file; and `static MODULES: [Module; N]`, each `Module::new(entry, &PACKS[…], place)`: a kernel's name, and the range of
+/// `static PACKS: [Pack; P]`, each `Pack::new(size, compressed)`: the PTX of several kernels, its size in bytes and itself as
+/// `ptx_pack` has it; and `static MODULES: [Module; N]`, each `Module::new(entry, &PACKS[…], place)`: a kernel's name, and the range of
 /// its pack's bytes at which its PTX stands.
 ///
 /// Writes under `OUT_DIR` alone, or where [`TARGET_DIR_VAR`] allows it. Cargo runs the build script again when the

@@ -1,14 +1,13 @@
 //! PTX in the form that a crate embeds.
 
 use std::fs;
-use std::io::{self, Write};
 use std::num::NonZero;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use lzma_rust2::{LzmaOptions, LzmaWriter};
+use ptx_pack::Compression;
 
 use crate::manifest::write_if_changed;
 use crate::{Build, Error, Kernel};
@@ -16,45 +15,17 @@ use crate::{Build, Error, Kernel};
 /// The file that lists what is embedded.
 const TABLE: &str = "modules.rs";
 
-/// How much time compression may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    /// For a build that is tried here: a ninth of the text's size.
-    Fast,
-    /// For a build that is given away: smaller by more than a quarter, in several times the time.
-    Small,
-}
-
-impl Compression {
-    fn options(self) -> LzmaOptions {
-        let preset = match self {
-            Compression::Fast => LzmaOptions::with_preset(1),
-            // Repetitions as long as the format has them: kernels of a family share whole pages of text.
-            Compression::Small => LzmaOptions {
-                nice_len: 273,
-                ..LzmaOptions::with_preset(6)
-            },
-        };
-        LzmaOptions {
-            dict_size: PACK_BYTES as u32,
-            // Text has no alignment that would foretell a byte.
-            pb: 0,
-            ..preset
-        }
-    }
-
-    /// The end of a stream's file name. It tells the two apart, so that a file of one is not taken for the other's.
-    fn suffix(self) -> &'static str {
-        match self {
-            Compression::Fast => "fast.lzma",
-            Compression::Small => "small.lzma",
-        }
+/// The end of a stream's file name. It tells of what it was made and how, so that a file of another is not taken for it.
+fn suffix(compression: Compression) -> &'static str {
+    match compression {
+        Compression::Fast => "fast.ptxpack",
+        Compression::Small => "small.ptxpack",
     }
 }
 
 /// Most bytes of text that are compressed together, and how far back a repetition may be: kernels of a family share a pack,
 /// and reading one takes less than a tenth of a second.
-const PACK_BYTES: usize = 8 << 20;
+const PACK_BYTES: usize = ptx_pack::WINDOW_BYTES;
 
 /// Kernels that are compressed together.
 struct Pack<'a> {
@@ -93,8 +64,8 @@ impl<'a> Pack<'a> {
     /// one of them is newer than the stream.
     fn stream(&self, compression: Compression) -> String {
         let entry = |index: usize| &self.kernels[index].0.entry;
-        let (count, suffix) = (self.kernels.len(), compression.suffix());
-        format!("{}..{}.{count}.ptx.{suffix}", entry(0), entry(count - 1))
+        let (count, suffix) = (self.kernels.len(), suffix(compression));
+        format!("{}..{}.{count}.{suffix}", entry(0), entry(count - 1))
     }
 
     /// Compresses the kernels' files into `stream`, unless that was done since they changed.
@@ -107,11 +78,11 @@ impl<'a> Pack<'a> {
         if is_current {
             return Ok(());
         }
-        let mut text = Vec::with_capacity(self.bytes);
+        let mut text = String::with_capacity(self.bytes);
         for (kernel, _) in &self.kernels {
-            text.extend(fs::read(&kernel.ptx).map_err(Error::io(&kernel.ptx))?);
+            text += &fs::read_to_string(&kernel.ptx).map_err(Error::io(&kernel.ptx))?;
         }
-        lzma(&text, compression)
+        ptx_pack::compress(&text, compression)
             .and_then(|bytes| fs::write(stream, bytes))
             .map_err(Error::io(stream))
     }
@@ -172,12 +143,4 @@ fn each_in_parallel(
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         results.try_for_each(|result| result)
     })
-}
-
-/// `text` as a .lzma file: 13 bytes that say how to read it, and the stream.
-fn lzma(text: &[u8], compression: Compression) -> io::Result<Vec<u8>> {
-    let size = Some(text.len() as u64);
-    let mut writer = LzmaWriter::new_use_header(Vec::new(), &compression.options(), size)?;
-    writer.write_all(text)?;
-    writer.finish()
 }

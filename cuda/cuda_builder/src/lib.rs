@@ -38,7 +38,7 @@ pub mod tool;
 
 pub use builder::{CudaBuilder, LINES_EXTENSION};
 pub use compiler::Compiler;
-pub use embed::Compression;
 pub use error::Error;
 pub use manifest::{Build, Kernel};
+pub use ptx_pack::Compression;
 pub use tool::Tool;

@@ -26,10 +26,11 @@ const fn published(folder: &'static str, name: &'static str) -> Published {
 }
 
 /// The published crates, each after those that it depends on.
-const CRATES: [Published; 8] = [
+const CRATES: [Published; 9] = [
     published("cuda/cuda_std_macros", "ferroflash-cuda-std-macros"),
     published("cuda/cuda_std", "ferroflash-cuda-std"),
     published("kernels-gpu", "ferroflash-kernels"),
+    published("cuda/ptx_pack", "ferroflash-ptx-pack"),
     published("cuda/cuda_builder", "ferroflash-cuda-builder"),
     published("cuda/cuda_loader", "ferroflash-cuda-loader"),
     published("sim", "ptx-sim"),

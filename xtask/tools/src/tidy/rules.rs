@@ -69,7 +69,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         of: "ferroflash_ptx",
-        limit: Only(&[]),
+        limit: Only(&["ptx_pack"]),
         because: "it carries text, and is all that a build without a GPU compiler has of the kernels",
     },
     Rule {
@@ -114,8 +114,13 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         of: "cuda_builder",
-        limit: Only(&[]),
+        limit: Only(&["ptx_pack"]),
         because: "it compiles any crate of kernels",
+    },
+    Rule {
+        of: "ptx_pack",
+        limit: Only(&[]),
+        because: "it knows text, and not who writes or reads it",
     },
     Rule {
         of: "kernels_gpu::units",

@@ -10,11 +10,12 @@ use super::{RULES, Tree, violations};
 use xtask::paths;
 
 /// Crates that a build of the library for the CPU alone must not compile.
-const NOT_FOR_CPU: [&str; 9] = [
+const NOT_FOR_CPU: [&str; 10] = [
     "clap",
     "cuda_loader",
     "cust",
     "ferroflash-ptx",
+    "ferroflash-ptx-pack",
     "lzma-rust2",
     "plotters",
     "proptest",
