@@ -25,7 +25,7 @@ use super::kv_loader::KvLoader;
 use super::{
     BLOCK_N, LANES, MASKED_OUT, Row, SCORE_COLS, Scores, SimtKernel, ThreadLayout, epilogue,
 };
-use crate::abi::{BlockState, ForwardParams};
+use crate::abi::{Band, BlockState, ForwardParams};
 use crate::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
@@ -47,7 +47,12 @@ pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     let attention = &params.attention;
     let block_m = K::CONFIG.block_m() as u32;
     let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
-    let coord = tiles.get(block_idx_x());
+    // Where tiles differ in length, all heads' last ones would wait for the last head's longest.
+    let coord = if attention.mask.band.upper < Band::OPEN {
+        tiles.get_longest_first(block_idx_x())
+    } else {
+        tiles.get(block_idx_x())
+    };
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe { forward_tile::<K, ROWS, O_COLS>(params, modifiers, coord) };
 }

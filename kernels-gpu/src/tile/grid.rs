@@ -48,6 +48,19 @@ impl TileGrid {
         }
     }
 
+    /// Tile number `index` where those of all heads that have as many rows behind them are neighbours, the longest first: for
+    /// kernels whose time goes into arithmetic, and not into reading K and V again.
+    #[inline(always)]
+    pub fn get_longest_first(&self, index: u32) -> BlockCoord {
+        let (sequence, reversed) = longest_first(index, self.count as u32, self.m_blocks);
+        let (batch, head) = divide(sequence, self.heads);
+        BlockCoord {
+            m_block: self.m_blocks - 1 - reversed,
+            head,
+            batch,
+        }
+    }
+
     /// The number of tile `coord`, one of the launch.
     #[inline(always)]
     pub fn index(&self, coord: BlockCoord) -> u32 {
@@ -152,6 +165,20 @@ mod tests {
     fn first_tiles_of_all_heads_come_first() {
         let order: [_; 6] = core::array::from_fn(|block| longest_first(block as u32, 6, 3));
         assert_eq!(order, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn the_longest_tiles_of_all_heads_come_first() {
+        let list = TileGrid::new(2, 3, 100, 32);
+        for index in 0..list.grid() {
+            let (m_block, sequence) = (3 - index / 6, index % 6);
+            let expected = BlockCoord {
+                m_block,
+                head: sequence % 3,
+                batch: sequence / 3,
+            };
+            assert_eq!(list.get_longest_first(index), expected);
+        }
     }
 
     #[test]
