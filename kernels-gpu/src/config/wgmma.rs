@@ -75,6 +75,11 @@ const fn atom_columns(dim: u32) -> u32 {
 }
 
 impl WgmmaConfig {
+    /// Threads that load. Of a cache a block of keys is so many copies that K and V have one each.
+    pub const fn producers(&self) -> u32 {
+        if self.cached { 2 } else { 1 }
+    }
+
     /// Threads in a block.
     pub const fn threads(&self) -> u32 {
         (self.consumers + 1) * WARPGROUP

@@ -72,7 +72,7 @@ impl Barriers {
             config.v_stages,
             consumers * config.cluster,
         );
-        let readers = (consumers + PRODUCER) * config.cluster;
+        let readers = (consumers + config.producers()) * config.cluster;
         pipeline(self.work_full, self.work_empty, WORK_STAGES, readers);
         mbarrier::fence_init();
     }

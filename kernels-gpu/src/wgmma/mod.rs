@@ -5,7 +5,7 @@
 //! |---|---|
 //! | cluster | owns `cluster_m` rows at a time, of one query head or of several (`pack_gqa.rs`), the next tile fetched from a semaphore |
 //! | block | owns `block_m` of them; loads its part of every block of K and V for the whole cluster |
-//! | warpgroup 0, a thread of its first warp | the producer: fetches tiles, starts all TMA loads (`forward/producer.rs`) |
+//! | warpgroup 0, a thread of its first warp | the producer: fetches tiles, starts all TMA loads (`forward/producer.rs`); of a cache a thread of its second warp starts those of V |
 //! | warpgroups 1.. | consumers: 64 rows each, scores to output (`forward/consumer.rs`), TMA store (`forward/epilogue.rs`) |
 //!
 //! | barrier | completes when |

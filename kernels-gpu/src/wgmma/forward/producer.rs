@@ -1,4 +1,4 @@
-//! The producer: one thread that fetches tiles and keeps Q, K and V coming.
+//! The producer: a thread that fetches tiles and keeps Q, K and V coming, or, where a block is many copies, one for K and one for V.
 
 use core::marker::PhantomData;
 
@@ -23,12 +23,12 @@ use crate::wgmma::tensor_map::parameter;
 /// and publishing it.
 const FETCH_AHEAD: u32 = 5;
 
-/// Loads for tiles until there are no more.
+/// Loads Q and K, or V, or all of them, for tiles until there are no more. The thread that loads keys fetches tiles.
 ///
 /// # Safety
-/// `launch` holds; one thread of the block calls it.
+/// `launch` holds; one thread of the block calls it for each of K and V, the same where [`WgmmaConfig::producers`] says so.
 #[inline(always)]
-pub unsafe fn produce<K: TensorMapParams, M: Modifiers>(
+pub unsafe fn produce<K: TensorMapParams, M: Modifiers, const KEYS: bool, const VALUES: bool>(
     launch: &Launch,
     config: &WgmmaConfig,
     modifiers: &M,
@@ -69,13 +69,15 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers>(
             let blocks = cluster_range(&sequence, config, work_tile, launch.pack_gqa());
             let last = blocks.end - 1;
             let kv = || tile_pipe.kv_coord(&params.attention, work_tile, &sequence);
-            if config.q_in_registers || config.q_stages > 1 {
-                // There is room for Q early: it can come long before its tile.
-                loader.load_q(work_tile, &sequence);
-                loader.load_k(last, kv());
-            } else {
-                loader.load_k(last, kv());
-                loader.load_q(work_tile, &sequence);
+            if KEYS {
+                if config.q_in_registers || config.q_stages > 1 {
+                    // There is room for Q early: it can come long before its tile.
+                    loader.load_q(work_tile, &sequence);
+                    loader.load_k(last, kv());
+                } else {
+                    loader.load_k(last, kv());
+                    loader.load_q(work_tile, &sequence);
+                }
             }
             // Late, so that the cluster that becomes free next takes the longest tile left.
             let fetch_at = (blocks.begin + FETCH_AHEAD - 1).min(last);
@@ -83,16 +85,18 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers>(
             while n_block > blocks.begin {
                 n_block -= 1;
                 // V trails K by a block, as PV trails QKᵀ.
-                if n_block > blocks.begin {
+                if KEYS && n_block > blocks.begin {
                     loader.load_k(n_block - 1, kv());
                 }
-                loader.reserve_v_for_o();
-                loader.load_v(n_block, kv());
-                if leader && n_block == fetch_at {
+                if VALUES {
+                    loader.reserve_v_for_o();
+                    loader.load_v(n_block, kv());
+                }
+                if KEYS && leader && n_block == fetch_at {
                     scheduler.fetch_next(&tile_pipe);
                 }
             }
-            loader.pending_o = matches!(config.epilogue_smem, EpilogueSmem::ReuseV);
+            loader.pending_o = VALUES && matches!(config.epilogue_smem, EpilogueSmem::ReuseV);
             tile_pipe.release(true);
         }
         loader.reserve_v_for_o();
