@@ -1,7 +1,7 @@
 //! PTX in little space.
 //!
 //! PTX repeats itself, but for the numbers in the names of its registers and labels: where one instruction more comes first, all
-//! that follow have others. So each name is written as its distance from the newest one of its kind ([`numbers`]), by which code
+//! that follow have others. So each name is written as its distance from the newest one of its kind (`numbers.rs`), by which code
 //! that does the same reads the same wherever it stands; and LZMA finds that. The text comes out as it went in, byte for byte.
 //!
 //! Of ferroflash's kernels, 67 MB of text, LZMA alone makes 5.2 MB, and both 2.0 MB.
@@ -23,7 +23,7 @@ pub const WINDOW_BYTES: usize = 8 << 20;
 /// Memory that decompressing may take, twice what it needs.
 const MEMORY_KIB: u32 = 2 * (WINDOW_BYTES >> 10) as u32;
 
-/// The text of `bytes` bytes that [`compress`] made `compressed` of.
+/// The text of `bytes` bytes that `compress` made `compressed` of.
 ///
 /// # Errors
 /// If it is not that.

@@ -174,7 +174,7 @@ pub fn distances(text: &str) -> io::Result<String> {
     })
 }
 
-/// The text of `bytes` bytes whose [`distances`] `packed` is.
+/// The text of `bytes` bytes whose `distances` is `packed`.
 ///
 /// # Errors
 /// If it is of none.
