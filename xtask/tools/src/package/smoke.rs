@@ -47,9 +47,10 @@ fn pack(sh: &Shell, root: &Path) -> anyhow::Result<std::path::PathBuf> {
             "package/{name}-{}.crate",
             env!("CARGO_PKG_VERSION")
         ));
+        // An archive's files all have one time, by which cargo would take them for those that it compiled before.
         cmd!(
             sh,
-            "tar --extract --gzip --file {archive} --directory {packed}"
+            "tar --extract --touch --gzip --file {archive} --directory {packed}"
         )
         .quiet()
         .run()?;
