@@ -17,24 +17,17 @@ pub struct Cache {
     pub scales: Option<[Operand; 2]>,
 }
 
-/// A block table, i32 `[batch, max_pages]`.
-#[derive(Clone, Copy, Debug)]
-pub struct BlockTable {
-    /// Where it lies.
-    pub address: u64,
-    /// Its columns.
-    pub max_pages: usize,
-    /// Elements from one row to the next.
-    pub stride: usize,
-}
+/// A block table, i32 `[batch, max_pages]`: its address, its columns, and the elements from one row to the next.
+pub type BlockTable = (u64, usize, usize);
 
 /// New rows for a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRows {
     /// k, v, and the cache's k and v.
     pub operands: [Operand; 4],
-    /// Cosines and sines, f32 `[1, 1, positions, rotary_dim / 2]`, by which k is rotated.
-    pub rotary: Option<([Operand; 2], RotaryStyle)>,
+    /// Cosines and sines, f32 `[1, 1, positions, rotary_dim / 2]`, by which k is rotated, and whether the components that are rotated
+    /// together are neighbours.
+    pub rotary: Option<([Operand; 2], bool)>,
     /// q, which is rotated as k is, and what it becomes.
     pub q: Option<[Operand; 2]>,
     /// The address of slots, i32 `[batch, seq]`, and the elements from one of its rows to the next.
@@ -61,7 +54,7 @@ impl Cache {
     /// Its addresses.
     pub fn operands(&self) -> CacheOperands {
         CacheOperands::new(self.kv_lens)
-            .block_table(self.block_table.map(|table| table.address))
+            .block_table(self.block_table.map(|(address, ..)| address))
             .scales(self.scales.map(addresses))
     }
 
@@ -73,7 +66,11 @@ impl Cache {
         let [k, v, k_cache, v_cache] = rows.operands;
         let caches = [k_cache, v_cache].map(|cache| self.spec(cache.1, k.1.dtype));
         let mut problem = AppendProblem::new(k.1, v.1, caches[0], caches[1], self.layout())?;
-        if let Some(([cos, sin], style)) = rows.rotary {
+        if let Some(([cos, sin], is_interleaved)) = rows.rotary {
+            let style = match is_interleaved {
+                true => RotaryStyle::Interleaved,
+                false => RotaryStyle::Neox,
+            };
             problem = problem.rotary(cos.1, sin.1, style)?;
         }
         if let Some([q, rotated]) = rows.q {
@@ -95,9 +92,9 @@ impl Cache {
     fn layout(&self) -> CacheLayout {
         match self.block_table {
             None => CacheLayout::Contiguous,
-            Some(table) => CacheLayout::Paged {
-                max_pages: table.max_pages,
-                table_stride: table.stride,
+            Some((_, max_pages, table_stride)) => CacheLayout::Paged {
+                max_pages,
+                table_stride,
             },
         }
     }

@@ -1,4 +1,4 @@
-use ferroflash::{Layout, RotaryStyle};
+use ferroflash::Layout;
 use ferroflash_fronts::{BlockTable, NewRows, Operand, Place};
 use pyo3::prelude::*;
 
@@ -8,21 +8,15 @@ use crate::operands::View;
 /// A cache beside its k and v: whether these are e4m3, its lengths, the block table of a paged one with its columns and the
 /// elements from one row to the next, and scales of k and of v.
 #[derive(FromPyObject)]
-#[rustfmt::skip] // a tuple
-pub struct Cache(bool, u64, Option<(u64, usize, usize)>, Option<[(u64, View); 2]>);
+pub struct Cache(bool, u64, Option<BlockTable>, Option<[(u64, View); 2]>);
 
 impl Cache {
     /// As fronts share it.
     pub fn shared(&self) -> ferroflash_fronts::Cache {
-        let block_table = |(address, max_pages, stride)| BlockTable {
-            address,
-            max_pages,
-            stride,
-        };
         ferroflash_fronts::Cache {
             is_e4m3: self.0,
             kv_lens: self.1,
-            block_table: self.2.map(block_table),
+            block_table: self.2,
             scales: (self.3.as_ref()).map(|scales| scales.each_ref().map(|of| operand(of, 0))),
         }
     }
@@ -49,13 +43,7 @@ pub fn append(
 ) -> PyResult<()> {
     let rows = NewRows {
         operands: operands.each_ref().map(|of| operand(of, dtype)),
-        rotary: rotary.map(|(tables, is_interleaved)| {
-            let style = match is_interleaved {
-                true => RotaryStyle::Interleaved,
-                false => RotaryStyle::Neox,
-            };
-            (tables.each_ref().map(|of| operand(of, 0)), style)
-        }),
+        rotary: rotary.map(|(of, pairs)| (of.each_ref().map(|of| operand(of, 0)), pairs)),
         q: q.map(|both| both.each_ref().map(|of| operand(of, dtype))),
         slots,
     };

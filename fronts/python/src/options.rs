@@ -1,5 +1,6 @@
-use ferroflash::{AlibiSlopes, BackwardOptions, BiasTensor, DeviceLengths, Documents, Dropout};
-use ferroflash::{Error, ForwardOptions, Layout, Lengths, Mask, MaskTensor, PrefixLengths, Sinks};
+use ferroflash::{AlibiSlopes, BackwardOptions, BiasTensor, Documents, Dropout, Error};
+use ferroflash::{ForwardOptions, Layout, MaskTensor, PrefixLengths, Sinks};
+use ferroflash_fronts::{lengths, visible};
 use pyo3::prelude::*;
 
 use crate::operands::Arrays;
@@ -32,16 +33,11 @@ pub struct Options {
 impl Options {
     #[new]
     fn new(scalars: Scalars) -> Self {
-        let visible = Mask::within(scalars.left, scalars.right);
         Self {
             options: ForwardOptions::new()
                 .softmax_scale(scalars.softmax_scale)
                 .softcap(Some(scalars.softcap).filter(|softcap| *softcap != 0.0))
-                .mask(if scalars.top_left {
-                    visible.from_top_left()
-                } else {
-                    visible
-                })
+                .mask(visible(scalars.left, scalars.right, scalars.top_left))
                 .chunk(scalars.chunk)
                 .dilation(scalars.dilation),
             layout: match scalars.heads_first {
@@ -56,14 +52,8 @@ impl Options {
 impl Options {
     /// Those of a forward pass of `heads` query heads.
     pub fn forward(&self, heads: usize, arrays: &Arrays) -> Result<ForwardOptions, Error> {
-        let packed = arrays.packed;
-        let packed = packed.map(|(_, _, batch, q, kv)| DeviceLengths::cu_seqlens(batch, q, kv));
-        let lengths = match (packed.transpose()?, arrays.seqused_k) {
-            (None, None) => Lengths::Dense,
-            (None, Some(_)) => DeviceLengths::seqused_kv().into(),
-            (Some(packed), None) => packed.into(),
-            (Some(packed), Some(_)) => packed.and_seqused_kv().into(),
-        };
+        let packed = arrays.packed.map(|(_, _, batch, q, kv)| [batch, q, kv]);
+        let lengths = lengths(packed, arrays.seqused_k.is_some())?;
         let slopes = arrays.alibi_slopes;
         let mut options = self.options.clone().lengths(lengths);
         options.alibi = slopes.map(|(_, batched)| AlibiSlopes::on_device(heads, batched));

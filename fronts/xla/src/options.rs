@@ -1,4 +1,5 @@
 use ferroflash::{BackwardOptions, Dropout, Error, ForwardOptions, Mask};
+use ferroflash_fronts::visible;
 
 use crate::call::Call;
 use crate::failure::Failure;
@@ -53,10 +54,6 @@ impl Attributes {
     /// Keys from `left` before to `right` after a query's position, where a negative number is an open side.
     fn mask(&self) -> Mask {
         let side = |keys: i64| (keys >= 0).then(|| u32::try_from(keys).unwrap_or(u32::MAX));
-        let mask = Mask::within(side(self.left), side(self.right));
-        match self.top_left {
-            true => mask.from_top_left(),
-            false => mask,
-        }
+        visible(side(self.left), side(self.right), self.top_left)
     }
 }
