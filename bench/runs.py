@@ -45,7 +45,7 @@ def graph_us(graph, replays):
     return statistics.median(times[len(times) // 2:])
 
 
-def call_us(call, calls: int, replays: int) -> float:
+def call_us(call, calls, replays):
     """Microseconds of a call in a graph of `calls`."""
     import torch
 
@@ -56,7 +56,6 @@ def call_us(call, calls: int, replays: int) -> float:
         for _ in range(calls):
             call()
     return graph_us(graph, replays) / calls
-
 
 
 def exit_with(main):

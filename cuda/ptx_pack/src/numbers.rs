@@ -4,6 +4,7 @@
 //! mentioned first in its module, it is written `!` if it follows the one first mentioned before it, and `^` its distance from
 //! that number `^` if it does not. Later it is written as the count of numbers first mentioned since. Everything else stays.
 
+use std::fmt::{self, Write as _};
 use std::io;
 
 use crate::wrong;
@@ -54,7 +55,7 @@ impl<'a> Number<'a> {
 #[derive(Default)]
 struct Mentioned {
     numbers: Vec<u32>,
-    /// Of a number, how many were mentioned with it; 0 before.
+    /// Of a number that [`write_distance`](Self::write_distance) wrote, how many were mentioned with it; 0 of others.
     places: Vec<u32>,
 }
 
@@ -63,30 +64,22 @@ impl Mentioned {
         self.numbers.last().copied().map_or(0, i64::from)
     }
 
-    fn add(&mut self, number: u32) {
-        self.numbers.push(number);
+    /// Writes `number` as it is mentioned once more.
+    fn write_distance(&mut self, number: u32, to: &mut String) -> fmt::Result {
         let index = number as usize;
         if self.places.len() <= index {
             self.places.resize(index + 1, 0);
         }
-        self.places[index] = self.numbers.len() as u32;
-    }
-
-    fn place(&self, number: u32) -> Option<usize> {
-        let place = self.places.get(number as usize).copied().unwrap_or(0);
-        (place > 0).then_some(place as usize)
-    }
-
-    /// How `number` is written, as it is mentioned once more.
-    fn distance(&mut self, number: u32) -> String {
-        if let Some(place) = self.place(number) {
-            return (self.numbers.len() - place).to_string();
+        let place = self.places[index] as usize;
+        if place > 0 {
+            return write!(to, "{}", self.numbers.len() - place);
         }
         let step = i64::from(number) - self.last();
-        self.add(number);
+        self.numbers.push(number);
+        self.places[index] = self.numbers.len() as u32;
         match step {
-            1 => "!".to_owned(),
-            step => format!("^{step}^"),
+            1 => to.write_char('!'),
+            step => write!(to, "^{step}^"),
         }
     }
 
@@ -103,7 +96,7 @@ impl Mentioned {
             return Some((self.numbers[index], rest));
         };
         let number = u32::try_from(self.last().checked_add(step)?).ok()?;
-        (number <= LARGEST).then(|| self.add(number))?;
+        (number <= LARGEST).then(|| self.numbers.push(number))?;
         Some((number, rest))
     }
 }
@@ -126,12 +119,12 @@ impl Kinds {
     }
 }
 
-/// `text` with each number as `write` has it, which takes what is known of its kind and the text from it on, and returns how it is
-/// written and what follows.
+/// `text` with each number as `write` has it, which takes what is known of its kind, the text from it on and where to write it, and
+/// returns what follows.
 fn rewritten<'a>(
     text: &'a str,
     bytes: usize,
-    mut write: impl FnMut(&mut Mentioned, &'a str) -> Option<(String, &'a str)>,
+    mut write: impl FnMut(&mut Mentioned, &'a str, &mut String) -> Option<&'a str>,
 ) -> io::Result<String> {
     let mut written = String::with_capacity(bytes);
     let mut kinds = Kinds::default();
@@ -143,16 +136,12 @@ fn rewritten<'a>(
         while let Some(number) = Number::find(rest) {
             let cannot_be = || wrong(format!("a name that cannot be: {line}"));
             written.push_str(number.before);
-            let (own, after) = write(kinds.of(number.kind), number.rest).ok_or_else(cannot_be)?;
-            written.push_str(&own);
-            rest = after;
+            rest = write(kinds.of(number.kind), number.rest, &mut written).ok_or_else(cannot_be)?;
             if number.kind == FUNCTION
-                && let Some(block) = after.strip_prefix('_')
+                && let Some(block) = rest.strip_prefix('_')
             {
                 written.push('_');
-                let (own, after) = write(kinds.of(BLOCK), block).ok_or_else(cannot_be)?;
-                written.push_str(&own);
-                rest = after;
+                rest = write(kinds.of(BLOCK), block, &mut written).ok_or_else(cannot_be)?;
             }
         }
         written.push_str(rest);
@@ -166,11 +155,15 @@ fn rewritten<'a>(
 /// If a number is not one that a compiler writes.
 #[cfg_attr(not(feature = "compress"), allow(dead_code))] // tests ask for both directions
 pub fn distances(text: &str) -> io::Result<String> {
-    rewritten(text, text.len(), |mentioned, rest| {
+    rewritten(text, text.len(), |mentioned, rest, to| {
         let (number, after) = digits(rest)?;
         // Zeros before a number would be lost.
-        let is_plain = number.to_string().len() == rest.len() - after.len();
-        (is_plain && number <= LARGEST).then(|| (mentioned.distance(number), after))
+        let is_plain = rest.len() - after.len() == 1 || !rest.starts_with('0');
+        if !is_plain || number > LARGEST {
+            return None;
+        }
+        mentioned.write_distance(number, to).ok()?;
+        Some(after)
     })
 }
 
@@ -179,9 +172,10 @@ pub fn distances(text: &str) -> io::Result<String> {
 /// # Errors
 /// If it is of none.
 pub fn restore(packed: &str, bytes: usize) -> io::Result<String> {
-    rewritten(packed, bytes, |mentioned, rest| {
+    rewritten(packed, bytes, |mentioned, rest, to| {
         let (number, after) = mentioned.restore(rest)?;
-        Some((number.to_string(), after))
+        write!(to, "{number}").ok()?;
+        Some(after)
     })
 }
 

@@ -141,6 +141,7 @@ const SAMPLED_SEQUENCES: usize = 64;
 pub(crate) fn pack_gqa(problem: &Problem, config: &WgmmaConfig) -> PackGqa {
     let group = problem.group() as u32;
     let too_long = problem.seq_q() > PackGqa::LONGEST as usize;
+    // Of a cache there are sinks alone, which its kernels find row by row.
     let has_modifiers = !problem.modifiers().is_none() && problem.cache_layout().is_none();
     // A sequence's bits, which may depend on which heads share a tile, are to be the same beside any others.
     let must_not_depend = problem.is_packed() && problem.cache_layout().is_some();

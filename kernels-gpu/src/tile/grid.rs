@@ -40,12 +40,7 @@ impl TileGrid {
     #[inline(always)]
     pub fn get(&self, index: u32) -> BlockCoord {
         let (sequence, reversed) = divide(index, self.m_blocks);
-        let (batch, head) = divide(sequence, self.heads);
-        BlockCoord {
-            m_block: self.m_blocks - 1 - reversed,
-            head,
-            batch,
-        }
+        self.coord(sequence, reversed)
     }
 
     /// Tile number `index` where those of all heads that have as many rows behind them are neighbours, the longest first: for
@@ -53,6 +48,12 @@ impl TileGrid {
     #[inline(always)]
     pub fn get_longest_first(&self, index: u32) -> BlockCoord {
         let (sequence, reversed) = longest_first(index, self.count as u32, self.m_blocks);
+        self.coord(sequence, reversed)
+    }
+
+    /// The tile of head `sequence` of all batch entries' that has `reversed` tiles of its head behind it.
+    #[inline(always)]
+    fn coord(&self, sequence: u32, reversed: u32) -> BlockCoord {
         let (batch, head) = divide(sequence, self.heads);
         BlockCoord {
             m_block: self.m_blocks - 1 - reversed,
