@@ -296,8 +296,10 @@ impl StatesLaunch {
         // Sequences of their own lengths have blocks of their own.
         let [by_batch, by_head] = problem.modifiers().hidden_by();
         let by_batch = by_batch || !matches!(problem.lengths(), crate::Lengths::Dense);
-        let batch = if by_batch { attention.batch } else { 1 };
-        let heads = if by_head { attention.heads_q } else { 1 };
+        // States that all batches share are found from those of the first, and so with an empty batch by none.
+        let shared = |of: u32, differs: bool| if differs { of } else { of.min(1) };
+        let batch = shared(attention.batch, by_batch);
+        let heads = shared(attention.heads_q, by_head);
         let tiles = attention.seq_q.div_ceil(tile_queries);
         let blocks = attention.seq_kv.div_ceil(block_keys);
         // Hopper's kernels read the states of a tile by words.

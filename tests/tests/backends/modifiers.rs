@@ -537,6 +537,51 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     Ok(())
 }
 
+/// Arrays that differ by batch entry have no element where there are no entries, and those that all share are read by none.
+#[test]
+fn an_empty_batch_reads_no_modifiers() {
+    let none = Lengths::Dense {
+        batch: 0,
+        seq_q: 40,
+        seq_kv: 40,
+    };
+    for is_shared in [false, true] {
+        let axes = [is_shared, false, false];
+        let modifiers = ModifierSpec {
+            mask: Some((axes, 40)),
+            bias: Some((axes, DType::F32)),
+            blocks: Some([16, 33]),
+            documents: Some((9, !is_shared)),
+            prefix: Some((5, !is_shared)),
+            chunk: Some(16),
+            dilation: Some(2),
+            sinks: true,
+            dropout: Some(0.1),
+        };
+        for alone in 0..7 {
+            let only = |index: usize| alone == 6 || alone == index;
+            let modifiers = ModifierSpec {
+                mask: modifiers.mask.filter(|_| only(0)),
+                blocks: modifiers.blocks.filter(|_| only(1)),
+                documents: modifiers.documents.filter(|_| only(2)),
+                prefix: modifiers.prefix.filter(|_| only(3)),
+                chunk: modifiers.chunk.filter(|_| only(4)),
+                dilation: modifiers.dilation.filter(|_| only(5)),
+                ..modifiers
+            };
+            for dtype in DType::ALL {
+                let spec = CaseSpec {
+                    modifiers,
+                    mask: Mask::Causal,
+                    ..plain(dtype, none.clone(), 64)
+                };
+                let agrees = agrees(&mut Sim::new(), &spec);
+                assert!(agrees.is_ok(), "{agrees:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn combinations_agree_in_the_simulator() {
     agree_on(
