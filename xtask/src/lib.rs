@@ -1,4 +1,5 @@
-//! Paths and reports, which the project's commands and their checks share.
+//! Paths, reports and times, which the project's commands and their checks share.
 
 pub mod paths;
 pub mod report;
+pub mod times;

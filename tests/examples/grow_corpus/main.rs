@@ -2,13 +2,17 @@
 //! executed, runs them in the simulator, and keeps those that execute what no other did.
 //!
 //! ```text
-//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART …] [--seed S] [--tries FILE]
+//! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART …] [--seed S] [--tries FILE] [--shrink MS]
 //! ```
 //!
-//! It runs the cases that are kept already first, and in the end leaves out those that others have made superfluous.
+//! It runs the cases that are kept already first, and in the end leaves out those that others have made superfluous. With `--shrink`
+//! it then makes dear cases smaller, as long as they execute what no other does.
 
 mod draw;
+mod own;
 mod seen;
+mod shrink;
+mod smaller;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +50,9 @@ struct Args {
     /// Instructions that a case must be the first to execute, or guards it must be the first to see held or failed
     #[arg(long, default_value_t = 20)]
     least: usize,
+    /// Milliseconds, without checks, from which a case is made smaller
+    #[arg(long)]
+    shrink: Option<u64>,
 }
 
 /// A simulated GPU for each schedule, made anew after a case that it stopped at. It counts and checks nothing, which is faster:
@@ -118,7 +125,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             save(&file, &corpus.kept)?;
         }
     }
-    corpus.kept = seen::without_superfluous(corpus.kept);
+    corpus.kept = own::without_superfluous(corpus.kept);
+    if let Some(dear) = args.shrink {
+        corpus.shrink(Duration::from_millis(dear));
+        corpus.kept = own::without_superfluous(corpus.kept);
+    }
     save(&file, &corpus.kept)?;
     println!("{}", corpus.summary());
     corpus.seen.print_least(is_wanted);

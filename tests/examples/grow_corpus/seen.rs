@@ -29,6 +29,24 @@ pub struct Kept {
     mine: Mine,
 }
 
+impl Kept {
+    /// How long it runs, without checks.
+    pub fn time(&self) -> Duration {
+        self.mine.time
+    }
+
+    /// Of each kernel, whether each instruction ran and whether a guard of it did not hold; and the same once more if the inputs are
+    /// finite.
+    pub fn ways(&self) -> impl Iterator<Item = (&'static str, usize, [bool; 4])> + '_ {
+        let is_finite = self.case.is_finite();
+        let kernels = self.mine.kernels.iter();
+        kernels.flat_map(move |(kernel, coverage)| {
+            let indices = 0..coverage.len();
+            indices.map(move |index| (*kernel, index, both_bits(coverage, index, is_finite)))
+        })
+    }
+}
+
 impl Mine {
     pub fn of(self, case: CorpusCase) -> Kept {
         Kept { case, mine: self }
@@ -146,45 +164,4 @@ impl Seen {
             println!("{percent:6.2} % {kernel}");
         }
     }
-}
-
-/// Those of `kept` without which something would not be executed; the dearest are left out first.
-pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
-    let mut counts: BTreeMap<&'static str, Vec<[u32; 4]>> = BTreeMap::new();
-    let each = |one: &Kept, take: &mut dyn FnMut(&'static str, usize, usize)| {
-        for (kernel, coverage) in &one.mine.kernels {
-            for index in 0..coverage.len() {
-                let ways = both_bits(coverage, index, one.case.is_finite());
-                for (way, is_so) in ways.into_iter().enumerate() {
-                    if is_so {
-                        take(kernel, index, way);
-                    }
-                }
-            }
-        }
-    };
-    for one in &kept {
-        for (kernel, coverage) in &one.mine.kernels {
-            let of_kernel = counts.entry(kernel).or_default();
-            of_kernel.resize(coverage.len(), [0; 4]);
-        }
-        each(one, &mut |kernel, index, way| {
-            counts.get_mut(kernel).expect("counted")[index][way] += 1;
-        });
-    }
-    kept.sort_by_key(|one| std::cmp::Reverse(one.mine.time));
-    kept.retain(|one| {
-        let mut own = 0;
-        each(one, &mut |kernel, index, way| {
-            own += usize::from(counts[kernel][index][way] == 1);
-        });
-        if own > 0 {
-            return true;
-        }
-        each(one, &mut |kernel, index, way| {
-            counts.get_mut(kernel).expect("counted")[index][way] -= 1;
-        });
-        false
-    });
-    kept
 }

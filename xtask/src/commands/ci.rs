@@ -1,9 +1,8 @@
 //! `cargo xtask ci`
 
-use std::time::Instant;
-
 use xshell::{Shell, cmd};
 use xtask::paths;
+use xtask::times::Times;
 
 use crate::commands::{docs, test};
 use crate::tools;
@@ -55,16 +54,14 @@ const STEPS: [Step; 9] = [
 pub fn run() -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
-    let mut times = Vec::new();
+    let mut times = Times::default();
     for (name, step) in STEPS {
-        let begin = Instant::now();
-        let outcome = step(&sh);
-        times.push(format!("{name} {:.0} s", begin.elapsed().as_secs_f64()));
+        let outcome = times.of(name, || step(&sh));
         if outcome.is_err() {
-            println!("ci: {}; {name} failed", times.join(", "));
+            println!("ci: {times}; {name} failed");
         }
         outcome?;
     }
-    println!("ci: {}", times.join(", "));
+    println!("ci: {times}");
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! `cargo xtask test`
 
+use std::path::PathBuf;
+
 use xshell::{Shell, cmd};
 
 use crate::commands::verify::has_gpu;
@@ -7,6 +9,7 @@ use crate::commands::{candle, coverage, wheel};
 use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
+use xtask::times::Times;
 
 /// A sample of the mutants, new every day: what survives is printed for whoever looks. It fails where tests notice next to none,
 /// as when what they run is not the text that was broken.
@@ -21,37 +24,50 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::default();
-    if args.filter.is_empty() {
-        tools::run(&["ptx"], &mut report)?;
-    }
-    let sh = Shell::new()?;
-    sh.change_dir(paths::root());
     let filter = &args.filter;
-    let tests = cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}");
-    let tests = match filter.is_empty() {
-        true => tests.env(coverage::FOLDER_VAR, coverage::empty_folder()?),
-        false => tests,
-    };
-    let outcome = tests.run();
-    let passed = outcome.is_ok();
-    report.add(match outcome {
-        Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
-        Err(error) => Outcome::Failed(error.to_string()),
-    });
     if filter.is_empty() {
-        if passed {
-            tools::run(&["coverage", "--brief"], &mut report)?;
-            tools::run(&MUTANTS, &mut report)?;
-        } else {
-            let reason = "coverage and mutants of the PTX: tests failed";
-            report.add(Outcome::NotRun(reason.to_owned()));
-        }
-        wheel::test(&mut report)?;
-        candle::test(&mut report)?;
+        everything(&mut report)?;
+    } else {
+        report.add(of_workspace(filter, None)?);
     }
     if !has_gpu() {
         let reason = "tests on a GPU: no NVIDIA driver here (pack them with `cargo xtask dist`)";
         report.add(Outcome::NotRun(reason.to_owned()));
     }
     report.finish("test")
+}
+
+/// The kernels' PTX, the workspace's tests with what they execute of it, and the packages for Python and candle.
+fn everything(report: &mut Report) -> anyhow::Result<()> {
+    let mut times = Times::default();
+    times.of("PTX", || tools::run(&["ptx"], report))?;
+    let folder = coverage::empty_folder()?;
+    let tests = times.of("workspace", || of_workspace(&[], Some(folder)))?;
+    let passed = matches!(tests, Outcome::Passed(_));
+    report.add(tests);
+    if passed {
+        times.of("coverage", || tools::run(&["coverage", "--brief"], report))?;
+        times.of("mutants", || tools::run(&MUTANTS, report))?;
+    } else {
+        let reason = "coverage and mutants of the PTX: tests failed";
+        report.add(Outcome::NotRun(reason.to_owned()));
+    }
+    times.of("Python", || wheel::test(report))?;
+    times.of("candle", || candle::test(report))?;
+    println!("test: {times}");
+    Ok(())
+}
+
+/// The tests of all crates of the workspace, those that `filter` leaves. What they execute of the PTX is recorded in `folder`.
+fn of_workspace(filter: &[String], folder: Option<PathBuf>) -> anyhow::Result<Outcome> {
+    let sh = Shell::new()?;
+    sh.change_dir(paths::root());
+    let mut tests = cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}");
+    if let Some(folder) = folder {
+        tests = tests.env(coverage::FOLDER_VAR, folder);
+    }
+    Ok(match tests.run() {
+        Ok(()) => Outcome::Passed("cargo test --workspace".to_owned()),
+        Err(error) => Outcome::Failed(error.to_string()),
+    })
 }

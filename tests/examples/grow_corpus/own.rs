@@ -1,0 +1,65 @@
+//! What a case executes that no other does, and cases that have nothing of it.
+
+use std::collections::BTreeMap;
+
+use super::seen::Kept;
+
+/// How many cases execute each instruction, or see a guard not hold, by kernel; those of finite inputs counted once more.
+pub struct Counts(BTreeMap<&'static str, Vec<[u32; 4]>>);
+
+/// Something that a case executes: the kernel, the number of the instruction, and which of [`Kept::ways`] it is.
+pub type Place = (&'static str, usize, usize);
+
+impl Counts {
+    pub fn of(kept: &[Kept]) -> Self {
+        let mut counts = Self(BTreeMap::new());
+        for one in kept {
+            counts.add(one);
+        }
+        counts
+    }
+
+    pub fn add(&mut self, one: &Kept) {
+        for (kernel, index, way) in places(one) {
+            let of_kernel = self.0.entry(kernel).or_default();
+            if of_kernel.len() <= index {
+                of_kernel.resize(index + 1, [0; 4]);
+            }
+            of_kernel[index][way] += 1;
+        }
+    }
+
+    /// Takes a case away that was added.
+    pub fn remove(&mut self, one: &Kept) {
+        for (kernel, index, way) in places(one) {
+            self.0.get_mut(kernel).expect("it was added")[index][way] -= 1;
+        }
+    }
+
+    /// What only `one` executes, of all that were added.
+    pub fn own<'a>(&'a self, one: &'a Kept) -> impl Iterator<Item = Place> + 'a {
+        places(one).filter(|&(kernel, index, way)| self.0[kernel][index][way] == 1)
+    }
+}
+
+/// All that a case executes.
+pub fn places(one: &Kept) -> impl Iterator<Item = Place> + '_ {
+    one.ways().flat_map(|(kernel, index, ways)| {
+        let taken = (0..ways.len()).filter(move |way| ways[*way]);
+        taken.map(move |way| (kernel, index, way))
+    })
+}
+
+/// Those of `kept` without which something would not be executed; the dearest are left out first.
+pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
+    let mut counts = Counts::of(&kept);
+    kept.sort_by_key(|one| std::cmp::Reverse(one.time()));
+    kept.retain(|one| {
+        let has_own = counts.own(one).next().is_some();
+        if !has_own {
+            counts.remove(one);
+        }
+        has_own
+    });
+    kept
+}
