@@ -7,6 +7,8 @@
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+use core::f32::consts::LOG2_E;
+
 use cuda_std::half::Half;
 use cuda_std::warp::{WARP_SIZE, any, reduce_sum};
 
@@ -21,8 +23,56 @@ use crate::tile::element::{Element, F32};
 use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
 
-/// Components of a row that a lane has, at most.
-const LANE_DIMS: usize = 8;
+/// Components of a row of 256 that a lane has.
+const MOST_LANE_DIMS: usize = 8;
+
+/// What the code that computes a row is for: constants.
+#[derive(Clone, Copy)]
+pub struct Code {
+    /// Components of a row that a lane has, at most.
+    lane_dims: usize,
+    /// Whether scores may be capped or have slopes.
+    may_bend: bool,
+    /// Whether products are written out for all components, in place of a loop.
+    is_written_out: bool,
+}
+
+impl Code {
+    /// For any row, and for scores that may bend or not.
+    pub const fn any_row(may_bend: bool) -> Self {
+        Self {
+            lane_dims: MOST_LANE_DIMS,
+            may_bend,
+            is_written_out: false,
+        }
+    }
+
+    /// For rows of up to `lane_dims` components a lane, and scores that do not bend.
+    pub const fn of_lane_dims(lane_dims: usize) -> Self {
+        Self {
+            lane_dims,
+            may_bend: false,
+            is_written_out: false,
+        }
+    }
+
+    /// For anything, as long as it can be.
+    pub const LONG: Self = Self {
+        lane_dims: MOST_LANE_DIMS,
+        may_bend: true,
+        is_written_out: true,
+    };
+
+    /// The number after `index` in a loop over rows, hidden if the loop must not be written out for several rows.
+    #[inline(always)]
+    pub fn next(self, index: u32) -> u32 {
+        if self.is_written_out {
+            index + 1
+        } else {
+            black_box(index) + 1
+        }
+    }
+}
 
 /// A gradient of the side that is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,6 +105,7 @@ pub struct Head<'a, M> {
     /// The batch entry, of those that have lengths and slopes of their own.
     pub batch: u32,
     pub head: u32,
+    pub code: Code,
 }
 
 /// A row of an operand, component `dim` of it lane by lane; 0 beyond its `dims`.
@@ -96,15 +147,24 @@ impl Row {
         }
     }
 
-    /// The product with `other`, of all lanes.
+    /// The product with `other`, which has as many components, of all lanes.
     ///
     /// # Safety
     /// Both are live; all lanes of the warp reach the same call.
     #[inline(always)]
-    unsafe fn dot<E: Element>(&self, other: &Self, lane: u32) -> f32 {
+    unsafe fn dot<E: Element>(&self, other: &Self, lane: u32, code: Code) -> f32 {
         let mut sum = 0.0;
-        for i in 0..LANE_DIMS {
-            sum = fma(self.load::<E>(lane, i), other.load::<E>(lane, i), sum);
+        if code.is_written_out {
+            for i in 0..code.lane_dims {
+                sum = fma(self.load::<E>(lane, i), other.load::<E>(lane, i), sum);
+            }
+            return reduce_sum::<WARP_SIZE>(sum);
+        }
+        // Hidden, or offsets of components would be kept in registers; in the loop, or it would be written out for several.
+        let mut dim = black_box(lane);
+        while dim < self.dims {
+            sum = fma(E::load(self.at::<E>(dim)), E::load(other.at::<E>(dim)), sum);
+            dim = black_box(dim) + WARP_SIZE;
         }
         reduce_sum::<WARP_SIZE>(sum)
     }
@@ -112,8 +172,8 @@ impl Row {
     /// # Safety
     /// The row is live, and nobody else accesses it.
     #[inline(always)]
-    unsafe fn store<E: Element>(&self, lane: u32, values: &[f32; LANE_DIMS], scale: f32) {
-        for i in 0..LANE_DIMS {
+    unsafe fn store<E: Element>(&self, lane: u32, values: &[f32], scale: f32) {
+        for i in 0..values.len() {
             let dim = lane + i as u32 * WARP_SIZE;
             if dim < self.dims {
                 E::store(self.at::<E>(dim), values[i] * scale);
@@ -137,6 +197,7 @@ impl<M: Modifiers> Head<'_, M> {
             extent,
             batch,
             head,
+            code,
         } = *self;
         // Hidden, so that what is derived from them is not kept in registers for this rare case.
         let attention = &AttentionParams {
@@ -151,7 +212,7 @@ impl<M: Modifiers> Head<'_, M> {
         };
         let first = kept(S::first_kept(params), dims);
         let second = kept(S::second_kept(params), dims_v);
-        let mut sum = [0.0; LANE_DIMS];
+        let mut sum = [0.0; MOST_LANE_DIMS];
         let (begin, last) = if M::IS_NONE {
             visible_keys(row as i32, extent.band, extent.passing)
         } else {
@@ -164,30 +225,31 @@ impl<M: Modifiers> Head<'_, M> {
             let mut passing = begin;
             while passing <= last {
                 let place = extent.place::<S>(sequence, batch, query_head, attention.heads_q);
-                let (query, key) = S::query_and_key(row, passing as u32);
+                let other_row = passing as u32;
+                let (query, key) = S::query_and_key(row, other_row);
                 let pair = Pair { query, key };
                 // Voted, so that all lanes are seen to go on together.
+                // Hidden, or the loop would be written out for several pairs.
+                passing = black_box(passing as u32) as i32 + 1;
                 if !M::IS_NONE && any(!modifiers.sees(&place, pair)) {
-                    passing += 1;
                     continue;
                 }
                 let passing_head = black_box(passing_head);
                 let row_of = |operand: &TensorArg, dims| {
                     let address = S::passing_address(sequence, operand, passing_head, E::BYTES);
-                    Row::new::<E>(address, operand, passing as u32, dims)
+                    Row::new::<E>(address, operand, other_row, dims)
                 };
                 let a = row_of(S::first_passing(params), dims);
                 let b = row_of(S::second_passing(params), dims_v);
-                let query = if S::HAS_SECOND { passing as u32 } else { row };
                 let term = |array| {
                     let address = sequence.row_address(attention, array, query_head);
                     F32::load(address + query as u64 * F32_BYTES as u64)
                 };
-                let product = first.dot::<E>(&a, lane);
-                let distance = row as i32 + extent.diagonal - passing;
-                let (score, slope) = score(modifiers, attention, &place, pair, product, distance);
+                let product = first.dot::<E>(&a, lane, code);
+                let distance = row as i32 + extent.diagonal - other_row as i32;
+                let (score, slope) = self.score(attention, &place, pair, product, distance);
                 let p = exp2(score - term(params.terms.lse_log2));
-                let dp = second.dot::<E>(&b, lane);
+                let dp = second.dot::<E>(&b, lane, code);
                 let dropout = modifiers.dropout(&place);
                 let is_kept = dropout.is_none_or(|dropout| dropout.keeps(pair));
                 let (p_kept, dp_kept) = if is_kept {
@@ -200,48 +262,53 @@ impl<M: Modifiers> Head<'_, M> {
                     Which::First => (ds, a),
                     Which::Second => (p_kept, b),
                 };
-                for i in 0..LANE_DIMS {
+                for i in 0..code.lane_dims {
                     sum[i] = fma(weight, of.load::<E>(lane, i), sum[i]);
                 }
-                passing += 1;
             }
-            passing_head += 1;
+            passing_head = black_box(passing_head) + 1;
         }
         let scale = match which {
             Which::First => attention.score.softmax_scale,
             Which::Second => modifiers.dropout_scale(),
         };
         let (tensor, dims) = which.tensor::<S>(params);
-        kept(tensor, dims).store::<E>(lane, &sum, scale);
+        kept(tensor, dims).store::<E>(lane, &sum[..code.lane_dims], scale);
     }
-}
 
-/// The score in bits of `pair`, `distance` keys from the diagonal, and its derivative by the scaled product.
-///
-/// # Safety
-/// As [`Modifiers`].
-#[inline(always)]
-unsafe fn score<M: Modifiers>(
-    modifiers: &M,
-    attention: &AttentionParams,
-    place: &Place,
-    pair: Pair,
-    product: f32,
-    distance: i32,
-) -> (f32, f32) {
-    let transform = if modifiers.changes_scores() {
-        ScoreTransform::in_nats(&attention.score, place.batch, place.head, 0.0)
-    } else {
-        ScoreTransform::new(&attention.score, place.batch, place.head, 0.0)
-    };
-    let mut score = [[product]];
-    let mut slope = 1.0;
-    if !transform.is_plain {
-        transform.apply_with_slope(&mut score, |_| distance, |_| 0, |_, _, of| slope = of);
+    /// The score in bits of `pair`, `distance` keys from the diagonal, and its derivative by the scaled product.
+    ///
+    /// # Safety
+    /// As [`Modifiers`].
+    #[inline(always)]
+    unsafe fn score(
+        &self,
+        attention: &AttentionParams,
+        place: &Place,
+        pair: Pair,
+        product: f32,
+        distance: i32,
+    ) -> (f32, f32) {
+        let modifiers = self.modifiers;
+        let mut slope = 1.0;
+        let (mut score, scale_log2) = if self.code.may_bend {
+            let transform = if modifiers.changes_scores() {
+                ScoreTransform::in_nats(&attention.score, place.batch, place.head, 0.0)
+            } else {
+                ScoreTransform::new(&attention.score, place.batch, place.head, 0.0)
+            };
+            let mut score = [[product]];
+            if !transform.is_plain {
+                transform.apply_with_slope(&mut score, |_| distance, |_| 0, |_, _, of| slope = of);
+            }
+            (score, transform.scale_log2)
+        } else {
+            ([[product * attention.score.softmax_scale]], LOG2_E)
+        };
+        if modifiers.changes_scores() {
+            let of_pair = |_, _, of| slope *= of;
+            modifiers.change_with_slope(|| *place, &mut score, |_, _| pair, of_pair);
+        }
+        (score[0][0] * scale_log2, slope)
     }
-    if modifiers.changes_scores() {
-        let of_pair = |_, _, of| slope *= of;
-        modifiers.change_with_slope(|| *place, &mut score, |_, _| pair, of_pair);
-    }
-    (score[0][0] * transform.scale_log2, slope)
 }

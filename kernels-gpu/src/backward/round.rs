@@ -6,7 +6,7 @@ use cuda_std::half::Half;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp};
 
-use super::careful::{Head, Which};
+use super::careful::{Code, Head, Which};
 use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::config::round::ROWS;
@@ -104,6 +104,8 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
                 sequence: &sequence,
                 batch,
                 head,
+                // Beside modifiers only Hopper's kernels add up dq.
+                code: Code::any_row(M::IS_NONE),
             };
             repair::<E, M>(&head, begin, lane);
         }

@@ -5,7 +5,7 @@ use cuda_std::half::Half;
 use cuda_std::warp::{any, sync_warp, uniform};
 
 use super::tile::Tile;
-use crate::backward::careful::{Head, Which};
+use crate::backward::careful::{Code, Head, Which};
 use crate::backward::side::Side;
 use crate::config::wgmma::WARP_ROWS;
 use crate::layout::fragment::ROW_STEP;
@@ -53,7 +53,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
         if any(!is_finite) {
             // Other lanes overwrite what was stored.
             sync_warp();
-            self.repair::<E>(lanes, row_of);
+            self.repair::<E, SUM_REGS>(lanes, row_of);
         }
     }
 
@@ -62,7 +62,17 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
     /// # Safety
     /// As [`Gradient::store`], of a warp.
     #[inline(always)]
-    unsafe fn repair<E: Half + Element>(&self, lanes: Lanes, row_of: impl Fn(u32) -> u32) {
+    unsafe fn repair<E: Half + Element, const SUM_REGS: usize>(
+        &self,
+        lanes: Lanes,
+        row_of: impl Fn(u32) -> u32,
+    ) {
+        let code = if M::IS_NONE && SUM_REGS == 64 {
+            // With less code here ptxas spills registers of the fused kernels' main loop.
+            Code::LONG
+        } else {
+            Code::of_lane_dims(SUM_REGS / 16)
+        };
         let tile = self.tile;
         let head = Head {
             params: tile.params,
@@ -71,6 +81,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
             extent: tile.extent(),
             batch: tile.batch(),
             head: tile.head(),
+            code,
         };
         let mut of_warp = 0;
         while of_warp < WARP_ROWS {
@@ -79,7 +90,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
             if row < head.extent.kept {
                 head.compute::<E, S>(row, lanes.lane, self.which);
             }
-            of_warp += 1;
+            of_warp = code.next(of_warp);
         }
     }
 
