@@ -213,7 +213,9 @@ fn combinations_agree_on_a_gpu() {
         })
         .prop_filter("plain scores", |spec| {
             spec.softcap.is_none() && spec.alibi.is_none()
-        });
+        })
+        // Whether TMA reaches o where it is drawn to lie, the problem does not say.
+        .prop_map(|spec| CaseSpec { o: None, ..spec });
     agree_on(gpu, 300, &cases, |gpu, spec| {
         let mut case = spec.build_backward().unwrap();
         for deterministic in [false, true] {
