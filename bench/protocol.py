@@ -1,4 +1,4 @@
-"""How a peer is timed: by the definitions that `ferroflash bench` has (cli/src/bench_protocol.rs), in
+"""How a peer is timed: by the definitions that `ferroflash bench` has (cli/src/bench/protocol.rs), in
 the same words and with the same numbers. bench/README.md says why.
 
 sustained  Calls are queued without a pause for SUSTAIN_S, a chunk at a time, until the GPU has settled at its power

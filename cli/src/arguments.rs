@@ -250,3 +250,12 @@ impl ForwardArgs {
             .force(self.force))
     }
 }
+
+/// A pass through attention.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Pass {
+    /// o and lse from q, k and v
+    Fwd,
+    /// dq, dk and dv from those, and the loss's gradient by o
+    Bwd,
+}

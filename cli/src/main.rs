@@ -1,22 +1,13 @@
 //! The command `ferroflash`: attention on files, and tools to verify, time and explain it.
 //!
-//! One file a subcommand. Results go to standard output, everything else to standard error.
+//! A file or a folder a subcommand. Results go to standard output, everything else to standard error.
 
 mod arguments;
 mod attend;
-mod attend_cache;
 mod backends;
 mod bench;
-mod bench_cache;
-mod bench_gauge;
-mod bench_protocol;
-mod bench_report;
-mod bench_sweep;
-mod bench_sweep_peers;
-mod bench_sweep_points;
 mod completions;
 mod failure;
-mod file;
 mod info;
 mod ladder;
 mod ladder_gpu;
@@ -31,11 +22,9 @@ mod say;
 mod signals;
 mod sim_report;
 mod table;
-mod tensor_file;
 mod threads;
 mod usage;
 mod verify;
-mod verify_cache;
 mod whole_file;
 mod words;
 

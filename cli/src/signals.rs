@@ -9,13 +9,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
-use crate::whole_file;
-
-/// Makes the signals of [`ENDING`] call [`whole_file::abandon`] before they end the program by their default action, so
-/// that a shell sees which of them did.
-pub fn watch() {
+/// Makes the signals of [`ENDING`] call `abandon` before they end the program by their default action, so that a shell sees
+/// which of them did. Calls after the first change nothing.
+pub fn watch(abandon: fn()) {
     static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| {
+    WATCHED.call_once(move || {
         let (ready, is_ready) = mpsc::channel::<()>();
         // The thread installs the handlers: if it cannot be started, signals keep their actions.
         let started = thread::Builder::new().spawn(move || {
@@ -25,7 +23,7 @@ pub fn watch() {
             };
             drop(ready);
             if let Some(signal) = signals.forever().next() {
-                whole_file::abandon();
+                abandon();
                 let _ = low_level::emulate_default_handler(signal);
                 // Reached only if the default action did not end the program: the exit code that a shell would report.
                 low_level::exit(128 + signal);

@@ -27,7 +27,7 @@ fn names() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// Removes all temporary files. None is made or renamed afterwards, since the program is about to end.
-pub fn abandon() {
+fn abandon() {
     remove(names());
 }
 
@@ -60,7 +60,7 @@ impl WholeFile {
             mode = there.metadata()?.permissions().mode();
         }
         let permissions = fs::Permissions::from_mode(mode);
-        signals::watch();
+        signals::watch(abandon);
         let mut names = names();
         let temporary = tempfile::Builder::new()
             .prefix(".ferroflash-")

@@ -10,11 +10,12 @@ use ferroflash_insight::timing::queued_ms;
 use ferroflash_testing::cases::{CacheShape, DecodeCase, ScaleKind};
 use ferroflash_testing::oracle::Rows;
 
+use super::protocol;
+use super::report::{Amount, CacheRates, GraphRates, Ran, Report};
+use super::statistics::{median, second_half};
+use super::verdict::refuse_unless;
 use crate::arguments;
 use crate::backends::Work;
-use crate::bench::refuse_unless;
-use crate::bench_protocol::{self, median, second_half};
-use crate::bench_report::{Amount, CacheRates, GraphRates, Ran, Report};
 use crate::failure::Failure;
 use crate::progress;
 
@@ -214,14 +215,14 @@ impl BenchCache {
             next: 0,
         };
         let mut next = 0;
-        let times = bench_protocol::times(backend, &mut |backend: &mut B| {
+        let times = protocol::times(backend, &mut |backend: &mut B| {
             let cache = &loaded.caches[next % loaded.caches.len()];
             next += 1;
             decode_into(backend, &loaded.q, cache, &mut loaded.output, &self.options)
                 .map_err(Failure::from)
         })?;
         let host_us_planned =
-            bench_protocol::host_us(backend, &times, &mut |backend: &mut B| loaded.call(backend))?;
+            protocol::host_us(backend, &times, &mut |backend: &mut B| loaded.call(backend))?;
         spinner.finish_and_clear();
         let device = backend.device_name();
         let rates = CacheRates {

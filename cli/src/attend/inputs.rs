@@ -1,17 +1,16 @@
-//! The input file of `attend`, checked while it is read.
+//! What `attend` reads of its input file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytemuck::allocation::pod_collect_to_vec;
 use ferroflash::{AlibiSlopes, CuSeqlens, DType, ForwardOptions, HostTensor, Layout, TensorSpec};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
-use crate::attend_cache::{self, CacheArrays};
+use super::cache::{self, CacheArrays};
+use super::file::{File, wrong_dtype};
+use super::modifiers::{self, BlockArgs};
 use crate::failure::Failure;
-use crate::modifiers::{self, BlockArgs};
-use crate::tensor_file::{TensorFile, Unusable};
-use crate::words::shortened;
 
 /// The inputs of `attend`.
 pub struct Inputs {
@@ -39,10 +38,6 @@ const CU_SEQLENS: [&str; 2] = ["cu_seqlens_q", "cu_seqlens_kv"];
 const SLOPES: &str = "alibi_slopes";
 const D_O: &str = "d_o";
 
-/// Limits of a list of a file's names: characters of each, and how many.
-const MOST_OF_NAME: usize = 40;
-const MOST_NAMES: usize = 20;
-
 /// Reads q, k and v of a file, its cu_seqlens if it has any, and of the other tensors those that are asked for, which must be
 /// there exactly then.
 pub fn read(
@@ -53,23 +48,21 @@ pub fn read(
     options: ForwardOptions,
 ) -> Result<Inputs, Failure> {
     let mut file = File::open(path)?;
-    if !asked.slopes && file.tensors.info(SLOPES).is_some() {
+    if !asked.slopes && file.info(SLOPES).is_some() {
         let wrong = "the file has slopes, and --alibi is not given";
         let allowed = "--alibi to add their biases, or a file without them";
         return Err(Failure::refused(SLOPES, wrong, allowed));
     }
-    if !asked.d_o && file.tensors.info(D_O).is_some() {
+    if !asked.d_o && file.info(D_O).is_some() {
         let wrong = "the file has a gradient by o, and --backward is not given";
         let allowed = "--backward to compute dq, dk and dv, or a file without it";
         return Err(Failure::refused(D_O, wrong, allowed));
     }
-    let is_packed = CU_SEQLENS
-        .iter()
-        .any(|name| file.tensors.info(name).is_some());
+    let is_packed = CU_SEQLENS.iter().any(|name| file.info(name).is_some());
     // Small tensors first, so that errors in them are found before q, k and v are read.
     let cu_seqlens = is_packed.then(|| cu_seqlens(&mut file)).transpose()?;
     let slopes = asked.slopes.then(|| slopes(&mut file)).transpose()?;
-    let cache = attend_cache::read(&mut file, layout)?;
+    let cache = cache::read(&mut file, layout)?;
     let options = modifiers::read(&mut file, blocks, options)?;
     let inputs = "the tensors q, k and v are needed";
     let place = Place {
@@ -91,62 +84,6 @@ pub fn read(
         options,
         cache,
     })
-}
-
-/// An input file, with the path that the user gave.
-pub struct File {
-    path: PathBuf,
-    tensors: TensorFile,
-}
-
-impl File {
-    fn open(path: &Path) -> Result<Self, Failure> {
-        let input = |wrong: String, allowed: &str| {
-            Failure::refused("INPUT", format!("{}: {wrong}", path.display()), allowed)
-        };
-        let tensors = TensorFile::open(path).map_err(|error| match error {
-            Unusable::Io(error) => input(error.to_string(), "a safetensors file to read"),
-            Unusable::Content(wrong) => input(
-                format!("it is not a whole safetensors file ({wrong})"),
-                "a safetensors file with the tensors q, k and v",
-            ),
-        })?;
-        let path = path.to_owned();
-        Ok(Self { path, tensors })
-    }
-
-    /// Dtype and shape of a tensor, if there is one of this name.
-    pub fn info(&self, name: &str) -> Option<TensorInfo> {
-        self.tensors.info(name).cloned()
-    }
-
-    /// The same of a tensor that is `needed`.
-    pub fn find(&self, name: &'static str, needed: &str) -> Result<TensorInfo, Failure> {
-        let info = self.tensors.info(name).cloned();
-        info.ok_or_else(|| {
-            let wrong = format!("the file has no such tensor, only: {}", self.names());
-            Failure::refused(name, wrong, needed)
-        })
-    }
-
-    /// The names of its tensors, shortened, at most [`MOST_NAMES`] of them.
-    fn names(&self) -> String {
-        let names = self.tensors.names();
-        let shown = names.iter().take(MOST_NAMES);
-        let shown: Vec<_> = shown.map(|name| shortened(name, MOST_OF_NAME)).collect();
-        match names.len() - shown.len() {
-            0 => shown.join(", "),
-            more => format!("{} and {more} more", shown.join(", ")),
-        }
-    }
-
-    /// The bytes of a tensor.
-    pub fn read(&mut self, info: &TensorInfo) -> Result<Vec<u8>, Failure> {
-        self.tensors.read(info).map_err(|error| {
-            let wrong = format!("INPUT: {}: {error}", self.path.display());
-            Failure::Failed(format!("{wrong}; it has to stay as it is while it is read"))
-        })
-    }
 }
 
 /// How operands lie in the file.
@@ -199,11 +136,6 @@ fn operand(
     };
     let spec = TensorSpec::contiguous(dtype, layout.shape(dims), layout)?;
     Ok((info, spec))
-}
-
-/// The refusal of a tensor whose dtype is not one of those `allowed`.
-pub fn wrong_dtype(name: &'static str, dtype: Dtype, allowed: &str) -> Failure {
-    Failure::refused(name, format!("its dtype is {dtype:?}"), allowed)
 }
 
 fn cu_seqlens(file: &mut File) -> Result<CuSeqlens, Failure> {

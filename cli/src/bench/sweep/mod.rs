@@ -1,19 +1,22 @@
 //! `ferroflash bench --sweep FOLDER`: every kernel that can run, over sequence lengths.
 
+mod peers;
+mod points;
+
 use std::path::PathBuf;
 
 use ferroflash::{Backend, Layout, Mask, Variant, plan};
 use ferroflash_insight::results::SideBySide;
 
+use super::problem::Bench;
 use crate::arguments;
 use crate::backends::Work;
-use crate::bench::Bench;
-use crate::bench_sweep_peers as peers;
-use crate::bench_sweep_points::{Point, Points};
 use crate::failure::Failure;
 use crate::progress;
 use crate::say::say;
 use crate::words::counted;
+
+use points::{Point, Points};
 
 #[derive(clap::Args)]
 pub struct SweepArgs {
@@ -226,13 +229,4 @@ fn option_words(bench: &Bench) -> Vec<String> {
         (bench.layout != Layout::Bshd).then(|| format!("{:?}", bench.layout).to_lowercase()),
     ];
     words.into_iter().flatten().collect()
-}
-
-/// Whether a bench has the default inputs, and no options besides mask, layout and forced variant.
-pub fn is_plain(bench: &Bench) -> bool {
-    let ferroflash::ForwardOptions { mask, o_layout, .. } = bench.options;
-    let plain = ferroflash::ForwardOptions::new()
-        .mask(mask)
-        .o_layout(o_layout);
-    bench.input_name().is_none() && bench.options.clone().force(None) == plain
 }

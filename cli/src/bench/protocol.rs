@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use ferroflash::{Backend, Memory};
 use ferroflash_insight::timing::queued_ms;
 
-use crate::bench_gauge::{Gauge, Reading};
+use super::gauge::{Gauge, Reading};
+use super::statistics::{median, second_half};
 use crate::failure::Failure;
 
 /// Times of the calls of a kernel.
@@ -179,22 +180,6 @@ fn counted_of_chunk(ms: &[f64]) -> &[f64] {
     &ms[ms.len() / CHUNK_DROPPED..]
 }
 
-/// The later half of the measurements, taken after the device has settled.
-pub fn second_half<T>(values: &[T]) -> &[T] {
-    &values[values.len() / 2..]
-}
-
-/// Median of at least one value.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,21 +239,6 @@ mod tests {
         assert_eq!(counted_of_chunk(&ms), &ms[2..]);
         assert_eq!(counted_of_chunk(&ms[..4]), &ms[1..4]);
         assert_eq!(counted_of_chunk(&ms[..1]), &ms[..1], "one at a time");
-    }
-
-    #[test]
-    fn what_settled_is_the_second_half() {
-        assert_eq!(second_half(&[1, 2, 3, 4]), [3, 4]);
-        assert_eq!(second_half(&[1, 2, 3]), [2, 3]);
-        assert_eq!(second_half(&[1]), [1]);
-        assert!(second_half::<f64>(&[]).is_empty());
-    }
-
-    #[test]
-    fn medians_of_odd_and_even_counts() {
-        assert_eq!(median(&[3.0, 1.0, 20.0]), 3.0);
-        assert_eq!(median(&[4.0, 1.0, 20.0, 2.0]), 3.0);
-        assert_eq!(median(&[5.0]), 5.0);
     }
 
     /// A call that takes longer than the whole measurement may is made once for each figure.

@@ -1,23 +1,30 @@
 //! `ferroflash attend`: q, k, v in a file → o and lse in another, and with d_o the gradients.
 
-use std::collections::HashMap;
+mod cache;
+mod file;
+mod inputs;
+mod modifiers;
+mod results;
+mod tensor_file;
+
 use std::path::PathBuf;
 
 use ferroflash::{
-    Backend, BackwardOptions, DType, Error, Gradients, HostTensor, Layout, Plan, Problem, Shape,
+    Backend, BackwardOptions, DType, Error, Gradients, HostTensor, Layout, Plan, Problem,
     TensorSpec, backward, forward_planned,
 };
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 
 use crate::arguments::{BackendName, DTypeName, ForwardArgs, LayoutName};
-use crate::attend_cache::AttendCache;
 use crate::backends::{self, Work};
 use crate::failure::Failure;
-use crate::modifiers::{BlockArgs, ModifierArgs};
+use crate::modifiers::ModifierArgs;
 use crate::output::Output;
+use crate::progress;
 use crate::say::say;
-use crate::{file, progress};
+
+use cache::AttendCache;
+use modifiers::BlockArgs;
+use results::Results;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -71,29 +78,29 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let layout = Layout::from(args.layout);
-    let asked = file::Asked {
+    let asked = inputs::Asked {
         slopes: args.alibi,
         d_o: args.backward,
     };
     let options = args.modifiers.apply(args.forward.options()?)?;
-    let file::Inputs {
-        tensors: inputs,
+    let inputs::Inputs {
+        tensors,
         cu_seqlens,
         slopes,
         d_o,
         options,
         cache,
-    } = file::read(&args.input, layout, asked, &args.blocks, options)?;
+    } = inputs::read(&args.input, layout, asked, &args.blocks, options)?;
     let options = options
         .o_layout(layout)
         .cu_seqlens(cu_seqlens)
         .alibi(slopes);
     if let Some(arrays) = cache {
         args.refuse_gradients_of_cache()?;
-        let specs = inputs.each_ref().map(|tensor| *tensor.spec());
+        let specs = tensors.each_ref().map(|tensor| *tensor.spec());
         AttendCache::problem(specs, &arrays, &options)?;
         let attend = AttendCache {
-            inputs,
+            inputs: tensors,
             arrays,
             dtype: args.dtype.map(DType::from),
             layout,
@@ -109,12 +116,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .sink_gradient(has_sinks)
         .bias_gradient(args.bias_gradient);
     // The inputs are checked as they are, before any conversion hides that they differ.
-    let specs = inputs.each_ref().map(|tensor| *tensor.spec());
+    let specs = tensors.each_ref().map(|tensor| *tensor.spec());
     let d_o_spec = d_o.as_ref().map(|d_o| *d_o.spec());
     let problems = Problems::new(specs, d_o_spec, &options)?;
     let output = Output::create("--output", &args.output)?;
     let attend = Attend {
-        inputs,
+        inputs: tensors,
         d_o,
         dtype: args.dtype.map(DType::from),
         layout,
@@ -259,94 +266,4 @@ impl Attend {
         let d_o = self.d_o.as_ref().map(converted).transpose()?;
         Problems::new([q?, k?, v?], d_o, &self.options)?.plan(backend)
     }
-}
-
-/// The tensors of the output file.
-pub struct Results {
-    dtype: DType,
-    layout: Layout,
-    is_packed: bool,
-    tensors: Vec<(&'static str, HostTensor, Vec<usize>)>,
-}
-
-impl Results {
-    /// None yet, of a file of this dtype and layout.
-    pub fn new(dtype: DType, layout: Layout, is_packed: bool) -> Self {
-        Self {
-            dtype,
-            layout,
-            is_packed,
-            tensors: Vec::new(),
-        }
-    }
-
-    /// Adds a tensor in the file's dtype and layout.
-    pub fn add(&mut self, name: &'static str, tensor: HostTensor) -> Result<(), Error> {
-        let tensor = match tensor.spec().dtype == self.dtype {
-            true => tensor,
-            false => tensor.convert(self.dtype, self.layout)?,
-        };
-        let dims = self.layout.dims(tensor.spec().shape)[self.axes()].to_vec();
-        self.tensors.push((name, tensor, dims));
-        Ok(())
-    }
-
-    /// Adds lse, which has no axis of components in a file.
-    pub fn add_lse(&mut self, lse: HostTensor) {
-        let Shape {
-            batch, heads, seq, ..
-        } = lse.spec().shape;
-        let dims = [batch, heads, seq][self.axes()].to_vec();
-        self.tensors.push(("lse", lse, dims));
-    }
-
-    /// Adds the gradient by a parameter of each head, in f32 and with the axes of the parameters.
-    fn add_of_heads(&mut self, name: &'static str, tensor: HostTensor, is_batched: bool) {
-        let Shape { batch, heads, .. } = tensor.spec().shape;
-        let dims = [batch, heads][usize::from(!is_batched)..].to_vec();
-        self.tensors.push((name, tensor, dims));
-    }
-
-    /// Adds the gradient by a bias, in f32 and of the bias's shape.
-    fn add_bias(&mut self, tensor: HostTensor) {
-        let Shape {
-            batch,
-            heads,
-            seq,
-            dim,
-        } = tensor.spec().shape;
-        self.tensors
-            .push(("d_bias", tensor, vec![batch, heads, seq, dim]));
-    }
-
-    /// The axes that a file has: packed tensors have none of batch.
-    fn axes(&self) -> std::ops::RangeFrom<usize> {
-        usize::from(self.is_packed)..
-    }
-
-    pub fn write(&self, output: Output) -> Result<(), Failure> {
-        let layout = match self.layout {
-            Layout::Bshd => "bshd",
-            Layout::Bhsd => "bhsd",
-        };
-        let metadata = HashMap::from([("layout".to_owned(), layout.to_owned())]);
-        let views = || self.tensors.iter().map(view);
-        output.persist_by(
-            |path| safetensors::serialize_to_file(views(), Some(metadata.clone()), path),
-            || safetensors::serialize(views(), Some(metadata.clone())),
-        )
-    }
-}
-
-fn view<'a>(
-    (name, tensor, dims): &'a (&'static str, HostTensor, Vec<usize>),
-) -> (&'static str, TensorView<'a>) {
-    let dtype = match tensor.spec().dtype {
-        DType::F32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::Bf16 => Dtype::BF16,
-        DType::E4m3 => Dtype::F8_E4M3,
-    };
-    let view = TensorView::new(dtype, dims.clone(), tensor.bytes());
-    (*name, view.expect("a dense tensor's bytes fit its shape"))
 }

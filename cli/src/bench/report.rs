@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use ferroflash::Problem;
 use serde::Serialize;
 
+use super::gauge::Reading;
+use super::protocol::Times;
 use crate::backends;
-use crate::bench_gauge::Reading;
-use crate::bench_protocol::Times;
 use crate::words::counted;
 
 /// Facts about a run, apart from its times.

@@ -7,10 +7,10 @@ use ferroflash::{
 };
 use safetensors::Dtype;
 
-use crate::attend::Results;
+use super::file::{File, wrong_dtype};
+use super::results::Results;
 use crate::backends::Work;
 use crate::failure::Failure;
-use crate::file::{File, wrong_dtype};
 use crate::output::Output;
 use crate::progress;
 use crate::say::say;

@@ -11,7 +11,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::bench_protocol::{median, second_half};
+use super::statistics::{median, second_half};
 use crate::say::say;
 
 /// Clock and power of a GPU at one moment.

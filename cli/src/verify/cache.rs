@@ -4,9 +4,9 @@ use ferroflash::Backend;
 use ferroflash::plan::eligible;
 use ferroflash_testing::cases::DecodeSpec;
 
+use super::checked::Checked;
 use crate::backends;
 use crate::failure::Failure;
-use crate::verify::Checked;
 
 /// Most keys of a sequence: in the simulator, and where kernels run at full speed.
 pub const SIMULATED_KEYS: usize = 700;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use ferroflash::Mask;
 use ferroflash_insight::results::{Row, SideBySide};
 
-use crate::bench::Bench;
-use crate::bench_sweep::is_plain;
-use crate::bench_sweep_points::{PEER, Point};
+use super::points::{PEER, Point};
+use crate::bench::problem::Bench;
 use crate::failure::Failure;
 
 fn refused(path: &Path, wrong: impl std::fmt::Display) -> Failure {
@@ -73,7 +72,7 @@ fn is_of(file: &SideBySide, row: &Row, bench: &Bench) -> bool {
     let sizes = (row.batch, row.heads, row.seq, row.d);
     row.what == "fwd"
         && file.dtype() == Some(bench.dtype)
-        && is_plain(bench)
+        && bench.is_plain()
         && bench.options.mask == mask
         && sizes == (q.batch, q.heads, q.seq, q.dim)
         && [k, v] == [q; 2]

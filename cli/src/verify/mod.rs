@@ -1,5 +1,8 @@
 //! `ferroflash verify`: a backend against the f64 oracle.
 
+mod cache;
+mod checked;
+
 use std::fmt;
 use std::io::{self, Write};
 
@@ -10,12 +13,12 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_testing::oracle::Rows;
 
-use crate::arguments::{self, BackendName};
+use crate::arguments::{self, BackendName, Pass};
 use crate::backends::{self, Work};
-use crate::bench::Pass;
 use crate::failure::Failure;
 use crate::progress;
-use crate::verify_cache;
+
+use checked::Checked;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,13 +63,13 @@ struct Verify {
 impl Work for Verify {
     fn run<B: Backend>(self, backend: &mut B) -> Result<(), Failure> {
         let (limits, most_keys) = match backend.name() {
-            "sim" => (Limits::SIMULATED, verify_cache::SIMULATED_KEYS),
-            _ => (Limits::FAST, verify_cache::FAST_KEYS),
+            "sim" => (Limits::SIMULATED, cache::SIMULATED_KEYS),
+            _ => (Limits::FAST, cache::FAST_KEYS),
         };
         if self.cache {
             let dtypes = cache_dtypes_of(backend)?;
             let specs = drawn_caches(&dtypes, most_keys, self.seed);
-            return self.try_all(backend, specs, verify_cache::check);
+            return self.try_all(backend, specs, cache::check);
         }
         let dtypes = match self.pass {
             Pass::Fwd => dtypes_of(backend)?,
@@ -111,17 +114,6 @@ impl Verify {
         bar.finish_and_clear();
         summary.report(self.seed)
     }
-}
-
-/// One kernel's result, compared with the oracle.
-pub struct Checked {
-    pub kernel: String,
-    /// Error over allowed error, for each tensor that there is.
-    pub ratios: Vec<Option<f64>>,
-    pub quality: Option<f64>,
-    pub passed: bool,
-    /// The verdict in words, with the places of the worst errors.
-    pub detail: String,
 }
 
 impl Pass {
@@ -200,38 +192,6 @@ fn backward_dtypes_of<B: Backend>(backend: &B) -> Result<Vec<DType>, Failure> {
         }
     }
     Ok(dtypes)
-}
-
-impl Checked {
-    fn print(
-        &self,
-        out: &mut impl Write,
-        number: usize,
-        spec: &(impl fmt::Display + fmt::Debug),
-    ) -> io::Result<()> {
-        let quality = in_words(self.quality, 2);
-        let outcome = if self.passed { "ok" } else { "WRONG" };
-        let ratios: Vec<_> = self
-            .ratios
-            .iter()
-            .map(|ratio| in_words(*ratio, 3))
-            .collect();
-        let ratios = ratios.join(" | ");
-        let kernel = &self.kernel;
-        writeln!(
-            out,
-            "| {number} | {spec} | {kernel} | {ratios} | {quality} | {outcome} |"
-        )?;
-        if !self.passed {
-            writeln!(out, "  {}\n  {spec:?}", self.detail)?;
-        }
-        Ok(())
-    }
-}
-
-/// A figure, or a dash where there is none.
-fn in_words(figure: Option<f64>, digits: usize) -> String {
-    figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
 }
 
 /// Largest value of a figure, and the case that gave it.

@@ -24,7 +24,7 @@ pub struct Point {
     pub seq: usize,
     /// Our kernel, or the peer.
     pub kernel: String,
-    /// This field and those below are as in [`Report`](crate::bench_report::Report).
+    /// This field and those below are as in [`Report`](crate::bench::report::Report).
     pub ms_sustained: f64,
     pub ms_burst: f64,
     pub clock_mhz: Option<f64>,
