@@ -228,9 +228,9 @@ impl<M: Modifiers> Head<'_, M> {
                 let other_row = passing as u32;
                 let (query, key) = S::query_and_key(row, other_row);
                 let pair = Pair { query, key };
-                // Voted, so that all lanes are seen to go on together.
                 // Hidden, or the loop would be written out for several pairs.
-                passing = black_box(passing as u32) as i32 + 1;
+                passing = black_box(other_row) as i32 + 1;
+                // Voted, so that all lanes are seen to go on together.
                 if !M::IS_NONE && any(!modifiers.sees(&place, pair)) {
                     continue;
                 }

@@ -131,6 +131,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         corpus.kept = own::without_superfluous(corpus.kept);
     }
     save(&file, &corpus.kept)?;
+    corpus.seen = Seen::of(&corpus.kept);
     println!("{}", corpus.summary());
     corpus.seen.print_least(is_wanted);
     Ok(())
@@ -163,8 +164,9 @@ impl Corpus {
     }
 
     fn keep(&mut self, case: CorpusCase, launches: &[KernelStatistics], time: Duration) {
-        let mine = self.seen.take(launches, time, case.is_finite());
-        self.kept.push(mine.of(case));
+        let one = Kept::new(case, launches, time);
+        self.seen.add(&one);
+        self.kept.push(one);
     }
 
     /// Keeps `case` if it gains enough, and returns whether it does; `None` if it cannot run.

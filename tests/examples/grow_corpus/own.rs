@@ -1,5 +1,6 @@
 //! What a case executes that no other does, and cases that have nothing of it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::seen::Kept;
@@ -50,16 +51,24 @@ pub fn places(one: &Kept) -> impl Iterator<Item = Place> + '_ {
     })
 }
 
-/// Those of `kept` without which something would not be executed; the dearest are left out first.
+/// Those of `kept` without which something would not be executed, and the last of a pass by a family, whose results no other case
+/// checks; the dearest are left out first.
 pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
     let mut counts = Counts::of(&kept);
-    kept.sort_by_key(|one| std::cmp::Reverse(one.time()));
+    let sort = |one: &Kept| (one.case.variant().name(), one.case.is_forward());
+    let mut of_sort: BTreeMap<_, usize> = BTreeMap::new();
+    for one in &kept {
+        *of_sort.entry(sort(one)).or_default() += 1;
+    }
+    kept.sort_by_key(|one| Reverse(one.time()));
     kept.retain(|one| {
-        let has_own = counts.own(one).next().is_some();
-        if !has_own {
+        let left = of_sort.get_mut(&sort(one)).expect("it was counted");
+        let is_needed = *left == 1 || counts.own(one).next().is_some();
+        if !is_needed {
             counts.remove(one);
+            *left -= 1;
         }
-        has_own
+        is_needed
     });
     kept
 }

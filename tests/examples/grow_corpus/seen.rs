@@ -15,31 +15,38 @@ pub struct Seen {
     by_finite: BTreeMap<&'static str, Coverage>,
 }
 
-/// What one case executes.
-#[derive(Default)]
-pub struct Mine {
+/// A case of the corpus, and what it executes.
+pub struct Kept {
+    pub case: CorpusCase,
     kernels: BTreeMap<&'static str, Coverage>,
-    /// How long it ran.
     time: Duration,
 }
 
-/// A case of the corpus.
-pub struct Kept {
-    pub case: CorpusCase,
-    mine: Mine,
-}
-
 impl Kept {
+    /// `case`, which made these launches and took `time`.
+    pub fn new(case: CorpusCase, launches: &[KernelStatistics], time: Duration) -> Self {
+        let mut kernels: BTreeMap<_, Coverage> = BTreeMap::new();
+        for launch in launches {
+            let of_kernel = kernels.entry(launch.kernel).or_default();
+            of_kernel.add(&launch.coverage);
+        }
+        Self {
+            case,
+            kernels,
+            time,
+        }
+    }
+
     /// How long it runs, without checks.
     pub fn time(&self) -> Duration {
-        self.mine.time
+        self.time
     }
 
     /// Of each kernel, whether each instruction ran and whether a guard of it did not hold; and the same once more if the inputs are
     /// finite.
     pub fn ways(&self) -> impl Iterator<Item = (&'static str, usize, [bool; 4])> + '_ {
         let is_finite = self.case.is_finite();
-        let kernels = self.mine.kernels.iter();
+        let kernels = self.kernels.iter();
         kernels.flat_map(move |(kernel, coverage)| {
             let indices = 0..coverage.len();
             indices.map(move |index| (*kernel, index, both_bits(coverage, index, is_finite)))
@@ -47,24 +54,9 @@ impl Kept {
     }
 }
 
-impl Mine {
-    pub fn of(self, case: CorpusCase) -> Kept {
-        Kept { case, mine: self }
-    }
-}
-
 /// Whether instruction `index` ran, and whether a guard of it did not hold.
 fn bits(coverage: &Coverage, index: usize) -> [bool; 2] {
     [coverage.is_executed(index), coverage.is_skipped(index)]
-}
-
-/// How many instructions ran, none of a kernel that did not.
-fn executed(coverage: Option<&Coverage>) -> usize {
-    let count = |coverage: &Coverage| {
-        let indices = 0..coverage.len();
-        indices.filter(|index| coverage.is_executed(*index)).count()
-    };
-    coverage.map_or(0, count)
 }
 
 /// The same of any inputs, and of finite ones.
@@ -76,6 +68,15 @@ fn both_bits(coverage: &Coverage, index: usize, is_finite: bool) -> [bool; 4] {
         is_finite && executed,
         is_finite && skipped,
     ]
+}
+
+/// How many instructions ran, none of a kernel that did not.
+fn executed(coverage: Option<&Coverage>) -> usize {
+    let count = |coverage: &Coverage| {
+        let indices = 0..coverage.len();
+        indices.filter(|index| coverage.is_executed(*index)).count()
+    };
+    coverage.map_or(0, count)
 }
 
 impl Seen {
@@ -99,22 +100,22 @@ impl Seen {
         gain
     }
 
-    /// Adds `launches`; also gives what they executed alone, in `time`.
-    pub fn take(&mut self, launches: &[KernelStatistics], time: Duration, is_finite: bool) -> Mine {
-        let mut mine = Mine {
-            time,
-            ..Mine::default()
-        };
-        for launch in launches {
-            let mut maps = vec![&mut self.kernels, &mut mine.kernels];
-            if is_finite {
-                maps.push(&mut self.by_finite);
-            }
-            for map in maps {
-                map.entry(launch.kernel).or_default().add(&launch.coverage);
+    /// What `kept` execute together.
+    pub fn of(kept: &[Kept]) -> Self {
+        let mut seen = Self::default();
+        for one in kept {
+            seen.add(one);
+        }
+        seen
+    }
+
+    pub fn add(&mut self, one: &Kept) {
+        for (kernel, coverage) in &one.kernels {
+            self.kernels.entry(kernel).or_default().add(coverage);
+            if one.case.is_finite() {
+                self.by_finite.entry(kernel).or_default().add(coverage);
             }
         }
-        mine
     }
 
     /// Instructions of a kernel that were not executed, and all of them; none are known of one that never ran.

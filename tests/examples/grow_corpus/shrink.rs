@@ -8,7 +8,7 @@ use ferroflash::backend::sim::Sim;
 use ferroflash_tests::corpus;
 
 use super::own::{Counts, Place, places};
-use super::seen::{Kept, Seen};
+use super::seen::Kept;
 use super::{Corpus, Runner, smaller};
 
 /// A version of a case replaces it if it takes so many times less.
@@ -53,8 +53,7 @@ impl Runner {
     fn smaller(&mut self, one: &Kept, own: &BTreeSet<Place>) -> Option<Kept> {
         smaller::versions(&one.case).into_iter().find_map(|case| {
             let (launches, time) = self.run(&case).ok()?;
-            let mine = Seen::default().take(&launches, time, case.is_finite());
-            let smaller = mine.of(case);
+            let smaller = Kept::new(case, &launches, time);
             let executed = places(&smaller).filter(|place| own.contains(place));
             let is_enough = executed.count() == own.len();
             (is_enough && time.mul_f64(MUCH_LESS) < one.time()).then_some(smaller)

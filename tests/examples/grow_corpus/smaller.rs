@@ -1,37 +1,30 @@
 //! Smaller versions of a case: fewer heads, fewer and shorter sequences.
 
-use ferroflash_testing::cases::{CorpusCase, DecodeSpec, Lengths};
+use ferroflash_testing::cases::{AttentionCase, CaseSpec, CorpusCase, DecodeSpec, Lengths};
 
 /// Versions of `case` that take less time, those that take least first. What they execute has to be seen.
 pub fn versions(case: &CorpusCase) -> Vec<CorpusCase> {
-    match case {
-        CorpusCase::Attention(attention) => {
-            let spec = &attention.spec;
-            let sizes = (spec.heads_kv, spec.group, spec.lengths.clone());
-            let mut versions = Vec::new();
-            for (heads_kv, group, lengths) in of_sizes(&sizes) {
-                let mut smaller = attention.clone();
-                smaller.spec.heads_kv = heads_kv;
-                smaller.spec.group = group;
-                smaller.spec.lengths = lengths;
-                versions.push(CorpusCase::Attention(smaller));
-            }
-            versions
-        }
-        CorpusCase::Decode(spec) => {
-            let versions = of_cache(spec).into_iter();
-            versions
-                .map(|spec| CorpusCase::Decode(Box::new(spec)))
-                .collect()
+    let all = match case {
+        CorpusCase::Attention(attention) => of_attention(attention),
+        CorpusCase::Decode(spec) => of_cache(spec),
+    };
+    let mut versions = Vec::new();
+    for version in all {
+        // Of few heads and sequences several are the same.
+        if version != *case && !versions.contains(&version) {
+            versions.push(version);
         }
     }
+    versions
 }
 
-/// Heads of K and V, query heads to each, and sequences.
-type Sizes = (usize, usize, Lengths);
-
-fn of_sizes((heads_kv, group, lengths): &Sizes) -> Vec<Sizes> {
-    let (heads_kv, group) = (*heads_kv, *group);
+fn of_attention(case: &AttentionCase) -> Vec<CorpusCase> {
+    let CaseSpec {
+        heads_kv,
+        group,
+        ref lengths,
+        ..
+    } = case.spec;
     let same = || lengths.clone();
     let mut all = vec![
         (1, 1, one_of(lengths)),
@@ -40,100 +33,85 @@ fn of_sizes((heads_kv, group, lengths): &Sizes) -> Vec<Sizes> {
         (1, group, same()),
         (heads_kv, 1, same()),
         (heads_kv, group, one_of(lengths)),
-        (1, 2, same()),
-        (2, 1, same()),
+        (1, group.min(2), same()),
+        (heads_kv.min(2), 1, same()),
         (heads_kv.div_ceil(2), group, same()),
         (heads_kv, group.div_ceil(2), same()),
-        (heads_kv, group, first_half(lengths)),
-        (heads_kv, group, second_half(lengths)),
+        (
+            heads_kv,
+            group,
+            half(lengths, |all| &all[..all.len().div_ceil(2)]),
+        ),
+        (heads_kv, group, half(lengths, |all| &all[all.len() / 2..])),
     ];
-    for (of_queries, of_keys) in [(2, 2), (2, 4), (4, 2), (2, 3), (3, 2), (3, 3)] {
-        all.push((heads_kv, group, shortened(lengths, of_queries, of_keys)));
+    for quarters in [(2, 2), (2, 4), (4, 2), (2, 3), (3, 2), (3, 3)] {
+        all.push((heads_kv, group, shortened(lengths, quarters)));
     }
-    all.retain(|sizes| {
-        let (heads_kv_of, group_of, lengths_of) = sizes;
-        let fits = *heads_kv_of <= heads_kv && *group_of <= group && lengths_of.batch() > 0;
-        fits && (*heads_kv_of != heads_kv || *group_of != group || lengths_of != lengths)
-    });
-    all
+    let version = |(heads_kv, group, lengths)| {
+        let mut version = case.clone();
+        version.spec.heads_kv = heads_kv;
+        version.spec.group = group;
+        version.spec.lengths = lengths;
+        CorpusCase::Attention(Box::new(version))
+    };
+    all.into_iter().map(version).collect()
 }
 
 /// The sequence of most pairs alone.
 fn one_of(lengths: &Lengths) -> Lengths {
-    match lengths {
-        Lengths::Dense { seq_q, seq_kv, .. } => Lengths::one(*seq_q, *seq_kv),
+    let mut one = lengths.clone();
+    match &mut one {
+        Lengths::Dense { batch, .. } => *batch = (*batch).min(1),
         Lengths::Varlen(all) => {
             let longest = all.iter().max_by_key(|(seq_q, seq_kv)| seq_q * seq_kv);
-            Lengths::Varlen(longest.copied().into_iter().collect())
+            *all = longest.copied().into_iter().collect();
         }
     }
+    one
 }
 
-fn first_half(lengths: &Lengths) -> Lengths {
-    part(lengths, |all| &all[..all.len().div_ceil(2)])
-}
-
-fn second_half(lengths: &Lengths) -> Lengths {
-    part(lengths, |all| &all[all.len() / 2..])
-}
-
-fn part(lengths: &Lengths, of_all: impl Fn(&[(usize, usize)]) -> &[(usize, usize)]) -> Lengths {
-    match lengths {
-        Lengths::Dense {
-            batch,
-            seq_q,
-            seq_kv,
-        } => Lengths::Dense {
-            batch: batch.div_ceil(2),
-            seq_q: *seq_q,
-            seq_kv: *seq_kv,
-        },
-        Lengths::Varlen(all) => Lengths::Varlen(of_all(all).to_vec()),
+/// Half of the sequences: of packed ones those that `of_all` takes.
+fn half(lengths: &Lengths, of_all: impl Fn(&[(usize, usize)]) -> &[(usize, usize)]) -> Lengths {
+    let mut half = lengths.clone();
+    match &mut half {
+        Lengths::Dense { batch, .. } => *batch = batch.div_ceil(2),
+        Lengths::Varlen(all) => *all = of_all(all).to_vec(),
     }
+    half
 }
 
-/// `of_queries` quarters of the queries of each sequence, and `of_keys` of its keys.
-fn shortened(lengths: &Lengths, of_queries: usize, of_keys: usize) -> Lengths {
-    let quarters = |length: usize, count: usize| (length * count).div_ceil(4);
-    match lengths {
-        Lengths::Dense {
-            batch,
-            seq_q,
-            seq_kv,
-        } => Lengths::Dense {
-            batch: *batch,
-            seq_q: quarters(*seq_q, of_queries),
-            seq_kv: quarters(*seq_kv, of_keys),
-        },
-        Lengths::Varlen(all) => {
-            let each = all.iter();
-            let each = each
-                .map(|&(seq_q, seq_kv)| (quarters(seq_q, of_queries), quarters(seq_kv, of_keys)));
-            Lengths::Varlen(each.collect())
-        }
+/// So many quarters of the queries and of the keys of each sequence.
+fn shortened(lengths: &Lengths, (of_queries, of_keys): (usize, usize)) -> Lengths {
+    let mut shortened = lengths.clone();
+    let shorten = |seq_q: &mut usize, seq_kv: &mut usize| {
+        *seq_q = (*seq_q * of_queries).div_ceil(4);
+        *seq_kv = (*seq_kv * of_keys).div_ceil(4);
+    };
+    match &mut shortened {
+        Lengths::Dense { seq_q, seq_kv, .. } => shorten(seq_q, seq_kv),
+        Lengths::Varlen(all) => all
+            .iter_mut()
+            .for_each(|(seq_q, seq_kv)| shorten(seq_q, seq_kv)),
     }
+    shortened
 }
 
-fn of_cache(spec: &DecodeSpec) -> Vec<DecodeSpec> {
+fn of_cache(spec: &DecodeSpec) -> Vec<CorpusCase> {
     let sequences = spec.kv_lens.len();
     let mut all = Vec::new();
     for (heads_kv, from, to) in [
-        (1, 0, 1),
+        (1, 0, sequences.min(1)),
         (1, 0, sequences),
-        (spec.heads_kv, 0, 1),
+        (spec.heads_kv, 0, sequences.min(1)),
         (spec.heads_kv, 0, sequences.div_ceil(2)),
         (spec.heads_kv, sequences / 2, sequences),
         (spec.heads_kv.div_ceil(2), 0, sequences),
     ] {
-        if sequences == 0 {
-            continue;
-        }
         let mut smaller = spec.clone();
         smaller.heads_kv = heads_kv;
         smaller.kv_lens = spec.kv_lens[from..to].to_vec();
         smaller.queries = spec.queries.as_ref().map(|all| all[from..to].to_vec());
-        all.push(smaller);
+        all.push(CorpusCase::Decode(Box::new(smaller)));
     }
-    all.retain(|smaller| smaller != spec);
     all
 }

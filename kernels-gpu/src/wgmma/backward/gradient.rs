@@ -68,7 +68,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
         row_of: impl Fn(u32) -> u32,
     ) {
         let code = if M::IS_NONE && SUM_REGS == 64 {
-            // With less code here ptxas spills registers of the fused kernels' main loop.
+            // Of a head_dim of 128, where with less code here ptxas spills registers of the fused kernels' main loop.
             Code::LONG
         } else {
             Code::of_lane_dims(SUM_REGS / 16)
