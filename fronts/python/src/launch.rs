@@ -1,25 +1,25 @@
-use ferroflash::{GradientOperands, ModifierOperands, Operands, Plan, Plans, Workspace};
-use ferroflash_fronts::{Place, problem};
+use ferroflash::{Operands, Plan, Plans, Workspace};
+use ferroflash_fronts::{Place, forward_operands, gradient_operands, problem};
+use ferroflash_torch::{address, addresses};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
+use crate::cache::Cache;
 use crate::errors::exception;
 use crate::operands::{Arrays, View};
 use crate::options::Options;
-
-type Addresses = (u64, u64, u64, u64);
 
 /// A call without its addresses: made and checked once, for any number of launches.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub struct Call {
     device: i32,
     plans: Plans,
+    arrays: Arrays,
 }
 
 #[pymethods]
 impl Call {
     /// A forward pass of `operands` (q, k, v, o), or, with d_o, dq, dk and dv behind these four, a backward pass.
-    ///
-    /// Of `arrays` nothing but the addresses may be another for a launch.
     #[new]
     fn new(
         py: Python<'_>,
@@ -43,70 +43,63 @@ impl Call {
         // who wraps one of his own (`torch.cuda.ExternalStream`) promises torch the same.
         let place = unsafe { Place::new(device, stream) }.map_err(raise)?;
         let plans = Plans::new(problem.map_err(raise)?, place.capabilities());
-        Ok(Self { device, plans })
+        Ok(Self {
+            device,
+            plans,
+            arrays,
+        })
     }
 
-    /// Queues it on a stream, with the addresses of q, k, v and o, and of a backward pass those of d_o, dq, dk and dv: it writes
-    /// o and, unless its address is `None`, lse; or reads both, and writes dq, dk, dv and what else `arrays` asks for.
+    /// Queues it on a stream, on tensors that lie as this call was made for, each of which may be None where it has none: q, k, v,
+    /// o and lse, the arrays of `Arguments`, and of a backward pass d_o, dq, dk, dv, d_lse and the gradients by
+    /// `DIFFERENTIABLE`. It writes o and lse, or reads both and writes the gradients.
     ///
     /// Nothing is allocated but what `allocate` gives, except the stream's own workspace, which is kept, if `is_capturing` is
-    /// false. Addresses must be those of live memory of the device that shapes and strides stay inside.
+    /// false.
     #[allow(clippy::too_many_arguments)] // Python's, by position: objects would cost a call microseconds
-    #[pyo3(signature = (stream, operands, lse, allocate, is_capturing, arrays = None, gradients = None))]
     fn launch(
         &self,
         py: Python<'_>,
         stream: u64,
-        operands: Addresses,
-        lse: Option<u64>,
-        allocate: &Bound<'_, PyAny>,
         is_capturing: bool,
-        arrays: Option<Arrays>,
-        gradients: Option<Addresses>,
+        allocate: &Bound<'_, PyAny>,
+        operands: &Bound<'_, PyTuple>,
+        arrays: &Bound<'_, PyTuple>,
+        cache: Option<Cache>,
+        gradients: Option<&Bound<'_, PyTuple>>,
     ) -> PyResult<()> {
         let raise = |error| exception(py, error);
-        let addresses = addresses(operands, lse, &arrays.unwrap_or_default(), gradients);
-        let plan = self.plans.for_operands(&addresses).map_err(raise)?;
+        let operands = self.operands(operands, arrays, cache, gradients)?;
+        let plan = self.plans.for_operands(&operands).map_err(raise)?;
         // SAFETY: as above.
         let place = unsafe { Place::new(self.device, stream) }.map_err(raise)?;
         // Held until the work is queued: what the stream runs later may then have the memory.
         let workspace = workspace(plan, allocate, is_capturing)?;
-        let addresses = addresses.workspace(workspace.as_ref().map(|(_, at)| *at));
-        // SAFETY: Python's half gives addresses of tensors that it holds, of the shapes and strides that this call was made
-        // for, and allocates what is written; a stream orders whatever else uses them.
-        let launched = py.detach(|| unsafe { place.launch(plan, &addresses) });
+        let operands = operands.workspace(workspace.as_ref().map(|(_, at)| *at));
+        // SAFETY: Python's half holds these tensors, which are of the shapes and strides that this call was made for, and
+        // allocates what is written; a stream orders whatever else uses them.
+        let launched = py.detach(|| unsafe { place.launch(plan, &operands) });
         launched.map_err(raise)
     }
 }
 
-/// All addresses of a launch but that of the workspace.
-fn addresses(
-    (q, k, v, o): Addresses,
-    lse: Option<u64>,
-    arrays: &Arrays,
-    gradients: Option<Addresses>,
-) -> Operands {
-    let mut of = ModifierOperands::NONE;
-    of.mask = arrays.mask.as_ref().map(|(at, _)| *at);
-    of.bias = arrays.bias.as_ref().map(|(at, ..)| *at);
-    of.documents = arrays.documents.map(|(q, kv, _)| [q, kv]);
-    of.prefix = arrays.prefix_len;
-    of.sinks = arrays.sinks;
-    of.dropout_state = arrays.dropout_state;
-    Operands::new(q, k, v, o)
-        .lse(lse)
-        .cu_seqlens(arrays.packed.map(|(q, kv, ..)| [q, kv]))
-        .seqused_kv(arrays.seqused_k)
-        .cache(arrays.cache.as_ref().map(|cache| cache.shared().operands()))
-        .alibi_slopes(arrays.alibi_slopes.map(|(slopes, _)| slopes))
-        .modifiers(of)
-        .gradients(gradients.map(|(d_o, dq, dk, dv)| {
-            GradientOperands::new(d_o, dq, dk, dv)
-                .d_lse(arrays.d_lse)
-                .d_alibi_slopes(arrays.d_alibi_slopes)
-                .d_bias(arrays.d_bias)
-                .d_sinks(arrays.d_sinks)
-        }))
+impl Call {
+    /// All addresses of a launch but that of the workspace.
+    fn operands(
+        &self,
+        operands: &Bound<'_, PyTuple>,
+        arrays: &Bound<'_, PyTuple>,
+        cache: Option<Cache>,
+        gradients: Option<&Bound<'_, PyTuple>>,
+    ) -> PyResult<Operands> {
+        let of = &self.arrays;
+        // Those without elements are none.
+        let has = [of.mask.is_some(), of.bias.is_some(), of.documents.is_some()];
+        let operands = forward_operands(addresses(operands)?, addresses(arrays)?, has)
+            .cache(cache.map(|cache| cache.shared().operands()));
+        let gradients = gradients.map(addresses).transpose()?;
+        Ok(operands.gradients(gradients.map(|of| gradient_operands(of, self.arrays.wanted))))
+    }
 }
 
 /// A tensor of `allocate(bytes, zeroed)` to work in, and where it lies. `None` where none is needed, or the backend's own
@@ -121,6 +114,6 @@ fn workspace<'py>(
         return Ok(None);
     }
     let tensor = allocate.call1((bytes, zeroed))?;
-    let address = tensor.call_method0("data_ptr")?.extract()?;
+    let address = address(&tensor)?;
     Ok(Some((tensor, Workspace { address, bytes })))
 }

@@ -29,6 +29,8 @@ mod _native {
     use crate::{cache::append, devices::device_names, launch::Call};
     #[pymodule_export]
     use crate::{options::Options, xla::xla_targets};
+    #[pymodule_export]
+    use ferroflash_torch::signature;
     use pyo3::prelude::*;
 
     #[pymodule_init]

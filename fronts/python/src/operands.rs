@@ -20,29 +20,24 @@ impl View {
     }
 }
 
-/// Everything that a call may have beside q, k, v and o: an attribute each, `None` where it has none. Names are those of
-/// `ferroflash.torch.attention`; a number is an address, and comes first.
-#[derive(Default, FromPyObject)]
+/// What a call has beside q, k, v and o, without addresses: attributes, named as the arguments of `ferroflash.torch.attention`.
+#[derive(FromPyObject)]
 pub struct Arrays {
-    /// Those of cu_seqlens_q and of cu_seqlens_k, batch, longest_q, longest_k.
-    pub packed: Option<(u64, u64, usize, usize, usize)>,
-    pub seqused_k: Option<u64>,
-    /// And whether each batch entry has its own.
-    pub alibi_slopes: Option<(u64, bool)>,
+    /// Batch, longest_q and longest_k of packed sequences.
+    pub packed: Option<[usize; 3]>,
+    pub seqused_k: bool,
+    /// Whether each batch entry has its own, as of the documents.
+    pub alibi_slopes: Option<bool>,
     /// Bytes, `[batch, heads, seq_q, seq_k]`, as the bias.
-    pub mask: Option<(u64, View)>,
+    pub mask: Option<View>,
     /// And its dtype.
-    pub bias: Option<(u64, View, usize)>,
-    pub sinks: Option<u64>,
-    /// Ids of queries, of keys, and whether each batch entry has its own.
-    pub documents: Option<(u64, u64, bool)>,
-    pub prefix_len: Option<u64>,
-    pub dropout_state: Option<u64>,
+    pub bias: Option<(View, usize)>,
+    pub sinks: bool,
+    pub documents: Option<bool>,
+    pub prefix_len: bool,
+    pub dropout_state: bool,
     /// Where k and v are a cache.
     pub cache: Option<Cache>,
-    /// Of a backward pass, as what follows.
-    pub d_lse: Option<u64>,
-    pub d_alibi_slopes: Option<u64>,
-    pub d_bias: Option<u64>,
-    pub d_sinks: Option<u64>,
+    /// Which gradients a backward pass writes too: by alibi_slopes, bias and sinks.
+    pub wanted: [bool; 3],
 }

@@ -52,22 +52,21 @@ impl Options {
 impl Options {
     /// Those of a forward pass of `heads` query heads.
     pub fn forward(&self, heads: usize, arrays: &Arrays) -> Result<ForwardOptions, Error> {
-        let packed = arrays.packed.map(|(_, _, batch, q, kv)| [batch, q, kv]);
-        let lengths = lengths(packed, arrays.seqused_k.is_some())?;
-        let slopes = arrays.alibi_slopes;
+        let lengths = lengths(arrays.packed, arrays.seqused_k)?;
         let mut options = self.options.clone().lengths(lengths);
-        options.alibi = slopes.map(|(_, batched)| AlibiSlopes::on_device(heads, batched));
+        let slopes = |is_batched| AlibiSlopes::on_device(heads, is_batched);
+        options.alibi = arrays.alibi_slopes.map(slopes);
         // What hides, changes or drops single pairs.
         let of = &mut options.modifiers;
         let mask = arrays.mask.as_ref();
-        of.mask = mask.map(|(_, of)| MaskTensor::on_device(of.0.into(), of.1.into()));
+        of.mask = mask.map(|of| MaskTensor::on_device(of.0.into(), of.1.into()));
         let bias = arrays.bias.as_ref();
-        let bias = bias.map(|(_, of, dtype)| of.spec(*dtype, Layout::Bhsd));
+        let bias = bias.map(|(of, dtype)| of.spec(*dtype, Layout::Bhsd));
         of.bias = bias.as_ref().map(BiasTensor::on_device);
-        of.sinks = arrays.sinks.map(|_| Sinks::on_device(heads));
-        of.documents = (arrays.documents).map(|(_, _, batched)| Documents::on_device(batched));
-        of.prefix = arrays.prefix_len.map(|_| PrefixLengths::on_device());
-        if arrays.dropout_state.is_some() {
+        of.sinks = (arrays.sinks).then(|| Sinks::on_device(heads));
+        of.documents = arrays.documents.map(Documents::on_device);
+        of.prefix = (arrays.prefix_len).then(PrefixLengths::on_device);
+        if arrays.dropout_state {
             of.dropout = Some(Dropout::new(self.scalars.dropout_p, 0)?.state_on_device());
         }
         Ok(options)
@@ -75,10 +74,11 @@ impl Options {
 
     /// Those of the backward pass of `forward`.
     pub fn backward(&self, forward: &ForwardOptions, arrays: &Arrays) -> BackwardOptions {
+        let [slopes, bias, sinks] = arrays.wanted;
         BackwardOptions::of(forward)
             .deterministic(self.scalars.deterministic)
-            .alibi_gradient(arrays.d_alibi_slopes.is_some())
-            .bias_gradient(arrays.d_bias.is_some())
-            .sink_gradient(arrays.d_sinks.is_some())
+            .alibi_gradient(slopes)
+            .bias_gradient(bias)
+            .sink_gradient(sinks)
     }
 }

@@ -112,7 +112,7 @@ def test_it_is_computed_where_it_is_required(device: torch.device, monkeypatch: 
             self._call = native(*given)
 
         def launch(self, *given: Any) -> None:
-            asked.append(given[5] is not None and given[5].d_bias is not None)
+            asked.append(given[6] is not None and given[6][6] is not None)
             self._call.launch(*given)
 
     monkeypatch.setattr(_eager._native, "Call", Call)

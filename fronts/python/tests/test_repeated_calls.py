@@ -8,8 +8,7 @@ from typing import Any, Callable
 import ferroflash
 import pytest
 import torch
-from ferroflash import _eager
-from ferroflash._arrays import Arrays
+from ferroflash import _eager, _native
 from ferroflash.torch import attention
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,8 +69,13 @@ def changed(device: torch.device) -> Iterator[tuple[list[Tensor], dict[str, Any]
     yield rows, {**packed, "cu_seqlens_q": whole, "cu_seqlens_k": whole}
 
 
-def test_what_is_kept_is_of_the_same_call_alone(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_signatures", [True, False])
+def test_what_is_kept_is_of_the_same_call_alone(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, has_signatures: bool
+) -> None:
     """Among all others, twice, as where nothing is kept."""
+    if not has_signatures:
+        monkeypatch.setattr(_native, "signature", lambda tensors: None)
     given = list(changed(device))
     alone = []
     for operands, options in given:
@@ -114,35 +118,88 @@ def test_a_refusal_is_not_kept(device: torch.device) -> None:
     assert not _eager._calls
 
 
-def test_each_array_is_part_of_a_kind(device: torch.device) -> None:
-    x, view = torch.randn(1, 5, 2, 8, device=device), ((1, 1, 5, 5), (0, 0, 5, 1))
-    lying = {
-        "packed": (1, 1, 2, 3, 4),
-        "alibi_slopes": (1, False),
-        "mask": (1, view),
-        "bias": (1, view, 0),
-        "documents": (1, 1, True),
-        "cache": (False, 1, None, None),
-    }
-    make = {"q": x, "k": x, "device": x.get_device(), "arguments": _eager.Arguments()}
-    names = [name for name in Arrays.__annotations__ if name != "d_lse"]  # no plan depends on that
-    kinds = {Arrays(**make).kind()}
-    for name in names:
-        arrays = Arrays(**make)
-        setattr(arrays, name, lying.get(name, 1))
-        kinds.add(arrays.kind())
-    assert len(kinds) == 1 + len(names)
-    caches = [
-        (True, 1, None, None),
-        (False, 1, (1, 2, 2), None),
-        (False, 1, (1, 2, 3), None),
-        (True, 1, None, ((1, view),) * 2),
-    ]
-    for cache in caches:
-        arrays = Arrays(**make)
-        arrays.cache = cache
-        kinds.add(arrays.kind())
-    assert len(kinds) == 1 + len(names) + len(caches)
+def lying(device: torch.device) -> Iterator[tuple[Tensor | None, ...]]:
+    """Tensors, each list of which lies in another way."""
+    x, rows = torch.zeros(4, 6, device=device), torch.zeros(4, device=device)
+    yield (x,)
+    yield (x, x)
+    yield (x, None)
+    yield (None, x)
+    yield (x, None, None)
+    yield (x.t(),)
+    yield (x.reshape(6, 4),)
+    yield (x[None],)
+    yield (x[:, :3],)
+    yield (x[:, ::2],)
+    yield (x[:1].expand(4, 6),)
+    yield (rows, x)
+    yield (x.flatten(),)
+    yield (x.sum(),)
+    yield (x[:0],)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool):
+        yield (x.to(dtype),)
+
+
+@pytest.mark.parametrize("sign", [_native.signature, _eager._in_words])
+def test_a_signature_says_how_tensors_lie_and_not_where(
+    device: torch.device, sign: Callable[[tuple[Tensor | None, ...]], Any]
+) -> None:
+    first, second = list(lying(device)), list(lying(device))
+    signatures = [sign(tensors) for tensors in first]
+    assert len(set(signatures)) == len(first)
+    assert signatures == [sign(tensors) for tensors in second]
+    assert (type(signatures[0]) is bytes) == (sign is _native.signature)
+
+
+def test_a_signature_is_of_tensors_alone() -> None:
+    for other in (1, "q", [torch.zeros(2)]):
+        assert _native.signature((torch.zeros(2), other)) is None
+
+
+def test_a_device_is_part_of_a_signature(device: torch.device) -> None:
+    if device.type == "cpu":
+        pytest.skip("needs a GPU beside the CPU")
+    x = torch.zeros(2)
+    assert _native.signature((x,)) != _native.signature((x.to(device),))
+
+
+def test_arrays_of_any_strides_are_read_at_each_call(device: torch.device) -> None:
+    """Small ones are made contiguous; a mask and a bias are read as they lie."""
+    make = {"device": device}
+    x = torch.randn(2, 12, 4, 16, **make)
+
+    def options(seed: int) -> dict[str, Tensor]:
+        draw = torch.Generator(device).manual_seed(seed)
+        square = torch.rand(12, 12, generator=draw, **make)
+        return {
+            "alibi_slopes": torch.rand(4, 2, generator=draw, **make).t(),
+            "seqused_k": torch.randint(1, 13, (4,), generator=draw, **make).int()[::2],
+            "doc_q": torch.randint(0, 2, (12, 2), generator=draw, **make).int().t(),
+            "doc_k": torch.randint(0, 2, (12, 2), generator=draw, **make).int().t(),
+            "mask": (square > 0.2).t(),
+            "bias": square.t(),
+        }
+
+    for seed in (1, 2):
+        given = options(seed)
+        assert not any(array.is_contiguous() for array in given.values())
+        expected = both(x, x, x, **{name: array.contiguous() for name, array in given.items()})
+        for _ in range(2):
+            for actual, of_contiguous in zip(both(x, x, x, **given), expected):
+                torch.testing.assert_close(actual, of_contiguous, rtol=0, atol=0, equal_nan=True)
+    assert len(_eager._calls) == 4
+
+
+def test_an_lse_that_is_none_is_refused(device: torch.device) -> None:
+    x = torch.randn(1, 5, 2, 8, device=device)
+    o, lse = attention(x, x, x, return_lse=True)
+    arguments = _eager.Arguments()
+    for wrong in (lse[:, :, :4], lse.half(), lse[0]):
+        with pytest.raises(ValueError, match=r"^lse: "):
+            _eager.backward(x, None, x, x, x, o, wrong, arguments)
+        with pytest.raises(ValueError, match=r"^d_lse: "):
+            _eager.backward(x, wrong, x, x, x, o, lse, arguments)
+    assert len(_eager._calls) == 1
 
 
 class Seen(TorchDispatchMode):

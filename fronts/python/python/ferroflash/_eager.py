@@ -6,36 +6,51 @@ Nobody here knows autograd or torch's dispatcher; `_operators` makes operators o
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import _native
-from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments, has_arrays
-from ._arrays import DTYPES, Arrays, arrays_of
+from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments
+from ._arrays import DTYPES, Arrays, kind_of_cache
 from ._memory import empty, empty_lse, empty_output, workspace_allocator
-
-_NONE = (None,) * TENSORS
 
 # The handle of a GPU's current stream, by the function that Triton and Inductor use: a tenth of the time that a
 # `torch.cuda.Stream` takes to make.
 stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream)
 _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
-# Calls that were made, and how the results of each lie, by all that these depend on: everything but addresses.
-_Known = tuple[_native.Call, "list[_native.View]"]
+# Calls that were made, by all that they depend on: scalars, and how tensors lie, but not where.
 _calls: dict[tuple[Any, ...], _Known] = {}
 _MOST_CALLS = 4096
+
+
+class _Known(NamedTuple):
+    """A call that was made, how the results of each like it lie, and whether arrays of theirs have to be made contiguous."""
+
+    call: _native.Call
+    results: list[_native.View]
+    gathers: bool
+
+
+_NO_ARRAYS = (None,) * TENSORS
+_NO_RESULTS = (None,) * 3
+_STRIDED = [Arguments._fields.index(name) for name in ("mask", "bias")]
+_NONE_WANTED = (False,) * len(DIFFERENTIABLE)
 
 
 @functools.lru_cache(maxsize=1024)
 def _options(scalars: tuple[Any, ...]) -> _native.Options:
     """Those of `Arguments`' scalars."""
-    return _native.Options(Arguments(*_NONE, 0, 0, *scalars))
+    return _native.Options(Arguments(*_NO_ARRAYS, 0, 0, *scalars))
+
+
+def _in_words(tensors: tuple[Tensor | None, ...]) -> Any:
+    """What says of tensors as much as `_native.signature`, where there is none."""
+    return tuple(x if x is None else (x.dtype, x.device, tuple(x.shape), x.stride()) for x in tensors)
 
 
 def _refuse(q: Tensor, others: dict[str, Tensor]) -> None:
@@ -51,36 +66,47 @@ def _refuse(q: Tensor, others: dict[str, Tensor]) -> None:
             raise ValueError(f"{name}: it is on {tensor.device}; it must be on {q.device}, as q is")
 
 
+def _refuse_sums(q: Tensor, heads_first: bool, of_rows: dict[str, Tensor | None]) -> None:
+    """Refuses what is not as an lse beside q, if it is there."""
+    right = empty_lse(q, heads_first)
+    for name, tensor in of_rows.items():
+        if tensor is None:
+            continue
+        if tensor.dtype is not torch.float32 or tensor.device != q.device:
+            raise ValueError(f"{name}: it is {tensor.dtype} on {tensor.device}; it must be float32, on {q.device}")
+        if tensor.shape != right.shape:
+            raise ValueError(f"{name}: its shape is {list(tensor.shape)}; it must be {list(right.shape)}")
+
+
 def dropout_state(device: torch.device) -> Tensor:
     """Seed and offset of dropout from torch's generator, where the device reads them: in a graph others at each replay."""
     return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
-def _view(name: str, tensor: Tensor, heads_first: bool) -> _native.View:
-    """How a tensor lies, of rank 4: rows of packed sequences are those of one batch entry."""
-    shape, strides = tensor.shape, tensor.stride()
-    if len(shape) == 3 and not heads_first:
-        shape, strides = (1, *shape), (0, *strides)
-    elif len(shape) != 4:
-        raise ValueError(f"{name}: it has {len(shape)} axes; it must have 4, or 3 where sequences are packed")
-    return shape, strides
+def _views(heads_first: bool, **tensors: Tensor) -> list[_native.View]:
+    """How tensors lie, of rank 4: rows of packed sequences are those of one batch entry."""
+    views = []
+    for name, tensor in tensors.items():
+        shape, strides = tensor.shape, tensor.stride()
+        if len(shape) == 3 and not heads_first:
+            shape, strides = (1, *shape), (0, *strides)
+        elif len(shape) != 4:
+            raise ValueError(f"{name}: it has {len(shape)} axes; it must have 4, or 3 where sequences are packed")
+        views.append((shape, strides))
+    return views
 
 
-def _new_call(
-    key: tuple[Any, ...], place: tuple[int, int], heads_first: bool, tensors: dict[str, Tensor], arrays: Arrays | None
-) -> _native.Call:
-    """Checks a call unlike those that were made. `key` begins with its scalars and its dtype."""
-    views = [_view(name, tensor, heads_first) for name, tensor in tensors.items()]
-    # The class itself has no array: its attributes are None.
-    return _native.Call(*place, DTYPES[key[1]], _options(key[0]), views, arrays or Arrays)
-
-
-def _kept(key: tuple[Any, ...], call: _native.Call, results: Sequence[Tensor]) -> _Known:
+def _kept(key: tuple[Any, ...], call: _native.Call, results: Sequence[Tensor], gathers: bool) -> _Known:
     """Keeps a call, and how its results lie, for the next like it."""
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()  # those that are still made come back
-    known = _calls[key] = call, [(tuple(result.shape), result.stride()) for result in results]
+    known = _calls[key] = _Known(call, [(tuple(result.shape), result.stride()) for result in results], gathers)
     return known
+
+
+def _gathered(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """The small arrays made contiguous, as kernels read them; a mask and a bias may lie in any way."""
+    return tuple(x if x is None or i in _STRIDED else x.contiguous() for i, x in enumerate(arrays))
 
 
 def forward(
@@ -90,52 +116,32 @@ def forward(
     arguments: Arguments,
     needs_lse: bool = True,
     o: Tensor | None = None,
-    is_bare: bool = False,
     cache: _native.Cache | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """o and lse of attention; no lse where it is not needed and a kernel can do without.
 
-    Writes `o`, if it is given, which must be of the shape that o has. Whoever knows that `arguments` hold no tensor says that
-    they are bare. Where k and v are a `cache`, it has been checked beside q.
+    Writes `o`, if it is given, which must be of the shape that o has. Where k and v are a `cache`, it has been checked beside q.
     """
-    dtype, device = q.dtype, q.get_device()
-    if cache is None and (
-        not (dtype is k.dtype is v.dtype)
-        or not (device == k.get_device() == v.get_device())
-        or (device < 0 and not (q.is_cpu and k.is_cpu and v.is_cpu))
-    ):
-        _refuse(q, {"k": k, "v": v})
+    device = q.get_device()
     stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    key = arguments[SCALARS:], dtype, device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride()
-    arrays = None
-    if not is_bare and has_arrays(arguments):
-        arrays = arrays_of(q, k, device, arguments)
-    if cache is not None:
-        arrays = arrays or Arrays(q, k, device, arguments)
-        arrays.cache = cache
-    if arrays is not None:
-        key = *key, arrays.kind()
-    if o is not None:
-        key = *key, o.shape, o.stride()
+    arrays = arguments[:TENSORS]
+    given = q, k, v, o, *arrays
+    key = arguments[TENSORS:], _native.signature(given) or _in_words(given), cache and kind_of_cache(cache)
     known = _calls.get(key)
     if known is None:
-        _refuse(q, {})
+        _refuse(q, {"k": k, "v": v} if cache is None else {})
         new = empty_output(q, v) if o is None else o
-        tensors = {"q": q, "k": k, "v": v, "o": new}
-        call = _new_call(key, (device, stream), arguments.heads_first, tensors, arrays)
-        known = _kept(key, call, (new, empty_lse(q, arguments.heads_first)))
-    call, (of_o, of_lse) = known
+        views = _views(arguments.heads_first, q=q, k=k, v=v, o=new)
+        described = Arrays(q, k, arguments, cache)
+        made = _native.Call(device, stream, DTYPES[q.dtype], _options(arguments[SCALARS:]), views, described)
+        known = _kept(key, made, (new, empty_lse(q, arguments.heads_first)), described.gathers)
+    call, (of_o, of_lse), gathers = known
+    if gathers:
+        arrays = _gathered(arrays)
     if o is None:
-        o = empty(*of_o, dtype, device)
+        o = empty(*of_o, q.dtype, device)
     lse = empty(*of_lse, torch.float32, device) if needs_lse or is_capturing else None
-    call.launch(
-        stream,
-        (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()),
-        None if lse is None else lse.data_ptr(),
-        workspace_allocator(device),
-        is_capturing,
-        arrays,
-    )
+    call.launch(stream, is_capturing, workspace_allocator(device), (q, k, v, o, lse), arrays, cache, None)
     return o, lse
 
 
@@ -148,55 +154,48 @@ def backward(
     o: Tensor,
     lse: Tensor,
     arguments: Arguments,
-    wanted: Sequence[bool] = (False,) * len(DIFFERENTIABLE),
+    wanted: Sequence[bool] = _NONE_WANTED,
     into: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor | None, ...]:
     """dq, dk and dv of the loss's gradients by o and lse, and those by `DIFFERENTIABLE` arguments that are `wanted`.
 
     Writes dq, dk and dv `into` these tensors, if they are given.
     """
-    dtype, device = q.dtype, q.get_device()
-    if (
-        not (dtype is k.dtype is v.dtype is o.dtype is d_o.dtype)
-        or not (device == k.get_device() == v.get_device() == o.get_device() == d_o.get_device())
-        or (device < 0 and not (q.is_cpu and k.is_cpu and v.is_cpu and o.is_cpu and d_o.is_cpu))
-    ):
-        _refuse(q, {"k": k, "v": v, "o": o, "d_o": d_o})
+    device = q.get_device()
     stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    arrays = arrays_of(q, k, device, arguments) if has_arrays(arguments) else None
     lse = lse.contiguous()
-    others: dict[str, Tensor] = {}
-    if d_lse is not None or any(wanted):
-        arrays = arrays or Arrays(q, k, device, arguments)
-        if d_lse is not None:
-            d_lse = d_lse.contiguous()
-            arrays.d_lse = d_lse.data_ptr()
-        for name in itertools.compress(DIFFERENTIABLE, wanted):
-            others[name] = arrays.ask(name, getattr(arguments, name))
-    key = arguments[SCALARS:], dtype, device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride()
-    key = *key, o.shape, o.stride(), d_o.shape, d_o.stride(), arrays and arrays.kind()
-    if into is not None:
-        key = *key, *((x.shape, x.stride()) for x in into)
+    d_lse = d_lse if d_lse is None else d_lse.contiguous()
+    wanted, arrays = tuple(wanted), arguments[:TENSORS]
+    given = q, k, v, o, d_o, lse, d_lse, *(into or _NO_RESULTS), *arrays
+    key = arguments[TENSORS:], _native.signature(given) or _in_words(given), wanted
     known = _calls.get(key)
     if known is None:
-        _refuse(q, {})
+        _refuse(q, {"k": k, "v": v, "o": o, "d_o": d_o})
         written = into or tuple(map(torch.empty_like, (q, k, v)))
-        tensors = {"q": q, "k": k, "v": v, "o": o, "d_o": d_o, **dict(zip(("dq", "dk", "dv"), written))}
-        known = _kept(key, _new_call(key, (device, stream), arguments.heads_first, tensors, arrays), written)
-    call, views = known
-    dq, dk, dv = into or [empty(*view, dtype, device) for view in views]
+        of_gradients = dict(zip(("d_o", "dq", "dk", "dv"), (d_o, *written)))
+        views = _views(arguments.heads_first, q=q, k=k, v=v, o=o, **of_gradients)
+        _refuse_sums(q, arguments.heads_first, {"lse": lse, "d_lse": d_lse})
+        described = Arrays(q, k, arguments, wanted=wanted)
+        made = _native.Call(device, stream, DTYPES[q.dtype], _options(arguments[SCALARS:]), views, described)
+        known = _kept(key, made, (*written, *described.gradients(arguments, wanted)), described.gathers)
+    call, results, gathers = known
+    if gathers:
+        arrays = _gathered(arrays)
+    dq, dk, dv = into or [empty(*view, q.dtype, device) for view in results[:3]]
+    others = iter([empty(*view, torch.float32, device) for view in results[3:]])
+    d_slopes, d_bias, d_sinks = [next(others) if is_wanted else None for is_wanted in wanted]
     call.launch(
         stream,
-        (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()),
-        lse.data_ptr(),
-        workspace_allocator(device),
         is_capturing,
+        workspace_allocator(device),
+        (q, k, v, o, lse),
         arrays,
-        (d_o.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr()),
+        None,
+        (d_o, dq, dk, dv, d_lse, d_slopes, d_bias, d_sinks),
     )
-    if "bias" in others:
-        others["bias"] = summed(others["bias"], -1, arguments.bias.shape)
-    return dq, dk, dv, *map(others.get, DIFFERENTIABLE)
+    if d_bias is not None:
+        d_bias = summed(d_bias, -1, arguments.bias.shape)
+    return dq, dk, dv, d_slopes, d_bias, d_sinks
 
 
 def summed(gradient: Tensor, axis: int, shape: Sequence[int]) -> Tensor:

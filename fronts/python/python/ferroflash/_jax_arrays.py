@@ -119,22 +119,19 @@ def _with_leading_axes(x: jax.Array, own: int, lead: tuple[int, ...]) -> jax.Arr
 
 
 class Shapes(NamedTuple):
-    """How arrays lie, as the native half reads it to check a call: addresses are 0, and what is not there is None."""
+    """How arrays lie, as the native half reads it to check a call."""
 
-    mask: _native.Operand | None = None
-    bias: tuple[int, _native.View, int] | None = None
-    alibi_slopes: tuple[int, bool] | None = None
-    documents: tuple[int, int, bool] | None = None
-    dropout_state: int | None = None
+    mask: _native.View | None = None
+    bias: tuple[_native.View, int] | None = None
+    alibi_slopes: bool | None = None
+    documents: bool | None = None
+    dropout_state: bool = False
     cache: None = None
     packed: None = None
-    seqused_k: None = None
-    sinks: None = None
-    prefix_len: None = None
-    d_lse: None = None
-    d_alibi_slopes: None = None
-    d_bias: None = None
-    d_sinks: None = None
+    seqused_k: bool = False
+    sinks: bool = False
+    prefix_len: bool = False
+    wanted: tuple[bool, bool, bool] = (False, False, False)
 
 
 def shapes_of(arrays: dict[str, jax.Array], seq_k: int) -> Shapes:
@@ -146,13 +143,13 @@ def shapes_of(arrays: dict[str, jax.Array], seq_k: int) -> Shapes:
 
     found: dict[str, Any] = {}
     if (mask := arrays.get("mask")) is not None:
-        found["mask"] = 0, view(mask)
+        found["mask"] = view(mask)
     if (bias := arrays.get("bias")) is not None:
-        found["bias"] = 0, view(bias), DTYPES[bias.dtype.name]
+        found["bias"] = view(bias), DTYPES[bias.dtype.name]
     if (slopes := arrays.get("alibi_slopes")) is not None:
-        found["alibi_slopes"] = 0, slopes.ndim > 1
+        found["alibi_slopes"] = slopes.ndim > 1
     if (ids := arrays.get("doc_q")) is not None:
-        found["documents"] = 0, 0, ids.ndim > 1
+        found["documents"] = ids.ndim > 1
     if "dropout_state" in arrays:
-        found["dropout_state"] = 0
+        found["dropout_state"] = True
     return Shapes(**found)

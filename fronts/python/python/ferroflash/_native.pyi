@@ -9,7 +9,6 @@ __version__: str
 View = tuple[tuple[int, ...], tuple[int, ...]]
 # An address beside it.
 Operand = tuple[int, View]
-Addresses = tuple[int, int, int, int]
 # Whether it is of e4m3; the address of kv_lens; that of a block table, its columns, and the elements from one row to the next; an
 # address and a view of scales, of k and of v.
 Cache = tuple[bool, int, "tuple[int, int, int] | None", "Sequence[Operand] | None"]
@@ -28,12 +27,12 @@ class Call:
     def launch(
         self,
         stream: int,
-        operands: Addresses,
-        lse: int | None,
-        allocate: Callable[[int, int], Any],
         is_capturing: bool,
-        arrays: Any = None,
-        gradients: Addresses | None = None,
+        allocate: Callable[[int, int], Any],
+        operands: tuple[Any, ...],
+        arrays: tuple[Any, ...],
+        cache: Cache | None,
+        gradients: tuple[Any, ...] | None,
     ) -> None: ...
 
 def append(
@@ -45,5 +44,6 @@ def append(
     q: Sequence[Operand] | None,
     slots: tuple[int, int] | None,
 ) -> None: ...
+def signature(tensors: tuple[Any, ...]) -> bytes | None: ...
 def device_names() -> list[str]: ...
 def xla_targets() -> list[tuple[str, str, Any]]: ...

@@ -139,7 +139,7 @@ class Differentiable(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, *others: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Without `others`, which are the `DIFFERENTIABLE` arguments, there is no tensor among the arguments."""
-        o, lse = _eager.forward(q, k, v, arguments, is_bare=not others)
+        o, lse = _eager.forward(q, k, v, arguments)
         ctx.save_for_backward(q, k, v, o, lse, *(arguments[:TENSORS] if others else ()))
         ctx.arguments = Arguments(*_NO_ARRAYS, *arguments[TENSORS:]) if others else arguments
         ctx.set_materialize_grads(False)

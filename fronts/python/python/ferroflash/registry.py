@@ -62,7 +62,7 @@ def _sdpa_forward(
     if return_debug_mask or has_unknown(unknown):
         return _BELOW
     arguments = _arguments(dropout_p, is_causal, scale, heads_first=True)
-    o, lse, *rest = _forward(query, key, value, arguments, is_bare=dropout_p == 0.0)
+    o, lse, *rest = _forward(query, key, value, arguments)
     return o, lse, None, None, query.shape[2], key.shape[2], *rest
 
 
@@ -180,7 +180,6 @@ def _forward(
     value: Tensor,
     arguments: Arguments,
     out: Tensor | None = None,
-    is_bare: bool = False,
 ) -> tuple[Any, ...]:
     """o, lse, the random numbers' state, an unused result and the debug mask."""
     device = query.get_device()
@@ -189,7 +188,7 @@ def _forward(
     else:
         drawn = _eager.dropout_state(query.device)
         arguments, state = arguments._replace(dropout_state=drawn), drawn.view(torch.uint64)
-    o, lse = _eager.forward(query, key, value, arguments, o=out, is_bare=is_bare)
+    o, lse = _eager.forward(query, key, value, arguments, o=out)
     unused = empty((), (), torch.uint64, device)
     return o, lse, state, unused, empty((0,), (1,), query.dtype, device)
 

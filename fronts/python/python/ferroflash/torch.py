@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import DIFFERENTIABLE, Arguments, has_arrays, window
+from ._arguments import Arguments, differentiable, has_arrays, window
 from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
@@ -141,16 +141,16 @@ def run(
         or _functorch_level() is not None
     ):
         return _dispatched(q, k, v, arguments)
-    is_bare = is_bare or not has_arrays(arguments)
     if _is_grad_enabled():
-        if is_bare:
-            if q.requires_grad or k.requires_grad or v.requires_grad:
-                return Differentiable.apply(q, k, v, arguments)
-        else:
-            others = [getattr(arguments, name) for name in DIFFERENTIABLE]
-            if any(tensor is not None and tensor.requires_grad for tensor in (q, k, v, *others)):
-                return Differentiable.apply(q, k, v, arguments, *others)
-    return _eager.forward(q, k, v, arguments, needs_lse, None, is_bare)
+        others = () if is_bare else differentiable(arguments)
+        if (
+            q.requires_grad
+            or k.requires_grad
+            or v.requires_grad
+            or any(x is not None and x.requires_grad for x in others)
+        ):
+            return Differentiable.apply(q, k, v, arguments, *(others if has_arrays(arguments) else ()))
+    return _eager.forward(q, k, v, arguments, needs_lse)
 
 
 def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
