@@ -22,7 +22,7 @@ use crate::{Backend, Error, ForwardOptions, KvCache, Operands, Output, Plan, Pro
 ///   different numbers, as chunks of prompts beside single tokens, are packed: `[1, heads_q, total_q, head_dim]`, with
 ///   `options.cu_seqlens(`[`CuSeqlens::of_queries`](crate::CuSeqlens::of_queries)`(…)?)`.
 /// * `cache`: of q's dtype, or e4m3; heads_q is a multiple of heads_kv.
-/// * `options`: as for [`forward`](crate::forward()), but for lengths of keys, and for modifiers other than sinks.
+/// * `options`: as for [`forward`](crate::forward()), but for lengths of keys, and for modifiers other than sinks and a tree.
 ///
 /// # Errors
 /// [`Error::Argument`] naming the operand or option that is refused, [`Error::OutOfMemory`] or [`Error::Device`].

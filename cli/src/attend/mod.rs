@@ -35,7 +35,8 @@ pub struct Args {
     /// heads_q or 1, q_blocks] and the same with [.., kv_blocks]). With block_table (i32, [batch, max_pages]) and kv_lens (i32,
     /// [batch]) k and v are a cache's pages, [num_pages, page_size, heads_kv, head_dim] in bshd; they may then be f8_e4m3,
     /// multiplied with k_scales and v_scales if these are there (f32: a number, [heads_kv], or k's axes without head_dim, each
-    /// of k's size or 1)
+    /// of k's size or 1). With tree_mask (i64 or u64, [seq_q] or [batch, seq_q]) the last seq_q keys of a sequence are drafts,
+    /// of which a query sees number j where bit j of its word is set
     input: PathBuf,
     /// safetensors file to write o (q's dtype and layout) and lse (f32, [batch, heads_q, seq_q] or
     /// [heads_q, total_q]) to; with --backward also dq, dk and dv (q's dtype and layout), and with

@@ -3,7 +3,7 @@
 use bytemuck::allocation::pod_collect_to_vec;
 use ferroflash::{
     BiasTensor, BlockMask, DType, Documents, ForwardOptions, HostTensor, Layout, MaskTensor, Shape,
-    Sinks, TensorSpec,
+    Sinks, TensorSpec, TreeMask,
 };
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
@@ -24,6 +24,7 @@ pub struct BlockArgs {
 const MASK: &str = "mask";
 const BIAS: &str = "bias";
 const SINKS: &str = "sinks";
+const TREE_MASK: &str = "tree_mask";
 const DOCUMENTS: [&str; 2] = ["doc_q", "doc_kv"];
 const BLOCKS: [&str; 2] = ["block_counts", "block_indices"];
 
@@ -37,6 +38,7 @@ pub fn read(
         .mask_tensor(mask(file)?)
         .bias(bias(file)?)
         .sinks(sinks(file)?)
+        .tree(tree(file)?)
         .documents(documents(file)?)
         .block_mask(blocks(file, args)?))
 }
@@ -100,6 +102,25 @@ fn sinks(file: &mut File) -> Result<Option<Sinks>, Failure> {
     };
     let sinks = pod_collect_to_vec::<u8, f32>(&file.read(&info)?);
     Ok(Some(Sinks::per_head(&sinks)?))
+}
+
+fn tree(file: &mut File) -> Result<Option<TreeMask>, Failure> {
+    let Some(info) = file.info(TREE_MASK) else {
+        return Ok(None);
+    };
+    if ![Dtype::I64, Dtype::U64].contains(&info.dtype) {
+        return Err(wrong_dtype(TREE_MASK, info.dtype, "I64 or U64"));
+    }
+    let words = pod_collect_to_vec::<u8, u64>(&file.read(&info)?);
+    match *info.shape.as_slice() {
+        [_] => Ok(Some(TreeMask::shared(&words))),
+        [_, seq_q] => Ok(Some(TreeMask::per_sequence(&words, seq_q)?)),
+        _ => {
+            let wrong = format!("its shape is {:?}", info.shape);
+            let allowed = "[seq_q] or [batch, seq_q]";
+            Err(Failure::refused(TREE_MASK, wrong, allowed))
+        }
+    }
 }
 
 /// Integers of a tensor, and its shape.

@@ -168,6 +168,48 @@ fn codes_are_multiplied_with_scales() {
     assert!((found[0] - expected[0]).abs() < 1e-5);
 }
 
+/// Words by which the query of sequence 0 sees no draft, its own key: it sees what the same query sees of a shorter cache.
+#[test]
+fn a_tree_hides_drafts() {
+    let hidden = |words: &[i64], shape: &[usize]| {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        Tensor {
+            bytes: bytes.collect(),
+            ..Tensor::new("tree_mask", Dtype::I64, shape)
+        }
+    };
+    let with = |tree: Tensor| attended(&cached(&[tree]), "fa_decode_cpu", &[]);
+    let whole = attended(&cached(&[]), "fa_decode_cpu", &[]);
+    let mut shorter = cached(&[]);
+    shorter[4] = Tensor::of_i32s("kv_lens", &[KEYS as i32 - 1, 1]);
+    let shorter = attended(&shorter, "fa_decode_cpu", &[]);
+    let half = whole.len() / 2;
+    let differ = |a: &[f32], b: &[f32]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > 1e-5);
+    assert!(differ(&whole[..half], &shorter[..half]) && differ(&whole[half..], &shorter[half..]));
+    assert!(!differ(&with(hidden(&[1], &[1])), &whole));
+    assert!(!differ(&with(hidden(&[0], &[1])), &shorter));
+    let both = with(hidden(&[-2, -1], &[2, 1]));
+    assert!(!differ(&both[..half], &shorter[..half]));
+    assert!(!differ(&both[half..], &whole[half..]));
+    for (tree, wrong) in [
+        (hidden(&[1, 1], &[2]), "tree_mask: it is for 2 queries"),
+        (hidden(&[1; 3], &[3, 1]), "tree_mask: it is for 3 sequences"),
+        (
+            hidden(&[1], &[1, 1, 1]),
+            "tree_mask: its shape is [1, 1, 1]",
+        ),
+        (
+            Tensor::of_i32s("tree_mask", &[1]),
+            "tree_mask: its dtype is I32",
+        ),
+    ] {
+        let (outcome, _) = outcome(&cached(&[tree]), &[]);
+        assert_eq!(outcome.code, Some(2), "{wrong}: {}", outcome.stderr);
+        let stderr = &outcome.stderr;
+        assert!(stderr.contains(wrong), "{wrong}: {stderr}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let scales =

@@ -1,5 +1,5 @@
 use ferroflash::{AppendOperands, AppendProblem, CacheLayout, CacheOperands, DType, Error};
-use ferroflash::{ForwardOptions, Problem, RotaryStyle, TensorSpec};
+use ferroflash::{ForwardOptions, Problem, RotaryStyle, TensorSpec, TreeMask};
 
 /// A tensor: its address, and how it lies there.
 pub type Operand = (u64, TensorSpec);
@@ -13,6 +13,8 @@ pub struct Cache {
     pub kv_lens: u64,
     /// Where its pages are told, if it has pages.
     pub block_table: Option<BlockTable>,
+    /// The address of a tree's words, u64 `[batch or 1, seq_q]`, and whether each sequence has its own.
+    pub tree: Option<(u64, bool)>,
     /// Scales of k and of v, `[pages or 1, heads_kv or 1, page_size or 1, 1]`, in f32.
     pub scales: Option<[Operand; 2]>,
 }
@@ -44,6 +46,10 @@ impl Cache {
         &self, [q, k, v, o]: [TensorSpec; 4], options: &ForwardOptions,
     ) -> Result<Problem, Error> {
         let [k, v] = [k, v].map(|spec| self.spec(spec, q.dtype));
+        let tree = |(_, is_batched): (u64, bool)| {
+            TreeMask::on_device(q.shape.seq, is_batched.then_some(q.shape.batch))
+        };
+        let options = &options.clone().tree(self.tree.map(tree));
         let problem = Problem::decode(q, k, v, o, self.layout(), options)?;
         match self.scales {
             None => Ok(problem),

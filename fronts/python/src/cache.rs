@@ -6,9 +6,15 @@ use crate::errors::exception;
 use crate::operands::View;
 
 /// A cache beside its k and v: whether these are e4m3, its lengths, the block table of a paged one with its columns and the
-/// elements from one row to the next, and scales of k and of v.
+/// elements from one row to the next, scales of k and of v, and a tree's words and whether each sequence has its own.
 #[derive(FromPyObject)]
-pub struct Cache(bool, u64, Option<BlockTable>, Option<[(u64, View); 2]>);
+pub struct Cache(
+    bool,
+    u64,
+    Option<BlockTable>,
+    Option<[(u64, View); 2]>,
+    Option<(u64, bool)>,
+);
 
 impl Cache {
     /// As fronts share it.
@@ -17,6 +23,7 @@ impl Cache {
             is_e4m3: self.0,
             kv_lens: self.1,
             block_table: self.2,
+            tree: self.4,
             scales: (self.3.as_ref()).map(|scales| scales.each_ref().map(|of| operand(of, 0))),
         }
     }

@@ -95,8 +95,11 @@ impl Call {
         let of = &self.arrays;
         // Those without elements are none.
         let has = [of.mask.is_some(), of.bias.is_some(), of.documents.is_some()];
-        let operands = forward_operands(addresses(operands)?, addresses(arrays)?, has)
-            .cache(cache.map(|cache| cache.shared().operands()));
+        let mut operands = forward_operands(addresses(operands)?, addresses(arrays)?, has);
+        if let Some(cache) = cache.map(|cache| cache.shared()) {
+            operands.cache = Some(cache.operands());
+            operands.modifiers.tree_mask = cache.tree.map(|(address, _)| address);
+        }
         let gradients = gradients.map(addresses).transpose()?;
         Ok(operands.gradients(gradients.map(|of| gradient_operands(of, self.arrays.wanted))))
     }

@@ -81,6 +81,32 @@ def test_pages(device: torch.device, seq_q: int, options: dict[str, Any]) -> Non
     )
 
 
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_a_tree_of_drafts(device: torch.device, is_batched: bool) -> None:
+    """Of drafts a query sees those that it descends from, here 0 → 1 → 3 and 0 → 2 → 4, of a sequence of fewer keys too."""
+    pages, seq_q = Pages(device, [5, 64, 31, 3]), 5
+    q, lens = randn(device, 4, seq_q, HEADS, DIM), integers(device, pages.lengths)
+    words = torch.tensor([0b1, 0b11, 0b101, 0b1011, 0b10101], device=device)
+    if is_batched:
+        words = torch.stack([words, words.flip(0), words, ~words])
+    options = {"causal": False, "return_lse": True, "block_table": pages.table}
+    o, lse = decode(q, *pages.cache, lens, tree_mask=words, **options)
+    for sequence, length in enumerate(pages.lengths):
+        own = words[sequence] if is_batched else words
+        drafts = own[:, None] >> torch.arange(seq_q, device=device) & 1
+        shown = torch.ones(seq_q, seq_q + length, dtype=torch.int64, device=device)
+        shown[:, length:] = drafts
+        one = slice(sequence, sequence + 1)
+        expected = reference.attention(q[one], *pages.rows(sequence, length), mask=shown[:, seq_q:].bool())
+        reference.check("o", o[one], expected[0], reference.TOLERANCE[DTYPE])
+        reference.check("lse", lse[one], expected[1], 2e-4)
+    by_operator = torch.compile(decode, backend="aot_eager")(q, *pages.cache, lens, tree_mask=words, **options)
+    assert torch.equal(by_operator[0].nan_to_num(), o.nan_to_num())
+    for wrong in (words.int(), words[..., :4]):
+        with pytest.raises(ValueError, match="tree_mask: "):
+            decode(q, *pages.cache, lens, tree_mask=wrong, **options)
+
+
 def test_packed_queries(device: torch.device) -> None:
     """A chunk of a prompt, one token, none, and drafts, in one call, by all names that there are."""
     pages, counts = Pages(device, [64, 31, 8, 30]), [40, 1, 0, 3]

@@ -78,7 +78,7 @@ fn check_covered(problem: &Problem) -> Result<(), String> {
     if problem.is_packed() && problem.cache_layout().is_none() {
         return Err("it has no kernel for packed sequences without a cache".to_owned());
     }
-    if !problem.modifiers().is_none_but_sinks() {
+    if !problem.modifiers().are_of_caches() {
         return Err(format!("it has no kernel{}", with_modifiers(problem)));
     }
     Ok(())
@@ -148,6 +148,8 @@ impl DecodeLaunch {
                 group: problem.group() as u32,
                 slots: workspace.slots,
                 most_queries,
+                tree_stride: (problem.modifiers().tree.as_ref())
+                    .map_or(0, |tree| tree.stride() as u32),
                 ..DecodeParams::zeroed()
             },
             scales: config.is_e4m3.then(|| cache_scales(problem)),
@@ -217,6 +219,7 @@ pub(crate) fn bind_decode(
         kv_lens: address(cache.map(|cache| cache.kv_lens)),
         status: address(cache.and_then(|cache| cache.status)),
         sinks: address(arrays.modifiers.sinks),
+        tree_mask: address(arrays.modifiers.tree_mask),
         workspace,
         ..*params
     }

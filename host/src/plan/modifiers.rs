@@ -29,6 +29,8 @@ pub struct ModifierOperands {
     pub prefix: Option<u64>,
     /// Sinks, f32 `[heads_q]`.
     pub sinks: Option<u64>,
+    /// Words of a tree of drafts, u64: as many as [`TreeMask`](crate::TreeMask) says.
+    pub tree_mask: Option<u64>,
     /// Seed and offset of dropout, u64 each.
     pub dropout_state: Option<u64>,
     /// Buffers of the score modification, in their order.
@@ -55,6 +57,7 @@ impl ModifierOperands {
         documents: None,
         prefix: None,
         sinks: None,
+        tree_mask: None,
         dropout_state: None,
         score_mod: [None; MAX_BUFFERS],
     };
@@ -71,6 +74,7 @@ impl ModifierOperands {
             dilation: _,
             bias,
             sinks,
+            tree,
             dropout: _,
             score_mod,
         } = modifiers;
@@ -82,6 +86,7 @@ impl ModifierOperands {
             blocks: blocks_at,
             prefix: prefix_at,
             sinks: sinks_at,
+            tree_mask: tree_at,
             score_mod: buffers_at,
             ..
         } = self;
@@ -105,6 +110,8 @@ impl ModifierOperands {
         let sinks = sinks
             .iter()
             .map(move |sinks| ("sinks", sinks_at, WORD, &sinks.values));
+        let tree = tree.iter();
+        let tree = tree.map(move |tree| ("tree_mask", tree_at, 2 * WORD, &tree.words));
         let buffers = score_mod.iter().flat_map(|score_mod| score_mod.buffers());
         let buffers = BUFFER_NAMES
             .into_iter()
@@ -116,6 +123,7 @@ impl ModifierOperands {
             .chain(documents)
             .chain(prefix)
             .chain(sinks)
+            .chain(tree)
             .chain(buffers)
     }
 
@@ -168,6 +176,7 @@ impl ModifierOperands {
                 "doc_kv" => found.documents = found.documents.map(|[q, _]| [q, address]),
                 "prefix_len" => found.prefix = Some(address),
                 "sinks" => found.sinks = Some(address),
+                "tree_mask" => found.tree_mask = Some(address),
                 _ => {
                     let index = BUFFER_NAMES.iter().position(|buffer| *buffer == name);
                     found.score_mod[index.expect("all others are above")] = Some(address);
@@ -189,6 +198,8 @@ pub(crate) fn modifier_params(problem: &Problem) -> ModifierParams {
         dilation,
         bias,
         sinks: _,
+        // Kernels for caches alone have them.
+        tree: _,
         dropout,
         // Its parameters are its own.
         score_mod: _,

@@ -184,6 +184,9 @@ fn check_cache_covered(problem: &Problem) -> Result<(), String> {
             of_keys.name()
         ));
     }
+    if problem.modifiers().tree.is_some() {
+        return Err("it has no kernel for a tree of drafts".to_owned());
+    }
     Ok(())
 }
 

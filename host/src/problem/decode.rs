@@ -49,7 +49,7 @@ impl Problem {
     /// * `k`, `v`: as `layout` says, of q's dtype, or both e4m3 ([`with_cache_scales`](Self::with_cache_scales)); heads_q is a
     ///   multiple of heads_kv.
     /// * `o`: `[batch, heads_q, seq_q, head_dim_v]` of q's dtype, in strides that keep its elements apart.
-    /// * `options`: of modifiers none but sinks, and no lengths but those of packed queries.
+    /// * `options`: of modifiers none but sinks and a tree, and no lengths but those of packed queries.
     ///
     /// # Errors
     /// [`Error::Argument`] naming the first operand or option that is refused.
@@ -259,12 +259,12 @@ fn sequences(q: &TensorSpec, options: &ForwardOptions) -> Result<usize, Error> {
 
 fn check_decode_options(options: &ForwardOptions) -> Result<(), Error> {
     check_options(options)?;
-    if options.modifiers.is_none_but_sinks() {
+    if options.modifiers.are_of_caches() {
         return Ok(());
     }
     Err(Error::argument(
         "modifiers",
-        "attention to a cache takes none but sinks",
+        "attention to a cache takes none but sinks and a tree of drafts",
         "no mask, bias, blocks, documents, prefix, chunk, dilation or dropout",
     ))
 }

@@ -27,7 +27,7 @@ pub use mask::Mask;
 pub(crate) use modifiers::{Array, PairArray};
 pub use modifiers::{
     BiasTensor, BlockMask, BoundScoreMod, Documents, Dropout, MaskTensor, Modifiers, PrefixLengths,
-    ScoreModification, Sinks,
+    ScoreModification, Sinks, TreeMask,
 };
 pub use options::ForwardOptions;
 pub use score::Score;

@@ -1,6 +1,6 @@
 use super::{
     AlibiSlopes, BiasTensor, BlockMask, CuSeqlens, Documents, Dropout, Lengths, Mask, MaskTensor,
-    Modifiers, PrefixLengths, ScoreModification, Sinks, Variant,
+    Modifiers, PrefixLengths, ScoreModification, Sinks, TreeMask, Variant,
 };
 use crate::Layout;
 
@@ -126,6 +126,12 @@ impl ForwardOptions {
     /// Sets [`Modifiers::bias`].
     pub fn bias(mut self, bias: impl Into<Option<BiasTensor>>) -> Self {
         self.modifiers.bias = bias.into();
+        self
+    }
+
+    /// Sets [`Modifiers::tree`].
+    pub fn tree(mut self, tree: impl Into<Option<TreeMask>>) -> Self {
+        self.modifiers.tree = tree.into();
         self
     }
 

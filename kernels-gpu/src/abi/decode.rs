@@ -36,6 +36,9 @@ pub struct DecodeParams {
     pub status: Option<DeviceAddress>,
     /// f32 `[heads_q]`: a score of each head without a key, in nats.
     pub sinks: Option<DeviceAddress>,
+    /// u64 `[batch or 1, seq_q]`: a bit for each of the sequence's last seq_q keys, which a query sees where it is set. `None`: it sees
+    /// them all.
+    pub tree_mask: Option<DeviceAddress>,
     /// Counters and partial results; see [`crate::tile::kv_tree`].
     pub workspace: u64,
     /// Pages of k and v.
@@ -48,8 +51,8 @@ pub struct DecodeParams {
     pub slots: u32,
     /// Sequences with more queries than this are left to another kernel.
     pub most_queries: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Words of the tree mask from one sequence's to the next one's.
+    pub tree_stride: u32,
 }
 
 /// Scales of keys, or of values: f32, of which number and place follow from strides, 0 included.

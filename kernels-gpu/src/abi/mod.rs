@@ -56,10 +56,11 @@ mod tests {
         assert_eq!(size_of::<ForwardParams>(), 264);
         assert_eq!(offset_of!(DecodeParams, block_table), 264);
         assert_eq!(offset_of!(DecodeParams, kv_lens), 280);
-        assert_eq!(offset_of!(DecodeParams, workspace), 304);
-        assert_eq!(offset_of!(DecodeParams, slots), 324);
-        assert_eq!(offset_of!(DecodeParams, most_queries), 328);
-        assert_eq!(size_of::<DecodeParams>(), 336);
+        assert_eq!(offset_of!(DecodeParams, tree_mask), 304);
+        assert_eq!(offset_of!(DecodeParams, workspace), 312);
+        assert_eq!(offset_of!(DecodeParams, slots), 332);
+        assert_eq!(offset_of!(DecodeParams, most_queries), 336);
+        assert_eq!(size_of::<DecodeParams>(), 344);
         assert_eq!(offset_of!(ScaleArg, place_stride), 24);
         assert_eq!(offset_of!(CacheScales, v), 32);
         assert_eq!(size_of::<CacheScales>(), 64);

@@ -37,8 +37,10 @@ impl DecodeConfig {
     const CHUNK_BYTES: u32 = 128 * 1024;
     /// Components that a part of K or V has: a step of more is copied and multiplied in parts, so that the ring holds three.
     const PART_DIMS: usize = 128;
+    /// Rows of the largest tiles.
+    pub const MOST_ROWS: u32 = 2 * Self::HALF_ROWS;
     /// Words that a block's threads exchange about its item of work.
-    pub const INFO_WORDS: u32 = 48;
+    pub const INFO_WORDS: u32 = 80;
 
     /// Bytes of an element of K and V.
     pub const fn kv_bytes(&self) -> u32 {
@@ -143,7 +145,7 @@ impl DecodeConfig {
     /// Where maxima of the warps start, `[row][warp]`: behind the ring of a 16-bit cache.
     pub const MAX_OFFSET: u32 = Self::RING_BYTES;
     /// Where the words about the item start.
-    pub const INFO_OFFSET: u32 = Self::MAX_OFFSET + 2 * Self::HALF_ROWS * Self::WARPS * F32_BYTES;
+    pub const INFO_OFFSET: u32 = Self::MAX_OFFSET + Self::MOST_ROWS * Self::WARPS * F32_BYTES;
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {

@@ -14,10 +14,12 @@ use super::fill::mix;
 use super::foreign;
 use super::scales::{ScaleKind, scale_of};
 use super::spec::AlibiSpec;
+use super::tree::{TreeSpec, shown_by};
 use crate::oracle::{self, Inputs, Rows, Verdict};
 use ferroflash::{
     AlibiSlopes, Backend, CacheLayout, CuSeqlens, DType, Error, ForwardOptions, HostTensor,
-    Indices, KvCache, Layout, Lengths, Mask, Output, Problem, Shape, Sinks, TensorSpec, decode,
+    Indices, KvCache, Layout, Lengths, Mask, Output, Problem, Shape, Sinks, TensorSpec, TreeMask,
+    decode,
 };
 use kernels_gpu::tile::kv_tree::seen_keys;
 
@@ -55,6 +57,9 @@ pub struct DecodeSpec {
     pub alibi: Option<AlibiSpec>,
     /// Whether each head has a score without a key.
     pub sinks: bool,
+    /// Which drafts the queries see, where `queries` does not say how many there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TreeSpec>,
     /// Whether keys and values are e4m3 codes, and what their scales are for.
     pub e4m3: Option<ScaleKind>,
     /// What the keys are.
@@ -147,11 +152,17 @@ impl DecodeSpec {
             softcap: None,
             alibi: None,
             sinks: false,
+            tree: None,
             e4m3: None,
             keys: KeyKind::Random,
             arrangements: [Arrangement::BSHD; 3],
             seed: 7,
         }
+    }
+
+    /// Whether there may be a tree: of as many drafts for each sequence, and not too many.
+    fn may_branch(&self) -> bool {
+        self.queries.is_none() && (1..=TreeMask::MOST_DRAFTS).contains(&self.seq_q)
     }
 
     fn heads_q(&self) -> usize {
@@ -242,6 +253,9 @@ impl DecodeSpec {
             .softmax_scale(self.scale_factor.map(|factor| factor * default_scale));
         if let Some(queries) = &self.queries {
             options = options.cu_seqlens(CuSeqlens::of_queries(queries.iter().copied())?);
+        }
+        if let Some(tree) = self.tree.filter(|_| self.may_branch()) {
+            options.modifiers.tree = Some(tree.make(batch, self.seq_q, self.seed)?);
         }
         if self.sinks {
             let sinks: Vec<_> = (0..self.heads_q())
@@ -541,6 +555,9 @@ impl DecodeCase {
         }
         options.force = None;
         options.lengths = Lengths::Dense;
+        if let Some(tree) = options.modifiers.tree.take() {
+            options.modifiers.mask = Some(shown_by(&tree, sequence, seq_q, kv_len)?);
+        }
         let (mut q, k, v) = (q?, k?, v?);
         if is_e4m3 {
             q = q.convert(DType::F32, Layout::Bhsd)?;
@@ -599,6 +616,7 @@ impl fmt::Display for DecodeSpec {
             head_dim,
             head_dim_v,
             mask,
+            tree,
             e4m3,
             keys,
             ..
@@ -613,6 +631,9 @@ impl fmt::Display for DecodeSpec {
             f,
             "{dtype} {queries}x{kv_lens:?} h{heads_q}/{heads_kv} d{head_dim}/{head_dim_v} {mask} pages {page_size:?} keys {keys:?}"
         )?;
+        if let Some(tree) = tree {
+            write!(f, " {tree:?}")?;
+        }
         match e4m3 {
             None => Ok(()),
             Some(kind) => write!(f, " e4m3 with scales by {kind:?}"),

@@ -11,6 +11,7 @@ use super::decode::{DecodeSpec, KeyKind};
 use super::scales::ScaleKind;
 use super::spec::AlibiSpec;
 use super::strategy::{arrangement, drawn_from, scale_factor, softcap};
+use super::tree::TreeSpec;
 
 /// Cases of one of `dtypes`, of at most `most_keys` keys a sequence, without end and the same for the same `seed`.
 pub fn drawn_caches(
@@ -76,7 +77,12 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
         2 => Just(None),
         1 => any::<bool>().prop_map(|is_batched| Some(AlibiSpec { steepest: 0.1, is_batched })),
     ];
-    let score = (mask, scale_factor(), softcap(), alibi, any::<bool>());
+    let tree = prop_oneof![
+        2 => Just(None),
+        1 => (any::<bool>(), any::<bool>())
+            .prop_map(|(is_batched, is_wild)| Some(TreeSpec { is_batched, is_wild })),
+    ];
+    let score = (mask, scale_factor(), softcap(), alibi, any::<bool>(), tree);
     let keys = select(KeyKind::ALL.to_vec());
     let e4m3 = prop_oneof![
         3 => Just(None),
@@ -113,6 +119,7 @@ pub fn decode_strategy(dtypes: &[DType], most_keys: usize) -> BoxedStrategy<Deco
                     softcap: score.2,
                     alibi: score.3,
                     sinks: score.4,
+                    tree: score.5,
                     e4m3: inputs.3,
                     keys: inputs.1,
                     arrangements,

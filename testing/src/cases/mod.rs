@@ -22,6 +22,7 @@ mod scales;
 mod spec;
 mod strategy;
 mod stress;
+mod tree;
 
 pub use append::{AppendCase, AppendSpec, Appended};
 pub use arrangement::Arrangement;
@@ -38,3 +39,4 @@ pub use modifiers::ModifierSpec;
 pub use scales::ScaleKind;
 pub use spec::{AlibiSpec, Case, CaseSpec};
 pub use strategy::{drawn, few_queries, strategy};
+pub use tree::TreeSpec;

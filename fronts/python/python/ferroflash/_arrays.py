@@ -128,5 +128,5 @@ class Arrays:
 
 def kind_of_cache(cache: _native.Cache) -> tuple[Any, ...]:
     """What a plan depends on of a cache: not where it lies."""
-    is_e4m3, _, table, scales = cache
-    return is_e4m3, table and table[1:], scales and tuple(view for _, view in scales)
+    is_e4m3, _, table, scales, tree = cache
+    return is_e4m3, table and table[1:], scales and tuple(view for _, view in scales), tree and tree[1]

@@ -10,8 +10,8 @@ View = tuple[tuple[int, ...], tuple[int, ...]]
 # An address beside it.
 Operand = tuple[int, View]
 # Whether it is of e4m3; the address of kv_lens; that of a block table, its columns, and the elements from one row to the next; an
-# address and a view of scales, of k and of v.
-Cache = tuple[bool, int, "tuple[int, int, int] | None", "Sequence[Operand] | None"]
+# address and a view of scales, of k and of v; the address of a tree's words, and whether each sequence has its own.
+Cache = tuple[bool, int, "tuple[int, int, int] | None", "Sequence[Operand] | None", "tuple[int, bool] | None"]
 
 class Options:
     """Everything but the tensors, of `Arguments`: made once, for any number of calls."""

@@ -43,7 +43,8 @@ class Cache(NamedTuple):
 
 _CACHE = "Tensor kv_lens, Tensor? block_table, Tensor? k_scales, Tensor? v_scales"
 LIBRARY.define(
-    f"decode(Tensor q, Tensor k_cache, Tensor v_cache, {_CACHE}, Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, "
+    f"decode(Tensor q, Tensor k_cache, Tensor v_cache, {_CACHE}, Tensor? alibi_slopes, Tensor? sinks, Tensor? tree_mask, "
+    "Tensor? cu_seqlens_q, "
     "SymInt max_seqlen_q, float? softmax_scale, float softcap, int? left, int? right) -> (Tensor o, Tensor lse)",
     tags=TAGS,
 )
@@ -69,6 +70,7 @@ def decode(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
+    tree_mask: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     max_seqlen_q: int = 0,
     return_lse: bool = False,
@@ -85,6 +87,8 @@ def decode(
         block_table: int32 [batch, max_pages].
         k_scales, v_scales: of an e4m3 cache: float32 [num_pages or 1, page_size or 1, heads_k or 1], by which codes are multiplied.
         softmax_scale, causal, window_size, softcap, alibi_slopes, sinks: as for `ferroflash.torch.attention`.
+        tree_mask: int64 [batch, seq_q] or [seq_q], of drafts that branch (tree attention): of the last seq_q keys of its sequence,
+            the drafts, a query sees number j where bit j of its word is set, if causal and window_size show it too.
         cu_seqlens_q: int32 [batch + 1], where each sequence's queries begin and end in packed ones.
         max_seqlen_q: a bound on their numbers.
         return_lse: returns (o, lse) and not o alone.
@@ -97,7 +101,8 @@ def decode(
         ValueError: names the argument, its value and what is allowed.
     """
     left, right = window(window_size, causal)
-    given = q, k_cache, v_cache, kv_lens, block_table, k_scales, v_scales, alibi_slopes, sinks, cu_seqlens_q
+    cache = k_cache, v_cache, kv_lens, block_table, k_scales, v_scales
+    given = q, *cache, alibi_slopes, sinks, tree_mask, cu_seqlens_q
     call = _decode if is_plain(*given) else torch.ops.ferroflash.decode
     o, lse = call(*given, max_seqlen_q, softmax_scale, softcap, left, right)
     return (o, lse) if return_lse else o
@@ -153,6 +158,7 @@ def _decode(
     v_scales: Tensor | None,
     alibi_slopes: Tensor | None,
     sinks: Tensor | None,
+    tree_mask: Tensor | None,
     cu_seqlens_q: Tensor | None,
     max_seqlen_q: int,
     *scalars: Any,
@@ -161,6 +167,9 @@ def _decode(
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.numel() - 1
     # Held while the work is queued.
     native, _held = _described(cache, q, "q", batch)
+    if tree_mask is not None:
+        tree_mask = _tree(tree_mask, q, batch)
+        native = *native[:4], (tree_mask.data_ptr(), tree_mask.dim() == 2)
     softmax_scale, softcap, left, right = scalars
     arguments = Arguments(
         # Keys have lengths of their own: sums of theirs are not read.
@@ -213,8 +222,8 @@ def _append(
         of_slots = slots.data_ptr(), slots.stride(0)
         if block_table is None:
             # The cache is pages all the same, of which a sequence may have all; nobody reads the table, which is any array.
-            is_e4m3, at, _, scales = native
-            native = is_e4m3, at, (at, k_cache.shape[0], 0), scales
+            is_e4m3, at, _, scales, _ = native
+            native = is_e4m3, at, (at, k_cache.shape[0], 0), scales, None
     place = device, _eager.stream_of(device) if device >= 0 else 0
     _native.append(place, DTYPES[k.dtype], operands, native, rotary, of_q, of_slots)
     # As autograd knows of what is written by torch.
@@ -269,7 +278,18 @@ def _described(cache: Cache, beside: Tensor, name: str, batch: int) -> tuple[_na
     scales = None
     if cache.k_scales is not None and cache.v_scales is not None:
         scales = [_scales("k_scales", cache.k_scales, device), _scales("v_scales", cache.v_scales, device)]
-    return (dtypes == {_E4M3}, lens.data_ptr(), of_table, scales), (lens, table)
+    return (dtypes == {_E4M3}, lens.data_ptr(), of_table, scales, None), (lens, table)
+
+
+def _tree(words: Tensor, q: Tensor, batch: int) -> Tensor:
+    """A tree's words, which follow each other, for the queries of q."""
+    if words.dtype is not torch.int64 or words.get_device() != q.get_device():
+        raise ValueError(f"tree_mask: it is {words.dtype} on {words.device}; it must be int64, on the cache's device")
+    if words.shape not in ((q.shape[1],), (batch, q.shape[1])):
+        raise ValueError(
+            f"tree_mask: its shape is {list(words.shape)}; it must be {[q.shape[1]]} or {[batch, q.shape[1]]}"
+        )
+    return words.contiguous()
 
 
 def _scales(name: str, scales: Tensor, device: int) -> _native.Operand:

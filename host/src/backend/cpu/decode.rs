@@ -9,7 +9,8 @@ use kernels_gpu::tile::kv_tree::seen_keys;
 use super::pack::Matrix;
 use super::tasks;
 use crate::spec::{Layout, Shape, TensorSpec};
-use crate::{AlibiSlopes, CacheLayout, CacheOperands, DType, ForwardOptions, Operands, Problem};
+use crate::{AlibiSlopes, CacheLayout, CacheOperands, DType, ForwardOptions, MaskTensor};
+use crate::{Operands, Problem};
 
 /// Runs `problem`, whose slopes the host knows.
 ///
@@ -229,6 +230,8 @@ impl Cached<'_> {
             .softcap(problem.softcap())
             .alibi(slopes);
         options.modifiers = problem.modifiers().clone();
+        options.modifiers.mask = self.mask_of_tree(k.shape.seq);
+        options.modifiers.tree = None;
         let of_sequence =
             Problem::new(q, k, v, own_o, &options).expect("a part of a checked problem");
         let count = self.rows.len();
@@ -258,6 +261,29 @@ impl Cached<'_> {
             // SAFETY: as above.
             unsafe { widened.round_into(&o, o_address) };
         }
+    }
+
+    /// What a tree of drafts says of the sequence's pairs, if there is one.
+    fn mask_of_tree(&self, kv_len: usize) -> Option<MaskTensor> {
+        let tree = self.problem.modifiers().tree.as_ref()?;
+        let seq_q = self.rows.len();
+        let word = |query: usize| match self.operands.modifiers.tree_mask {
+            None => tree.get(self.index, query),
+            Some(address) => {
+                let words = std::ptr::with_exposed_provenance::<u64>(address as usize);
+                // SAFETY: the caller of `run` vouches for a word for each query.
+                unsafe { *words.add(tree.index(self.index, query)) }
+            }
+        };
+        let mut shown = vec![1u8; seq_q * kv_len];
+        for query in 0..seq_q {
+            let drafts = word(query);
+            for draft in seq_q.saturating_sub(kv_len)..seq_q {
+                let key = kv_len + draft - seq_q;
+                shown[query * kv_len + key] = (drafts >> draft & 1) as u8;
+            }
+        }
+        Some(MaskTensor::new(&shown, [1, 1, seq_q, kv_len]).expect("an element for each pair"))
     }
 
     /// Fills the sequence's rows of o and lse with NaN.

@@ -5,6 +5,7 @@
 //! | `array` | an array that broadcasts over pairs |
 //! | `mask` | masks: a tensor, blocks of pairs, documents, a prefix |
 //! | `terms` | a bias, sinks |
+//! | `tree` | trees of drafts |
 //! | `dropout` | dropout, and the mask that it makes |
 //! | `score_mod` | a score modification of the caller's own |
 
@@ -13,12 +14,14 @@ mod dropout;
 mod mask;
 mod score_mod;
 mod terms;
+mod tree;
 
 pub(crate) use array::{Array, PairArray};
 pub use dropout::Dropout;
 pub use mask::{BlockMask, Documents, MaskTensor, PrefixLengths};
 pub use score_mod::{BoundScoreMod, ScoreModification};
 pub use terms::{BiasTensor, Sinks};
+pub use tree::TreeMask;
 
 use super::{Problem, SEQ_LIMIT};
 use crate::Error;
@@ -47,6 +50,8 @@ pub struct Modifiers {
     pub bias: Option<BiasTensor>,
     /// Scores in the denominators of the softmax that have no key.
     pub sinks: Option<Sinks>,
+    /// Which of the newest keys of a cache each query sees.
+    pub tree: Option<TreeMask>,
     /// Probabilities that are dropped.
     pub dropout: Option<Dropout>,
     /// What the caller's own functions make of scores, after the bias, and which pairs they hide.
@@ -61,6 +66,11 @@ impl Modifiers {
 
     /// Whether there are none but sinks.
     pub(crate) fn is_none_but_sinks(&self) -> bool {
+        self.tree.is_none() && self.are_of_caches()
+    }
+
+    /// Whether there are none but those that attention to a cache may have: sinks and a tree.
+    pub(crate) fn are_of_caches(&self) -> bool {
         let Self {
             mask: _,
             blocks: _,
@@ -70,6 +80,7 @@ impl Modifiers {
             dilation: _,
             bias,
             sinks: _,
+            tree: _,
             dropout,
             score_mod,
         } = self;
@@ -88,6 +99,7 @@ impl Modifiers {
             dilation,
             bias: _,
             sinks: _,
+            tree: _,
             dropout: _,
             score_mod,
         } = self;
@@ -155,6 +167,9 @@ impl Modifiers {
         }
         if let Some(sinks) = &self.sinks {
             sinks.check(problem.q().shape.heads)?;
+        }
+        if let Some(tree) = &self.tree {
+            tree.check(problem)?;
         }
         if let Some(score_mod) = &self.score_mod {
             score_mod.check()?;

@@ -8,7 +8,7 @@ use cuda_std::cp_async::{commit_group, copy4, copy16, copy16_padded};
 use cuda_std::warp::{any, lane_id, shuffle, uniform};
 use cuda_std::{global, shared};
 
-use super::tile::Tile;
+use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, info};
 use crate::abi::{AttentionParams, CacheFault, TensorArg};
 use crate::config::decode::DecodeConfig;
@@ -50,6 +50,7 @@ impl<'a> KvLoader<'a> {
             place: 0,
             is_run: false,
         };
+
         loader.look_up();
         loader
     }
@@ -63,7 +64,22 @@ impl<'a> KvLoader<'a> {
 
     #[inline(always)]
     fn is_seen(&self, key: u32) -> bool {
-        key >= self.tile.get(Word::CopyBegin) && key < self.tile.get(Word::CopyEnd)
+        let is_before_end = key < self.tile.get(Word::CopyEnd) || self.is_seen_draft(key);
+        key >= self.tile.get(Word::CopyBegin) && is_before_end
+    }
+
+    /// Whether rows of one position are computed, which see the key, a draft. Keys that are copied end before a tree's drafts then.
+    #[inline(always)]
+    fn is_seen_draft(&self, key: u32) -> bool {
+        let position = self.tile.get(Word::Position);
+        if position == ALL_POSITIONS {
+            return false;
+        }
+        let is_draft = |first: i32| {
+            let is_set = self.tile.sees_drafts(position, key as i32 - first) & 1 != 0;
+            is_set && key as i32 <= self.tile.visible(position).1
+        };
+        self.tile.first_draft().is_some_and(is_draft)
     }
 
     /// Asks for the table's entry of the next step.

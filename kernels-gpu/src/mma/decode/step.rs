@@ -239,6 +239,16 @@ pub unsafe fn mask_scores<E: Element, const HALVES: usize>(
     if any((begin as i32) < first || end as i32 - 1 > last) {
         let kv_len = tile.get(Word::KvLen);
         apply_mask(scores, query, first_key, column, tile.band(), kv_len);
+        if let Some(first_draft) = tile.first_draft() {
+            for i in 0..HALVES {
+                let seen = tile.sees_drafts(query(i), first_key as i32 - first_draft);
+                for j in 0..S_COLS {
+                    if seen >> row_column(0, j as u32) & 1 == 0 {
+                        scores[i][j] = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id};
 use cuda_std::{global, shared};
 
 use super::State;
-use super::work::{Word, info, put};
+use super::work::{Word, drafts_of, info, put};
 use crate::abi::{Band, CacheScales, DecodeParams};
 use crate::config::decode::DecodeConfig;
 use crate::layout::fragment::ROW_STEP;
@@ -158,7 +158,7 @@ impl<'a> Tile<'a> {
 
     /// Keys that the query at a position sees: the first and the last.
     #[inline(always)]
-    fn visible(&self, position: u32) -> (i32, i32) {
+    pub fn visible(&self, position: u32) -> (i32, i32) {
         visible_keys(position as i32, self.band(), self.get(Word::KvLen))
     }
 
@@ -187,9 +187,33 @@ impl<'a> Tile<'a> {
             let (first, last) = self.visible(position);
             put(Word::CopyBegin, first as u32);
             // A query before all keys has its last one below 0.
-            put(Word::CopyEnd, (last + 1).max(0) as u32);
+            let end = (last + 1).min(self.get(Word::FirstDraft) as i32);
+            put(Word::CopyEnd, end.max(0) as u32);
+            put(Word::Position, position);
         }
         sync_threads();
+    }
+
+    /// Key of the first draft of a tree, if there is one.
+    #[inline(always)]
+    pub fn first_draft(&self) -> Option<i32> {
+        let first = self.get(Word::FirstDraft) as i32;
+        (first != i32::MAX).then_some(first)
+    }
+
+    /// Which of 32 keys, from draft `first` on, the query at a position of the tile sees, a bit for each, where there is a tree. Those
+    /// before the first draft, which is below 0 then, are seen; keys behind the last have no score, whatever their bits are.
+    #[inline(always)]
+    pub fn sees_drafts(&self, position: u32, first: i32) -> u32 {
+        let address = black_box(info(drafts_of(position)));
+        // SAFETY: as in `get`.
+        let [low, high] = unsafe { [shared::load_bits(address), shared::load_bits(address + 4)] };
+        let drafts = (high as u64) << 32 | low as u64;
+        if first >= 0 {
+            return (drafts >> first.min(63)) as u32;
+        }
+        let before = first.unsigned_abs().min(32);
+        (drafts << before) as u32 | ((1u64 << before) - 1) as u32
     }
 
     /// Keys that some query of the sequence sees: the first, and one past the last.

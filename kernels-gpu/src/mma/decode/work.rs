@@ -5,7 +5,7 @@ use cuda_std::warp::{lane_id, shuffle, sync_warp, uniform, warp_id};
 use cuda_std::{global, shared};
 
 use super::loader::CopyMode;
-use super::tile::reload;
+use super::tile::{ALL_POSITIONS, reload};
 use crate::abi::{AttentionParams, DecodeParams, LengthsParams, SequenceRows, TensorArg};
 use crate::config::decode::{DecodeConfig, DecodeWorkspace};
 use crate::score::ScoreTransform;
@@ -59,20 +59,33 @@ pub enum Word {
     /// How they are copied: a [`CopyMode`](super::loader::CopyMode) each.
     KMode,
     VMode,
-    /// Keys of K and V that are copied, others are taken for zeros: the first, and one past the last.
+    /// Keys of K and V that are copied, others but single drafts are taken for zeros: the first, and one past the last.
     CopyBegin,
     CopyEnd,
     /// How scores are transformed: whether they are not before they are scaled, and the scale, in bits.
     IsPlain,
     ScaleLog2,
+    /// Key of the first draft of a tree, i32; its largest number where there is no tree.
+    FirstDraft,
+    /// The position whose rows are computed, or that of all.
+    Position,
     /// Whether a page of the item was bad.
     IsPoisoned,
     /// Level of all items, and their number.
     ItemLevel,
     Items,
+    /// Two words for each position of the tile: which drafts of a tree it sees, a bit for each.
+    Drafts,
 }
 
-const _: () = assert!((Word::Items as u32) < DecodeConfig::INFO_WORDS);
+/// The first of a position's words from [`Word::Drafts`] on: those of a tile follow each other, and are as many at most.
+#[inline(always)]
+pub fn drafts_of(position: u32) -> u32 {
+    Word::Drafts as u32 + position % DecodeConfig::MOST_ROWS * 2
+}
+
+const _: () =
+    assert!(Word::Drafts as u32 + 2 * DecodeConfig::MOST_ROWS <= DecodeConfig::INFO_WORDS);
 
 /// More items of one thread's sequences do not change of which level they are.
 const MANY: u32 = 1 << 20;
@@ -248,6 +261,7 @@ impl<'a> Work<'a> {
     pub unsafe fn find(&self, index: u32) {
         if uniform(warp_id()) == 0 {
             self.search(index);
+            self.tell_drafts();
         }
         sync_threads();
     }
@@ -286,6 +300,31 @@ impl<'a> Work<'a> {
             }
             base += 32;
             before = end;
+        }
+    }
+
+    /// Writes which drafts the positions of the item see, if there is a tree.
+    ///
+    /// # Safety
+    /// As [`search`](Self::search), after it.
+    #[inline(always)]
+    unsafe fn tell_drafts(&self) {
+        let params = reload(self.params);
+        let Some(words) = params.tree_mask else {
+            return;
+        };
+        sync_warp();
+        let group = params.group;
+        // SAFETY: heads_kv divides heads_q, and neither is 0 where there is an item.
+        core::hint::assert_unchecked(group != 0);
+        let lane = black_box(lane_id());
+        let position = get(Word::RowBegin) / group + lane;
+        if lane < DecodeConfig::MOST_ROWS && position < get(Word::SeqQ) {
+            let index = get(Word::Batch) as u64 * params.tree_stride as u64 + position as u64;
+            let from = words.get() + index * size_of::<u64>() as u64;
+            let to = info(drafts_of(position));
+            shared::store_bits(to, global::load_u32(from));
+            shared::store_bits(to + F32_BYTES, global::load_u32(from + F32_BYTES as u64));
         }
     }
 
@@ -337,7 +376,18 @@ impl<'a> Work<'a> {
         let band = keys.band;
         let visible = |row: u32| visible_keys((row / group) as i32, band, keys.kv_len);
         put(Word::FullFirst, visible(row_end - 1).0 as u32);
-        put(Word::FullLast, visible(row_begin).1 as u32);
+        let first_draft = match params.tree_mask {
+            None => i32::MAX,
+            // Below 0 where there are more queries than keys.
+            Some(_) => keys.kv_len as i32 - sequence.seq_q as i32,
+        };
+        put(Word::FirstDraft, first_draft as u32);
+        put(Word::Position, ALL_POSITIONS);
+        // Of drafts each row sees its own.
+        put(
+            Word::FullLast,
+            visible(row_begin).1.min(first_draft - 1) as u32,
+        );
         let (k, v) = (&attention.k, &attention.v);
         let kv_bytes = self.config.kv_bytes();
         put_address(Word::KBase, head_address(k, head_kv, kv_bytes));

@@ -4,7 +4,7 @@
 use ferroflash::Mask;
 use ferroflash::backend::{Device, Gpu};
 use ferroflash_testing::cases::{
-    AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind,
+    AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind, TreeSpec,
 };
 use ferroflash_tests::corpus;
 use ferroflash_tests::replaced::is_untouched;
@@ -111,6 +111,26 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             queries: Some(vec![1, longest, 0, longest - 1, longest]),
             ..bent.clone()
         };
+        // Of 64 keys in their order, in one word and in two.
+        let tree = |is_batched, is_wild| {
+            let tree = TreeSpec {
+                is_batched,
+                is_wild,
+            };
+            DecodeSpec {
+                tree: Some(tree),
+                mask: Mask::None,
+                ..plain.clone()
+            }
+        };
+        let many = DecodeSpec {
+            seq_q: 45,
+            page_size: Some(1),
+            ..tree(true, true)
+        };
+        for spec in [tree(false, false), many] {
+            run_right(gpu, &spec);
+        }
         for spec in [plain, bent, by_element, narrower, growing, packed] {
             run_right(gpu, &spec);
         }
@@ -125,6 +145,22 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
             kv_lens: vec![plain.seq_q; 8],
             keys: KeyKind::NonFinite,
             ..plain
+        };
+        run_right(gpu, &spec);
+        // Drafts that others do not see, among them.
+        let spec = DecodeSpec {
+            tree: Some(TreeSpec {
+                is_batched: true,
+                is_wild: false,
+            }),
+            mask: Mask::None,
+            kv_lens: [
+                &spec.kv_lens[..],
+                &[spec.seq_q - 1; 4],
+                &[spec.seq_q + 9; 4],
+            ]
+            .concat(),
+            ..spec
         };
         run_right(gpu, &spec);
     });

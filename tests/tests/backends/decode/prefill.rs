@@ -336,6 +336,8 @@ fn strategy(most_keys: usize) -> impl Strategy<Value = DecodeSpec> {
     (drawn, page_size, seq_q).prop_map(|(drawn, page_size, seq_q)| DecodeSpec {
         page_size,
         seq_q,
+        // Which they have no kernel for.
+        tree: None,
         group: drawn.group.min(4),
         e4m3: None,
         arrangements: [Arrangement::BSHD, Arrangement::BHSD, Arrangement::BSHD],
