@@ -356,7 +356,7 @@ impl Hides {
 
     fn shows(self, key: usize) -> bool {
         match self {
-            Self::Mask => (key % 2 == 0) == (key / 64 % 2 == 0),
+            Self::Mask => key.is_multiple_of(2) == (key / 64).is_multiple_of(2),
             Self::Before => key >= Self::FIRST,
             Self::Behind => key < Self::END,
         }
