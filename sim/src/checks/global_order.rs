@@ -1,11 +1,8 @@
 //! Accesses to global memory, in order, within and across clusters.
 //!
-//! Each two bytes have three words of history: the last write, the last read, and the PTX lines of
-//! both. One read is kept, so of several unordered readers the last is checked against a later write.
-//! Accesses of single bytes are not tracked.
+//! Each two bytes have a [past](super::global_past) that accesses are checked against. Accesses of single bytes are not tracked.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
+use super::global_past::{GLOBAL_IN_FLIGHT, Past, Stamp, WORDS, Which};
 use super::published::Locations;
 use super::races::Races;
 use super::shadow::Kind;
@@ -14,60 +11,8 @@ use crate::exec::{PendingCopy, State, WarpId, lanes};
 use crate::fault::{Access, Exec, FaultKind};
 use crate::ir::{Order, Scope};
 
-/// Bytes a history entry covers, and its words.
+/// Bytes that have one past.
 const GRANULE: u64 = 2;
-const WORDS: usize = 3;
-
-const TIME_BITS: u32 = 26;
-const SLOT_BITS: u32 = 13;
-const CLUSTER_BITS: u32 = 23;
-const LEVEL_BIT: u32 = TIME_BITS + SLOT_BITS + CLUSTER_BITS;
-/// Time of a write still in flight.
-pub(crate) const GLOBAL_IN_FLIGHT: u32 = (1 << TIME_BITS) - 1;
-
-/// A packed access: level · cluster · slot · time. The level is 0 for a weak access, else 1 and up by scope.
-#[derive(Clone, Copy)]
-struct Stamp(u64);
-
-impl Stamp {
-    /// A stamp; `scope` is that of a strong access.
-    fn new(cluster: u64, slot: u32, time: u32, scope: Option<Scope>) -> Self {
-        let level: u64 = match scope {
-            None => 0,
-            Some(Scope::Cta) => 1,
-            Some(Scope::Cluster) => 2,
-            Some(Scope::Gpu | Scope::Sys) => 3,
-        };
-        let cluster = cluster & ((1 << CLUSTER_BITS) - 1);
-        let time = u64::from(time.min(GLOBAL_IN_FLIGHT));
-        Self(
-            time | u64::from(slot) << TIME_BITS
-                | cluster << (TIME_BITS + SLOT_BITS)
-                | level << LEVEL_BIT,
-        )
-    }
-
-    fn time(self) -> u32 {
-        self.0 as u32 & GLOBAL_IN_FLIGHT
-    }
-
-    fn slot(self) -> u32 {
-        (self.0 >> TIME_BITS) as u32 & ((1 << SLOT_BITS) - 1)
-    }
-
-    fn cluster(self) -> u64 {
-        self.0 >> (TIME_BITS + SLOT_BITS) & ((1 << CLUSTER_BITS) - 1)
-    }
-
-    fn scope(self) -> Option<Scope> {
-        match self.0 >> LEVEL_BIT {
-            0 => None,
-            1 => Some(Scope::Cta),
-            2 => Some(Scope::Cluster),
-            _ => Some(Scope::Gpu),
-        }
-    }
-}
 
 /// How an access counts for the order of global memory.
 pub(crate) struct Mark {
@@ -113,6 +58,38 @@ impl Races {
         scope >= Scope::Gpu
             || stamp.cluster() == self.cluster
                 && (scope >= Scope::Cluster || self.threads.same_cta(me, stamp.slot()))
+    }
+
+    /// Whether thread `me` is of the CTA that made the stamped access.
+    pub(super) fn of_same_cta(&self, me: u32, stamp: Stamp) -> bool {
+        stamp.cluster() == self.cluster && self.threads.same_cta(me, stamp.slot())
+    }
+
+    /// The access in `past` that one of thread `me` conflicts with: neither ordered before it nor morally strong with it.
+    #[inline(always)]
+    fn conflict(
+        &self,
+        past: &Past<'_>,
+        me: u32,
+        scope: Option<Scope>,
+        write: bool,
+    ) -> Option<Which> {
+        let conflicts = |which: &Which| {
+            let stamp = past.get(*which);
+            stamp.is_some_and(|s| !self.alike(me, scope, s) && !self.stamp_ordered(me, s))
+        };
+        let writes = [Which::LastWrite, Which::OtherWrite];
+        let of_writes = writes.into_iter().find(conflicts);
+        of_writes.or_else(|| write.then_some(Which::Read).filter(conflicts))
+    }
+
+    /// Whether any later access that does not conflict with `new`, by thread `me`, does not conflict with `old` either. What is
+    /// ordered after `new` is ordered after `old` if `new` is; what is morally strong with `new` is so with `old` if that has
+    /// as large a scope in the same CTA.
+    pub(super) fn stands_for(&self, me: u32, new: Stamp, old: Stamp) -> bool {
+        let reaches =
+            new.scope().is_none() || old.scope() >= new.scope() && self.of_same_cta(me, old);
+        reaches && self.stamp_ordered(me, old)
     }
 
     /// Is the stamped access ordered before thread `me`'s next one?
@@ -194,31 +171,19 @@ impl State<'_> {
         let scope = (mark.kind == Kind::Strong).then_some(mark.scope);
         let time = mark.time.unwrap_or_else(|| races.threads.now(warp));
         let stamp = Stamp::new(races.cluster, me, time, scope);
-        let line = u64::from(self.line());
+        let line = self.line();
         let first = (offset / GRANULE) as usize;
         let last = ((offset + bytes - 1) / GRANULE) as usize;
         for granule in first..=last {
-            let [writer, reader, lines] = entry(history, granule);
-            let w = Stamp(writer.load(Relaxed));
-            if w.0 != 0 && !races.alike(me, scope, w) && !races.stamp_ordered(me, w) {
-                let before = (w, true, lines.load(Relaxed) as u32);
+            let past = Past::new(history, granule);
+            if let Some(which) = races.conflict(&past, me, scope, mark.write) {
                 let at = owner.base + granule as u64 * GRANULE;
-                return Err(self.global_fault(races, at, me, mark, before).at(lane));
+                let fault = self.global_fault(races, at, me, mark, (&past, which));
+                return Err(fault.at(lane));
             }
-            if mark.write {
-                let r = Stamp(reader.load(Relaxed));
-                if r.0 != 0 && !races.stamp_ordered(me, r) {
-                    let before = (r, false, (lines.load(Relaxed) >> 32) as u32);
-                    let at = owner.base + granule as u64 * GRANULE;
-                    return Err(self.global_fault(races, at, me, mark, before).at(lane));
-                }
-                writer.store(stamp.0, Relaxed);
-                reader.store(0, Relaxed);
-                lines.store(line, Relaxed);
-            } else if scope.is_none() {
-                reader.store(stamp.0, Relaxed);
-                let old = lines.load(Relaxed) & u64::from(u32::MAX);
-                lines.store(old | line << 32, Relaxed);
+            match mark.write {
+                true => past.write(races, me, stamp, line),
+                false => past.read(races, me, stamp, line),
             }
         }
         Ok(())
@@ -245,10 +210,7 @@ impl State<'_> {
         let flying = Stamp::new(races.cluster, me, GLOBAL_IN_FLIGHT, scope);
         let landed = Stamp::new(races.cluster, me, races.threads.now(warp), scope);
         for granule in offset / GRANULE..=(offset + bytes - 1) / GRANULE {
-            let [writer, ..] = entry(history, granule as usize);
-            if writer.load(Relaxed) == flying.0 {
-                writer.store(landed.0, Relaxed);
-            }
+            Past::new(history, granule as usize).land(flying, landed);
         }
     }
 
@@ -258,8 +220,9 @@ impl State<'_> {
         address: u64,
         me: u32,
         mark: &Mark,
-        (stamp, was_write, line): (Stamp, bool, u32),
+        (past, which): (&Past<'_>, Which),
     ) -> FaultKind {
+        let stamp = past.get(which).expect("a conflict was found with it");
         let verb = |write: bool, strong: bool| {
             let what = if write { "write" } else { "read" };
             if strong {
@@ -284,9 +247,9 @@ impl State<'_> {
             self.launch.shape.thread(cluster, stamp.slot())
         };
         let before = Box::new(Access {
-            what: verb(was_write, stamp.scope().is_some()),
+            what: verb(which != Which::Read, stamp.scope().is_some()),
             who,
-            line,
+            line: past.line(which),
         });
         if stamp.time() == GLOBAL_IN_FLIGHT {
             return FaultKind::AsyncInFlight(format!(
@@ -315,9 +278,4 @@ impl State<'_> {
             before,
         }
     }
-}
-
-fn entry(history: &[AtomicU64], granule: usize) -> [&AtomicU64; WORDS] {
-    let start = granule * WORDS;
-    std::array::from_fn(|i| &history[start + i])
 }

@@ -4,6 +4,7 @@ mod async_order;
 mod clock;
 mod counting;
 mod global_order;
+mod global_past;
 mod grids;
 mod published;
 mod races;
@@ -13,7 +14,8 @@ mod shared_order;
 mod sync;
 mod threads;
 
-pub(crate) use global_order::{GLOBAL_IN_FLIGHT, Mark};
+pub(crate) use global_order::Mark;
+pub(crate) use global_past::GLOBAL_IN_FLIGHT;
 pub(crate) use grids::Complete;
 pub(crate) use published::Published;
 pub(crate) use races::Races;

@@ -135,4 +135,21 @@ impl State<'_> {
             m >> lane & 1 == 1 && (all || c.group.saturating_add(pending) < commits[lane])
         })
     }
+
+    /// A warp has exited: none of its copies may be under way, whose destination the next CTA may get.
+    pub(super) fn copies_at_exit(&mut self, warp: WarpId) -> Exec<()> {
+        let left = std::mem::take(&mut self.copies[warp.number as usize]);
+        let Some(copy) = left.first().filter(|_| self.races.is_some()) else {
+            return Ok(());
+        };
+        // The fault is that of the instruction which issued the copy.
+        self.pc = copy.pc;
+        Err(FaultKind::AsyncInFlight(format!(
+            "warp {} of CTA {:?} ends while its `{}` still writes shared memory",
+            warp.index,
+            self.ctas[warp.cta as usize].id,
+            self.launch.kernel.opcode(copy.pc)
+        ))
+        .at(copy.lane.into()))
+    }
 }

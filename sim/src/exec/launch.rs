@@ -269,7 +269,8 @@ fn pack_params(kernel: &Kernel, params: &[&[u8]]) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// [`SimError::BadLaunch`] for geometry or parameters the kernel cannot take, and
-/// [`SimError::Fault`] for what the kernel did wrong: the fault of the failing cluster that started first.
+/// [`SimError::Fault`] for what the kernel did wrong: the fault of the failing cluster that started first;
+/// a hang only if there is no other fault.
 pub fn launch(
     module: &Module,
     name: &str,

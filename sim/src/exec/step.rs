@@ -294,6 +294,7 @@ impl State<'_> {
         }
         self.cluster_exit(warp);
         if warp.live == 0 {
+            self.copies_at_exit(warp.id)?;
             self.ctas[warp.id.cta as usize].warps_left -= 1;
             if self.ctas[warp.id.cta as usize].warps_left == 0 {
                 self.flights_at_exit(warp.id.cta)?;

@@ -25,7 +25,8 @@ const MIN_QUANTUM: u64 = 1000;
 pub(super) struct Outcome {
     pub(super) instructions: u64,
     pub(super) counters: Option<Box<Counters>>,
-    /// The fault of the failing cluster that started first, and its place in the order.
+    /// The fault of the failing cluster that started first, and its place in the order. A hang is one only if nothing else
+    /// failed.
     pub(super) fault: Option<(u64, Box<Fault>)>,
 }
 
@@ -121,8 +122,14 @@ impl<'l> Work<'l> {
         if let FaultKind::Hang { not_started, .. } = &mut fault.kind {
             *not_started = self.total - self.next.load(Relaxed);
         }
+        // What a cluster waits for may never come because the one that was to bring it has failed.
+        let rank = |place: u64, fault: &Fault| {
+            let is_hang = matches!(fault.kind, FaultKind::Hang { .. });
+            (is_hang, place)
+        };
         let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
-        if outcome.fault.as_ref().is_none_or(|(p, _)| place < *p) {
+        let known = outcome.fault.as_ref().map(|(p, known)| rank(*p, known));
+        if known.is_none_or(|known| rank(place, &fault) < known) {
             outcome.fault = Some((place, fault));
         }
     }

@@ -8,6 +8,8 @@ use ferroflash_testing::cases::{BackwardCase, CaseSpec, Lengths, Limits, Modifie
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::replaced::is_plan_untouched;
+use ferroflash_tests::schedules::{SCHEDULES, counting};
 use ferroflash_tests::specs::plain;
 use proptest::prelude::*;
 
@@ -322,4 +324,101 @@ fn hidden_rows_need_not_be_finite() {
             }
         }
     }
+}
+
+/// Warp instructions of the backward kernels that `case` runs on.
+fn instructions(case: &BackwardCase) -> u64 {
+    let mut sim = counting(SCHEDULES[0]);
+    case.run(&mut sim).unwrap();
+    let launches = sim.memory().take_statistics();
+    let backward = launches.iter().filter(|l| l.kernel.starts_with("fa_bwd"));
+    backward.map(|launch| launch.statistics.executed("")).sum()
+}
+
+/// What hides keys from all queries, in so many elements of a block that each register of a thread has some.
+#[derive(Clone, Copy, Debug)]
+enum Hides {
+    /// A mask: every other key, and in the next block those between.
+    Mask,
+    /// A band that begins behind all but the last keys of a block.
+    Before,
+    /// A band that ends behind the first keys of a block.
+    Behind,
+}
+
+impl Hides {
+    const ALL: [Self; 3] = [Self::Mask, Self::Before, Self::Behind];
+    const ROWS: usize = 80;
+    const KEYS: usize = 150;
+    /// First key that a band shows, and one past the last.
+    const FIRST: usize = 62;
+    const END: usize = 66;
+
+    fn shows(self, key: usize) -> bool {
+        match self {
+            Self::Mask => key.is_multiple_of(2) == (key / 64).is_multiple_of(2),
+            Self::Before => key >= Self::FIRST,
+            Self::Behind => key < Self::END,
+        }
+    }
+
+    fn case(self, spec: CaseSpec) -> BackwardCase {
+        let (lower, upper) = match self {
+            Self::Mask => (None, None),
+            Self::Before => (Some(Self::FIRST as i32), None),
+            Self::Behind => (None, Some(Self::END as i32 - Self::ROWS as i32)),
+        };
+        let spec = CaseSpec {
+            lengths: Lengths::one(Self::ROWS, Self::KEYS),
+            mask: Mask::Band { lower, upper },
+            ..spec
+        };
+        let mut case = spec.build_backward().unwrap();
+        if matches!(self, Self::Mask) {
+            let bytes: Vec<u8> = (0..Self::ROWS * Self::KEYS)
+                .map(|at| u8::from(self.shows(at % Self::KEYS)))
+                .collect();
+            let mask = MaskTensor::new(&bytes, [1, 1, Self::ROWS, Self::KEYS]).unwrap();
+            case.forward.options.modifiers.mask = Some(mask);
+        }
+        case
+    }
+}
+
+/// A value that is not finite, and hidden from all queries, makes no gradient infinite: nothing is computed again.
+#[test]
+fn hidden_values_cost_nothing() {
+    let kernels = [DType::Bf16, DType::F16].map(|dtype| [64, 128].map(|dims| (dtype, dims)));
+    for (dtype, head_dim) in kernels.into_iter().flatten() {
+        for hides in Hides::ALL {
+            for (drops, deterministic) in
+                [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let modifiers = ModifierSpec {
+                    dropout: drops.then_some(0.2),
+                    sinks: true,
+                    ..ModifierSpec::default()
+                };
+                let mut case = hides.case(spec(dtype, head_dim, modifiers));
+                case.deterministic = deterministic;
+                let name = format!("{dtype:?} {head_dim}, {hides:?}, {drops}, {deterministic}");
+                hidden_values_of(case, hides, &name);
+            }
+        }
+    }
+}
+
+fn hidden_values_of(mut case: BackwardCase, hides: Hides, name: &str) {
+    case.forward.options.force = Some(Variant::Wgmma);
+    let plan = Sim::new().plan(&case.problem().unwrap()).unwrap();
+    if is_plan_untouched(&plan) {
+        return;
+    }
+    let finite = instructions(&case);
+    for key in (0..Hides::KEYS).filter(|&key| !hides.shows(key)) {
+        case.forward.v.set(0, 0, key, 3, f32::INFINITY);
+    }
+    let infinite = instructions(&case);
+    let is_alike = infinite.abs_diff(finite) * 100 <= finite;
+    assert!(is_alike, "{name}: {finite}, and then {infinite}");
 }

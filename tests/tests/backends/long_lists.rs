@@ -1,16 +1,23 @@
-//! Lists of tiles that are cut into parts, as those of sequences are whose K and V do not fit L2 together.
+//! Heads and sequences whose K and V do not fit L2 together: sections of heads, and lists of tiles that are cut into parts.
 
 use ferroflash::backend::{Device, Gpu};
-use ferroflash::{DType, Mask, Variant};
-use ferroflash_testing::cases::{CaseSpec, Lengths};
+use ferroflash::{Backend, DType, Mask, Sim, Variant};
+use ferroflash_testing::cases::{CaseSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::on_simulator_and_gpu;
+use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::Family;
 use kernels_gpu::wgmma::scheduler::L2_BYTES;
 
 const HEAD_DIM: usize = 256;
+
+/// Open on the left: the longest tiles of several heads then come first, in sections that fit, and lists have parts.
+const MASK: Mask = Mask::Band {
+    lower: None,
+    upper: Some(30),
+};
 
 /// More keys than fit, of which rows see few; sequences of several tiles, one, and none.
 fn spec() -> CaseSpec {
@@ -19,11 +26,7 @@ fn spec() -> CaseSpec {
     let bytes = keys * 2 * HEAD_DIM * size_of::<u16>();
     assert!(bytes as u64 > L2_BYTES, "{bytes}");
     CaseSpec {
-        // Open on the left: tiles are then listed longest first, and such lists have parts.
-        mask: Mask::Band {
-            lower: None,
-            upper: Some(30),
-        },
+        mask: MASK,
         ..plain(DType::Bf16, Lengths::Varlen(lengths), HEAD_DIM)
     }
 }
@@ -41,3 +44,56 @@ fn every_tile_is_listed<D: Device>(gpu: &mut Gpu<D>) {
 }
 
 on_simulator_and_gpu!(every_tile_is_listed, "long lists of tiles");
+
+/// Three heads of K and V in sections of two, so that the last has fewer, by kernels for one length and for several, with modifiers
+/// and without.
+#[test]
+fn the_last_section_of_heads_has_fewer() {
+    const HEADS: usize = 3;
+    let rows = 300;
+    let sinks = ModifierSpec {
+        sinks: true,
+        ..ModifierSpec::default()
+    };
+    let mut sim = Sim::new();
+    for dtype in [DType::Bf16, DType::F16] {
+        for head_dim in [64, 128, 256] {
+            let keys = L2_BYTES as usize * 9 / 8 / HEADS / (2 * head_dim * size_of::<u16>());
+            let lengths = [
+                Lengths::one(rows, keys),
+                Lengths::Varlen(vec![(rows, keys), (3, 17)]),
+            ];
+            // A second dtype changes nothing of it; kernels without modifiers are left out there.
+            let without = (dtype == DType::Bf16).then(ModifierSpec::default);
+            let modifiers = || without.into_iter().chain([sinks]);
+            for (lengths, modifiers) in lengths
+                .iter()
+                .flat_map(|l| modifiers().map(move |m| (l, m)))
+            {
+                let spec = CaseSpec {
+                    mask: MASK,
+                    heads_kv: HEADS,
+                    modifiers,
+                    ..plain(dtype, lengths.clone(), head_dim)
+                };
+                is_right(&mut sim, &spec);
+            }
+        }
+    }
+}
+
+fn is_right(sim: &mut Sim, spec: &CaseSpec) {
+    let mut case = spec.build().expect("it fits");
+    case.options.force = Some(Variant::Wgmma);
+    let plan = sim.plan(&case.problem().expect("valid")).expect("eligible");
+    if is_plan_untouched(&plan) {
+        return;
+    }
+    let (o, lse) = case.run(sim).expect("it runs");
+    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+    assert!(
+        verdict.passed(),
+        "{}: {spec}: {verdict}",
+        plan.kernel_name()
+    );
+}

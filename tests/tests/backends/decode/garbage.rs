@@ -26,7 +26,7 @@ pub fn is_poisoned(sequence: usize, result: &(HostTensor, HostTensor)) -> bool {
     bits.iter().all(|&bits| f32::from_bits(bits).is_nan())
 }
 
-/// Sequence 1 of three is spoilt in every way; the others keep their bits. By a variant that may be forced.
+/// Sequence 1 of three is spoilt in every way; the others keep their bits. Then all three are. By a variant that may be forced.
 pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Option<Variant>) {
     let mut case = spec.build().unwrap();
     case.options.force = force;
@@ -43,6 +43,7 @@ pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Optio
         assert!(faults.bad_length && !faults.bad_page, "length {length}");
         assert_only_that_is_poisoned(&spoilt, &good, &format!("{spec}, length {length}"));
     }
+    all_are_spoilt(backend, &case);
     let Some((table, max_pages)) = &case.block_table else {
         return;
     };
@@ -60,6 +61,24 @@ pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Optio
         let (spoilt, faults) = run(backend, &case);
         assert!(faults.bad_page && !faults.bad_length, "page {page}");
         assert_only_that_is_poisoned(&spoilt, &good, &format!("{spec}, page {page}"));
+    }
+}
+
+/// Every sequence is spoilt, by its length and then by its pages: several blocks note it in one word.
+fn all_are_spoilt<B: Backend>(backend: &mut B, case: &DecodeCase) {
+    let mut lengths = case.clone();
+    lengths.kv_lens.fill(-1);
+    let mut pages = case.clone();
+    if let Some((table, _)) = &mut pages.block_table {
+        table.fill(-1);
+    }
+    for (spoilt, is_page) in [(lengths, false), (pages, true)] {
+        if is_page && spoilt.block_table.is_none() {
+            continue;
+        }
+        let (result, faults) = run(backend, &spoilt);
+        assert_eq!((faults.bad_page, faults.bad_length), (is_page, !is_page));
+        assert!((0..case.kv_lens.len()).all(|sequence| is_poisoned(sequence, &result)));
     }
 }
 

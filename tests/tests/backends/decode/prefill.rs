@@ -9,7 +9,7 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
-use ferroflash_tests::replaced::is_untouched;
+use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{CACHED, Instance};
@@ -49,12 +49,15 @@ fn each_kernel<D: Device>(
     gpus: &mut [Gpu<D>],
     check: impl Fn(&mut Gpu<D>, &Instance, &WgmmaConfig),
 ) {
-    for instance in CACHED.iter().filter(|kernel| !is_untouched(kernel.name)) {
+    for instance in CACHED {
         let gpu = &mut gpus[of_text(instance.name) % gpus.len()];
         let config = instance.wgmma().expect("of the table of Hopper's kernels");
         let problem = forced(&spec(instance, config, &[1])).problem().unwrap();
-        assert_eq!(gpu.plan(&problem).unwrap().kernel_name(), instance.name);
-        check(gpu, instance, config);
+        let plan = gpu.plan(&problem).unwrap();
+        assert_eq!(plan.kernel_name(), instance.name);
+        if !is_plan_untouched(&plan) {
+            check(gpu, instance, config);
+        }
     }
 }
 
