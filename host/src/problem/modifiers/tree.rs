@@ -33,7 +33,7 @@ impl TreeMask {
     /// # Errors
     /// [`Error::Argument`] on `tree_mask` unless there are as many for each sequence.
     pub fn per_sequence(words: &[u64], seq_q: usize) -> Result<Self, Error> {
-        if !words.len().checked_rem(seq_q).is_some_and(|rest| rest == 0) {
+        if words.len().checked_rem(seq_q) != Some(0) {
             let wrong = format!("it has {} words", words.len());
             let allowed = format!("{seq_q} for each sequence");
             return Err(Error::argument("tree_mask", wrong, allowed));
