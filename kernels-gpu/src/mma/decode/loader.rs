@@ -75,11 +75,10 @@ impl<'a> KvLoader<'a> {
         if position == ALL_POSITIONS {
             return false;
         }
-        let is_draft = |first: i32| {
-            let is_set = self.tile.sees_drafts(position, key as i32 - first) & 1 != 0;
-            is_set && key as i32 <= self.tile.visible(position).1
-        };
-        self.tile.first_draft().is_some_and(is_draft)
+        // A key that is visible, and behind those, is a draft.
+        let is_draft = key as i32 <= self.tile.visible(position).1;
+        let draft = key.wrapping_sub(self.tile.get(Word::FirstDraft));
+        is_draft && self.tile.drafts(position).wrapping_shr(draft) & 1 != 0
     }
 
     /// Asks for the table's entry of the next step.

@@ -201,14 +201,20 @@ impl<'a> Tile<'a> {
         (first != i32::MAX).then_some(first)
     }
 
+    /// Which drafts the query at a position of the tile sees, a bit for each, where there is a tree.
+    #[inline(always)]
+    pub fn drafts(&self, position: u32) -> u64 {
+        let address = black_box(info(drafts_of(position)));
+        // SAFETY: as in `get`.
+        let [low, high] = unsafe { [shared::load_bits(address), shared::load_bits(address + 4)] };
+        (high as u64) << 32 | low as u64
+    }
+
     /// Which of 32 keys, from draft `first` on, the query at a position of the tile sees, a bit for each, where there is a tree. Those
     /// before the first draft, which is below 0 then, are seen; keys behind the last have no score, whatever their bits are.
     #[inline(always)]
     pub fn sees_drafts(&self, position: u32, first: i32) -> u32 {
-        let address = black_box(info(drafts_of(position)));
-        // SAFETY: as in `get`.
-        let [low, high] = unsafe { [shared::load_bits(address), shared::load_bits(address + 4)] };
-        let drafts = (high as u64) << 32 | low as u64;
+        let drafts = self.drafts(position);
         if first >= 0 {
             return (drafts >> first.min(63)) as u32;
         }
