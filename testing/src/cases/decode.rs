@@ -320,8 +320,13 @@ impl DecodeSpec {
             }
             if self.keys == KeyKind::NonFinite && kv_len > 0 {
                 let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(stream, 201 + head as u64));
+                // Among the drafts, of which there is one for each query, where not all of them see all.
+                let first = match self.tree {
+                    None => 0,
+                    Some(_) => kv_len.saturating_sub(q_rows.rows.len().max(1)),
+                };
                 for (tensor, dims) in [(&mut *k, self.head_dim), (&mut *v, self.head_dim_v)] {
-                    let (page, row) = place.of(index, rng.random_range(0..kv_len));
+                    let (page, row) = place.of(index, rng.random_range(first..kv_len));
                     let value = if rng.random() {
                         f32::NAN
                     } else {
