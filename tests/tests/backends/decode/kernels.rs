@@ -154,8 +154,16 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
                 is_wild: false,
             }),
             mask: Mask::None,
-            // As many queries as keys, more, and drafts of the second step and of one that is copied when a ring is full.
-            kv_lens: [[spec.seq_q; 4], [spec.seq_q - 1; 4], [130; 4], [901; 4]].concat(),
+            // As many queries as keys, more, and drafts of each of the first steps, and of one that is copied when a ring is full.
+            kv_lens: [
+                [spec.seq_q; 4],
+                [spec.seq_q - 1; 4],
+                [130; 4],
+                [260; 4],
+                [390; 4],
+                [901; 4],
+            ]
+            .concat(),
             ..spec
         };
         run_right(gpu, &spec);
