@@ -96,11 +96,22 @@ def _views(heads_first: bool, **tensors: Tensor) -> list[_native.View]:
     return views
 
 
-def _kept(key: tuple[Any, ...], call: _native.Call, results: Sequence[Tensor], gathers: bool) -> _Known:
-    """Keeps a call, and how its results lie, for the next like it."""
+def _kept(
+    key: tuple[Any, ...],
+    stream: int,
+    q: Tensor,
+    arguments: Arguments,
+    views: list[_native.View],
+    arrays: Arrays,
+    results: Sequence[Tensor],
+) -> _Known:
+    """Checks a call unlike those that were made, and keeps it, and how its results lie, for the next like it."""
+    options = _options(arguments[SCALARS:])
+    call = _native.Call(q.get_device(), stream, DTYPES[q.dtype], options, views, arrays)
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()  # those that are still made come back
-    known = _calls[key] = _Known(call, [(tuple(result.shape), result.stride()) for result in results], gathers)
+    results_lie = [(tuple(result.shape), result.stride()) for result in results]
+    known = _calls[key] = _Known(call, results_lie, arrays.gathers)
     return known
 
 
@@ -132,9 +143,8 @@ def forward(
         _refuse(q, {"k": k, "v": v} if cache is None else {})
         new = empty_output(q, v) if o is None else o
         views = _views(arguments.heads_first, q=q, k=k, v=v, o=new)
-        described = Arrays(q, k, arguments, cache)
-        made = _native.Call(device, stream, DTYPES[q.dtype], _options(arguments[SCALARS:]), views, described)
-        known = _kept(key, made, (new, empty_lse(q, arguments.heads_first)), described.gathers)
+        results = new, empty_lse(q, arguments.heads_first)
+        known = _kept(key, stream, q, arguments, views, Arrays(q, k, arguments, cache), results)
     call, (of_o, of_lse), gathers = known
     if gathers:
         arrays = _gathered(arrays)
@@ -176,8 +186,8 @@ def backward(
         views = _views(arguments.heads_first, q=q, k=k, v=v, o=o, **of_gradients)
         _refuse_sums(q, arguments.heads_first, {"lse": lse, "d_lse": d_lse})
         described = Arrays(q, k, arguments, wanted=wanted)
-        made = _native.Call(device, stream, DTYPES[q.dtype], _options(arguments[SCALARS:]), views, described)
-        known = _kept(key, made, (*written, *described.gradients(arguments, wanted)), described.gathers)
+        results = *written, *described.gradients(arguments, wanted)
+        known = _kept(key, stream, q, arguments, views, described, results)
     call, results, gathers = known
     if gathers:
         arrays = _gathered(arrays)

@@ -149,7 +149,8 @@ def run(
             or v.requires_grad
             or any(x is not None and x.requires_grad for x in others)
         ):
-            return Differentiable.apply(q, k, v, arguments, *(others if has_arrays(arguments) else ()))
+            others = others if others and has_arrays(arguments) else ()
+            return Differentiable.apply(q, k, v, arguments, *others)
     return _eager.forward(q, k, v, arguments, needs_lse)
 
 

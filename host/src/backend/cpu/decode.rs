@@ -6,6 +6,7 @@ use std::ops::Range;
 use kernels_gpu::abi::CacheFault;
 use kernels_gpu::tile::kv_tree::seen_keys;
 
+use super::modifiers::arrays_of;
 use super::pack::Matrix;
 use super::tasks;
 use crate::spec::{Layout, Shape, TensorSpec};
@@ -267,14 +268,10 @@ impl Cached<'_> {
     fn mask_of_tree(&self, kv_len: usize) -> Option<MaskTensor> {
         let tree = self.problem.modifiers().tree.as_ref()?;
         let seq_q = self.rows.len();
-        let word = |query: usize| match self.operands.modifiers.tree_mask {
-            None => tree.get(self.index, query),
-            Some(address) => {
-                let words = std::ptr::with_exposed_provenance::<u64>(address as usize);
-                // SAFETY: the caller of `run` vouches for a word for each query.
-                unsafe { *words.add(tree.index(self.index, query)) }
-            }
-        };
+        let words = arrays_of(self.problem, self.operands).tree_mask?;
+        let words = std::ptr::with_exposed_provenance::<u64>(words as usize);
+        // SAFETY: the tree has a word for each query, which the caller of `run` vouches for where it lies elsewhere.
+        let word = |query| unsafe { words.add(tree.index(self.index, query)).read_unaligned() };
         let mut shown = vec![1u8; seq_q * kv_len];
         for query in 0..seq_q {
             let drafts = word(query);

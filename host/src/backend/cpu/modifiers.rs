@@ -26,14 +26,7 @@ impl CpuModifiers {
         if modifiers.is_none() {
             return None;
         }
-        let here = |array: &Array| {
-            let values = array.values().expect("checked operands");
-            Ok(values.as_ptr().expose_provenance() as u64)
-        };
-        let arrays: ModifierOperands = operands
-            .modifiers
-            .resolve(modifiers, here)
-            .expect("nothing is copied");
+        let arrays = arrays_of(problem, operands);
         Some(Self {
             params: bind_modifiers(&modifier_params(problem), &arrays, None),
             score_mod: modifiers
@@ -135,6 +128,16 @@ impl CpuModifiers {
         // SAFETY: there is one for each head.
         Some(unsafe { sink_of(sinks, head as u32) })
     }
+}
+
+/// The addresses of the arrays of `problem`'s modifiers: those that `operands` give, or those of the host's values.
+pub(super) fn arrays_of(problem: &Problem, operands: &Operands) -> ModifierOperands {
+    let here = |array: &Array| {
+        let values = array.values().expect("checked operands");
+        Ok(values.as_ptr().expose_provenance() as u64)
+    };
+    let arrays = operands.modifiers.resolve(problem.modifiers(), here);
+    arrays.expect("nothing is copied")
 }
 
 fn pair(query: usize, key: usize) -> Pair {

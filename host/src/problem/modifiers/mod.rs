@@ -61,12 +61,7 @@ pub struct Modifiers {
 impl Modifiers {
     /// Whether there are none.
     pub fn is_none(&self) -> bool {
-        self.sinks.is_none() && self.is_none_but_sinks()
-    }
-
-    /// Whether there are none but sinks.
-    pub(crate) fn is_none_but_sinks(&self) -> bool {
-        self.tree.is_none() && self.are_of_caches()
+        self.sinks.is_none() && self.tree.is_none() && self.are_of_caches()
     }
 
     /// Whether there are none but those that attention to a cache may have: sinks and a tree.
