@@ -51,8 +51,8 @@ impl Call {
     }
 
     /// Queues it on a stream, on tensors that lie as this call was made for, each of which may be None where it has none: q, k, v,
-    /// o and lse, the arrays of `Arguments`, and of a backward pass d_o, dq, dk, dv, d_lse and the gradients by
-    /// `DIFFERENTIABLE`. It writes o and lse, or reads both and writes the gradients.
+    /// o and lse, the arrays of `Arguments` up to the last that is there, and of a backward pass d_o, dq, dk, dv, d_lse and the
+    /// gradients by `DIFFERENTIABLE`. It writes o and lse, or reads both and writes the gradients.
     ///
     /// Nothing is allocated but what `allocate` gives, except the stream's own workspace, which is kept, if `is_capturing` is
     /// false.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Callable
 
 import ferroflash
 import pytest
 import torch
-from ferroflash import _eager, _native
+from ferroflash import _arguments, _covered, _eager, _native
 from ferroflash.torch import attention
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,7 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_eager, "_calls", {})
+    _arguments.bare.cache_clear()
+    monkeypatch.setattr(_covered, "_answers", {})
 
 
 def both(*operands: Tensor, **options: Any) -> list[Tensor]:
@@ -79,15 +86,73 @@ def test_what_is_kept_is_of_the_same_call_alone(
     given = list(changed(device))
     alone = []
     for operands, options in given:
-        monkeypatch.setattr(_eager, "_calls", {})
+        forget(monkeypatch)
         alone.append(both(*operands, **options))
-    monkeypatch.setattr(_eager, "_calls", {})
+    forget(monkeypatch)
     for _ in range(2):
         for (operands, options), expected in zip(given, alone):
             for actual, of_alone in zip(both(*operands, **options), expected):
                 assert actual.stride() == of_alone.stride(), options
                 torch.testing.assert_close(actual, of_alone, rtol=0, atol=0, equal_nan=True, msg=str(options))
     assert len(_eager._calls) == 2 * len(given), "a call is kept for each pass"
+
+
+def bare_calls(device: torch.device) -> Iterator[Callable[[], Any]]:
+    """Calls of q, k and v alone, or with lengths, each of which differs in one thing from those before."""
+    flash, sdpa = ferroflash.flash_attn_func, ferroflash.scaled_dot_product_attention
+    for operands, options in changed(device):
+        if options.keys() <= {"causal", "softmax_scale", "softcap", "window_size"}:
+            yield functools.partial(flash, *operands, **options)
+    q, k, v = operands = [torch.randn(2, 4, 12, 16, device=device) for _ in range(3)]
+    yield functools.partial(flash, *operands)
+    yield functools.partial(flash, *operands, return_attn_probs=True)
+    for options in ({}, {"is_causal": True}, {"scale": 0.5}, {"window_size": (3, 0)}):
+        yield functools.partial(sdpa, *operands, **options)
+    yield functools.partial(sdpa, q, k[:, :2], v[:, :2], enable_gqa=True)
+    rows = [torch.randn(24, 4, 16, device=device) for _ in range(3)]
+    sums, others = (torch.tensor([0, length, 24], device=device).int() for length in (9, 20))
+    for lengths in ((sums, sums, 15, 15), (sums, others, 15, 20), (others, sums, 20, 15), (others, sums, 24, 15)):
+        yield functools.partial(ferroflash.flash_attn_varlen_func, *rows, *lengths)
+    spread = torch.stack((sums, sums), 1)[:, 0]
+    yield functools.partial(ferroflash.flash_attn_varlen_func, *rows, spread, spread, 15, 15, causal=True)
+    whole = torch.tensor([0, 24], device=device).int()
+    yield functools.partial(ferroflash.flash_attn_varlen_func, *rows, whole, whole, 24, 24)
+
+
+@pytest.mark.parametrize("has_signatures", [True, False])
+def test_bare_calls_are_told_apart(device: torch.device, monkeypatch: pytest.MonkeyPatch, has_signatures: bool) -> None:
+    """Among all others, in either order, as where nothing is kept."""
+    if not has_signatures:
+        monkeypatch.setattr(_native, "signature", lambda tensors: None)
+    calls = list(bare_calls(device))
+    alone = []
+    for call in calls:
+        forget(monkeypatch)
+        alone.append(call())
+    forget(monkeypatch)
+    for order in (1, -1):
+        for call, expected in [*zip(calls, alone)][::order]:
+            torch.testing.assert_close(call(), expected, rtol=0, atol=0, equal_nan=True, msg=str(call))
+
+
+def test_heads_that_do_not_match_are_refused_after_groups_were_asked_for(device: torch.device) -> None:
+    q, k = (torch.randn(2, heads, 12, 16, device=device) for heads in (4, 2))
+    for _ in range(2):
+        ferroflash.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+        with pytest.raises(RuntimeError):
+            ferroflash.scaled_dot_product_attention(q, k, k)
+
+
+def test_no_more_bare_calls_than_so_many_are_kept(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_eager, "_MOST_BARE_CALLS", 3)
+    monkeypatch.setattr(_covered, "_MOST_ANSWERS", 3)
+    for seq in range(1, 9):
+        x = torch.randn(1, 2, seq, 8, device=device)
+        o = ferroflash.scaled_dot_product_attention(x, x, x)
+        assert torch.equal(ferroflash.scaled_dot_product_attention(x, x, x), o)
+    options = _arguments.bare(None, False, (None, None), 0.0, False, True, True)
+    assert 1 <= len(options.calls) <= 3
+    assert len(_covered._answers) == 3
 
 
 def test_it_is_launched_at_other_addresses(device: torch.device) -> None:

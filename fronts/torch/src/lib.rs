@@ -72,7 +72,7 @@ fn sign(tensor: &DLTensor, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Where as many tensors lie, each of which may be `None`.
+/// Where up to as many tensors lie, each of which may be `None`, as those behind the last are.
 ///
 /// # Errors
 /// Those of [`address`].

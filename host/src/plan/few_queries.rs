@@ -92,7 +92,7 @@ pub(super) fn is_faster(
 }
 
 /// Keys that the queries of a sequence see.
-fn keys(attention: &AttentionParams) -> u32 {
+pub(super) fn keys(attention: &AttentionParams) -> u32 {
     let AttentionParams { seq_q, seq_kv, .. } = *attention;
     let band = attention.mask.of_sequence(seq_q, seq_kv);
     let (begin, end) = seen_keys(seq_q, seq_kv, band);

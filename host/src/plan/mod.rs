@@ -31,6 +31,7 @@ mod operands;
 pub(crate) mod params;
 mod plans;
 mod select;
+mod short_sequences;
 pub(crate) mod slopes;
 
 use kernels_gpu::abi::{

@@ -12,7 +12,7 @@ use super::decode::{DecodeLaunch, find_decode};
 use super::hopper::{HopperForward, pack_gqa};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
-use super::{Capabilities, GpuCapabilities, few_queries};
+use super::{Capabilities, GpuCapabilities, few_queries, short_sequences};
 use crate::{Error, Lengths, Problem, Variant};
 
 /// A problem, and the capabilities of the backend that is to run it.
@@ -369,11 +369,27 @@ fn in_order(asked: &Question<'_>) -> impl Iterator<Item = Choice> {
     Variant::all().filter_map(|variant| fit(variant, asked).ok())
 }
 
-/// The preferred choice among those that can run the problem here: the first, unless decode kernels are faster.
+/// The preferred choice among those that can run the problem here: the first, unless decode kernels are faster, or one that has
+/// no list of tiles to wait for.
 fn first(asked: &Question<'_>) -> Option<Choice> {
     let first = in_order(asked).next()?;
-    let decode = decode_for_few_queries(asked, &first);
-    Some(decode.unwrap_or(first))
+    let other =
+        decode_for_few_queries(asked, &first).or_else(|| mma_for_short_sequences(asked, &first));
+    Some(other.unwrap_or(first))
+}
+
+/// Kernel `mma` for the problem, if Hopper's kernel lists tiles for it, and is slower for that.
+fn mma_for_short_sequences(asked: &Question<'_>, hopper: &Choice) -> Option<Choice> {
+    let (Capabilities::Gpu(gpu), Some(kernel)) = (asked.here, &hopper.kernel) else {
+        return None;
+    };
+    let is_plain = asked.problem.gradients().is_none() && asked.problem.modifiers().is_none();
+    if !is_plain || !short_sequences::is_listed(asked.problem, kernel) {
+        return None;
+    }
+    let choice = fit(Variant::Mma, asked).ok()?;
+    let mma = choice.kernel.as_ref()?;
+    short_sequences::is_faster(mma, &asked.params.attention, gpu).then_some(choice)
 }
 
 /// A decode kernel for the problem, if it is the better one: faster than that of `prefill`, or one that keeps the bits of drafts.

@@ -230,14 +230,60 @@ fn packed_sequences_go_to_kernels_that_take_them() {
         let [mma_packed, mma_dense] = both.map(|problem| kernel(Family::Mma, &problem));
         assert_eq!((mma_packed.is_ok(), mma_packed), (true, mma_dense));
     }
-    let preferred = preferred(&packed(DType::Bf16, 128, None), &HOPPER);
-    assert_eq!(preferred, Some(variant("wgmma")));
+    let long = packed_of([4, 1000], DType::Bf16, 128, None);
+    assert_eq!(preferred(&long, &HOPPER), Some(Variant::Wgmma));
     let forced = packed(DType::F32, 64, Some(variant("simt")));
     assert_eq!(planned(&forced, &HOPPER), Some(variant("simt")));
     assert_eq!(
         eligible(&packed(DType::F32, 64, None), &Capabilities::Cpu),
         [variant("tiled")]
     );
+}
+
+#[test]
+fn short_sequences_wait_for_no_list_of_tiles() {
+    let chosen = |problem: &Problem| preferred(problem, &HOPPER).expect("eligible");
+    for (head_dim, most) in [
+        (40, 512),
+        (64, 512),
+        (72, 192),
+        (128, 192),
+        (136, 256),
+        (256, 256),
+    ] {
+        for dtype in [DType::F16, DType::Bf16] {
+            for (longest, expected) in [(most, Variant::Mma), (most + 1, Variant::Wgmma)] {
+                let problem = packed_of([longest, 3], dtype, head_dim, None);
+                assert_eq!(chosen(&problem), expected, "{longest} rows of {head_dim}");
+            }
+        }
+    }
+    let plan = Plan::new(&packed(DType::Bf16, 64, None), &HOPPER).expect("eligible");
+    assert!(plan.kernel_names().eq(["fa_fwd_mma_sm80_bf16_hd64"]));
+    assert_eq!(plan.workspace_bytes(), 0);
+    // Of equal lengths no tile is listed.
+    let of_length = |seq, options: &ForwardOptions, heads| {
+        let shape = Shape {
+            batch: 2,
+            heads,
+            seq,
+            dim: 64,
+        };
+        let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).expect("small");
+        chosen(&Problem::with_dense_output(spec, spec, spec, options).expect("valid"))
+    };
+    let dense = |options: &ForwardOptions, heads| of_length(512, options, heads);
+    let options = ForwardOptions::new;
+    assert_eq!(dense(&options(), 2), Variant::Wgmma);
+    let differ = || options().lengths(DeviceLengths::seqused_kv());
+    assert_eq!(dense(&differ(), 2), Variant::Mma);
+    assert_eq!(dense(&differ().softcap(9.0), 2), Variant::Mma);
+    // More tiles than a GPU works on at once, and kernels whose modifiers were not timed.
+    assert_eq!(dense(&differ(), 16), Variant::Mma);
+    assert_eq!(dense(&differ(), 17), Variant::Wgmma);
+    assert_eq!(of_length(1, &differ(), 132), Variant::Mma);
+    assert_eq!(of_length(1, &differ(), 133), Variant::Wgmma);
+    assert_eq!(dense(&differ().chunk(9), 2), Variant::Wgmma);
 }
 
 #[test]

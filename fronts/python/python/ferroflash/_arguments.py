@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,8 +99,26 @@ def without_arrays(
     )
 
 
-def with_lengths(lengths: tuple[Tensor | None, Tensor | None, int, int], arguments: Arguments) -> Arguments:
-    """The `arguments`, which have no tensor, for packed sequences: cu_seqlens_q, cu_seqlens_kv and their bounds."""
+# cu_seqlens_q, cu_seqlens_kv and the bounds on lengths.
+Lengths = tuple[Optional["Tensor"], Optional["Tensor"], int, int]
+DENSE: Lengths = (None, None, 0, 0)
+
+
+class Bare(NamedTuple):
+    """Arguments without a tensor, and the calls that were made with them, by lengths and how q, k and v lie."""
+
+    arguments: Arguments
+    calls: dict[Any, Any]
+
+
+@functools.lru_cache(maxsize=1024)
+def bare(*options: Any) -> Bare:
+    """Those of `without_arrays`' arguments, made once for any number of calls."""
+    return Bare(without_arrays(*options), {})
+
+
+def with_lengths(lengths: Lengths, arguments: Arguments) -> Arguments:
+    """The `arguments`, which have no tensor, for packed sequences."""
     return Arguments._make((*lengths[:2], *_NONE[2:], *lengths[2:], *arguments[SCALARS:]))
 
 

@@ -5,9 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import _native
 from ._arrays import DTYPES
 
 _MAX_HEAD_DIM = 256
+
+# Answers where nothing but q, k and v matters, by how they lie: looking into the tensors takes 2 µs.
+_answers: dict[tuple[bytes, bool], bool] = {}
+_MOST_ANSWERS = 4096
+
+
+def is_covered_alone(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    """`is_covered` without a mask and dropout, asked once of tensors that lie alike."""
+    signature = _native.signature((query, key, value))
+    asked = signature, enable_gqa
+    answer = _answers.get(asked)
+    if answer is None:
+        answer = is_covered(query, key, value, None, 0.0, False, enable_gqa)
+        if signature is not None and len(_answers) < _MOST_ANSWERS:
+            _answers[asked] = answer
+    return answer
 
 
 def is_covered(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments
+from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments, Bare, Lengths, with_lengths
 from ._arrays import DTYPES, Arrays, kind_of_cache
 from ._memory import empty, empty_lse, empty_output, workspace_allocator
 
@@ -26,6 +26,7 @@ _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.i
 # Calls that were made, by all that they depend on: scalars, and how tensors lie, but not where.
 _calls: dict[tuple[Any, ...], _Known] = {}
 _MOST_CALLS = 4096
+_MOST_BARE_CALLS = 256  # of the same scalars
 
 
 class _Known(NamedTuple):
@@ -98,7 +99,6 @@ def _views(heads_first: bool, **tensors: Tensor) -> list[_native.View]:
 
 def _kept(
     key: tuple[Any, ...],
-    stream: int,
     q: Tensor,
     arguments: Arguments,
     views: list[_native.View],
@@ -106,8 +106,9 @@ def _kept(
     results: Sequence[Tensor],
 ) -> _Known:
     """Checks a call unlike those that were made, and keeps it, and how its results lie, for the next like it."""
-    options = _options(arguments[SCALARS:])
-    call = _native.Call(q.get_device(), stream, DTYPES[q.dtype], options, views, arrays)
+    options, device = _options(arguments[SCALARS:]), q.get_device()
+    stream = stream_of(device) if device >= 0 else 0
+    call = _native.Call(device, stream, DTYPES[q.dtype], options, views, arrays)
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()  # those that are still made come back
     results_lie = [(tuple(result.shape), result.stride()) for result in results]
@@ -133,19 +134,61 @@ def forward(
 
     Writes `o`, if it is given, which must be of the shape that o has. Where k and v are a `cache`, it has been checked beside q.
     """
-    device = q.get_device()
-    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     arrays = arguments[:TENSORS]
     given = q, k, v, o, *arrays
     key = arguments[TENSORS:], _native.signature(given) or _in_words(given), cache and kind_of_cache(cache)
-    known = _calls.get(key)
+    known = _calls.get(key) or _checked(key, q, k, v, arguments, o, cache)
+    return _launched(known, q, k, v, arrays, needs_lse, o, cache)
+
+
+def forward_bare(
+    q: Tensor, k: Tensor, v: Tensor, bare: Bare, lengths: Lengths, needs_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`forward` where there is no tensor but q, k, v and those of `lengths`: a call like one before is looked up by these alone."""
+    cu_seqlens_q, cu_seqlens_kv, max_q, max_kv = lengths
+    given = q, k, v, cu_seqlens_q, cu_seqlens_kv
+    lie = _native.signature(given) or _in_words(given)
+    known = bare.calls.get((lie, max_q, max_kv))
     if known is None:
-        _refuse(q, {"k": k, "v": v} if cache is None else {})
-        new = empty_output(q, v) if o is None else o
-        views = _views(arguments.heads_first, q=q, k=k, v=v, o=new)
-        results = new, empty_lse(q, arguments.heads_first)
-        known = _kept(key, stream, q, arguments, views, Arrays(q, k, arguments, cache), results)
+        arguments = with_lengths(lengths, bare.arguments)
+        if len(bare.calls) >= _MOST_BARE_CALLS:
+            bare.calls.clear()
+        key = arguments[TENSORS:], lie
+        known = bare.calls[lie, max_q, max_kv] = _calls.get(key) or _checked(key, q, k, v, arguments)
+    return _launched(known, q, k, v, (cu_seqlens_q, cu_seqlens_kv), needs_lse)
+
+
+def _checked(
+    key: tuple[Any, ...],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    arguments: Arguments,
+    o: Tensor | None = None,
+    cache: _native.Cache | None = None,
+) -> _Known:
+    """A forward pass that was not made before."""
+    _refuse(q, {"k": k, "v": v} if cache is None else {})
+    new = empty_output(q, v) if o is None else o
+    views = _views(arguments.heads_first, q=q, k=k, v=v, o=new)
+    results = new, empty_lse(q, arguments.heads_first)
+    return _kept(key, q, arguments, views, Arrays(q, k, arguments, cache), results)
+
+
+def _launched(
+    known: _Known,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    arrays: tuple[Tensor | None, ...],
+    needs_lse: bool,
+    o: Tensor | None = None,
+    cache: _native.Cache | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """o and lse of a forward pass; `arrays` may end with the last that is there."""
     call, (of_o, of_lse), gathers = known
+    device = q.get_device()
+    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     if gathers:
         arrays = _gathered(arrays)
     if o is None:
@@ -187,7 +230,7 @@ def backward(
         _refuse_sums(q, arguments.heads_first, {"lse": lse, "d_lse": d_lse})
         described = Arrays(q, k, arguments, wanted=wanted)
         results = *written, *described.gradients(arguments, wanted)
-        known = _kept(key, stream, q, arguments, views, described, results)
+        known = _kept(key, q, arguments, views, described, results)
     call, results, gathers = known
     if gathers:
         arrays = _gathered(arrays)

@@ -14,11 +14,11 @@ from typing import Union
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ._arguments import Arguments, common, window, with_lengths, without_arrays
+from ._arguments import DENSE, Arguments, Lengths, bare, common, window
 from ._eager import dropout_state
 from ._kvcache import attend_cache, attend_packed
 from ._refuse import refuse
-from .torch import run
+from .torch import run, run_bare
 
 __all__ = [
     "flash_attn_func",
@@ -37,7 +37,7 @@ def _attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    lengths: tuple[Tensor | None, Tensor | None, int, int],
+    lengths: Lengths,
     dropout_p: float,
     softmax_scale: float | None,
     causal: bool,
@@ -49,11 +49,9 @@ def _attend(
 ) -> _Result:
     """What all functions below are: `lengths` are cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k."""
     # Not for those who compile, which does not look into what is remembered.
-    is_bare = alibi_slopes is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling()
-    if is_bare:
-        arguments = without_arrays(softmax_scale, causal, window_size, softcap, deterministic)
-        if lengths is not _DENSE:
-            arguments, is_bare = with_lengths(lengths, arguments), False
+    if alibi_slopes is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling():
+        options = bare(softmax_scale, causal, window_size, softcap, deterministic)
+        o, lse = run_bare(q, k, v, options, return_attn_probs, lengths)
     else:
         left, right = window(window_size, causal)
         cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k = lengths
@@ -71,11 +69,8 @@ def _attend(
             deterministic=deterministic,
             dropout_p=dropout_p,
         )
-    o, lse = run(q, k, v, arguments, return_attn_probs, is_bare)
+        o, lse = run(q, k, v, arguments, return_attn_probs)
     return (o, lse, None) if return_attn_probs else o
-
-
-_DENSE = (None, None, 0, 0)
 
 
 def flash_attn_func(
@@ -97,7 +92,7 @@ def flash_attn_func(
         q,
         k,
         v,
-        _DENSE,
+        DENSE,
         dropout_p,
         softmax_scale,
         causal,
@@ -122,7 +117,7 @@ def flash_attn_qkvpacked_func(
 ) -> _Result:
     """`flash_attn_func` of the three parts of qkv [batch, seq, 3, heads, head_dim], which are not copied."""
     rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(*qkv.unbind(-3), _DENSE, *rest)
+    return _attend(*qkv.unbind(-3), DENSE, *rest)
 
 
 def flash_attn_kvpacked_func(
@@ -139,7 +134,7 @@ def flash_attn_kvpacked_func(
 ) -> _Result:
     """`flash_attn_func` of q and the two parts of kv [batch, seq_k, 2, heads_k, head_dim], which are not copied."""
     rest = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(q, *kv.unbind(-3), _DENSE, *rest)
+    return _attend(q, *kv.unbind(-3), DENSE, *rest)
 
 
 def flash_attn_varlen_func(

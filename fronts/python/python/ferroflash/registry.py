@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _eager, _masked
-from ._arguments import Arguments, with_lengths, without_arrays
+from ._arguments import DENSE, Arguments, Lengths, with_lengths, without_arrays
 from ._memory import empty
 from ._refuse import has_unknown
 
@@ -163,7 +163,7 @@ def _arguments(
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
-    lengths: tuple[Tensor | None, Tensor | None, int, int] = (None, None, 0, 0),
+    lengths: Lengths = DENSE,
     sides: tuple[int | None, int | None] = (None, None),
     heads_first: bool = False,
 ) -> Arguments:

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from . import _eager
-from ._arguments import Arguments, window, without_arrays
-from ._covered import is_covered
+from ._arguments import Arguments, bare, window
+from ._covered import is_covered, is_covered_alone
 from ._refuse import refuse
-from .torch import run
+from .torch import run, run_bare
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -40,15 +40,16 @@ def scaled_dot_product_attention(
     Raises:
         NotImplementedError: a window is asked for beside something that ferroflash does not cover.
     """
+    # Not for those who compile, which does not look into what is remembered.
+    is_plain = attn_mask is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling()
+    if is_plain and is_covered_alone(query, key, value, enable_gqa):
+        options = bare(scale, is_causal, window_size, 0.0, False, True, True)
+        return run_bare(query, key, value, options, False)[0]
     if not is_covered(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         refuse(window_size=None if window_size == (None, None) else window_size)
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    # Not for those who compile, which does not look into what is remembered.
-    if attn_mask is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling():
-        arguments = without_arrays(scale, is_causal, window_size, 0.0, False, True, True)
-        return run(query, key, value, arguments, False, True)[0]
     left, right = window(window_size, is_causal)
     hides = attn_mask is not None and attn_mask.dtype is torch.bool
     arguments = Arguments(

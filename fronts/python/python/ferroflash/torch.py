@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import Arguments, differentiable, has_arrays, window
+from ._arguments import DENSE, Arguments, Bare, Lengths, differentiable, has_arrays, window, with_lengths
 from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
@@ -126,32 +126,39 @@ def attention(
     return (o, lse) if return_lse else o
 
 
-def run(
-    q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool, is_bare: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it.
+def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """o and lse; past torch's dispatcher, which takes longer than the launch, where nothing there wants to know of it."""
+    if _is_compiling() or _is_watched(q, k, v):
+        return _dispatched(q, k, v, arguments)
+    if _is_grad_enabled():
+        others = differentiable(arguments)
+        if _requires_grad(q, k, v) or any(x is not None and x.requires_grad for x in others):
+            others = others if has_arrays(arguments) else ()
+            return Differentiable.apply(q, k, v, arguments, *others)
+    return _eager.forward(q, k, v, arguments, needs_lse)
 
-    Whoever knows that `arguments` hold no tensor says that they are bare.
-    """
-    if (
-        _is_compiling()
-        or not (type(q) is type(k) is type(v) is Tensor)
+
+def run_bare(
+    q: Tensor, k: Tensor, v: Tensor, bare: Bare, needs_lse: bool, lengths: Lengths = DENSE
+) -> tuple[Tensor, Tensor | None]:
+    """`run` where no other tensor is given than those of lengths, for callers who know that nothing is being compiled."""
+    if not (_is_watched(q, k, v) or (_is_grad_enabled() and _requires_grad(q, k, v))):
+        return _eager.forward_bare(q, k, v, bare, lengths, needs_lse)
+    return run(q, k, v, with_lengths(lengths, bare.arguments), needs_lse)
+
+
+def _is_watched(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether somebody at torch's dispatcher wants to know of a call."""
+    return (
+        not (type(q) is type(k) is type(v) is Tensor)
         or _dispatch_modes() != 0
         or (_is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type))
         or _functorch_level() is not None
-    ):
-        return _dispatched(q, k, v, arguments)
-    if _is_grad_enabled():
-        others = () if is_bare else differentiable(arguments)
-        if (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
-            or any(x is not None and x.requires_grad for x in others)
-        ):
-            others = others if others and has_arrays(arguments) else ()
-            return Differentiable.apply(q, k, v, arguments, *others)
-    return _eager.forward(q, k, v, arguments, needs_lse)
+    )
+
+
+def _requires_grad(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    return q.requires_grad or k.requires_grad or v.requires_grad
 
 
 def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
