@@ -25,11 +25,36 @@ pub fn simulated_gpus() -> [Sim; SCHEDULES.len()] {
 pub fn counting(schedule: u64) -> Sim {
     let counts = Checks {
         statistics: true,
+        coverage: true,
         ..Checks::NONE
     };
     let mut sim = Sim::on(SimDevice::with_schedule(schedule).checks(counts));
     sim.memory().take_statistics();
     sim
+}
+
+/// A simulated GPU whose launches take turns at [`SCHEDULES`].
+pub fn in_turn() -> Sim {
+    Sim::on(SimDevice::with_schedules(SCHEDULES))
+}
+
+/// Tests of `$all`, a function of any backend with many cases of every kernel: in the simulator on one of [`SCHEDULES`] a launch, and on a
+/// GPU, where `$what` is said not to be run if there is none.
+#[macro_export]
+macro_rules! on_schedules_in_turn_and_gpu {
+    ($all:path, $what:literal) => {
+        #[test]
+        fn sim() {
+            $all(&mut $crate::schedules::in_turn());
+        }
+
+        #[test]
+        fn cuda() {
+            if let Some(mut gpu) = $crate::gpu::gpu_or_not_run($what) {
+                $all(&mut gpu);
+            }
+        }
+    };
 }
 
 /// Tests of `$all`, a function of any backend: in the simulator on each of [`SCHEDULES`], of which the second and the third show a

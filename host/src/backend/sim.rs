@@ -50,9 +50,13 @@ pub struct SimDevice {
     memory: Arc<ptx_sim::Memory>,
     /// Modules parsed before, by the name of their kernel.
     modules: HashMap<&'static str, Module>,
-    schedule_seed: u64,
+    /// Those that launches take turns at.
+    schedules: Vec<u64>,
+    launches: u64,
     checks: Checks,
     counts: Counts,
+    /// Whether somebody takes counts or statistics: from the first call on there are any.
+    is_counting: bool,
     /// Statistics of each launch, in order; `None` until the first call of [`take_statistics`](Self::take_statistics).
     statistics: Option<Vec<KernelStatistics>>,
     recording: Recording,
@@ -99,12 +103,24 @@ impl SimDevice {
 
     /// A device that interleaves warps in an order drawn from `seed`; 0 runs them in turn.
     pub fn with_schedule(seed: u64) -> Self {
+        Self::with_schedules([seed])
+    }
+
+    /// A device whose launches take turns at schedules, as of [`with_schedule`](Self::with_schedule).
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn with_schedules(seeds: impl Into<Vec<u64>>) -> Self {
+        let schedules = seeds.into();
+        assert!(!schedules.is_empty(), "launches need a schedule");
         Self {
             memory: Arc::new(ptx_sim::Memory::new()),
             modules: HashMap::new(),
-            schedule_seed: seed,
+            schedules,
+            launches: 0,
             checks: Checks::ALL,
             counts: Counts::default(),
+            is_counting: false,
             statistics: None,
             recording: Recording::new(),
             info: DeviceInfo {
@@ -144,7 +160,26 @@ const SECTOR_BYTES: u64 = 32;
 impl SimDevice {
     /// The statistics of the launches since the last call, in order. From the first call on they are kept.
     pub fn take_statistics(&mut self) -> Vec<KernelStatistics> {
+        self.is_counting = true;
         self.statistics.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// The schedule of the next launch. However many launches a problem has, each of its kernels gets all schedules: steps of the golden
+    /// ratio, or of any of its multiples, spread evenly.
+    fn next_schedule(&mut self) -> u64 {
+        let turn = self.launches.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.launches += 1;
+        let count = self.schedules.len() as u128;
+        self.schedules[((u128::from(turn) * count) >> 64) as usize]
+    }
+
+    /// The checks of a launch, without counts that nobody takes.
+    fn checks_now(&self) -> Checks {
+        Checks {
+            statistics: self.checks.statistics && self.is_counting,
+            coverage: self.checks.coverage && (self.is_counting || self.recording.is_on()),
+            ..self.checks
+        }
     }
 
     fn count(&mut self, launch: &Launch<'_>, report: ptx_sim::Report) {
@@ -176,7 +211,7 @@ impl fmt::Debug for SimDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimDevice")
             .field("info", &self.info)
-            .field("schedule_seed", &self.schedule_seed)
+            .field("schedules", &self.schedules)
             .finish_non_exhaustive()
     }
 }
@@ -291,8 +326,8 @@ impl Device for SimDevice {
         }
         let config = LaunchConfig {
             shared_bytes: launch.kernel.shared_bytes,
-            schedule_seed: self.schedule_seed,
-            checks: self.checks,
+            schedule_seed: self.next_schedule(),
+            checks: self.checks_now(),
             ..LaunchConfig::new([launch.grid, 1, 1], [launch.kernel.threads, 1, 1])
         };
         let (module, memory) = (&self.modules[name], &self.memory);
@@ -329,6 +364,25 @@ impl Device for SimDevice {
     }
 
     fn take_counts(&mut self) -> Option<Counts> {
+        self.is_counting = true;
         Some(std::mem::take(&mut self.counts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kernel_of_a_problem_gets_all_schedules() {
+        for kernels in 1..=8 {
+            let mut device = SimDevice::with_schedules([0, 1, 2]);
+            let mut seen = vec![[0; 3]; kernels];
+            for launch in 0..60 * kernels {
+                seen[launch % kernels][device.next_schedule() as usize] += 1;
+            }
+            let is_spread = |of_kernel: &[i32; 3]| of_kernel.iter().all(|times| *times >= 12);
+            assert!(seen.iter().all(is_spread), "{seen:?}");
+        }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct State<'l> {
     pub(crate) pc: u32,
     /// Counts events that may let another warp go on.
     pub(crate) events: u64,
-    pub(crate) counters: Option<Box<Counters>>,
+    pub(crate) counters: Option<Counters>,
     pub(crate) races: Option<Box<Races>>,
     /// `cp.async` not performed yet, by warp of the cluster.
     pub(crate) copies: Vec<Vec<PendingCopy>>,
@@ -94,7 +94,9 @@ impl State<'_> {
 
 impl<'l> Cluster<'l> {
     /// Cluster number `index` of the grid.
-    pub(crate) fn new(launch: &'l Launch<'l>, index: u64) -> Self {
+    ///
+    /// It counts on in `counters`.
+    pub(crate) fn new(launch: &'l Launch<'l>, index: u64, counters: Option<Counters>) -> Self {
         let mut ctas = Vec::new();
         let mut warps = Vec::new();
         for rank in 0..launch.ctas_per_cluster() {
@@ -119,10 +121,7 @@ impl<'l> Cluster<'l> {
                 instructions: 0,
                 pc: 0,
                 events: 0,
-                counters: launch
-                    .checks
-                    .statistics
-                    .then(|| Box::new(Counters::new(launch.kernel.code.len()))),
+                counters,
                 races: launch.checks.races.then(|| {
                     Box::new(Races::new(
                         launch.ctas_per_cluster(),

@@ -12,8 +12,10 @@ pub struct Checks {
     /// Unordered accesses to shared or global memory, missing proxy fences, and use of what an
     /// unfinished asynchronous operation still reads or writes are faults.
     pub races: bool,
-    /// Count instructions, sectors, bank conflicts and tensor operations, and note what was executed.
+    /// Count instructions, sectors, bank conflicts and tensor operations.
     pub statistics: bool,
+    /// Note which instructions were executed, and whether every lane's guard held.
+    pub coverage: bool,
 }
 
 impl Checks {
@@ -22,12 +24,14 @@ impl Checks {
         uninitialised: true,
         races: true,
         statistics: true,
+        coverage: true,
     };
     /// Only what keeps the simulator itself sound.
     pub const NONE: Self = Self {
         uninitialised: false,
         races: false,
         statistics: false,
+        coverage: false,
     };
 }
 
@@ -134,6 +138,6 @@ pub struct Report {
     pub elapsed: Duration,
     /// Detailed counts, if [`Checks::statistics`] asked for them.
     pub statistics: Option<Statistics>,
-    /// What was executed, if [`Checks::statistics`] asked for counts.
+    /// What was executed, if [`Checks::coverage`] asked for it.
     pub coverage: Option<Coverage>,
 }

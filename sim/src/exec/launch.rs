@@ -284,16 +284,17 @@ pub fn launch(
 /// Runs a launch to its end.
 pub(super) fn run(launch: &Launch<'_>) -> Result<Report, SimError> {
     let start = Instant::now();
-    let outcome = work::run(launch, launch.clusters());
+    let mut outcome = work::run(launch, launch.clusters());
+    let counters = outcome.counters();
+    let checks = launch.checks;
     if let Some((_, fault)) = outcome.fault {
         return Err(SimError::Fault(fault));
     }
     Ok(Report {
         warp_instructions: outcome.instructions,
         elapsed: start.elapsed(),
-        coverage: outcome.counters.as_ref().map(|c| Coverage::new(c)),
-        statistics: outcome
-            .counters
+        coverage: (counters.as_ref().filter(|_| checks.coverage)).map(Coverage::new),
+        statistics: (counters.filter(|_| checks.statistics))
             .map(|c| Statistics::new(launch.kernel, &c, launch.source)),
     })
 }

@@ -24,10 +24,22 @@ const MIN_QUANTUM: u64 = 1000;
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) instructions: u64,
-    pub(super) counters: Option<Box<Counters>>,
+    /// Of clusters that followed one another, each.
+    counters: Vec<Counters>,
     /// The fault of the failing cluster that started first, and its place in the order. A hang is one only if nothing else
     /// failed.
     pub(super) fault: Option<(u64, Box<Fault>)>,
+}
+
+impl Outcome {
+    /// Counts of all clusters, if there are any.
+    pub(super) fn counters(&mut self) -> Option<Counters> {
+        let counters = std::mem::take(&mut self.counters).into_iter();
+        counters.reduce(|mut all, some| {
+            all.add(&some);
+            all
+        })
+    }
 }
 
 /// Runs clusters `0..total` on rayon's current pool.
@@ -94,10 +106,24 @@ impl<'l> Work<'l> {
                 begun.count += 1;
                 drop(begun);
                 let index = self.order.cluster(place);
-                return Some((place, Box::new(Cluster::new(self.launch, index))));
+                let cluster = Cluster::new(self.launch, index, self.counters());
+                return Some((place, Box::new(cluster)));
             }
         }
         begun.suspended.pop_front()
+    }
+
+    /// Where a new cluster counts, if something is to be counted: on top of one that has ended, if there is any, as there are as many
+    /// counts as instructions.
+    fn counters(&self) -> Option<Counters> {
+        let checks = self.launch.checks;
+        let known = self.outcome().counters.pop();
+        let new = || Counters::new(self.launch.kernel.code.len());
+        (checks.statistics || checks.coverage).then(|| known.unwrap_or_else(new))
+    }
+
+    fn outcome(&self) -> std::sync::MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn run(&self) {
@@ -127,7 +153,7 @@ impl<'l> Work<'l> {
             let is_hang = matches!(fault.kind, FaultKind::Hang { .. });
             (is_hang, place)
         };
-        let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
+        let mut outcome = self.outcome();
         let known = outcome.fault.as_ref().map(|(p, known)| rank(*p, known));
         if known.is_none_or(|known| rank(place, &fault) < known) {
             outcome.fault = Some((place, fault));
@@ -135,12 +161,8 @@ impl<'l> Work<'l> {
     }
 
     fn finish(&self, state: State<'l>) {
-        let mut outcome = self.outcome.lock().unwrap_or_else(|e| e.into_inner());
+        let mut outcome = self.outcome();
         outcome.instructions += state.instructions;
-        match (&mut outcome.counters, state.counters) {
-            (Some(total), Some(mine)) => total.add(&mine),
-            (total @ None, mine) => *total = mine,
-            (Some(_), None) => {}
-        }
+        outcome.counters.extend(state.counters);
     }
 }

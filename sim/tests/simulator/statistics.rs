@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ptx_sim::{
-    LaunchConfig, LineStatistics, Memory, Module, OutOfBoundsFill, Statistics, Swizzle, TensorMap,
-    TensorMapType, launch,
+    Checks, LaunchConfig, LineStatistics, Memory, Module, OutOfBoundsFill, Statistics, Swizzle,
+    TensorMap, TensorMapType, launch,
 };
 
 const REGS: &str = ".reg .pred %p<4>; .reg .b32 %r<64>; .reg .b64 %rd<8>;";
@@ -195,4 +195,42 @@ fn the_time_of_a_launch_grows_with_its_code_alone() {
     assert_eq!(statistics.executed("add.u32"), LINES as u64);
     let spent = begin.elapsed();
     assert!(spent < PATIENCE, "{LINES} lines took {spent:?}");
+}
+
+/// Eight CTAs, each of which adds its number to a word: what they executed, and how often, over all.
+#[test]
+fn counts_and_coverage_are_there_where_they_are_asked_for() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64
+.visible .entry k(.param .u64 at)
+{
+    .reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [at];
+    mov.u32 %r1, %ctaid.x;
+    setp.eq.u32 %p1, %r1, 5;
+    @%p1 red.global.add.u32 [%rd1], %r1;
+    ret;
+}
+";
+    let module = Module::parse(text).expect("PTX");
+    let memory = Memory::new();
+    let at = memory.alloc(4).expect("there is memory");
+    memory.write(at, &[0; 4]).expect("inside");
+    for (statistics, coverage) in [(false, false), (true, false), (false, true), (true, true)] {
+        let checks = Checks {
+            statistics,
+            coverage,
+            ..Checks::ALL
+        };
+        let config = LaunchConfig::new([8, 1, 1], [32, 1, 1]).checks(checks);
+        let report = launch(&module, "k", &config, &[&at.to_le_bytes()], &memory);
+        let report = report.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(report.statistics.is_some(), statistics);
+        if let Some(counts) = report.statistics {
+            assert_eq!(line(&counts, "setp").warps, 8);
+            assert_eq!(counts.sectors(), 1);
+        }
+        let executed = report.coverage.map(|coverage| coverage.to_string());
+        // A `ret` that the parser adds is not reached.
+        assert_eq!(executed, coverage.then(|| "111310".to_owned()));
+    }
 }

@@ -5,7 +5,7 @@ use ferroflash::{Backend, DType, Mask, Sim, Variant};
 use ferroflash_testing::cases::{CaseSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::not_run::not_run;
-use ferroflash_tests::on_simulator_and_gpu;
+use ferroflash_tests::on_schedules_in_turn_and_gpu;
 use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::Family;
@@ -43,7 +43,7 @@ fn every_tile_is_listed<D: Device>(gpu: &mut Gpu<D>) {
     assert!(verdict.passed(), "{verdict}");
 }
 
-on_simulator_and_gpu!(every_tile_is_listed, "long lists of tiles");
+on_schedules_in_turn_and_gpu!(every_tile_is_listed, "long lists of tiles");
 
 /// Three heads of K and V in sections of two, so that the last has fewer, by kernels for one length and for several, with modifiers
 /// and without.

@@ -55,7 +55,8 @@ pub fn test(report: &mut Report) -> anyhow::Result<()> {
         let wheel = python.build(false)?;
         python.pip(&["--force-reinstall", "--no-deps"], &[wheel])?;
         let program = python.program("python");
-        Ok(cmd!(python.shell, "{program} -m pytest").run()?)
+        // A process a core: most of a test is Python's.
+        Ok(cmd!(python.shell, "{program} -m pytest --numprocesses logical").run()?)
     };
     report.add(match tested() {
         Ok(()) => Outcome::Passed("the Python package: wheel, lints, pytest".to_owned()),

@@ -52,6 +52,11 @@ impl Recording {
         }
     }
 
+    /// Whether something is recorded.
+    pub(super) fn is_on(&self) -> bool {
+        self.folder.is_some()
+    }
+
     /// Adds a launch of `kernel`.
     pub(super) fn add(&mut self, kernel: &'static str, report: &Report) {
         if let (Some(_), Some(coverage)) = (self.folder, &report.coverage) {

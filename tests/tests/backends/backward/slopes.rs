@@ -200,7 +200,7 @@ fn cpu() {
     all(&mut Cpu::new());
 }
 
-ferroflash_tests::on_simulator_and_gpu!(all, "gradients by slopes");
+ferroflash_tests::on_schedules_in_turn_and_gpu!(all, "gradients by slopes");
 
 #[test]
 fn cuda_repeats() {

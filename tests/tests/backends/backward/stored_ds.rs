@@ -167,7 +167,7 @@ fn all<B: Backend>(backend: &mut B) {
     }
 }
 
-ferroflash_tests::on_simulator_and_gpu!(all, "gradients of wide heads");
+ferroflash_tests::on_schedules_in_turn_and_gpu!(all, "gradients of wide heads");
 
 /// Where dS of a tile of dq does not fit, kernels that compute scores twice run; deterministic or not makes no difference.
 #[test]

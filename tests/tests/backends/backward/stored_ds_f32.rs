@@ -147,4 +147,4 @@ fn all<B: Backend>(backend: &mut B) {
     chunks(backend);
 }
 
-ferroflash_tests::on_simulator_and_gpu!(all, "gradients in fp32 through a stored dS");
+ferroflash_tests::on_schedules_in_turn_and_gpu!(all, "gradients in fp32 through a stored dS");

@@ -102,4 +102,4 @@ fn cpu() {
     scales_of_every_kind(&mut Cpu::new(), DType::F32);
 }
 
-ferroflash_tests::on_simulator_and_gpu!(all, "codes of e4m3");
+ferroflash_tests::on_schedules_in_turn_and_gpu!(all, "codes of e4m3");
