@@ -35,6 +35,11 @@ pub fn ferroflash<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ou
     ferroflash_in(arguments, &[])
 }
 
+/// `ferroflash` with the words of `text` as arguments, without a CUDA driver.
+pub fn run(text: &str) -> Outcome {
+    ferroflash(text.split_whitespace())
+}
+
 /// `ferroflash attend INPUT --output OUTPUT ARGUMENTS`, without a CUDA driver.
 pub fn attend(input: &Path, output: &Path, arguments: &[&str]) -> Outcome {
     let paths = [

@@ -7,17 +7,12 @@ use std::process::Command;
 use ferroflash_insight::gpu_spec::GpuSpec;
 use ferroflash_insight::ladder::gpu::{Size, climb};
 use ferroflash_insight::probe::{self, Effort};
-use ferroflash_tests::command::{Outcome, ferroflash, ferroflash_in};
+use ferroflash_tests::command::{ferroflash_in, run};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::paths;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// The words of `text`, as arguments.
-fn run(text: &str) -> Outcome {
-    ferroflash(text.split_whitespace())
-}
 
 fn json(text: &str) -> Value {
     serde_json::from_str(run(text).succeeded()).expect("a line of JSON")

@@ -1,7 +1,9 @@
 //! The command `ferroflash`, run as users run it.
 
+mod attend;
 mod bad_arguments;
 mod bad_input;
+mod bench;
 mod caches;
 mod gradients;
 mod insight;

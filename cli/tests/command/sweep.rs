@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferroflash_tests::command::ferroflash;
+use ferroflash_tests::command::{ferroflash, run};
 use ferroflash_tests::paths;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -312,7 +312,7 @@ fn bad_arguments_are_refused_by_name() {
         ),
     ] {
         let command = format!("bench --backend cpu {arguments}");
-        let outcome = ferroflash(command.split_whitespace());
+        let outcome = run(&command);
         let (refused, _) = outcome.failed(2);
         assert_eq!(refused, argument, "{command}: {}", outcome.stderr);
     }
@@ -325,7 +325,7 @@ fn bad_arguments_are_refused_by_name() {
         ("--peers x.json", "--varlen 8"),
     ] {
         let command = format!("bench --heads 2 --head-dim 64 {argument} {others}");
-        let outcome = ferroflash(command.split_whitespace());
+        let outcome = run(&command);
         let (name, _) = argument.split_once(' ').expect("with a value");
         let rest = "only a sweep has it; with --sweep FOLDER, or leave it out";
         assert_eq!(outcome.failed(2), (name, rest), "{command}");

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::arrangement::Arrangement;
-use super::decode::{DecodeCase, DecodeSpec};
+use super::decode::DecodeSpec;
+use super::decode_case::DecodeCase;
 use super::fill::{mix, normal};
 use super::scales::scale_of;
 use crate::oracle::rotated_row;

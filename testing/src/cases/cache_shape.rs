@@ -1,6 +1,7 @@
 //! A cache to time: normal values everywhere, in shuffled pages or in one piece a sequence.
 
-use super::decode::{DecodeCase, Place, QRows};
+use super::decode_case::{DecodeCase, QRows};
+use super::decode_place::Place;
 use super::fill::normal;
 use super::scales::ScaleKind;
 use ferroflash::{DType, Error, ForwardOptions, Layout, Shape};
