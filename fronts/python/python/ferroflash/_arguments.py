@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,16 +105,19 @@ DENSE: Lengths = (None, None, 0, 0)
 
 
 class Bare(NamedTuple):
-    """Arguments without a tensor, and the calls that were made with them, by lengths and how q, k and v lie."""
+    """Arguments without a tensor, and what is known of calls with them."""
 
     arguments: Arguments
+    # Those that were made, by lengths and how q, k and v lie.
     calls: dict[Any, Any]
+    # Whether calls of such q, k and v are to be made: asked before the first. None: any, which may be refused.
+    covers: Callable[[Tensor, Tensor, Tensor], bool] | None
 
 
 @functools.lru_cache(maxsize=1024)
-def bare(*options: Any) -> Bare:
-    """Those of `without_arrays`' arguments, made once for any number of calls."""
-    return Bare(without_arrays(*options), {})
+def bare(covers: Callable[[Tensor, Tensor, Tensor], bool] | None, *options: Any) -> Bare:
+    """Those of `without_arrays`' options, made once for any number of calls."""
+    return Bare(without_arrays(*options), {}, covers)
 
 
 def with_lengths(lengths: Lengths, arguments: Arguments) -> Arguments:

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
-from . import _native
 from ._arrays import DTYPES
 
 _MAX_HEAD_DIM = 256
-
-# Answers where nothing but q, k and v matters, by how they lie: looking into the tensors takes 2 µs.
-_answers: dict[tuple[bytes, bool], bool] = {}
-_MOST_ANSWERS = 4096
-
-
-def is_covered_alone(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
-    """`is_covered` without a mask and dropout, asked once of tensors that lie alike."""
-    signature = _native.signature((query, key, value))
-    asked = signature, enable_gqa
-    answer = _answers.get(asked)
-    if answer is None:
-        answer = is_covered(query, key, value, None, 0.0, False, enable_gqa)
-        if signature is not None and len(_answers) < _MOST_ANSWERS:
-            _answers[asked] = answer
-    return answer
 
 
 def is_covered(
@@ -65,3 +50,8 @@ def _is_mask_covered(query: Tensor, key: Tensor, attn_mask: Tensor) -> bool:
         and attn_mask.dim() <= 4
         and all(size in (1, whole) for size, whole in zip(reversed(attn_mask.shape), reversed(pairs)))
     )
+
+
+# Of q, k and v without a mask and dropout; with groups of heads allowed, and without.
+with_groups = functools.partial(is_covered, attn_mask=None, dropout_p=0.0, is_causal=False, enable_gqa=True)
+without_groups = functools.partial(is_covered, attn_mask=None, dropout_p=0.0, is_causal=False, enable_gqa=False)

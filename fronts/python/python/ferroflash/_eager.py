@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,11 +30,16 @@ _MOST_BARE_CALLS = 256  # of the same scalars
 
 
 class _Known(NamedTuple):
-    """A call that was made, how the results of each like it lie, and whether arrays of theirs have to be made contiguous."""
+    """A call that was made, and what each like it needs."""
 
     call: _native.Call
+    device: int
+    dtype: torch.dtype
+    # How results lie.
     results: list[_native.View]
+    # Whether arrays have to be made contiguous.
     gathers: bool
+    allocate: Callable[[int, int], Tensor]
 
 
 _NO_ARRAYS = (None,) * TENSORS
@@ -112,7 +117,7 @@ def _kept(
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()  # those that are still made come back
     results_lie = [(tuple(result.shape), result.stride()) for result in results]
-    known = _calls[key] = _Known(call, results_lie, arrays.gathers)
+    known = _calls[key] = _Known(call, device, q.dtype, results_lie, arrays.gathers, workspace_allocator(device))
     return known
 
 
@@ -143,13 +148,18 @@ def forward(
 
 def forward_bare(
     q: Tensor, k: Tensor, v: Tensor, bare: Bare, lengths: Lengths, needs_lse: bool
-) -> tuple[Tensor, Tensor | None]:
-    """`forward` where there is no tensor but q, k, v and those of `lengths`: a call like one before is looked up by these alone."""
+) -> tuple[Tensor, Tensor | None] | None:
+    """`forward` where there is no tensor but q, k, v and those of `lengths`: a call like one before is looked up by these alone.
+
+    None where `bare` does not cover q, k and v.
+    """
     cu_seqlens_q, cu_seqlens_kv, max_q, max_kv = lengths
     given = q, k, v, cu_seqlens_q, cu_seqlens_kv
     lie = _native.signature(given) or _in_words(given)
     known = bare.calls.get((lie, max_q, max_kv))
     if known is None:
+        if bare.covers is not None and not bare.covers(q, k, v):
+            return None
         arguments = with_lengths(lengths, bare.arguments)
         if len(bare.calls) >= _MOST_BARE_CALLS:
             bare.calls.clear()
@@ -186,15 +196,14 @@ def _launched(
     cache: _native.Cache | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """o and lse of a forward pass; `arrays` may end with the last that is there."""
-    call, (of_o, of_lse), gathers = known
-    device = q.get_device()
+    call, device, dtype, (of_o, of_lse), gathers, allocate = known
     stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     if gathers:
         arrays = _gathered(arrays)
     if o is None:
-        o = empty(*of_o, q.dtype, device)
+        o = empty(*of_o, dtype, device)
     lse = empty(*of_lse, torch.float32, device) if needs_lse or is_capturing else None
-    call.launch(stream, is_capturing, workspace_allocator(device), (q, k, v, o, lse), arrays, cache, None)
+    call.launch(stream, is_capturing, allocate, (q, k, v, o, lse), arrays, cache, None)
     return o, lse
 
 
@@ -214,8 +223,6 @@ def backward(
 
     Writes dq, dk and dv `into` these tensors, if they are given.
     """
-    device = q.get_device()
-    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     lse = lse.contiguous()
     d_lse = d_lse if d_lse is None else d_lse.contiguous()
     wanted, arrays = tuple(wanted), arguments[:TENSORS]
@@ -231,16 +238,17 @@ def backward(
         described = Arrays(q, k, arguments, wanted=wanted)
         results = *written, *described.gradients(arguments, wanted)
         known = _kept(key, q, arguments, views, described, results)
-    call, results, gathers = known
+    call, device, dtype, results, gathers, allocate = known
+    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
     if gathers:
         arrays = _gathered(arrays)
-    dq, dk, dv = into or [empty(*view, q.dtype, device) for view in results[:3]]
+    dq, dk, dv = into or [empty(*view, dtype, device) for view in results[:3]]
     others = iter([empty(*view, torch.float32, device) for view in results[3:]])
     d_slopes, d_bias, d_sinks = [next(others) if is_wanted else None for is_wanted in wanted]
     call.launch(
         stream,
         is_capturing,
-        workspace_allocator(device),
+        allocate,
         (q, k, v, o, lse),
         arrays,
         None,

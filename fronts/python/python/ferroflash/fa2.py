@@ -50,7 +50,7 @@ def _attend(
     """What all functions below are: `lengths` are cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k."""
     # Not for those who compile, which does not look into what is remembered.
     if alibi_slopes is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling():
-        options = bare(softmax_scale, causal, window_size, softcap, deterministic)
+        options = bare(None, softmax_scale, causal, window_size, softcap, deterministic)
         o, lse = run_bare(q, k, v, options, return_attn_probs, lengths)
     else:
         left, right = window(window_size, causal)

@@ -9,7 +9,7 @@ from torch.compiler import is_compiling
 
 from . import _eager
 from ._arguments import Arguments, bare, window
-from ._covered import is_covered, is_covered_alone
+from ._covered import is_covered, with_groups, without_groups
 from ._refuse import refuse
 from .torch import run, run_bare
 
@@ -41,10 +41,13 @@ def scaled_dot_product_attention(
         NotImplementedError: a window is asked for beside something that ferroflash does not cover.
     """
     # Not for those who compile, which does not look into what is remembered.
-    is_plain = attn_mask is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling()
-    if is_plain and is_covered_alone(query, key, value, enable_gqa):
-        options = bare(scale, is_causal, window_size, 0.0, False, True, True)
-        return run_bare(query, key, value, options, False)[0]
+    if attn_mask is None and dropout_p == 0.0 and type(window_size) is tuple and not is_compiling():
+        covers = with_groups if enable_gqa else without_groups
+        results = run_bare(
+            query, key, value, bare(covers, scale, is_causal, window_size, 0.0, False, True, True), False
+        )
+        if results is not None:
+            return results[0]
     if not is_covered(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         refuse(window_size=None if window_size == (None, None) else window_size)
         return functional.scaled_dot_product_attention(

@@ -132,7 +132,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) 
         return _dispatched(q, k, v, arguments)
     if _is_grad_enabled():
         others = differentiable(arguments)
-        if _requires_grad(q, k, v) or any(x is not None and x.requires_grad for x in others):
+        if any(x is not None and x.requires_grad for x in (q, k, v, *others)):
             others = others if has_arrays(arguments) else ()
             return Differentiable.apply(q, k, v, arguments, *others)
     return _eager.forward(q, k, v, arguments, needs_lse)
@@ -140,10 +140,15 @@ def run(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments, needs_lse: bool) 
 
 def run_bare(
     q: Tensor, k: Tensor, v: Tensor, bare: Bare, needs_lse: bool, lengths: Lengths = DENSE
-) -> tuple[Tensor, Tensor | None]:
-    """`run` where no other tensor is given than those of lengths, for callers who know that nothing is being compiled."""
-    if not (_is_watched(q, k, v) or (_is_grad_enabled() and _requires_grad(q, k, v))):
+) -> tuple[Tensor, Tensor | None] | None:
+    """`run` where no other tensor is given than those of lengths, for callers who know that nothing is being compiled.
+
+    None where `bare` does not cover q, k and v.
+    """
+    if not (_is_watched(q, k, v) or (_is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))):
         return _eager.forward_bare(q, k, v, bare, lengths, needs_lse)
+    if bare.covers is not None and not bare.covers(q, k, v):
+        return None
     return run(q, k, v, with_lengths(lengths, bare.arguments), needs_lse)
 
 
@@ -155,10 +160,6 @@ def _is_watched(q: Tensor, k: Tensor, v: Tensor) -> bool:
         or (_is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type))
         or _functorch_level() is not None
     )
-
-
-def _requires_grad(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    return q.requires_grad or k.requires_grad or v.requires_grad
 
 
 def _dispatched(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
