@@ -102,7 +102,7 @@ pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Error> 
 pub fn kernels<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Option<Vec<&'static str>> {
     gpu.limit_shared_bytes(case.shared_bytes());
     let mut names = Vec::new();
-    for problem in case.problems().ok()? {
+    for problem in case.problems(&gpu.capabilities()).ok()? {
         names.extend(gpu.plan(&problem).ok()?.kernel_names());
     }
     Some(names)

@@ -10,9 +10,11 @@ use super::spec::{Case, CaseSpec};
 use crate::oracle::{
     BackwardInputs, BackwardVerdict, GradientTensors, Inputs, Rows, check_backward,
 };
+use ferroflash::plan::why_not;
 use ferroflash::{
-    Backend, BackwardOptions, Error, GradientSpecs, Gradients, HostTensor, Layout, Memory,
-    OutputGradients, Problem, Shape, TensorSpec, backward, backward_into,
+    Backend, BackwardOptions, Capabilities, Error, ForwardOptions, GradientSpecs, Gradients,
+    HostTensor, Layout, Memory, OutputGradients, Problem, Shape, TensorSpec, Variant, backward,
+    backward_into,
 };
 
 /// A case and the loss's gradients by the outputs of its forward pass.
@@ -135,13 +137,21 @@ impl BackwardCase {
         Problem::backward(q, k, v, specs, &options)
     }
 
-    /// The problem of the forward pass that [`run`](Self::run) computes first: the variant that is forced may have one pass alone.
+    /// The problem of the forward pass that [`run`](Self::run) computes first on a backend with these capabilities.
     ///
     /// # Errors
     /// Those of [`problem`](Self::problem).
-    pub fn forward_problem(&self) -> Result<Problem, Error> {
+    pub fn forward_problem(&self, here: &Capabilities) -> Result<Problem, Error> {
+        self.forward.problem_with(&self.forward_options(here)?)
+    }
+
+    /// Options of the forward pass. The variant that is forced may have one pass alone, so that it is not: only where sequences are
+    /// packed Hopper's is, where it can run, which is not preferred for such short ones as cases have.
+    fn forward_options(&self, here: &Capabilities) -> Result<ForwardOptions, Error> {
         let options = self.forward.options.clone().force(None);
-        self.forward.problem_with(&options)
+        let problem = self.forward.problem_with(&options)?;
+        let by_hopper = problem.is_packed() && why_not(Variant::Wgmma, &problem, here).is_none();
+        Ok(options.force(by_hopper.then_some(Variant::Wgmma)))
     }
 
     /// Where dq, dk and dv go, NaN all over, if not where the backend puts them.
@@ -161,9 +171,8 @@ impl BackwardCase {
     /// # Errors
     /// Those of [`Case::run`] and [`backward`].
     pub fn run<B: Backend>(&self, backend: &mut B) -> Result<BackwardRun, Error> {
-        let Case {
-            q, k, v, options, ..
-        } = &self.forward;
+        let Case { q, k, v, .. } = &self.forward;
+        let options = self.forward_options(&backend.capabilities())?;
         let memory = backend.memory();
         let [q, k, v] = [q.upload(memory)?, k.upload(memory)?, v.upload(memory)?];
         let d_o = self.d_o.upload(memory)?;
@@ -172,8 +181,6 @@ impl BackwardCase {
             .as_ref()
             .map(|d_lse| d_lse.upload(memory))
             .transpose()?;
-        // The family that is forced may have one pass alone.
-        let options = options.clone().force(None);
         let output = self.forward.compute(backend, [&q, &k, &v], &options)?;
         let d_output = OutputGradients::new(&d_o, d_lse.as_ref());
         let computed = match self.places()? {

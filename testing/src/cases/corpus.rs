@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroflash::{Error, Problem, Variant};
+use ferroflash::{Capabilities, Error, Problem, Variant};
 use serde::{Deserialize, Serialize};
 
 use super::arrangement::Arrangement;
@@ -103,13 +103,13 @@ impl CorpusCase {
         }
     }
 
-    /// The problems that it runs: of a backward pass, that of the forward pass before it too.
+    /// The problems that it runs on a backend with these capabilities: of a backward pass, that of the forward pass before it too.
     ///
     /// # Errors
     /// [`Error::Argument`] if it is none.
-    pub fn problems(&self) -> Result<Vec<Problem>, Error> {
+    pub fn problems(&self, here: &Capabilities) -> Result<Vec<Problem>, Error> {
         match self {
-            Self::Attention(case) => case.problems(),
+            Self::Attention(case) => case.problems(here),
             Self::Decode(spec) => Ok(vec![spec.build()?.problem()?]),
         }
     }
@@ -126,12 +126,12 @@ impl AttentionCase {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn problems(&self) -> Result<Vec<Problem>, Error> {
+    fn problems(&self, here: &Capabilities) -> Result<Vec<Problem>, Error> {
         match self.pass {
             Pass::Forward => Ok(vec![self.forward()?.problem()?]),
             Pass::Backward { .. } => {
                 let case = self.backward()?;
-                Ok(vec![case.forward_problem()?, case.problem()?])
+                Ok(vec![case.forward_problem(here)?, case.problem()?])
             }
         }
     }

@@ -30,7 +30,9 @@ fn agrees<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<(), TestCaseEr
     let problem = case.problem().map_err(fail)?;
     let variants = eligible(&problem, &backend.capabilities());
     prop_assert!(!variants.is_empty(), "{spec}: nothing can run it");
-    let of_forward = case.forward_problem().map_err(fail)?;
+    let of_forward = case
+        .forward_problem(&backend.capabilities())
+        .map_err(fail)?;
     let of_forward = backend.plan(&of_forward).map_err(fail)?;
     for variant in variants {
         case.forward.options.force = Some(variant);
