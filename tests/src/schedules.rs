@@ -38,6 +38,19 @@ pub fn in_turn() -> Sim {
     Sim::on(SimDevice::with_schedules(SCHEDULES))
 }
 
+/// A test of `$all`, a function of any backend, on a GPU; `$what` is said not to be run if there is none.
+#[macro_export]
+macro_rules! on_gpu {
+    ($all:path, $what:literal) => {
+        #[test]
+        fn cuda() {
+            if let Some(mut gpu) = $crate::gpu::gpu_or_not_run($what) {
+                $all(&mut gpu);
+            }
+        }
+    };
+}
+
 /// Tests of `$all`, a function of any backend with many cases of every kernel: in the simulator on one of [`SCHEDULES`] a launch, and on a
 /// GPU, where `$what` is said not to be run if there is none.
 #[macro_export]
@@ -48,12 +61,7 @@ macro_rules! on_schedules_in_turn_and_gpu {
             $all(&mut $crate::schedules::in_turn());
         }
 
-        #[test]
-        fn cuda() {
-            if let Some(mut gpu) = $crate::gpu::gpu_or_not_run($what) {
-                $all(&mut gpu);
-            }
-        }
+        $crate::on_gpu!($all, $what);
     };
 }
 
@@ -83,11 +91,6 @@ macro_rules! on_simulator_and_gpu {
             simulated(2);
         }
 
-        #[test]
-        fn cuda() {
-            if let Some(mut gpu) = $crate::gpu::gpu_or_not_run($what) {
-                $all(&mut gpu);
-            }
-        }
+        $crate::on_gpu!($all, $what);
     };
 }

@@ -117,9 +117,10 @@ impl<'l> Work<'l> {
     /// counts as instructions.
     fn counters(&self) -> Option<Counters> {
         let checks = self.launch.checks;
-        let known = self.outcome().counters.pop();
-        let new = || Counters::new(self.launch.kernel.code.len());
-        (checks.statistics || checks.coverage).then(|| known.unwrap_or_else(new))
+        (checks.statistics || checks.coverage).then(|| {
+            let known = self.outcome().counters.pop();
+            known.unwrap_or_else(|| Counters::new(self.launch.kernel.code.len()))
+        })
     }
 
     fn outcome(&self) -> std::sync::MutexGuard<'_, Outcome> {

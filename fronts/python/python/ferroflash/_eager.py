@@ -114,10 +114,16 @@ def _kept(
     options, device = _options(arguments[SCALARS:]), q.get_device()
     stream = stream_of(device) if device >= 0 else 0
     call = _native.Call(device, stream, DTYPES[q.dtype], options, views, arrays)
-    if len(_calls) >= _MOST_CALLS:
-        _calls.clear()  # those that are still made come back
     results_lie = [(tuple(result.shape), result.stride()) for result in results]
-    known = _calls[key] = _Known(call, device, q.dtype, results_lie, arrays.gathers, workspace_allocator(device))
+    known = _Known(call, device, q.dtype, results_lie, arrays.gathers, workspace_allocator(device))
+    return _entered(known, _calls, key, _MOST_CALLS)
+
+
+def _entered(known: _Known, calls: dict[Any, _Known], key: tuple[Any, ...], most: int) -> _Known:
+    """`known`, which is among `calls` from now on, of which there are at `most` so many."""
+    if len(calls) >= most:
+        calls.clear()  # those that are still made come back
+    calls[key] = known
     return known
 
 
@@ -156,15 +162,15 @@ def forward_bare(
     cu_seqlens_q, cu_seqlens_kv, max_q, max_kv = lengths
     given = q, k, v, cu_seqlens_q, cu_seqlens_kv
     lie = _native.signature(given) or _in_words(given)
-    known = bare.calls.get((lie, max_q, max_kv))
+    bare_key = lie, max_q, max_kv
+    known = bare.calls.get(bare_key)
     if known is None:
         if bare.covers is not None and not bare.covers(q, k, v):
             return None
         arguments = with_lengths(lengths, bare.arguments)
-        if len(bare.calls) >= _MOST_BARE_CALLS:
-            bare.calls.clear()
         key = arguments[TENSORS:], lie
-        known = bare.calls[lie, max_q, max_kv] = _calls.get(key) or _checked(key, q, k, v, arguments)
+        known = _calls.get(key) or _checked(key, q, k, v, arguments)
+        _entered(known, bare.calls, bare_key, _MOST_BARE_CALLS)
     return _launched(known, q, k, v, (cu_seqlens_q, cu_seqlens_kv), needs_lse)
 
 
