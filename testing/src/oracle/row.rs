@@ -204,9 +204,11 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
     let shift = if max.is_finite() { max } else { 0.0 };
     let weights: Vec<f64> = exact().map(|score| (score - shift).exp()).collect();
     let of_keys: f64 = weights.iter().sum();
-    let of_sink = rules.sink().map_or(0.0, |sink| (sink - shift).exp());
-    let sum = of_keys + of_sink;
-    row.lse = shift + sum.ln();
+    let sink = rules.sink().unwrap_or(f64::NEG_INFINITY);
+    // A sink far above all scores makes this infinite, and every p the 0 that it then is.
+    let sum = of_keys + (sink - shift).exp();
+    let top = shift.max(sink);
+    row.lse = top + (of_keys * (shift - top).exp() + (sink - top).exp()).ln();
     let v_row = |j: usize| &head.v[j * head_dim_v..][..head_dim_v];
     for (&j, &weight) in keys.iter().zip(&weights) {
         let kept = rules.dropout(i, j);
@@ -260,7 +262,9 @@ pub(crate) fn scores(
 mod tests {
     use super::*;
     use crate::oracle::bound;
-    use ferroflash::{AlibiSlopes, CuSeqlens, DType, ForwardOptions, Layout, Shape, TensorSpec};
+    use ferroflash::{
+        AlibiSlopes, CuSeqlens, DType, ForwardOptions, Layout, Shape, Sinks, TensorSpec,
+    };
 
     fn problem(seq_q: usize, seq_kv: usize, options: &ForwardOptions) -> Problem {
         let spec = |seq| {
@@ -323,6 +327,25 @@ mod tests {
         let row = reference_of(&problem(2, 2, &ForwardOptions::new()), &head, &[1.0], 0);
         assert_eq!((row.o[0], row.lse), (0.0, f64::NEG_INFINITY));
         assert_eq!(row.may_not_be_finite, [false]);
+    }
+
+    #[test]
+    fn a_sink_may_outweigh_keys_beyond_what_an_exponential_holds() {
+        let head = Head {
+            k: vec![-4000.0, -4001.0],
+            v: vec![1.0, 2.0],
+        };
+        let row_beside = |sink| {
+            let mut options = ForwardOptions::new();
+            options.modifiers.sinks = Some(Sinks::per_head(&[sink]).unwrap());
+            let row = reference_of(&problem(2, 2, &options), &head, &[1.0], 0);
+            (row.o[0], row.lse)
+        };
+        assert_eq!(row_beside(-1.0), (0.0, -1.0));
+        let sum = 1.0 + (-1.0f64).exp();
+        let (o, lse) = row_beside(-9000.0);
+        assert!((o - (1.0 + 2.0 * (-1.0f64).exp()) / sum).abs() < 1e-12);
+        assert!((lse - (-4000.0 + sum.ln())).abs() < 1e-12);
     }
 
     #[test]
