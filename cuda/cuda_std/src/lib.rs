@@ -30,6 +30,7 @@ pub use cuda_std_macros::{append_name, kernel, launch_bounds};
 pub mod cp_async;
 #[cfg(target_arch = "nvptx64")]
 pub mod global;
+pub mod grid;
 #[cfg(target_arch = "nvptx64")]
 pub mod half;
 #[cfg(target_arch = "nvptx64")]

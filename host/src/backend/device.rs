@@ -70,6 +70,9 @@ pub struct Launch<'a> {
     pub grid: u32,
     /// The image of each kernel parameter.
     pub params: &'a [&'a [u8]],
+    /// Whether it may begin before the launch before it has ended (programmatic dependent launch): the kernel then waits for that
+    /// by itself.
+    pub begins_early: bool,
 }
 
 /// Name, compute capability and limits of a device.

@@ -472,6 +472,7 @@ impl<D: Device> Gpu<D> {
             ptx: &ptx,
             grid: step.grid,
             params,
+            begins_early: step.begins_early,
         };
         // SAFETY: the caller's contract is this function's; entry, grid and block size are those of the plan's step.
         unsafe { self.device.launch(&launch) }

@@ -49,6 +49,7 @@ pub(super) unsafe fn run<D: Device>(
         ptx: &ptx_of,
         grid: warp_per_row::grid(shape.batch as u64 * shape.seq as u64 * heads),
         params: if is_e4m3 { &both } else { &both[..1] },
+        begins_early: false,
     };
     // SAFETY: these are the kernel's parameters, and the caller vouches for the operands.
     unsafe { device.launch(&launch) }

@@ -64,6 +64,7 @@ pub(super) unsafe fn run<D: Device>(
         ptx: &ptx_of,
         grid: warp_per_row::grid(batch as u64 * heads as u64 * seq as u64),
         params: &[bytes_of(&params)],
+        begins_early: false,
     };
     // SAFETY: these are the kernel's parameters, and the caller vouches for the operands. The table is freed in the
     // order of the stream, after the launch.

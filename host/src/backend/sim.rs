@@ -11,7 +11,9 @@ use std::time::Instant;
 use kernels_gpu::config::limits::SM90_SHARED_BYTES;
 use kernels_gpu::dtype::DType;
 use kernels_gpu::wgmma::tensor_map::{TensorMap, TensorMapSpec};
-use ptx_sim::{Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Swizzle, TensorMapType};
+use ptx_sim::{
+    Checks, LaunchConfig, MemoryError, Module, OutOfBoundsFill, Stream, Swizzle, TensorMapType,
+};
 
 use self::recording::Recording;
 use super::device::{Counts, Device, DeviceInfo, Launch};
@@ -48,6 +50,7 @@ impl Default for Sim {
 /// The simulated GPU that [`Sim`] runs on.
 pub struct SimDevice {
     memory: Arc<ptx_sim::Memory>,
+    stream: Stream<Arc<ptx_sim::Memory>>,
     /// Modules parsed before, by the name of their kernel.
     modules: HashMap<&'static str, Module>,
     /// Those that launches take turns at.
@@ -113,8 +116,10 @@ impl SimDevice {
     pub fn with_schedules(seeds: impl Into<Vec<u64>>) -> Self {
         let schedules = seeds.into();
         assert!(!schedules.is_empty(), "launches need a schedule");
+        let memory = Arc::new(ptx_sim::Memory::new());
         Self {
-            memory: Arc::new(ptx_sim::Memory::new()),
+            stream: Stream::new(Arc::clone(&memory)),
+            memory,
             modules: HashMap::new(),
             schedules,
             launches: 0,
@@ -330,8 +335,16 @@ impl Device for SimDevice {
             checks: self.checks_now(),
             ..LaunchConfig::new([launch.grid, 1, 1], [launch.kernel.threads, 1, 1])
         };
-        let (module, memory) = (&self.modules[name], &self.memory);
-        let run = || ptx_sim::launch(module, name, &config, launch.params, memory);
+        let (module, stream) = (&self.modules[name], &mut self.stream);
+        let &Launch {
+            params,
+            begins_early,
+            ..
+        } = launch;
+        let run = || match begins_early {
+            true => stream.launch_dependent(module, name, &config, params),
+            false => stream.launch(module, name, &config, params),
+        };
         match pool::install(run) {
             Ok(report) => {
                 self.count(launch, report);

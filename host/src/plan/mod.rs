@@ -40,7 +40,7 @@ use kernels_gpu::abi::{
 };
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{
-    BLOCK_STATES, CHECK_CACHE, Family, Instance, SINK_GRADIENT, SLOPE_SUMS, TILE_LIST,
+    Arch, BLOCK_STATES, CHECK_CACHE, Family, Instance, SINK_GRADIENT, SLOPE_SUMS, TILE_LIST,
 };
 use kernels_gpu::tile::grid::TileGrid;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
@@ -103,6 +103,8 @@ pub(crate) struct Step {
     pub grid: u32,
     /// Where its workspace begins in that of the plan, in bytes.
     pub workspace_begin: u64,
+    /// Whether it may begin before the step before it has ended, as kernels of Hopper wait for that by themselves.
+    pub begins_early: bool,
     pub params: StepParams,
 }
 
@@ -475,6 +477,7 @@ impl Plan {
             kernel,
             grid,
             workspace_begin: self.workspace_begin,
+            begins_early: !self.steps.is_empty() && kernel.arch == Arch::Sm90a,
             params,
         });
     }

@@ -7,9 +7,9 @@ mod fake;
 use fake::{BAD_PTX, NOTHING_PTX, PAIRS_PTX, VECTOR_ADD_PTX, fake};
 use ferroflash::backend::cuda::{Cuda, CudaDevice, KernelLaunch};
 use ferroflash::{
-    AlibiSlopes, Backend, CuSeqlens, DType, DeviceLengths, Error, ForwardOptions, HostTensor,
-    Layout, Lengths, Mask, Memory, Operands, Plan, Problem, Shape, TensorSpec, Variant, Workspace,
-    forward, forward_into,
+    AlibiSlopes, Backend, BackwardOptions, CuSeqlens, DType, DeviceLengths, Error, ForwardOptions,
+    GradientOperands, HostTensor, Layout, Lengths, Mask, Memory, Operands, Plan, Problem, Shape,
+    TensorSpec, Variant, Workspace, forward, forward_into,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -470,14 +470,48 @@ fn a_planned_launch_allocates_copies_and_waits_for_nothing() {
                 let log = fake.take_log();
                 let what = format!("{} {lengths:?}: {log:?}", plan.kernel_name());
                 assert!(!log.is_empty(), "{what}");
-                let launches = log
-                    .iter()
-                    .filter(|call| call.starts_with("cuLaunchKernel "));
+                let launches = log.iter().filter(|call| call.starts_with("cuLaunchKernel"));
                 assert_eq!(launches.count(), log.len(), "{what}");
                 let last = log.last().unwrap();
                 assert!(last.contains(&plan.kernel_name()), "{what}");
             }
         }
+    }
+}
+
+/// Kernels of Hopper that follow another of the same plan may begin before that has ended; others may not.
+#[test]
+fn what_follows_in_a_plan_begins_early_on_hopper() {
+    let Some(fake) = fake() else { return };
+    let mut cuda = Cuda::on(CudaDevice::new(0).unwrap());
+    let spec = |shape| TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap();
+    let dense = spec(Shape::packed(4000, 2, 64));
+    let plain = ForwardOptions::new();
+    let of_lengths = plain
+        .clone()
+        .lengths(DeviceLengths::cu_seqlens(2, 4000, 4000).unwrap());
+    let forward = |options| Problem::new(dense, dense, dense, dense, options).unwrap();
+    let of_gradients = BackwardOptions::default();
+    let gradients =
+        Problem::backward_with_dense_gradients(dense, dense, dense, dense, dense, &of_gradients);
+    let (early, late) = ("cuLaunchKernelEx", "cuLaunchKernel");
+    for (problem, expected) in [
+        (forward(&plain), vec![late]),
+        (forward(&of_lengths), vec![late, early]),
+        // delta, the kernel of Hopper, and the one that rounds dq, which is one of Ampere.
+        (gradients.unwrap(), vec![late, early, late]),
+    ] {
+        let plan = cuda.plan(&problem).unwrap();
+        let address = 1 << 20;
+        let gradients = GradientOperands::new(address, address, address, address);
+        let operands = every_operand_at(address).gradients(gradients);
+        fake.take_log();
+        // SAFETY: the fake does not run the kernels.
+        unsafe { cuda.launch(&plan, &operands) }.unwrap();
+        let log = fake.take_log();
+        let calls = log.iter().filter_map(|call| call.split(' ').next());
+        let launches: Vec<_> = calls.filter(|call| call.starts_with(late)).collect();
+        assert_eq!(launches, expected, "{log:?}");
     }
 }
 

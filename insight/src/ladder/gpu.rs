@@ -265,6 +265,7 @@ fn ladder_rung<D: Device>(
                 // Blocks loop where there is more work than a grid can hold.
                 grid: blocks(size).min(i32::MAX as u64) as u32,
                 params: &[bytemuck::bytes_of(&params)],
+                begins_early: false,
             };
             // SAFETY: these are the parameters of every kernel of the ladder. Its buffers are as large as the kernels
             // expect for this size, live until this function returns, and nobody else knows o, S, P, m and l.

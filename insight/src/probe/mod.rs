@@ -121,6 +121,7 @@ unsafe fn launch<D: Device>(
         ptx: &modules::of,
         grid: blocks,
         params: &[bytemuck::bytes_of(params)],
+        begins_early: false,
     };
     // SAFETY: every probe takes these parameters; the caller vouches for them.
     unsafe { gpu.memory().launch(&launch) }

@@ -1,5 +1,7 @@
 //! Launches one after the other, and launches that begin before the one before has ended.
 
+use std::ops::Deref;
+
 use super::config::{LaunchConfig, Report};
 use super::launch::{self, Launch};
 use super::shape::Shape;
@@ -45,14 +47,14 @@ use crate::module::Module;
 /// assert!(stream.launch_dependent(&module, "hasty", &config, &[&p]).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Stream<'m> {
-    memory: &'m Memory,
+pub struct Stream<M> {
+    memory: M,
     before: Option<Before>,
 }
 
-impl<'m> Stream<'m> {
-    /// An empty stream.
-    pub fn new(memory: &'m Memory) -> Self {
+impl<M: Deref<Target = Memory>> Stream<M> {
+    /// An empty stream, on memory that it borrows or shares.
+    pub fn new(memory: M) -> Self {
         Self {
             memory,
             before: None,
@@ -87,7 +89,7 @@ impl<'m> Stream<'m> {
     ) -> Result<Report, SimError> {
         let before = self.before.take().unwrap_or_default();
         let kernel = module.kernel(name)?;
-        let launch = Launch::new(module, kernel, config, params, self.memory, before)?;
+        let launch = Launch::new(module, kernel, config, params, &self.memory, before)?;
         let report = launch::run(&launch)?;
         self.before = Some(launch.end());
         Ok(report)

@@ -5,6 +5,7 @@ use crate::memory::resolve;
 use crate::module::Function;
 use crate::{code, log};
 use std::ffi::{c_int, c_uint};
+use std::{ptr, slice};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuLaunchKernel(
@@ -20,12 +21,92 @@ pub extern "C" fn cuLaunchKernel(
     params: *const *const u8,
     extra: *const *const u8,
 ) -> u32 {
+    let config = LaunchConfig {
+        grid_x,
+        grid_y,
+        grid_z,
+        block_x,
+        block_y,
+        block_z,
+        shared_bytes,
+        stream,
+        attributes: ptr::null(),
+        attribute_count: 0,
+    };
+    launch("cuLaunchKernel", function, &config, params, extra)
+}
+
+/// `CUlaunchConfig` of `cuda.h`.
+#[repr(C)]
+pub struct LaunchConfig {
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: usize,
+    attributes: *const Attribute,
+    attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute` of `cuda.h`.
+#[repr(C, align(8))]
+pub struct Attribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [c_uint; 16],
+}
+
+/// Launches with one attribute, programmatic dependent launch, and no others.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    function: *const Function,
+    params: *const *const u8,
+    extra: *const *const u8,
+) -> u32 {
+    const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+    // SAFETY: the caller passes a live config, with as many attributes as it says.
+    let (config, attributes) = unsafe {
+        let config = &*config;
+        let count = config.attribute_count as usize;
+        (config, slice::from_raw_parts(config.attributes, count))
+    };
+    match attributes {
+        [only] if (only.id, only.value[0]) == (PROGRAMMATIC_STREAM_SERIALIZATION, 1) => {
+            launch("cuLaunchKernelEx", function, config, params, extra)
+        }
+        _ => code::INVALID_VALUE,
+    }
+}
+
+/// A launch by the driver's function `call`.
+fn launch(
+    call: &str,
+    function: *const Function,
+    config: &LaunchConfig,
+    params: *const *const u8,
+    extra: *const *const u8,
+) -> u32 {
+    let &LaunchConfig {
+        grid_x,
+        grid_y,
+        grid_z,
+        block_x,
+        block_y,
+        block_z,
+        shared_bytes,
+        stream,
+        ..
+    } = config;
     within(|| {
         // SAFETY: the caller passes a live function.
         let function = unsafe { &*function };
         let name = &function.name;
         log::push(&format!(
-            "cuLaunchKernel {name} grid {grid_x}x{grid_y}x{grid_z} \
+            "{call} {name} grid {grid_x}x{grid_y}x{grid_z} \
              block {block_x}x{block_y}x{block_z} shared {shared_bytes} stream {stream:#x}"
         ));
         let threads = block_x * block_y * block_z;

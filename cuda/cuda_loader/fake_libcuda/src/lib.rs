@@ -7,8 +7,8 @@
 //! version 99. The one kernel it can run is `vector_add(a, b, c, n)` over f32; launches of others only
 //! appear in the log.
 //!
-//! Of CUDA's functions it has those that `ferroflash` needs; `cuLaunchKernelEx` is left out, as in
-//! an old driver. The signatures are those of `cuda.h`.
+//! Of CUDA's functions it has those that `ferroflash` needs; `cuOccupancyMaxActiveClusters` is left
+//! out, as in an old driver. The signatures are those of `cuda.h`.
 #![allow(
     non_snake_case,
     clippy::missing_safety_doc,

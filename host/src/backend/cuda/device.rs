@@ -126,6 +126,7 @@ impl CudaDevice {
             grid,
             block,
             shared_bytes,
+            begins_early: false,
         };
         let _entered = self.queue.enter()?;
         // SAFETY: the caller vouches for the parameters and the geometry.
@@ -283,6 +284,7 @@ impl Device for CudaDevice {
             grid: launch.grid,
             block: instance.threads,
             shared_bytes: instance.shared_bytes,
+            begins_early: launch.begins_early,
         };
         let place = (instance.name.as_ptr().addr(), instance.name.len());
         if !self.instances.contains_key(&place) {

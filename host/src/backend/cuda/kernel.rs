@@ -3,7 +3,8 @@
 use super::failure::of_cust;
 use super::queue::Queue;
 use crate::Error;
-use cuda_loader::{DriverError, sys};
+use cuda_loader::sys::{CUlaunchAttribute, CUlaunchConfig};
+use cuda_loader::{CuResult, DriverError, sys};
 use cust::module::Module;
 use cust::sys::{CUfunction_attribute, CUjit_option};
 use std::ffi::{CStr, c_uint, c_void};
@@ -34,6 +35,8 @@ pub(super) struct Geometry {
     pub grid: u32,
     pub block: u32,
     pub shared_bytes: u32,
+    /// Whether it may begin before the launch before it has ended.
+    pub begins_early: bool,
 }
 
 /// Most parameters a kernel here has; a launch puts their pointers on the stack.
@@ -117,6 +120,7 @@ impl Kernel {
             grid,
             block,
             shared_bytes,
+            begins_early,
         } = geometry;
         let cluster = self.cluster;
         if !grid.is_multiple_of(cluster) {
@@ -140,23 +144,23 @@ impl Kernel {
             // The driver only reads, despite the type.
             *pointer = param.as_ptr().cast_mut().cast();
         }
+        let mut attributes = [CUlaunchAttribute::programmatic_stream_serialization()];
+        let config = CUlaunchConfig {
+            grid_x: grid,
+            grid_y: 1,
+            grid_z: 1,
+            block_x: block,
+            block_y: 1,
+            block_z: 1,
+            shared_bytes,
+            stream: queue.stream(),
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: attributes.len() as u32,
+        };
+        let begins_early = begins_early && queue.primary.may_begin_early;
         // SAFETY: the handles are alive. The caller vouches that the blobs are the kernel's parameters,
         // which the driver copies before it returns, and that the kernel may run.
-        let result = unsafe {
-            sys::cuLaunchKernel(
-                self.function,
-                grid,
-                1,
-                1,
-                block,
-                1,
-                1,
-                shared_bytes,
-                queue.stream(),
-                pointers.as_mut_ptr(),
-                ptr::null_mut(),
-            )
-        };
+        let result = unsafe { start(self.function, &config, &mut pointers, begins_early) };
         result.ok().map_err(failed)
     }
 
@@ -174,6 +178,50 @@ impl Kernel {
         unsafe { sys::cuFuncSetAttribute(self.function, attribute as u32, value) }.ok()?;
         self.shared_limit.fetch_max(bytes, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Queues a launch, with its attributes only if it begins early: the older function keeps the caller less long.
+///
+/// # Safety
+/// As for `cuLaunchKernel`.
+unsafe fn start(
+    function: sys::CUfunction,
+    config: &CUlaunchConfig,
+    params: &mut [*mut c_void; MAX_PARAMS],
+    begins_early: bool,
+) -> CuResult {
+    let (params, extra) = (params.as_mut_ptr(), ptr::null_mut());
+    if begins_early {
+        // SAFETY: forwarded to the caller; the config's attributes are as many as it says.
+        return unsafe { sys::cuLaunchKernelEx(config, function, params, extra) };
+    }
+    let &CUlaunchConfig {
+        grid_x,
+        grid_y,
+        grid_z,
+        block_x,
+        block_y,
+        block_z,
+        shared_bytes,
+        stream,
+        ..
+    } = config;
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        sys::cuLaunchKernel(
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            shared_bytes,
+            stream,
+            params,
+            extra,
+        )
     }
 }
 

@@ -22,8 +22,14 @@ pub(super) struct Primary {
     pub(super) info: CudaInfo,
     /// Whether memory can be allocated in stream order.
     pub(super) has_memory_pools: bool,
+    /// Whether a launch may be let begin before the one before it has ended, captured or not.
+    pub(super) may_begin_early: bool,
     context: Context,
 }
+
+/// The first CUDA version whose driver captures programmatic dependent launches into graphs (CUDA C++ Programming Guide,
+/// "Programmatic Dependent Launch and Synchronization", "Use in CUDA Graphs").
+const EARLY_LAUNCHES_CAPTURED: (u32, u32) = (12, 3);
 
 /// The primary contexts in use, by device.
 static IN_USE: Mutex<BTreeMap<u32, Weak<Primary>>> = Mutex::new(BTreeMap::new());
@@ -54,8 +60,8 @@ impl Primary {
             |operation: &str, error| failure(&format!("device {ordinal}"), operation, error);
         let device = Device::get_device(ordinal)
             .map_err(|error| failed("opening the device", of_cust(error)))?;
-        let cuda_version = cuda_loader::load()
-            .map_err(|error| no_device(error.to_string()))?
+        let driver = cuda_loader::load().map_err(|error| no_device(error.to_string()))?;
+        let cuda_version = driver
             .cuda_version()
             .map_err(|error| failed("asking for the driver's version", error))?;
         let info = CudaInfo::of(device, ordinal, cuda_version)
@@ -71,6 +77,8 @@ impl Primary {
             kernels: Mutex::default(),
             info,
             has_memory_pools: attribute(device, pools) == Ok(1),
+            may_begin_early: cuda_version >= EARLY_LAUNCHES_CAPTURED
+                && driver.provides("cuLaunchKernelEx"),
             context,
         })
     }

@@ -50,7 +50,7 @@ use core::marker::PhantomData;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::InFlight;
-use cuda_std::{shared, tma, warpgroup};
+use cuda_std::{grid, shared, tma, warpgroup};
 
 use self::barriers::Barriers;
 use self::tiles::Tiles;
@@ -97,6 +97,7 @@ pub unsafe fn backward<
         tma::prefetch(K::address::<{ parameter::D_O }>());
         barriers.init::<K::Side>(config);
     }
+    grid::wait_for_launch_before();
     sync_threads();
     // The branches below are taken by whole warpgroups.
     let warpgroup = warpgroup::index();

@@ -35,13 +35,14 @@ use core::hint::assert_unchecked;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::{elect, sync_warp, uniform, warp_id};
 use cuda_std::wgmma::InFlight;
-use cuda_std::{cluster, shared, tma, warpgroup};
+use cuda_std::{cluster, grid, shared, tma, warpgroup};
 
 use super::pack_gqa::PackGqa;
 use super::scheduler::tile_pipe;
 use super::scheduler::{Schedule, TileCoord};
 use super::tensor_map::parameter;
 use crate::abi::{CachePages, ForwardParams};
+use crate::modifiers::Modifiers;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::barriers::Barriers;
 use traits::ForwardKernel;
@@ -140,6 +141,12 @@ pub unsafe fn forward<
             tma::prefetch(K::address::<{ parameter::V }>());
             tma::prefetch(K::address::<{ parameter::O }>());
             launch.barriers.init(config);
+        }
+        // What a dense launch without modifiers reads is there when it begins.
+        if config.varlen || !K::Modifiers::IS_NONE {
+            grid::wait_for_launch_before();
+        }
+        if thread_idx_x() == 0 {
             let stages_smem = smem + config.work_offset();
             let number = block_idx_x() / config.cluster;
             tile_pipe::publish_first(

@@ -40,7 +40,7 @@ use cuda_std::shared::dynamic_base;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, sync_warp};
 use cuda_std::wgmma::InFlight;
-use cuda_std::{tma, warpgroup};
+use cuda_std::{grid, tma, warpgroup};
 
 use self::shared::Shared;
 use super::producer;
@@ -118,6 +118,8 @@ pub unsafe fn keys<
         let blocks = (chunk.first_q_block, chunk.end_q_block);
         tile.restrict(blocks, (chunk.first_head, chunk.end_head));
     }
+    // Lengths were there before the launches of this pass began.
+    grid::wait_for_launch_before();
     sync_threads();
     // Tiles beyond a sequence's rows: the whole block leaves.
     if !tile.has_rows() {

@@ -7,7 +7,7 @@ use cuda_std::shared::dynamic_base;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, sync_warp};
 use cuda_std::wgmma::{Descriptor, GemmSs, InFlight, MnMajor};
-use cuda_std::{mbarrier, tma, warpgroup};
+use cuda_std::{grid, mbarrier, tma, warpgroup};
 
 use super::super::gradient::Gradient;
 use super::super::tile::Tile;
@@ -80,6 +80,8 @@ pub unsafe fn queries<
         let m_block = m_block + tiles_of_head - 1 - of_head;
         tile.write(block.number(params, m_block), &config.blocks);
     }
+    // As in the kernel before.
+    grid::wait_for_launch_before();
     sync_threads();
     // Tiles beyond a sequence's rows: the whole block leaves.
     if !tile.has_rows() {
