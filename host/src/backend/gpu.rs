@@ -6,6 +6,7 @@ use kernels_gpu::instances::Instance;
 use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 use super::device::{Device, DeviceInfo, Launch};
+use super::embedded::ptx_of;
 use super::gpu_append;
 use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
@@ -477,9 +478,4 @@ impl<D: Device> Gpu<D> {
         // SAFETY: the caller's contract is this function's; entry, grid and block size are those of the plan's step.
         unsafe { self.device.launch(&launch) }
     }
-}
-
-/// The PTX module that holds the kernel of `instance`.
-pub(super) fn ptx_of(instance: &Instance) -> &'static str {
-    ferroflash_ptx::ptx(instance.name).expect("every instance has a module")
 }

@@ -6,7 +6,7 @@ use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{APPEND, APPEND_E4M3};
 
 use super::device::{Device, Launch};
-use super::gpu::ptx_of;
+use super::embedded::ptx_of;
 use crate::append::AppendOperands;
 use crate::plan::decode::scale_arg;
 use crate::plan::instance_unfit;

@@ -6,7 +6,7 @@ use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::MERGE;
 
 use super::device::{Device, Launch};
-use super::gpu::ptx_of;
+use super::embedded::ptx_of;
 use crate::merge::{Merge, MergeTensor};
 use crate::plan::instance_unfit;
 use crate::plan::params::tensor_arg;

@@ -8,6 +8,8 @@ pub mod cuda;
 #[cfg(feature = "gpu")]
 mod device;
 #[cfg(feature = "gpu")]
+mod embedded;
+#[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(feature = "gpu")]
 mod gpu_append;

@@ -128,9 +128,11 @@ impl CudaDevice {
             shared_bytes,
             begins_early: false,
         };
-        let _entered = self.queue.enter()?;
         // SAFETY: the caller vouches for the parameters and the geometry.
-        unsafe { kernel.launch(&self.queue, launch.name, geometry, launch.params) }
+        unsafe {
+            self.queue
+                .launch(&kernel, launch.name, geometry, launch.params)
+        }
     }
 
     fn kernel(&mut self, name: &str, ptx: &str) -> Result<Arc<Kernel>, Error> {
@@ -284,7 +286,7 @@ impl Device for CudaDevice {
             grid: launch.grid,
             block: instance.threads,
             shared_bytes: instance.shared_bytes,
-            begins_early: launch.begins_early,
+            begins_early: launch.begins_early && self.queue.primary.may_begin_early,
         };
         let place = (instance.name.as_ptr().addr(), instance.name.len());
         if !self.instances.contains_key(&place) {
@@ -292,9 +294,11 @@ impl Device for CudaDevice {
             self.instances.insert(place, kernel);
         }
         let kernel = &self.instances[&place];
-        let _entered = self.queue.enter()?;
         // SAFETY: the caller vouches for the parameters; the geometry is the kernel's own.
-        unsafe { kernel.launch(&self.queue, instance.name, geometry, launch.params) }
+        unsafe {
+            self.queue
+                .launch(kernel, instance.name, geometry, launch.params)
+        }
     }
 
     fn encode_tensor_map(&self, dtype: DType, spec: &TensorMapSpec) -> Result<TensorMap, Error> {

@@ -1,7 +1,6 @@
 //! Kernels: compiled from PTX by the driver, and launched.
 
 use super::failure::of_cust;
-use super::queue::Queue;
 use crate::Error;
 use cuda_loader::sys::{CUlaunchAttribute, CUlaunchConfig};
 use cuda_loader::{CuResult, DriverError, sys};
@@ -100,27 +99,25 @@ impl Kernel {
         })
     }
 
-    /// Queues a launch of this kernel, called `name`, and returns without waiting for it. The context is current.
+    /// Queues a launch of this kernel of `device`, called `name`, on a stream, and returns without waiting for it. The context is current.
     ///
     /// # Safety
     /// As for [`CudaDevice::launch_kernel`](super::CudaDevice::launch_kernel).
     pub(super) unsafe fn launch(
         &self,
-        queue: &Queue,
+        device: &str,
+        stream: sys::CUstream,
         name: &str,
         geometry: Geometry,
         params: &[&[u8]],
     ) -> Result<(), Error> {
         let refused = |detail: String| Error::Device {
-            device: queue.device().to_owned(),
+            device: device.to_owned(),
             operation: format!("launching kernel {name}"),
             detail,
         };
         let Geometry {
-            grid,
-            block,
-            shared_bytes,
-            begins_early,
+            grid, shared_bytes, ..
         } = geometry;
         let cluster = self.cluster;
         if !grid.is_multiple_of(cluster) {
@@ -144,23 +141,9 @@ impl Kernel {
             // The driver only reads, despite the type.
             *pointer = param.as_ptr().cast_mut().cast();
         }
-        let mut attributes = [CUlaunchAttribute::programmatic_stream_serialization()];
-        let config = CUlaunchConfig {
-            grid_x: grid,
-            grid_y: 1,
-            grid_z: 1,
-            block_x: block,
-            block_y: 1,
-            block_z: 1,
-            shared_bytes,
-            stream: queue.stream(),
-            attributes: attributes.as_mut_ptr(),
-            attribute_count: attributes.len() as u32,
-        };
-        let begins_early = begins_early && queue.primary.may_begin_early;
         // SAFETY: the handles are alive. The caller vouches that the blobs are the kernel's parameters,
         // which the driver copies before it returns, and that the kernel may run.
-        let result = unsafe { start(self.function, &config, &mut pointers, begins_early) };
+        let result = unsafe { start(self.function, stream, geometry, &mut pointers) };
         result.ok().map_err(failed)
     }
 
@@ -181,48 +164,56 @@ impl Kernel {
     }
 }
 
-/// Queues a launch, with its attributes only if it begins early: the older function keeps the caller less long.
+/// Queues a launch.
 ///
 /// # Safety
 /// As for `cuLaunchKernel`.
 unsafe fn start(
     function: sys::CUfunction,
-    config: &CUlaunchConfig,
+    stream: sys::CUstream,
+    geometry: Geometry,
     params: &mut [*mut c_void; MAX_PARAMS],
-    begins_early: bool,
 ) -> CuResult {
+    let Geometry {
+        grid,
+        block,
+        shared_bytes,
+        begins_early,
+    } = geometry;
     let (params, extra) = (params.as_mut_ptr(), ptr::null_mut());
-    if begins_early {
-        // SAFETY: forwarded to the caller; the config's attributes are as many as it says.
-        return unsafe { sys::cuLaunchKernelEx(config, function, params, extra) };
+    if !begins_early {
+        // SAFETY: forwarded to the caller.
+        return unsafe {
+            sys::cuLaunchKernel(
+                function,
+                grid,
+                1,
+                1,
+                block,
+                1,
+                1,
+                shared_bytes,
+                stream,
+                params,
+                extra,
+            )
+        };
     }
-    let &CUlaunchConfig {
-        grid_x,
-        grid_y,
-        grid_z,
-        block_x,
-        block_y,
-        block_z,
+    let mut attributes = [CUlaunchAttribute::programmatic_stream_serialization()];
+    let config = CUlaunchConfig {
+        grid_x: grid,
+        grid_y: 1,
+        grid_z: 1,
+        block_x: block,
+        block_y: 1,
+        block_z: 1,
         shared_bytes,
         stream,
-        ..
-    } = config;
-    // SAFETY: forwarded to the caller.
-    unsafe {
-        sys::cuLaunchKernel(
-            function,
-            grid_x,
-            grid_y,
-            grid_z,
-            block_x,
-            block_y,
-            block_z,
-            shared_bytes,
-            stream,
-            params,
-            extra,
-        )
-    }
+        attributes: attributes.as_mut_ptr(),
+        attribute_count: attributes.len() as u32,
+    };
+    // SAFETY: forwarded to the caller; the config's attributes are as many as it says.
+    unsafe { sys::cuLaunchKernelEx(&config, function, params, extra) }
 }
 
 /// One attribute of a kernel of the current context.

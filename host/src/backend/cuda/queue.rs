@@ -1,6 +1,7 @@
 //! A stream of a device.
 
 use super::failure::{failure, of_cust};
+use super::kernel::{Geometry, Kernel};
 use super::primary::{Entered, Primary};
 use crate::Error;
 use cuda_loader::{DriverError, sys};
@@ -76,6 +77,22 @@ impl Queue {
     /// As for [`Primary::enter`].
     pub(super) fn enter(&self) -> Result<Entered<'_>, Error> {
         self.primary.enter()
+    }
+
+    /// Queues a launch of `kernel`, called `name`, and returns without waiting for it.
+    ///
+    /// # Safety
+    /// As for [`CudaDevice::launch_kernel`](super::CudaDevice::launch_kernel).
+    pub(super) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        name: &str,
+        geometry: Geometry,
+        params: &[&[u8]],
+    ) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        // SAFETY: forwarded to the caller.
+        unsafe { kernel.launch(self.device(), self.stream, name, geometry, params) }
     }
 
     /// Waits for everything queued so far.
