@@ -30,7 +30,6 @@ pub use cuda_std_macros::{append_name, kernel, launch_bounds};
 pub mod cp_async;
 #[cfg(target_arch = "nvptx64")]
 pub mod global;
-pub mod grid;
 #[cfg(target_arch = "nvptx64")]
 pub mod half;
 #[cfg(target_arch = "nvptx64")]
@@ -48,6 +47,8 @@ pub mod warp;
 
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 pub mod cluster;
+#[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+pub mod grid;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 pub mod mbarrier;
 #[cfg(target_arch = "nvptx64")]

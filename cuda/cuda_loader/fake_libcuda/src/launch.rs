@@ -22,12 +22,8 @@ pub extern "C" fn cuLaunchKernel(
     extra: *const *const u8,
 ) -> u32 {
     let config = LaunchConfig {
-        grid_x,
-        grid_y,
-        grid_z,
-        block_x,
-        block_y,
-        block_z,
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
         shared_bytes,
         stream,
         attributes: ptr::null(),
@@ -39,12 +35,8 @@ pub extern "C" fn cuLaunchKernel(
 /// `CUlaunchConfig` of `cuda.h`.
 #[repr(C)]
 pub struct LaunchConfig {
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
     shared_bytes: c_uint,
     stream: usize,
     attributes: *const Attribute,
@@ -91,12 +83,8 @@ fn launch(
     extra: *const *const u8,
 ) -> u32 {
     let &LaunchConfig {
-        grid_x,
-        grid_y,
-        grid_z,
-        block_x,
-        block_y,
-        block_z,
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
         shared_bytes,
         stream,
         ..

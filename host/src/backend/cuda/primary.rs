@@ -60,8 +60,8 @@ impl Primary {
             |operation: &str, error| failure(&format!("device {ordinal}"), operation, error);
         let device = Device::get_device(ordinal)
             .map_err(|error| failed("opening the device", of_cust(error)))?;
-        let driver = cuda_loader::load().map_err(|error| no_device(error.to_string()))?;
-        let cuda_version = driver
+        let cuda_version = cuda_loader::load()
+            .map_err(|error| no_device(error.to_string()))?
             .cuda_version()
             .map_err(|error| failed("asking for the driver's version", error))?;
         let info = CudaInfo::of(device, ordinal, cuda_version)
@@ -77,8 +77,7 @@ impl Primary {
             kernels: Mutex::default(),
             info,
             has_memory_pools: attribute(device, pools) == Ok(1),
-            may_begin_early: cuda_version >= EARLY_LAUNCHES_CAPTURED
-                && driver.provides("cuLaunchKernelEx"),
+            may_begin_early: cuda_version >= EARLY_LAUNCHES_CAPTURED,
             context,
         })
     }
