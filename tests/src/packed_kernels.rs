@@ -47,6 +47,15 @@ pub fn tiny(instance: &Instance, count: usize) -> Vec<(usize, usize)> {
     some.into_iter().cycle().take(count).chain(long).collect()
 }
 
+/// Sequences of about one length, whose tiles no kernel has to list: whole tiles and a few rows, and, of the second, less than the whole
+/// tiles alone, so that it has one tile less.
+pub fn even(instance: &Instance) -> Vec<(usize, usize)> {
+    let rows = (instance.block_m * instance.cluster) as usize;
+    let rows = rows.max(shortest(instance));
+    let keys = instance.block_n as usize;
+    vec![(rows + 5, keys + 9), (rows - 3, keys + 7)]
+}
+
 /// Query rows from which the kernel is preferred.
 fn shortest(instance: &Instance) -> usize {
     instance.wgmma().map_or(0, |config| config.min_rows) as usize

@@ -40,11 +40,15 @@ def print_times(calls: dict[str, Callable[[], Any]]) -> None:
 
 
 def calls() -> dict[str, Callable[[], Any]]:
-    """What is timed, by name: bf16, batch 1, 128 rows, 4 heads of 64."""
+    """What is timed, by name: bf16, batch 1, 128 rows, 4 heads of 64; longer sequences are packed ones of about equal length, and
+    mixed ones, whose tiles a kernel lists before."""
     q, k, v = (torch.randn(1, 128, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     first = [x.transpose(1, 2) for x in (q, k, v)]
     rows = [x[0] for x in (q, k, v)]
     sums = torch.tensor([0, 60, 128], device="cuda", dtype=torch.int32)
+    long = [torch.randn(4096, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    equal = torch.arange(0, 4097, 1024, device="cuda", dtype=torch.int32)
+    mixed = torch.tensor([0, *range(16, 2049, 16), 4096], device="cuda", dtype=torch.int32)
     with_grad = [x.clone().requires_grad_() for x in (q, k, v)]
     d_o = torch.randn_like(q)
 
@@ -55,6 +59,8 @@ def calls() -> dict[str, Callable[[], Any]]:
         "torch.empty_like": lambda: torch.empty_like(q),
         "flash_attn_func": lambda: ferroflash.flash_attn_func(q, k, v, causal=True),
         "flash_attn_varlen_func": lambda: ferroflash.flash_attn_varlen_func(*rows, sums, sums, 128, 128, causal=True),
+        "flash_attn_varlen_func, longer": lambda: ferroflash.flash_attn_varlen_func(*long, equal, equal, 1024, 1024, causal=True),
+        "flash_attn_varlen_func, mixed": lambda: ferroflash.flash_attn_varlen_func(*long, mixed, mixed, 2048, 2048, causal=True),
         "scaled_dot_product_attention": lambda: ferroflash.scaled_dot_product_attention(*first, is_causal=True),
         "flash_attn_func, autograd, forward": lambda: ferroflash.flash_attn_func(*with_grad, causal=True),
         "flash_attn_func, autograd, both passes": training,

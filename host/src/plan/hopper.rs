@@ -7,7 +7,9 @@ use kernels_gpu::wgmma::scheduler::Schedule;
 use kernels_gpu::wgmma::scheduler::tile_list::{TileListParams, Workspace};
 use kernels_gpu::wgmma::tensor_map::{ForwardMaps, Inexpressible};
 
+use super::GpuCapabilities;
 use super::operands::{Operands, TMA_ALIGN_BYTES};
+use super::tile_order::schedule;
 use crate::{CacheLayout, Lengths, Problem};
 
 /// Launch data of a Hopper kernel beyond the parameters of every forward kernel, without addresses.
@@ -24,11 +26,12 @@ pub(crate) struct HopperForward {
 }
 
 impl HopperForward {
-    /// The launch data of a kernel of shape `config` that runs `problem` with `params`, or why it cannot.
+    /// The launch data of a kernel of shape `config` that runs `problem` with `params` on `gpu`, or why it cannot.
     pub fn new(
         problem: &Problem,
         params: &ForwardParams,
         config: &WgmmaConfig,
+        gpu: &GpuCapabilities,
     ) -> Result<Self, String> {
         let attention = &params.attention;
         if attention.head_dim > config.head_dim || attention.head_dim_v > config.head_dim_v {
@@ -38,11 +41,7 @@ impl HopperForward {
             ));
         }
         let pack_gqa = pack_gqa(problem, config);
-        let schedule = if config.varlen {
-            Schedule::listed(attention, pack_gqa, config.cluster_m())
-        } else {
-            Schedule::new(attention, pack_gqa, config.cluster_m())
-        };
+        let schedule = schedule(problem, attention, config, pack_gqa, gpu);
         let schedule = schedule.ok_or("it has no tile, or more than it can count")?;
         let pages = cache_pages(problem)?;
         let maps = ForwardMaps::new(params, config, pack_gqa, pages.as_ref());
@@ -57,15 +56,15 @@ impl HopperForward {
         })
     }
 
-    /// Parameters, without addresses, of the kernel that lists the tiles of varlen `params` for a kernel of shape
-    /// `config`; `None` if the order of tiles is computed arithmetically.
+    /// Parameters, without addresses, of the kernel that lists the tiles of `params` for a kernel of shape `config`; `None` if the
+    /// order of tiles is computed arithmetically.
     pub fn tile_list(
         &self,
         params: &ForwardParams,
         config: &WgmmaConfig,
     ) -> Option<TileListParams> {
         let list = || TileListParams::new(&params.attention, config, self.pack_gqa, 0);
-        config.varlen.then(list).flatten()
+        self.schedule.is_listed().then(list).flatten()
     }
 
     /// Workspace of a launch whose tiles `list` lists, or of one without a list.

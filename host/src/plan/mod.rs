@@ -33,6 +33,7 @@ mod plans;
 mod select;
 mod short_sequences;
 pub(crate) mod slopes;
+mod tile_order;
 
 use kernels_gpu::abi::{
     BackwardParams, BiasGradientParams, BlockStatesParams, CacheScales, CheckCacheParams,
@@ -237,7 +238,7 @@ impl Plan {
                     fewest_queries = launch.params.most_queries + 1;
                     self.add_decode(decode, *launch);
                 }
-                self.add_hopper(instance, hopper, params, gpu, fewest_queries);
+                self.add_hopper(instance, hopper, params, fewest_queries);
             }
         }
     }
@@ -246,9 +247,8 @@ impl Plan {
     fn add_hopper(
         &mut self,
         instance: &'static Instance,
-        mut hopper: Box<HopperForward>,
+        hopper: Box<HopperForward>,
         params: &ForwardParams,
-        gpu: &GpuCapabilities,
         fewest_queries: u32,
     ) {
         let tile = instance.wgmma().expect("a Hopper kernel has such a tile");
@@ -262,9 +262,7 @@ impl Plan {
         if let Some(list) = list {
             self.add(&TILE_LIST, 1, StepParams::TileList(list, lens));
         }
-        let schedule = hopper.schedule.on_gpu(gpu.multiprocessors, tile.cluster);
-        hopper.schedule = schedule;
-        let grid = schedule.clusters * tile.cluster;
+        let grid = hopper.schedule.clusters * tile.cluster;
         // A cache's has sinks at most, which are told with its pages.
         let params = match self.problem.modifiers().is_none() || hopper.pages.is_some() {
             true => StepParams::HopperForward(*params, hopper, lens),

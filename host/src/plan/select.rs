@@ -296,7 +296,7 @@ fn how(instance: &Instance, asked: &Question<'_>, gpu: &GpuCapabilities) -> Resu
         });
     };
     asked.check_aligned()?;
-    let hopper = HopperForward::new(asked.problem, &asked.params, config)?;
+    let hopper = HopperForward::new(asked.problem, &asked.params, config, gpu)?;
     Ok(How::Hopper(
         Box::new(hopper),
         companion(asked.problem, gpu)?,

@@ -1,13 +1,14 @@
-//! Whether a kernel without a list of tiles takes short packed sequences over from Hopper's.
+//! Whether a kernel without a list of tiles takes short sequences over from Hopper's, where those need one ([`tile_order`](super::tile_order)).
 //!
-//! Hopper's kernels read packed sequences' tiles from a list that another kernel writes before: some 5 µs of the GPU's time, and a
-//! second launch of the caller's, whatever the lengths. `mma` has a block for each tile that there may be, at half the rate.
+//! Another kernel writes the list before: some 4 µs of the GPU's time, and a second launch of the caller's, whatever the lengths. `mma` has a
+//! block for each tile that there may be, at half the rate.
 
 use kernels_gpu::abi::AttentionParams;
 use kernels_gpu::tile::grid::TileGrid;
 
 use super::GpuCapabilities;
 use super::few_queries::keys;
+use super::hopper::HopperForward;
 use super::select::{How, Kernel};
 use crate::Problem;
 
@@ -18,13 +19,14 @@ const MOST_KEYS: [(u32, u32); 3] = [(64, 512), (128, 192), (256, 256)];
 /// Tiles of a multiprocessor from which on they wait for each other: of single keys too, `mma` is then slower by 1 µs.
 const MOST_ROUNDS: f64 = 2.0;
 
-/// Whether Hopper's kernel needs a list for `problem`, which others do without.
+/// Whether `kernel` is one of Hopper's that needs a list for `problem`, which others do without.
 pub(super) fn is_listed(problem: &Problem, kernel: &Kernel) -> bool {
-    let is_varlen = || kernel.instance.wgmma().is_some_and(|config| config.varlen);
-    matches!(kernel.how, How::Hopper(..)) && is_varlen() && problem.cache_layout().is_none()
+    let lists = |hopper: &HopperForward| hopper.schedule.is_listed();
+    matches!(&kernel.how, How::Hopper(hopper, _) if lists(hopper))
+        && problem.cache_layout().is_none()
 }
 
-/// Whether kernel `mma` is faster on packed sequences than Hopper's, list and all. Lengths that only the device knows count as the
+/// Whether kernel `mma` is faster than Hopper's, list and all. Lengths that only the device knows count as the
 /// longest.
 pub(super) fn is_faster(mma: &Kernel, attention: &AttentionParams, gpu: &GpuCapabilities) -> bool {
     let wide_enough = |(head_dim, _): &&(u32, u32)| *head_dim >= mma.instance.head_dim;

@@ -8,7 +8,7 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::packed_kernels::{self, MASKS, head_dim_v, mixed};
+use ferroflash_tests::packed_kernels::{self, MASKS, even, head_dim_v, mixed};
 use kernels_gpu::instances::Instance;
 
 /// More sequences than run at once.
@@ -77,10 +77,19 @@ fn sim_tiny() {
 }
 
 #[test]
+fn sim_even() {
+    for shift in 0..3 {
+        let device = SimDevice::with_schedule(0xe7e + shift);
+        every_kernel(&mut Sim::on(device), even, shift as usize);
+    }
+}
+
+#[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("packed sequences") {
         for shift in 0..12 {
             every_kernel(&mut gpu, mixed, shift);
+            every_kernel(&mut gpu, even, shift);
             every_kernel(&mut gpu, tiny, shift);
         }
     }

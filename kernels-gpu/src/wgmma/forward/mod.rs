@@ -38,10 +38,11 @@ use cuda_std::wgmma::InFlight;
 use cuda_std::{cluster, grid, shared, tma, warpgroup};
 
 use super::pack_gqa::PackGqa;
-use super::scheduler::tile_pipe;
+use super::scheduler::tile_pipe::TileScheduler;
 use super::scheduler::{Schedule, TileCoord};
 use super::tensor_map::parameter;
 use crate::abi::{CachePages, ForwardParams};
+use crate::config::wgmma::WgmmaConfig;
 use crate::modifiers::Modifiers;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::barriers::Barriers;
@@ -64,6 +65,17 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'_> {
+    /// Its tiles, of a kernel of shape `config`.
+    #[inline(always)]
+    fn tile_scheduler<'a>(&'a self, config: &'a WgmmaConfig) -> TileScheduler<'a> {
+        TileScheduler {
+            schedule: self.schedule,
+            attention: &self.params.attention,
+            config,
+            workspace: self.workspace,
+        }
+    }
+
     /// How heads share the rows of tiles.
     #[inline(always)]
     fn pack_gqa(&self) -> PackGqa {
@@ -91,7 +103,7 @@ impl Launch<'_> {
 /// # Safety
 /// `params`, the schedule and the tensor maps describe live allocations, those of a varlen launch if and only if the
 /// instance is for one; `schedule` is one that [`Schedule`] made; `workspace` is live, used by no concurrent launch,
-/// with a semaphore of 0 and, in a varlen launch, the launch's list of tiles; `pages` describes the cache of an instance for
+/// with a semaphore of 0 and, in a listed launch, the launch's list of tiles; `pages` describes the cache of an instance for
 /// one, whose lens have been checked; and the launch has the instance's block size, cluster size and shared memory.
 #[inline(always)]
 pub unsafe fn forward<
@@ -145,18 +157,6 @@ pub unsafe fn forward<
         // What a dense launch without modifiers reads is there when it begins.
         if config.varlen || !K::Modifiers::IS_NONE {
             grid::wait_for_launch_before();
-        }
-        if thread_idx_x() == 0 {
-            let stages_smem = smem + config.work_offset();
-            let number = block_idx_x() / config.cluster;
-            tile_pipe::publish_first(
-                stages_smem,
-                &launch.barriers,
-                schedule,
-                workspace,
-                config,
-                number,
-            );
         }
         meet(config.cluster);
         let warpgroup = warpgroup::index();

@@ -2,6 +2,7 @@
 
 use core::marker::PhantomData;
 
+use cuda_std::thread::block_idx_x;
 use cuda_std::{mbarrier, shared, tma};
 
 use super::Launch;
@@ -16,7 +17,7 @@ use crate::units::F32_BYTES;
 use crate::wgmma::pages::Pages;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::scheduler::TileCoord;
-use crate::wgmma::scheduler::tile_pipe::{KvCoord, TileScheduler, WorkTilePipe, is_leader};
+use crate::wgmma::scheduler::tile_pipe::{KvCoord, WorkTilePipe, is_leader};
 use crate::wgmma::tensor_map::parameter;
 
 /// Blocks of the current tile still to be loaded when the next tile is fetched: they cover the round trips of fetching
@@ -41,11 +42,7 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers, const KEYS: bool, const 
     } = *launch;
     let stages_smem = smem + config.work_offset();
     let mut tile_pipe = WorkTilePipe::new(stages_smem, &barriers, config);
-    let scheduler = TileScheduler {
-        schedule: launch.schedule,
-        config,
-        workspace: launch.workspace,
-    };
+    let scheduler = launch.tile_scheduler(config);
     let mut loader = Loader::<K> {
         maps: PhantomData,
         launch,
@@ -58,6 +55,9 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers, const KEYS: bool, const 
     let leader = is_leader(launch.rank);
     // SAFETY: loads go to stages the consumers have emptied.
     unsafe {
+        if KEYS {
+            scheduler.publish_first(&tile_pipe, block_idx_x() / config.cluster);
+        }
         while tile_pipe.producer_wait() {
             let (work_tile, sequence) = tile_pipe.producer_read(&params.attention);
             if !M::IS_NONE {

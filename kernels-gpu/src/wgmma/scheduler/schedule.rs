@@ -31,26 +31,28 @@ pub struct TileCoord {
 /// Dense: heads are grouped into sections of about equal size; within a section the last rows of every head come
 /// first, which under a causal mask are the longest.
 ///
-/// Varlen: another kernel has listed the non-empty tiles of one pack ([`super::tile_list`]), and the values that depend
+/// Varlen, counted: as dense, with as many tiles for every sequence as the longest may have, of which some have no rows.
+///
+/// Varlen, listed: another kernel has listed the non-empty tiles of one pack ([`super::tile_list`]), and the values that depend
 /// on their number are in the list's header. The list is walked in one of two ways ([`Order`]).
 ///
 /// Aligned to 8 bytes, so that a kernel loads two fields at a time from the parameters.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Schedule {
-    /// Tiles of a head; varlen: 0.
-    cluster_m_blocks: u32,
+    /// Tiles of a head; listed: 0.
+    pub(super) cluster_m_blocks: u32,
     /// Packs of a batch entry, each of which takes the place of a query head.
     packs: u32,
     /// Packs that share a key/value head.
     packs_of_group: u32,
-    /// `batch · packs`; varlen: `packs`.
+    /// `batch · packs`; listed: `packs`.
     sequences: u32,
-    /// Sequences of a section; the last one may have fewer. Varlen: 0 for [`Order::BySequence`], else not 0.
+    /// Sequences of a section; the last one may have fewer. Listed: 0 for [`Order::BySequence`], else not 0.
     l2_section: u32,
-    /// Tiles of a section; varlen: 0.
+    /// Tiles of a section; listed: 0.
     l2_section_tiles: u32,
-    /// Number of the last tile; varlen: an upper bound on tile numbers.
+    /// Number of the last tile; listed: an upper bound on tile numbers.
     pub last: u32,
     pub pack_gqa: PackGqa,
     /// Clusters of the launch, which take the first tiles without fetching them.
@@ -58,8 +60,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The tiles of dense `params` for clusters of `cluster_m` rows; `None` if there are none, or too many to number
-    /// with 31 bits.
+    /// The tiles of dense `params`, or of varlen ones to be counted, for clusters of `cluster_m` rows; `None` if there are none,
+    /// or too many to number with 31 bits.
     pub fn new(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<Self> {
         let rows = params.seq_q.checked_mul(pack_gqa.heads())?;
         let cluster_m_blocks = rows.div_ceil(cluster_m);
@@ -85,7 +87,7 @@ impl Schedule {
         })
     }
 
-    /// The tiles of varlen `params`, whatever the lengths of its sequences; `None` if there may be too many to number.
+    /// The tiles of varlen `params` to be listed, whatever the lengths of its sequences; `None` if there may be too many to number.
     pub fn listed(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<Self> {
         let packs = params.heads_kv.checked_mul(pack_gqa.packs())?;
         let last = last(capacity(params, pack_gqa, cluster_m)?, packs)?;
@@ -113,7 +115,7 @@ impl Schedule {
         }
     }
 
-    /// Tile number `index`, at most [`Schedule::last`], of a dense launch.
+    /// Tile number `index`, at most [`Schedule::last`], of a dense or counted launch.
     #[inline(always)]
     pub fn get(&self, index: u32) -> TileCoord {
         let (reversed, sequence) = self.in_section(index, self.l2_section, self.l2_section_tiles);
@@ -127,7 +129,7 @@ impl Schedule {
         }
     }
 
-    /// Tile number `index`, below [`ListHeader::tiles`], of a varlen launch, and which entry of the list has its
+    /// Tile number `index`, below [`ListHeader::tiles`], of a listed launch, and which entry of the list has its
     /// sequence's rows; `load` gives the coordinate of the entry at an offset, in bytes from the first.
     #[inline(always)]
     pub fn get_listed(
@@ -158,7 +160,19 @@ impl Schedule {
         (tile, entry)
     }
 
-    /// Whether a varlen launch's list is in [`Order::BySequence`].
+    /// Whether tiles are listed.
+    #[inline(always)]
+    pub const fn is_listed(&self) -> bool {
+        Self::lists(self.cluster_m_blocks)
+    }
+
+    /// [`Self::is_listed`], by that field of a schedule.
+    #[inline(always)]
+    pub(super) const fn lists(cluster_m_blocks: u32) -> bool {
+        cluster_m_blocks == 0
+    }
+
+    /// Whether a list is in [`Order::BySequence`].
     #[inline(always)]
     fn is_by_sequence(&self) -> bool {
         self.l2_section == 0

@@ -5,12 +5,13 @@
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+use core::hint::assert_unchecked;
 use core::mem::offset_of;
 
 use cuda_std::warp::uniform;
 use cuda_std::{cluster, global, mbarrier, shared};
 
-use crate::abi::AttentionParams;
+use crate::abi::{AttentionParams, SequenceRows};
 use crate::config::wgmma::{WORK_PART_BYTES, WORK_STAGES, WgmmaConfig};
 use crate::tile::sequence::Sequence;
 use crate::tile::{black_box, black_box64};
@@ -32,60 +33,8 @@ unsafe fn list_header(workspace: u64) -> ListHeader {
     bytemuck::must_cast(unsafe { global::load4_bits(workspace + Workspace::HEADER) })
 }
 
-/// First words of a stage, a tile with `head_kv + 1` as the last word, and the device address of the tile's entry in
-/// the list of a varlen launch ([`NO_ENTRY`] in a dense one). Past the last tile all are 0.
-///
-/// # Safety
-/// `schedule` and `workspace` are the launch's.
-#[inline(always)]
-unsafe fn work_tile_words(
-    schedule: &Schedule,
-    workspace: u64,
-    config: &WgmmaConfig,
-    number: u32,
-) -> ([u32; 4], u64) {
-    let entries = workspace + Workspace::ENTRIES;
-    let (work_tile, entry) = if config.varlen {
-        let header = list_header(workspace);
-        if number >= header.tiles {
-            return ([0; 4], NO_ENTRY);
-        }
-        let (work_tile, offset) = schedule.get_listed(&header, number, |offset| {
-            // SAFETY: nobody writes the list during the launch.
-            bytemuck::must_cast(unsafe { global::load4_bits(entries + offset) })
-        });
-        (work_tile, entries + offset)
-    } else {
-        if number > schedule.last {
-            return ([0; 4], NO_ENTRY);
-        }
-        (schedule.get(number), NO_ENTRY)
-    };
-    let TileCoord {
-        cluster_m_block,
-        head,
-        head_kv,
-        batch,
-    } = work_tile;
-    ([cluster_m_block, head, batch, head_kv + 1], entry)
-}
-
-/// In place of the address of an entry where there is none.
+/// In place of the address of a list's entry where there is none.
 const NO_ENTRY: u64 = 0;
-
-/// Second part of a stage of a varlen launch, the [`SequenceRows`](crate::abi::SequenceRows) of a tile's sequence;
-/// zeros past the last tile.
-///
-/// # Safety
-/// `entry` is [`NO_ENTRY`] or the device address of an entry of the launch's list.
-#[inline(always)]
-unsafe fn sequence_words(entry: u64) -> [u32; 4] {
-    if entry == NO_ENTRY {
-        return [0; 4];
-    }
-    // SAFETY: nobody writes the list during the launch.
-    unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) }
-}
 
 /// Where TMA finds the keys and values of a tile.
 #[derive(Clone, Copy)]
@@ -260,37 +209,33 @@ impl<'a> WorkTilePipe<'a> {
     }
 }
 
-/// Publishes a block's first tile to itself: the clusters start with one each, which none has to fetch.
-///
-/// # Safety
-/// One thread of the block calls it, with its cluster's number and the launch's schedule, after initialising the
-/// barriers and before any other thread uses them.
-#[inline(always)]
-pub unsafe fn publish_first(
-    stages_smem: u32,
-    barriers: &Barriers,
-    schedule: &Schedule,
-    workspace: u64,
-    config: &WgmmaConfig,
-    cluster: u32,
-) {
-    let (work_tile, entry) = work_tile_words(schedule, workspace, config, cluster);
-    shared::store4_bits(stages_smem, work_tile);
-    if config.varlen {
-        shared::store4_bits(stages_smem + WORK_PART_BYTES, sequence_words(entry));
-    }
-    mbarrier::arrive_if(true, barriers.work_full);
-}
-
-/// The leader's side: fetches numbers and publishes tiles.
+/// The side that finds tiles by their numbers and publishes them.
 pub struct TileScheduler<'a> {
     pub schedule: &'a Schedule,
+    pub attention: &'a AttentionParams,
     pub config: &'a WgmmaConfig,
     /// Device address of the launch's [`Workspace`], whose semaphore is 0 before the launch, and again after it.
     pub workspace: u64,
 }
 
 impl TileScheduler<'_> {
+    /// Publishes a block's first tile to itself: the clusters start with one each, which none has to fetch.
+    ///
+    /// # Safety
+    /// The thread of the block that loads keys calls it, with its cluster's number, before it reads from `tile_pipe`; the arrays of
+    /// lengths and the workspace are live.
+    #[inline(always)]
+    pub unsafe fn publish_first(&self, tile_pipe: &WorkTilePipe, cluster: u32) {
+        let stages_smem = tile_pipe.stages_smem;
+        let (work_tile, entry) = self.work_tile_words(self.workspace, cluster);
+        shared::store4_bits(stages_smem, work_tile);
+        if self.config.varlen {
+            let rows = self.sequence_words(work_tile, entry);
+            shared::store4_bits(stages_smem + WORK_PART_BYTES, rows);
+        }
+        mbarrier::arrive_if(true, tile_pipe.state.full_barrier());
+    }
+
     /// Fetches the next tile and publishes it, or the end, to every block of the cluster, in the stage after the one
     /// that `tile_pipe` reads.
     ///
@@ -312,9 +257,9 @@ impl TileScheduler<'_> {
         } else {
             (self.workspace, tile_pipe.state)
         };
-        // SAFETY: the caller vouches for the workspace, which has the semaphore and, in a varlen launch, the list.
+        // SAFETY: the caller vouches for the workspace, which has the semaphore and, in a listed launch, the list.
         let fetched = unsafe {
-            let last = if config.varlen {
+            let last = if self.is_listed() {
                 list_header(workspace).tiles - 1
             } else {
                 schedule.last
@@ -325,27 +270,93 @@ impl TileScheduler<'_> {
         let stage_smem = tile_pipe.stages_smem + next.stage * config.work_stage_bytes();
         // SAFETY: the stage is empty after the wait; all blocks exit together.
         unsafe {
-            let (work_tile, entry) =
-                work_tile_words(schedule, workspace, config, schedule.clusters + fetched);
+            let (work_tile, entry) = self.work_tile_words(workspace, schedule.clusters + fetched);
             next.producer_acquire();
             shared::store4_bits(stage_smem, work_tile);
-            let mut listed = [0; 4];
+            let mut rows = [0; 4];
             if config.varlen {
-                // Loaded late, for want of registers: they are in L1, next to the coordinate.
-                listed = sequence_words(entry);
-                shared::store4_bits(stage_smem + WORK_PART_BYTES, listed);
+                // Loaded late, for want of registers: what lists have is in L1, next to the coordinate.
+                rows = self.sequence_words(work_tile, entry);
+                shared::store4_bits(stage_smem + WORK_PART_BYTES, rows);
             }
             mbarrier::arrive_if(true, next.full_barrier());
             let mut rank = LEADER_RANK + 1;
             while rank < config.cluster {
                 cluster::store4(stage_smem, rank, work_tile);
                 if config.varlen {
-                    cluster::store4(stage_smem + WORK_PART_BYTES, rank, listed);
+                    cluster::store4(stage_smem + WORK_PART_BYTES, rank, rows);
                 }
                 mbarrier::arrive_publish(next.full_barrier(), rank);
                 rank += 1;
             }
         }
+    }
+
+    /// Whether the launch has a list of its tiles: that of a cache always has. Behind black_box: otherwise the kernels of head_dim 256
+    /// keep it in a predicate, and spill what holds those.
+    #[inline(always)]
+    fn is_listed(&self) -> bool {
+        let lists = || Schedule::lists(black_box(self.schedule.cluster_m_blocks));
+        self.config.varlen && (self.config.cached || lists())
+    }
+
+    /// First words of a stage, a tile with `head_kv + 1` as the last word, and the device address of the tile's entry in
+    /// the list of a launch that has one ([`NO_ENTRY`] in others). Past the last tile all are 0.
+    ///
+    /// # Safety
+    /// `workspace` is the launch's.
+    #[inline(always)]
+    unsafe fn work_tile_words(&self, workspace: u64, number: u32) -> ([u32; 4], u64) {
+        let schedule = self.schedule;
+        let entries = workspace + Workspace::ENTRIES;
+        let (work_tile, entry) = if self.is_listed() {
+            let header = list_header(workspace);
+            if number >= header.tiles {
+                return ([0; 4], NO_ENTRY);
+            }
+            let (work_tile, offset) = schedule.get_listed(&header, number, |offset| {
+                // SAFETY: nobody writes the list during the launch.
+                bytemuck::must_cast(unsafe { global::load4_bits(entries + offset) })
+            });
+            (work_tile, entries + offset)
+        } else {
+            if number > schedule.last {
+                return ([0; 4], NO_ENTRY);
+            }
+            (schedule.get(number), NO_ENTRY)
+        };
+        let TileCoord {
+            cluster_m_block,
+            head,
+            head_kv,
+            batch,
+        } = work_tile;
+        ([cluster_m_block, head, batch, head_kv + 1], entry)
+    }
+
+    /// Second part of a stage of a varlen launch, the [`SequenceRows`] of the sequence of tile `work_tile`; those of the first
+    /// sequence, or zeros, past the last tile, where nobody reads them.
+    ///
+    /// # Safety
+    /// [`work_tile_words`](Self::work_tile_words) has given both arguments.
+    #[inline(always)]
+    unsafe fn sequence_words(&self, work_tile: [u32; 4], entry: u64) -> [u32; 4] {
+        let [_, _, batch, _] = work_tile;
+        if self.is_listed() {
+            if entry == NO_ENTRY {
+                return [0; 4];
+            }
+            // SAFETY: nobody writes the list during the launch.
+            return unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) };
+        }
+        let lengths = &self.attention.lengths;
+        // SAFETY: what is counted is packed, and uses all of its rows. The arrays have two elements for every sequence, of which
+        // there is a first.
+        let load = unsafe {
+            assert_unchecked(lengths.has_cu_seqlens() && lengths.seqused_kv.is_none());
+            |address| global::load_u32(address) as i32
+        };
+        bytemuck::must_cast(SequenceRows::read(self.attention, batch, load))
     }
 }
 

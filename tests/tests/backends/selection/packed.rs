@@ -87,6 +87,30 @@ fn packed_sequences_go_to_kernels_that_take_them() {
 #[test]
 fn short_sequences_wait_for_no_list_of_tiles() {
     let chosen = |problem: &Problem| preferred(problem, &HOPPER).expect("eligible");
+    let kernels = |lengths| {
+        let problem = packed_of(lengths, DType::Bf16, 64, None);
+        let plan = Plan::new(&problem, &HOPPER).expect("eligible");
+        plan.kernel_names().collect::<Vec<_>>()
+    };
+    // Packed ones have a block for each tile, or are of about one length.
+    let hopper = "fa_fwd_wgmma_sm90a_bf16_hd64_varlen";
+    assert_eq!(kernels([4, 6]), [hopper]);
+    assert_eq!(kernels([50_000, 49_000]), [hopper]);
+    let listed = kernels([4, 50_000]);
+    assert_eq!(listed, ["fa_tile_list_wgmma_sm80", hopper]);
+    // The tiles of padded ones whose keys are partly used are listed, or go to kernels that need no list.
+    let options = ForwardOptions::new;
+    let differ = || options().lengths(DeviceLengths::seqused_kv());
+    let of_length = |seq, options: &ForwardOptions, heads, dim| {
+        let shape = Shape {
+            batch: 2,
+            heads,
+            seq,
+            dim,
+        };
+        let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).expect("small");
+        chosen(&Problem::with_dense_output(spec, spec, spec, options).expect("valid"))
+    };
     for (head_dim, most) in [
         (40, 512),
         (64, 512),
@@ -95,37 +119,19 @@ fn short_sequences_wait_for_no_list_of_tiles() {
         (136, 256),
         (256, 256),
     ] {
-        for dtype in [DType::F16, DType::Bf16] {
-            for (longest, expected) in [(most, Variant::Mma), (most + 1, Variant::Wgmma)] {
-                let problem = packed_of([longest, 3], dtype, head_dim, None);
-                assert_eq!(chosen(&problem), expected, "{longest} rows of {head_dim}");
-            }
+        for (longest, expected) in [(most, Variant::Mma), (most + 1, Variant::Wgmma)] {
+            let chosen = of_length(longest, &differ(), 2, head_dim);
+            assert_eq!(chosen, expected, "{longest} rows of {head_dim}");
         }
     }
-    let plan = Plan::new(&packed(DType::Bf16, 64, None), &HOPPER).expect("eligible");
-    assert!(plan.kernel_names().eq(["fa_fwd_mma_sm80_bf16_hd64"]));
-    assert_eq!(plan.workspace_bytes(), 0);
-    // Of equal lengths no tile is listed.
-    let of_length = |seq, options: &ForwardOptions, heads| {
-        let shape = Shape {
-            batch: 2,
-            heads,
-            seq,
-            dim: 64,
-        };
-        let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).expect("small");
-        chosen(&Problem::with_dense_output(spec, spec, spec, options).expect("valid"))
-    };
-    let dense = |options: &ForwardOptions, heads| of_length(512, options, heads);
-    let options = ForwardOptions::new;
-    assert_eq!(dense(&options(), 2), Variant::Wgmma);
-    let differ = || options().lengths(DeviceLengths::seqused_kv());
-    assert_eq!(dense(&differ(), 2), Variant::Mma);
-    assert_eq!(dense(&differ().softcap(9.0), 2), Variant::Mma);
+    let padded = |options: &ForwardOptions, heads| of_length(512, options, heads, 64);
+    assert_eq!(padded(&options(), 2), Variant::Wgmma);
+    assert_eq!(padded(&differ(), 2), Variant::Mma);
+    assert_eq!(padded(&differ().softcap(9.0), 2), Variant::Mma);
     // More tiles than a GPU works on at once, and kernels whose modifiers were not timed.
-    assert_eq!(dense(&differ(), 16), Variant::Mma);
-    assert_eq!(dense(&differ(), 17), Variant::Wgmma);
-    assert_eq!(of_length(1, &differ(), 132), Variant::Mma);
-    assert_eq!(of_length(1, &differ(), 133), Variant::Wgmma);
-    assert_eq!(dense(&differ().chunk(9), 2), Variant::Wgmma);
+    assert_eq!(padded(&differ(), 16), Variant::Mma);
+    assert_eq!(padded(&differ(), 17), Variant::Wgmma);
+    assert_eq!(of_length(1, &differ(), 132, 64), Variant::Mma);
+    assert_eq!(of_length(1, &differ(), 133, 64), Variant::Wgmma);
+    assert_eq!(padded(&differ().chunk(9), 2), Variant::Wgmma);
 }
