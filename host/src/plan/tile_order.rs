@@ -1,7 +1,8 @@
 //! In which order a Hopper kernel takes tiles: by their numbers, or by a list that another kernel writes before.
 //!
 //! The list of a varlen launch's tiles takes some 4 µs of the GPU's time, and a second launch of the caller's. Without one every sequence
-//! has as many tiles as the longest, and those without rows take a cluster 1 µs each.
+//! has as many tiles as the longest, and those without rows take a cluster 1 µs each. Kernels count tiles of packed sequences that use all of
+//! their keys, and of sequences of a cache that have the same number of queries.
 
 use kernels_gpu::abi::AttentionParams;
 use kernels_gpu::config::wgmma::WgmmaConfig;
@@ -29,9 +30,15 @@ pub(super) fn schedule(
         return counted;
     }
     let has_one_each = |counted: &Schedule| counted.last < counted.clusters;
-    let may_be_counted = problem.is_packed() && !problem.has_seqused_kv() && !config.cached;
+    let (may_be_counted, are_even) = match config.cached {
+        true => (!problem.is_packed(), attention.batch == 1),
+        false => (
+            problem.is_packed() && !problem.has_seqused_kv(),
+            are_even(attention),
+        ),
+    };
     counted
-        .filter(|counted| may_be_counted && (has_one_each(counted) || are_even(attention)))
+        .filter(|counted| may_be_counted && (has_one_each(counted) || are_even))
         .or_else(|| Schedule::listed(attention, pack_gqa, config.cluster_m()).map(on_gpu))
 }
 

@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 
-use crate::abi::{CachePages, TensorArg};
+use crate::abi::{AttentionParams, CachePages, SequenceRows, TensorArg};
 use crate::tile::{black_box, black_box64};
 use crate::units::{F32_BYTES, HALF_BYTES};
 
@@ -97,9 +97,35 @@ impl<'a> Pages<'a> {
     /// The launch has that sequence, and its lens are live.
     #[inline(always)]
     pub unsafe fn is_poisoned(&self, sequence: u32) -> bool {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.checked_length(sequence) == CachePages::POISONED }
+    }
+
+    /// The rows of a sequence of a launch that has the same number of queries for each.
+    ///
+    /// # Safety
+    /// As [`is_poisoned`](Self::is_poisoned).
+    #[inline(always)]
+    pub unsafe fn rows(&self, params: &AttentionParams, sequence: u32) -> SequenceRows {
+        // SAFETY: forwarded to the caller.
+        let length = unsafe { self.checked_length(sequence) };
+        SequenceRows {
+            q_begin: 0,
+            seq_q: params.seq_q,
+            kv_begin: 0,
+            seq_kv: (length.max(0) as u32).min(params.seq_kv),
+        }
+    }
+
+    /// Its length, or what stands for one.
+    ///
+    /// # Safety
+    /// As [`is_poisoned`](Self::is_poisoned).
+    #[inline(always)]
+    unsafe fn checked_length(&self, sequence: u32) -> i32 {
         let lens = self.0.lens.map_or(0, |lens| lens.get());
         let address = lens + sequence as u64 * F32_BYTES as u64;
-        // SAFETY: there is one for every sequence.
-        unsafe { global::load_u32(address) as i32 == CachePages::POISONED }
+        // SAFETY: there is a length for every sequence, which nobody writes.
+        unsafe { global::load_u32(address) as i32 }
     }
 }

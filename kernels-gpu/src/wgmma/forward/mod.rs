@@ -71,6 +71,7 @@ impl Launch<'_> {
         TileScheduler {
             schedule: self.schedule,
             attention: &self.params.attention,
+            pages: self.pages,
             config,
             workspace: self.workspace,
         }

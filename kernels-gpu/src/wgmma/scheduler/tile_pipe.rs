@@ -11,11 +11,12 @@ use core::mem::offset_of;
 use cuda_std::warp::uniform;
 use cuda_std::{cluster, global, mbarrier, shared};
 
-use crate::abi::{AttentionParams, SequenceRows};
+use crate::abi::{AttentionParams, CachePages, SequenceRows};
 use crate::config::wgmma::{WORK_PART_BYTES, WORK_STAGES, WgmmaConfig};
 use crate::tile::sequence::Sequence;
 use crate::tile::{black_box, black_box64};
 use crate::wgmma::barriers::Barriers;
+use crate::wgmma::pages::Pages;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::scheduler::tile_list::{ListHeader, ListedTile, Workspace};
 use crate::wgmma::scheduler::{Schedule, TileCoord};
@@ -213,6 +214,8 @@ impl<'a> WorkTilePipe<'a> {
 pub struct TileScheduler<'a> {
     pub schedule: &'a Schedule,
     pub attention: &'a AttentionParams,
+    /// The cache that k and v are, of a kernel for one.
+    pub pages: &'a CachePages,
     pub config: &'a WgmmaConfig,
     /// Device address of the launch's [`Workspace`], whose semaphore is 0 before the launch, and again after it.
     pub workspace: u64,
@@ -292,12 +295,11 @@ impl TileScheduler<'_> {
         }
     }
 
-    /// Whether the launch has a list of its tiles: that of a cache always has. Behind black_box: otherwise the kernels of head_dim 256
-    /// keep it in a predicate, and spill what holds those.
+    /// Whether the launch has a list of its tiles. Behind black_box: otherwise the kernels of head_dim 256 keep it in a predicate, and
+    /// spill what holds those.
     #[inline(always)]
     fn is_listed(&self) -> bool {
-        let lists = || Schedule::lists(black_box(self.schedule.cluster_m_blocks));
-        self.config.varlen && (self.config.cached || lists())
+        self.config.varlen && Schedule::lists(black_box(self.schedule.cluster_m_blocks))
     }
 
     /// First words of a stage, a tile with `head_kv + 1` as the last word, and the device address of the tile's entry in
@@ -349,14 +351,20 @@ impl TileScheduler<'_> {
             // SAFETY: nobody writes the list during the launch.
             return unsafe { global::load4_bits(entry + offset_of!(ListedTile, rows) as u64) };
         }
-        let lengths = &self.attention.lengths;
-        // SAFETY: what is counted is packed, and uses all of its rows. The arrays have two elements for every sequence, of which
-        // there is a first.
-        let load = unsafe {
-            assert_unchecked(lengths.has_cu_seqlens() && lengths.seqused_kv.is_none());
-            |address| global::load_u32(address) as i32
+        let rows = if self.config.cached {
+            // SAFETY: the launch's; what is counted of a cache has the same number of queries for each sequence.
+            unsafe { Pages::new(self.pages).rows(self.attention, batch) }
+        } else {
+            let lengths = &self.attention.lengths;
+            // SAFETY: what is counted else is packed, and uses all of its rows. The arrays have two elements for every sequence, of
+            // which there is a first.
+            let load = unsafe {
+                assert_unchecked(lengths.has_cu_seqlens() && lengths.seqused_kv.is_none());
+                |address| global::load_u32(address) as i32
+            };
+            SequenceRows::read(self.attention, batch, load)
         };
-        bytemuck::must_cast(SequenceRows::read(self.attention, batch, load))
+        bytemuck::must_cast(rows)
     }
 }
 

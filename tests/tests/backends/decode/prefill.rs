@@ -122,8 +122,13 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             softcap: Some(1.5),
             ..last.clone()
         };
+        // Whose tiles no kernel lists.
+        let one = DecodeSpec {
+            kv_lens: lengths(config)[..1].to_vec(),
+            ..plain.clone()
+        };
         for spec in [
-            plain, windowed, bent, packed, narrower, growing, last, capped,
+            plain, windowed, bent, packed, narrower, growing, last, capped, one,
         ] {
             run_right(gpu, &spec);
         }
@@ -192,7 +197,7 @@ fn pages_out_of_sight<D: Device>(gpus: &mut [Gpu<D>]) {
     });
 }
 
-/// A sequence's bits depend neither on the others of the batch nor on pages.
+/// A sequence's bits depend neither on the others of the batch, nor on whether its tiles are listed, nor on pages.
 fn bits_are_its_own<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let alone = DecodeSpec {
@@ -206,6 +211,14 @@ fn bits_are_its_own<D: Device>(gpus: &mut [Gpu<D>]) {
             ..alone.clone()
         };
         assert_eq!(bits(2, &run_right(gpu, &together)), expected, "{together}");
+        let mut first = |kv_lens: &[usize]| {
+            let spec = DecodeSpec {
+                kv_lens: kv_lens.to_vec(),
+                ..alone.clone()
+            };
+            bits(0, &run_right(gpu, &spec))
+        };
+        assert_eq!(first(&[300]), first(&[300, 77, 513]));
         for page_size in [Some(32), Some(128), Some(1024), None] {
             let paged = DecodeSpec {
                 page_size,

@@ -9,8 +9,19 @@ use kernels_gpu::instances::{CHECK_CACHE, TILE_LIST};
 
 use super::{HOPPER, SINCE_AMPERE};
 
-/// Attention of `seq_q` queries of eight heads on two to a cache of 100 pages of `page_size` keys.
+/// Attention of a sequence's `seq_q` queries of eight heads on two to a cache of 100 pages of `page_size` keys.
 fn cached(seq_q: usize, page_size: usize, max_pages: usize, options: &ForwardOptions) -> Problem {
+    cached_batch(1, seq_q, page_size, max_pages, options)
+}
+
+/// As [`cached`], of so many sequences.
+fn cached_batch(
+    batch: usize,
+    seq_q: usize,
+    page_size: usize,
+    max_pages: usize,
+    options: &ForwardOptions,
+) -> Problem {
     let spec = |batch, heads, seq| {
         let shape = Shape {
             batch,
@@ -20,7 +31,7 @@ fn cached(seq_q: usize, page_size: usize, max_pages: usize, options: &ForwardOpt
         };
         TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).expect("small")
     };
-    let (q, pages) = (spec(1, 8, seq_q), spec(100, 2, page_size));
+    let (q, pages) = (spec(batch, 8, seq_q), spec(100, 2, page_size));
     let layout = CacheLayout::Paged {
         max_pages,
         table_stride: max_pages,
@@ -50,16 +61,29 @@ fn long_chunks_of_prompts_run_on_hopper() {
         let q = problem.q().shape;
         assert_eq!(preferred(&problem, here), Some(expected), "{q:?}");
     }
+    let kernels = |problem: &Problem, here| {
+        let plan = Plan::new(problem, here).expect("it can run");
+        plan.kernel_names().collect::<Vec<_>>()
+    };
     let packed = |counts: Vec<usize>, here| {
         let total = counts.iter().sum();
         let counts = CuSeqlens::of_queries(counts).expect("few");
-        let problem = cached(total, 16, 256, &plain.clone().cu_seqlens(counts));
-        let plan = Plan::new(&problem, here).expect("it can run");
-        plan.kernel_names().collect::<Vec<_>>()
+        kernels(
+            &cached(total, 16, 256, &plain.clone().cu_seqlens(counts)),
+            here,
+        )
     };
     let decode = "fa_decode_mma_sm80_bf16_hd128";
     let on_hopper = "fa_decode_wgmma_sm90a_bf16_hd128";
     let (check, list) = (CHECK_CACHE.name, TILE_LIST.name);
+    // A sequence, or no more tiles than multiprocessors, of 128 rows each, need no list.
+    let of_batch = |batch, seq_q| {
+        let problem = cached_batch(batch, seq_q, 16, 256, &plain);
+        kernels(&problem, &HOPPER)
+    };
+    assert_eq!(of_batch(1, 4000), [check, on_hopper]);
+    assert_eq!(of_batch(4, 512), [check, on_hopper]);
+    assert_eq!(of_batch(5, 512), [check, list, on_hopper]);
     assert_eq!(
         packed(vec![1, 2000, 5], &HOPPER),
         [decode, check, list, on_hopper]
