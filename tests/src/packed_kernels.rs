@@ -56,6 +56,19 @@ pub fn even(instance: &Instance) -> Vec<(usize, usize)> {
     vec![(rows + 5, keys + 9), (rows - 3, keys + 7)]
 }
 
+/// Sequences of so many blocks of keys that the next tile is fetched in the middle of one, whose tiles are listed or need not be.
+pub fn long(instance: &Instance, are_listed: bool) -> Vec<(usize, usize)> {
+    let keys = 7 * instance.block_n as usize;
+    let mut lengths = match shortest(instance) {
+        0 => vec![(70, keys), (69, keys - 1), (68, keys), (70, keys - 3)],
+        shortest => vec![(shortest, keys)],
+    };
+    if are_listed {
+        lengths.extend([(1, 1); 2]);
+    }
+    lengths
+}
+
 /// Query rows from which the kernel is preferred.
 fn shortest(instance: &Instance) -> usize {
     instance.wgmma().map_or(0, |config| config.min_rows) as usize

@@ -59,8 +59,12 @@ def calls() -> dict[str, Callable[[], Any]]:
         "torch.empty_like": lambda: torch.empty_like(q),
         "flash_attn_func": lambda: ferroflash.flash_attn_func(q, k, v, causal=True),
         "flash_attn_varlen_func": lambda: ferroflash.flash_attn_varlen_func(*rows, sums, sums, 128, 128, causal=True),
-        "flash_attn_varlen_func, longer": lambda: ferroflash.flash_attn_varlen_func(*long, equal, equal, 1024, 1024, causal=True),
-        "flash_attn_varlen_func, mixed": lambda: ferroflash.flash_attn_varlen_func(*long, mixed, mixed, 2048, 2048, causal=True),
+        "flash_attn_varlen_func, longer": lambda: ferroflash.flash_attn_varlen_func(
+            *long, equal, equal, 1024, 1024, causal=True
+        ),
+        "flash_attn_varlen_func, mixed": lambda: ferroflash.flash_attn_varlen_func(
+            *long, mixed, mixed, 2048, 2048, causal=True
+        ),
         "scaled_dot_product_attention": lambda: ferroflash.scaled_dot_product_attention(*first, is_causal=True),
         "flash_attn_func, autograd, forward": lambda: ferroflash.flash_attn_func(*with_grad, causal=True),
         "flash_attn_func, autograd, both passes": training,

@@ -487,9 +487,10 @@ fn what_follows_in_a_plan_begins_early_on_hopper() {
     let spec = |shape| TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).unwrap();
     let dense = spec(Shape::packed(4000, 2, 64));
     let plain = ForwardOptions::new();
-    let of_lengths = plain
-        .clone()
-        .lengths(DeviceLengths::cu_seqlens(2, 4000, 4000).unwrap());
+    let of_lengths = |batch| {
+        let lengths = DeviceLengths::cu_seqlens(batch, 4000, 4000).unwrap();
+        plain.clone().lengths(lengths)
+    };
     let forward = |options| Problem::new(dense, dense, dense, dense, options).unwrap();
     let of_gradients = BackwardOptions::default();
     let gradients =
@@ -497,7 +498,9 @@ fn what_follows_in_a_plan_begins_early_on_hopper() {
     let (early, late) = ("cuLaunchKernelEx", "cuLaunchKernel");
     for (problem, expected) in [
         (forward(&plain), vec![late]),
-        (forward(&of_lengths), vec![late, early]),
+        // Whose tiles are counted, and listed.
+        (forward(&of_lengths(2)), vec![late]),
+        (forward(&of_lengths(9)), vec![late, early]),
         // delta, the kernel of Hopper, and the one that rounds dq, which is one of Ampere.
         (gradients.unwrap(), vec![late, early, late]),
     ] {

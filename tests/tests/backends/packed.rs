@@ -8,8 +8,9 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::packed_kernels::{self, MASKS, even, head_dim_v, mixed};
-use kernels_gpu::instances::Instance;
+use ferroflash_tests::packed_kernels::{self, MASKS, even, head_dim_v, long, mixed};
+use ferroflash_tests::replaced::is_untouched;
+use kernels_gpu::instances::{Instance, MODIFIED};
 
 /// More sequences than run at once.
 fn tiny(instance: &Instance) -> Vec<(usize, usize)> {
@@ -43,26 +44,31 @@ fn case_for(instance: &Instance, number: usize, lengths: Vec<(usize, usize)>) ->
 /// Runs every such kernel on its `lengths`; `shift` gives each the options of another.
 fn every_kernel<D: Device>(
     gpu: &mut Gpu<D>,
-    lengths: fn(&Instance) -> Vec<(usize, usize)>,
+    lengths: impl Fn(&Instance) -> Vec<(usize, usize)>,
     shift: usize,
 ) {
     packed_kernels::every_kernel(gpu, "packed sequences", |gpu, instance, number| {
         let spec = case_for(instance, number + shift, lengths(instance));
-        let mut case = spec.build().expect("small");
-        case.options.force = Variant::of_family(instance.family);
-        let problem = case.problem().expect("valid");
-        let Ok(plan) = gpu.plan(&problem) else {
-            // Of another architecture than a real GPU's.
-            return false;
-        };
-        let name = plan.kernel_name();
-        assert_eq!(name, instance.name, "{spec} is for another kernel");
-        let run = case.run(gpu);
-        let (o, lse) = run.unwrap_or_else(|error| panic!("{name}: {spec}: {error}"));
-        let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-        assert!(verdict.passed(), "{name}: {spec}: {verdict}");
-        true
+        runs_right(gpu, instance, &spec)
     });
+}
+
+/// Whether `instance` can run here; it is right then.
+fn runs_right<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &CaseSpec) -> bool {
+    let mut case = spec.build().expect("small");
+    case.options.force = Variant::of_family(instance.family);
+    let problem = case.problem().expect("valid");
+    let Ok(plan) = gpu.plan(&problem) else {
+        // Of another architecture than a real GPU's.
+        return false;
+    };
+    let name = plan.kernel_name();
+    assert_eq!(name, instance.name, "{spec} is for another kernel");
+    let run = case.run(gpu);
+    let (o, lse) = run.unwrap_or_else(|error| panic!("{name}: {spec}: {error}"));
+    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+    assert!(verdict.passed(), "{name}: {spec}: {verdict}");
+    true
 }
 
 /// Warps interleaved at random: a missing barrier shows.
@@ -85,11 +91,41 @@ fn sim_even() {
 }
 
 #[test]
+fn sim_long() {
+    let mut sim = Sim::on(SimDevice::with_schedule(0x10e6));
+    // One of the two gives a kernel a mask that leaves all blocks.
+    for shift in [0, 2] {
+        every_kernel(&mut sim, |instance| long(instance, false), shift);
+        every_kernel(&mut sim, |instance| long(instance, true), shift);
+    }
+}
+
+/// Fewer tiles than blocks, as a list alone tells, for the kernels of options of single pairs.
+#[test]
+fn sim_few_with_dropout() {
+    let mut sim = Sim::on(SimDevice::with_schedule(0xfe3));
+    let is_packed = |instance: &&Instance| instance.wgmma().is_some_and(|tile| tile.varlen);
+    for (number, instance) in MODIFIED.iter().filter(is_packed).enumerate() {
+        let mut lengths = vec![(7, 9)];
+        lengths.extend([(0, 3); 8]);
+        let spec = CaseSpec {
+            modifiers: ModifierSpec {
+                dropout: Some(0.2),
+                ..ModifierSpec::default()
+            },
+            ..case_for(instance, number, lengths)
+        };
+        assert!(is_untouched(instance.name) || runs_right(&mut sim, instance, &spec));
+    }
+}
+
+#[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("packed sequences") {
         for shift in 0..12 {
             every_kernel(&mut gpu, mixed, shift);
             every_kernel(&mut gpu, even, shift);
+            every_kernel(&mut gpu, |instance| long(instance, shift % 2 == 1), shift);
             every_kernel(&mut gpu, tiny, shift);
         }
     }
