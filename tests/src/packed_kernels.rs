@@ -56,10 +56,12 @@ pub fn even(instance: &Instance) -> Vec<(usize, usize)> {
     vec![(rows + 5, keys + 9), (rows - 3, keys + 7)]
 }
 
-/// Sequences of so many blocks of keys that the next tile is fetched in the middle of one, whose tiles are listed or need not be.
+/// Sequences of so many blocks of keys that the next tile is fetched in the middle of one, whose tiles are listed or need not be; a
+/// few rows for a kernel that fetches none.
 pub fn long(instance: &Instance, are_listed: bool) -> Vec<(usize, usize)> {
     let keys = 7 * instance.block_n as usize;
     let mut lengths = match shortest(instance) {
+        _ if instance.wgmma().is_none() => vec![(3, keys)],
         0 => vec![(70, keys), (69, keys - 1), (68, keys), (70, keys - 3)],
         shortest => vec![(shortest, keys)],
     };

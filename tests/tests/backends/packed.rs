@@ -125,7 +125,10 @@ fn cuda() {
         for shift in 0..12 {
             every_kernel(&mut gpu, mixed, shift);
             every_kernel(&mut gpu, even, shift);
-            every_kernel(&mut gpu, |instance| long(instance, shift % 2 == 1), shift);
+            // Their results are slow to check.
+            if shift < 2 {
+                every_kernel(&mut gpu, |instance| long(instance, shift == 1), shift);
+            }
             every_kernel(&mut gpu, tiny, shift);
         }
     }
