@@ -124,11 +124,9 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize) -> Lengths {
         FEW_KEYS => (2 * rows, 20),
         _ => (rows, keys),
     };
-    match (is_packed(instance), shift) {
-        (false, _) => Lengths::one(rows, keys),
-        // Of about one length: no kernel lists their tiles.
-        (true, FEW_KEYS) => Lengths::Varlen(vec![(rows, keys), (rows - 3, keys - 1)]),
-        (true, _) => Lengths::Varlen(vec![(rows, keys), (19, 23)]),
+    match is_packed(instance) {
+        true => Lengths::Varlen(vec![(rows, keys), (19, 23)]),
+        false => Lengths::one(rows, keys),
     }
 }
 
