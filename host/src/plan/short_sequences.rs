@@ -8,7 +8,6 @@ use kernels_gpu::tile::grid::TileGrid;
 
 use super::GpuCapabilities;
 use super::few_queries::keys;
-use super::hopper::HopperForward;
 use super::select::{How, Kernel};
 use crate::Problem;
 
@@ -21,9 +20,10 @@ const MOST_ROUNDS: f64 = 2.0;
 
 /// Whether `kernel` is one of Hopper's that needs a list for `problem`, which others do without.
 pub(super) fn is_listed(problem: &Problem, kernel: &Kernel) -> bool {
-    let lists = |hopper: &HopperForward| hopper.schedule.is_listed();
-    matches!(&kernel.how, How::Hopper(hopper, _) if lists(hopper))
-        && problem.cache_layout().is_none()
+    let How::Hopper(hopper, _) = &kernel.how else {
+        return false;
+    };
+    hopper.schedule.is_listed() && problem.cache_layout().is_none()
 }
 
 /// Whether kernel `mma` is faster than Hopper's, list and all. Lengths that only the device knows count as the

@@ -37,7 +37,7 @@ macro_rules! __wgmma_forward {
         /// # Safety
         /// `params` and the tensor maps of q, k, v and o describe the same live allocations and `schedule` their
         /// tiles; `workspace` is the address of a live [`Workspace`](crate::wgmma::scheduler::tile_list::Workspace) that no
-        /// concurrent launch uses, with a semaphore of 0 and, in a varlen launch, the list of its tiles. The arrays of
+        /// concurrent launch uses, with a semaphore of 0 and, in a listed launch, the list of its tiles. The arrays of
         /// modifiers have an element for every pair, and `pages` those of a cache whose lens have been checked.
         $(#[$crate::cuda_std::append_name($suffix)])?
         #[$crate::cuda_std::launch_bounds($config.threads(), 1, $config.cluster)]

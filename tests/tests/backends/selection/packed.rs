@@ -101,15 +101,15 @@ fn short_sequences_wait_for_no_list_of_tiles() {
     // The tiles of padded ones whose keys are partly used are listed, or go to kernels that need no list.
     let options = ForwardOptions::new;
     let differ = || options().lengths(DeviceLengths::seqused_kv());
-    let of_length = |seq, options: &ForwardOptions, heads, dim| {
+    let padded_of = |seq, options: &ForwardOptions, heads, dim, dtype| {
         let shape = Shape {
             batch: 2,
             heads,
             seq,
             dim,
         };
-        let spec = TensorSpec::contiguous(DType::Bf16, shape, Layout::Bshd).expect("small");
-        chosen(&Problem::with_dense_output(spec, spec, spec, options).expect("valid"))
+        let spec = TensorSpec::contiguous(dtype, shape, Layout::Bshd).expect("small");
+        Problem::with_dense_output(spec, spec, spec, options).expect("valid")
     };
     for (head_dim, most) in [
         (40, 512),
@@ -119,19 +119,27 @@ fn short_sequences_wait_for_no_list_of_tiles() {
         (136, 256),
         (256, 256),
     ] {
-        for (longest, expected) in [(most, Variant::Mma), (most + 1, Variant::Wgmma)] {
-            let chosen = of_length(longest, &differ(), 2, head_dim);
-            assert_eq!(chosen, expected, "{longest} rows of {head_dim}");
+        for dtype in [DType::F16, DType::Bf16] {
+            for (longest, expected) in [(most, Variant::Mma), (most + 1, Variant::Wgmma)] {
+                let problem = padded_of(longest, &differ(), 2, head_dim, dtype);
+                assert_eq!(chosen(&problem), expected, "{longest} rows of {head_dim}");
+            }
         }
     }
-    let padded = |options: &ForwardOptions, heads| of_length(512, options, heads, 64);
+    let plan = Plan::new(&padded_of(6, &differ(), 2, 64, DType::Bf16), &HOPPER).expect("eligible");
+    assert!(plan.kernel_names().eq(["fa_fwd_mma_sm80_bf16_hd64"]));
+    assert_eq!(plan.workspace_bytes(), 0);
+    let of_length = |seq, options: &ForwardOptions, heads| {
+        chosen(&padded_of(seq, options, heads, 64, DType::Bf16))
+    };
+    let padded = |options: &ForwardOptions, heads| of_length(512, options, heads);
     assert_eq!(padded(&options(), 2), Variant::Wgmma);
     assert_eq!(padded(&differ(), 2), Variant::Mma);
     assert_eq!(padded(&differ().softcap(9.0), 2), Variant::Mma);
     // More tiles than a GPU works on at once, and kernels whose modifiers were not timed.
     assert_eq!(padded(&differ(), 16), Variant::Mma);
     assert_eq!(padded(&differ(), 17), Variant::Wgmma);
-    assert_eq!(of_length(1, &differ(), 132, 64), Variant::Mma);
-    assert_eq!(of_length(1, &differ(), 133, 64), Variant::Wgmma);
+    assert_eq!(of_length(1, &differ(), 132), Variant::Mma);
+    assert_eq!(of_length(1, &differ(), 133), Variant::Wgmma);
     assert_eq!(padded(&differ().chunk(9), 2), Variant::Wgmma);
 }

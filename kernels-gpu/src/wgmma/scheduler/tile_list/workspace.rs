@@ -8,7 +8,7 @@ use crate::wgmma::pack_gqa::PackGqa;
 ///
 /// ```text
 /// 0    tile count semaphore, u32: 0 before a launch and after it; the kernel that lists tiles sets it too
-/// 16   header of the list of tiles     what follows is there in varlen launches only, and is written before it is read
+/// 16   header of the list of tiles     what follows is there in listed launches only, and is written before it is read
 /// 32   entries
 /// ..   a word for every sequence, which the list is made with
 /// ```
@@ -33,13 +33,13 @@ impl Workspace {
     /// Bytes of the semaphore, which the caller sets to 0 once.
     pub const TILE_COUNT_SEMAPHORE_BYTES: u64 = size_of::<u32>() as u64;
 
-    /// The workspace of a dense launch.
+    /// The workspace of a launch without a list.
     pub const DENSE: Self = Self {
         notes: Self::TILE_COUNT_SEMAPHORE_BYTES,
         bytes: Self::TILE_COUNT_SEMAPHORE_BYTES,
     };
 
-    /// The workspace of a varlen launch of `batch` sequences, whose list has at most `capacity` entries ([`capacity`]).
+    /// The workspace of a listed launch of `batch` sequences, whose list has at most `capacity` entries ([`capacity`]).
     pub const fn varlen(capacity: u32, batch: u32) -> Self {
         let notes = Self::ENTRIES + capacity as u64 * size_of::<ListedTile>() as u64;
         Self {
