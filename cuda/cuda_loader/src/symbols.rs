@@ -101,6 +101,8 @@ driver_symbols! {
 
         /// From now on keeps what is queued on a stream in a graph; `mode` is a `CUstreamCaptureMode`.
         fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
+        /// Whether work queued on a stream is kept instead of run; `status` is a `CUstreamCaptureStatus`.
+        fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
         /// Ends a capture; the graph is null if it has failed.
         fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
         /// Makes a graph that can be launched.
@@ -219,7 +221,7 @@ driver_symbols! {
         cuStreamBatchMemOp cuStreamCopyAttributes cuStreamCreate
         cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamGetAttribute
         cuStreamGetCaptureInfo cuStreamGetCaptureInfo_v2 cuStreamGetCtx cuStreamGetFlags
-        cuStreamGetPriority cuStreamIsCapturing cuStreamQuery cuStreamSetAttribute
+        cuStreamGetPriority cuStreamQuery cuStreamSetAttribute
         cuStreamUpdateCaptureDependencies cuStreamWaitEvent cuStreamWaitValue32 cuStreamWaitValue64
         cuStreamWriteValue32 cuStreamWriteValue64 cuSurfObjectCreate cuSurfObjectDestroy
         cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTexObjectCreate

@@ -52,6 +52,17 @@ impl Place {
         }
     }
 
+    /// Whether its stream's work is being captured into a graph.
+    ///
+    /// # Errors
+    /// Those of [`CudaDevice::is_capturing`].
+    pub fn is_capturing(&self) -> Result<bool, Error> {
+        match self {
+            Self::Cpu => Ok(false),
+            Self::Cuda(on_stream) => lock(on_stream).memory().is_capturing(),
+        }
+    }
+
     /// Queues `plan`, alone on its stream's backend.
     ///
     /// # Errors

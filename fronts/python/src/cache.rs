@@ -1,37 +1,6 @@
-use ferroflash::Layout;
-use ferroflash_fronts::{BlockTable, NewRows, Operand, Place};
+use ferroflash_fronts::{NewRows, Place};
+use ferroflash_torch::{Cache, View, exception, operand};
 use pyo3::prelude::*;
-
-use crate::errors::exception;
-use crate::operands::View;
-
-/// A cache beside its k and v: whether these are e4m3, its lengths, the block table of a paged one with its columns and the
-/// elements from one row to the next, scales of k and of v, and a tree's words and whether each sequence has its own.
-#[derive(FromPyObject)]
-pub struct Cache(
-    bool,
-    u64,
-    Option<BlockTable>,
-    Option<[(u64, View); 2]>,
-    Option<(u64, bool)>,
-);
-
-impl Cache {
-    /// As fronts share it.
-    pub fn shared(&self) -> ferroflash_fronts::Cache {
-        ferroflash_fronts::Cache {
-            is_e4m3: self.0,
-            kv_lens: self.1,
-            block_table: self.2,
-            tree: self.4,
-            scales: (self.3.as_ref()).map(|scales| scales.each_ref().map(|of| operand(of, 0))),
-        }
-    }
-}
-
-fn operand((address, view): &(u64, View), dtype: usize) -> Operand {
-    (*address, view.spec(dtype, Layout::Bshd))
-}
 
 /// Queues the writing of new rows into a cache. Operands are k, v, k_cache, v_cache, each an address and how it lies; to rotate k,
 /// cos and sin, and whether pairs are interleaved; to rotate it too, q and what it becomes. `slots` are an address and the

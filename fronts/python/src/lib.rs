@@ -2,20 +2,18 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `operands` | Python's descriptions of tensors and small arrays, as the library's |
+//! | `operands` | Python's description of small arrays |
 //! | `options` | everything but the tensors |
-//! | `cache` | caches of keys and values, and appending to them |
-//! | `launch` | checks a call once; plans it, gets it a workspace, and launches it without holding Python's lock |
-//! | `errors` | which exception an error becomes |
+//! | `cache` | appending to caches of keys and values |
+//! | `call` | checks a call, which `ferroflash-torch` then launches any number of times |
 //! | `devices` | the names of GPUs |
 //! | `xla` | handlers of XLA's custom calls, for JAX |
 //!
 //! Python allocates what is written and keeps everything alive; nothing here knows kernels or owns tensors.
 
 mod cache;
+mod call;
 mod devices;
-mod errors;
-mod launch;
 mod operands;
 mod options;
 mod xla;
@@ -26,11 +24,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::{cache::append, devices::device_names, launch::Call};
+    use crate::{cache::append, call::checked, devices::device_names};
     #[pymodule_export]
     use crate::{options::Options, xla::xla_targets};
     #[pymodule_export]
-    use ferroflash_torch::signature;
+    use ferroflash_torch::{Call, Calls, signature};
     use pyo3::prelude::*;
 
     #[pymodule_init]

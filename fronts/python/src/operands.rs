@@ -1,24 +1,5 @@
-use ferroflash::{DType, Layout, TensorSpec};
+use ferroflash_torch::{Cache, View};
 use pyo3::prelude::*;
-
-use crate::cache::Cache;
-
-type Axes<T> = (T, T, T, T);
-
-/// A tensor without its address, as Python gives it: `(shape, strides)`, always of rank 4.
-#[derive(FromPyObject)]
-pub struct View(pub Axes<usize>, pub Axes<i64>);
-
-impl View {
-    /// Its spec, with the axes in the order of `layout`.
-    pub fn spec(&self, dtype: usize, layout: Layout) -> TensorSpec {
-        TensorSpec {
-            dtype: DType::ALL[dtype],
-            shape: layout.shape(self.0.into()),
-            strides: layout.strides(self.1.into()),
-        }
-    }
-}
 
 /// What a call has beside q, k, v and o, without addresses: attributes, named as the arguments of `ferroflash.torch.attention`.
 #[derive(FromPyObject)]

@@ -105,17 +105,21 @@ def test_packed_sequences(device: torch.device) -> None:
 
 def test_it_is_computed_where_it_is_required(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    native = _eager._native.Call
+    checked = _eager._native.checked
 
     class Call:
         def __init__(self, *given: Any) -> None:
-            self._call = native(*given)
+            self._call = checked(*given)
 
-        def launch(self, *given: Any) -> None:
-            asked.append(given[6] is not None and given[6][6] is not None)
-            self._call.launch(*given)
+        def forward(self, *given: Any) -> Any:
+            asked.append(False)
+            return self._call.forward(*given)
 
-    monkeypatch.setattr(_eager._native, "Call", Call)
+        def backward(self, *given: Any) -> None:
+            asked.append(given[3][6] is not None)
+            self._call.backward(*given)
+
+    monkeypatch.setattr(_eager._native, "checked", Call)
     monkeypatch.setattr(_eager, "_calls", {})
     of, bias = operands(device), torch.randn(21, 34, device=device)
     attention(*of, bias=bias, sinks=torch.randn(4, device=device, requires_grad=True)).sum().backward()

@@ -25,6 +25,23 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     _arguments.bare.cache_clear()
 
 
+def read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a torch before 2.10, whose tensors the native half cannot read at once."""
+
+    class Calls:
+        def __init__(self, most: int) -> None:
+            pass
+
+        def keep(self, *given: Any) -> None:
+            pass
+
+        def forward(self, *given: Any) -> None:
+            return None
+
+    monkeypatch.setattr(_native, "signature", lambda tensors: None)
+    monkeypatch.setattr(_native, "Calls", Calls)
+
+
 def both(*operands: Tensor, **options: Any) -> list[Tensor]:
     """o, lse and gradients."""
     inputs = [x.detach().requires_grad_() for x in operands]
@@ -81,7 +98,7 @@ def test_what_is_kept_is_of_the_same_call_alone(
 ) -> None:
     """Among all others, twice, as where nothing is kept."""
     if not has_signatures:
-        monkeypatch.setattr(_native, "signature", lambda tensors: None)
+        read_nothing(monkeypatch)
     given = list(changed(device))
     alone = []
     for operands, options in given:
@@ -122,7 +139,7 @@ def bare_calls(device: torch.device) -> Iterator[Callable[[], Any]]:
 def test_bare_calls_are_told_apart(device: torch.device, monkeypatch: pytest.MonkeyPatch, has_signatures: bool) -> None:
     """Among all others, in either order, as where nothing is kept."""
     if not has_signatures:
-        monkeypatch.setattr(_native, "signature", lambda tensors: None)
+        read_nothing(monkeypatch)
     calls = list(bare_calls(device))
     alone = []
     for call in calls:
@@ -134,6 +151,23 @@ def test_bare_calls_are_told_apart(device: torch.device, monkeypatch: pytest.Mon
             torch.testing.assert_close(call(), expected, rtol=0, atol=0, equal_nan=True, msg=str(call))
 
 
+def test_bare_calls_are_looked_up_by_the_native_half(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second on, but for those whose lengths have to be made contiguous."""
+    calls = list(bare_calls(device))
+    expected = [call() for call in calls]
+    seen: list[Any] = []
+    first = _eager.forward_bare
+
+    def counted(*given: Any) -> Any:
+        seen.append(given[4])
+        return first(*given)
+
+    monkeypatch.setattr(_eager, "forward_bare", counted)
+    for call, of_first in zip(calls, expected):
+        torch.testing.assert_close(call(), of_first, rtol=0, atol=0, equal_nan=True)
+    assert [sums.is_contiguous() for sums, *_ in seen] == [False]
+
+
 def test_heads_that_do_not_match_are_refused_after_groups_were_asked_for(device: torch.device) -> None:
     q, k = (torch.randn(2, heads, 12, 16, device=device) for heads in (4, 2))
     for _ in range(2):
@@ -143,7 +177,7 @@ def test_heads_that_do_not_match_are_refused_after_groups_were_asked_for(device:
 
 
 def test_no_more_bare_calls_than_so_many_are_kept(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_eager, "_MOST_BARE_CALLS", 3)
+    monkeypatch.setattr(_arguments, "_MOST_BARE_CALLS", 3)
     for seq in range(1, 9):
         x = torch.randn(1, 2, seq, 8, device=device)
         o = ferroflash.scaled_dot_product_attention(x, x, x)

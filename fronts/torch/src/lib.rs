@@ -1,98 +1,21 @@
-//! How torch's tensors lie, and where: by DLPack's exchange API, in which torch hands out what Python would ask it for attribute
-//! by attribute, or, of a torch before 2.10, by asking.
+//! Attention on torch's tensors for Python, past Python's half where it can be.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `view` | how tensors lie, and where: by DLPack's exchange API, in which torch hands out what Python would ask it for attribute by attribute, or, of a torch before 2.10, by asking |
+//! | `call` | a call that is checked once: plans it, gets it memory, and launches it without holding Python's lock |
+//! | `calls` | the calls that are made most often, looked up by how their tensors lie |
+//! | `described` | Python's descriptions of tensors and caches, as the library's |
+//! | `exception` | which exception an error becomes |
 
-use std::slice;
+mod call;
+mod calls;
+mod described;
+mod exception;
+mod view;
 
-use dlpark::ffi::DLTensor;
-use dlpark::python::consumer::exchange::ExchangeApi;
-use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyTuple, PyType};
-
-/// torch's class of tensors, and what reads them at once.
-struct Torch(Py<PyType>, Option<ExchangeApi>);
-
-// SAFETY: the table behind the API is constant, and lives as long as the process.
-unsafe impl Send for Torch {}
-// SAFETY: as above; its functions are called with Python's lock held.
-unsafe impl Sync for Torch {}
-
-static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
-
-/// What `read` makes of a tensor; `None` where this torch cannot give it at once.
-fn view<T>(tensor: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> T) -> PyResult<Option<T>> {
-    let py = tensor.py();
-    let Torch(class, exchange) = TORCH.get_or_try_init(py, || {
-        let class = py.import("torch")?.getattr("Tensor")?;
-        let class = class.cast_into::<PyType>()?;
-        let exchange = match tensor.is_instance(&class)? {
-            true => ExchangeApi::from_object(tensor.as_borrowed())?,
-            false => return Err(PyTypeError::new_err("not a torch.Tensor")),
-        };
-        Ok(Torch(class.unbind(), exchange))
-    })?;
-    // torch takes what it is given for a tensor.
-    if !tensor.get_type().is(class) && !tensor.is_instance(class.bind(py))? {
-        return Err(PyTypeError::new_err("not a torch.Tensor"));
-    }
-    let of = |exchange: &ExchangeApi| {
-        exchange.with_tensor_view_no_sync(tensor.as_borrowed(), |tensor, _| read(tensor))
-    };
-    exchange.as_ref().map(of).transpose()
-}
-
-/// How tensors lie, without their addresses: of each its dtype, its device, its shape and its strides, or that it is `None`.
-///
-/// `None` where torch is too old for it, or one of the tensors is nothing that others than torch know.
-#[pyfunction]
-pub fn signature<'py>(tensors: &Bound<'py, PyTuple>) -> Option<Bound<'py, PyBytes>> {
-    let mut bytes = Vec::with_capacity(1024);
-    for tensor in tensors.iter_borrowed() {
-        match tensor.is_none() {
-            true => bytes.push(u8::MAX),
-            false => view(&tensor, |tensor| sign(tensor, &mut bytes)).ok()??,
-        }
-    }
-    Some(PyBytes::new(tensors.py(), &bytes))
-}
-
-/// Begins with the rank, from which follows how many bytes there are.
-fn sign(tensor: &DLTensor, bytes: &mut Vec<u8>) {
-    let rank = usize::try_from(tensor.ndim).unwrap_or(0);
-    bytes.extend([rank as u8, tensor.dtype.code.0, tensor.dtype.bits]);
-    bytes.extend(tensor.device.device_type.0.to_ne_bytes());
-    bytes.extend(tensor.device.device_id.to_ne_bytes());
-    for numbers in [tensor.shape, tensor.strides] {
-        if rank > 0 && !numbers.is_null() {
-            // SAFETY: torch's array of a tensor of this rank, which the caller's reference keeps alive.
-            let numbers = unsafe { slice::from_raw_parts(numbers, rank) };
-            bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
-        }
-    }
-}
-
-/// Where up to as many tensors lie, each of which may be `None`, as those behind the last are.
-///
-/// # Errors
-/// Those of [`address`].
-pub fn addresses<const N: usize>(tensors: &Bound<'_, PyTuple>) -> PyResult<[Option<u64>; N]> {
-    let mut found = [None; N];
-    for (place, tensor) in found.iter_mut().zip(tensors.iter_borrowed()) {
-        if !tensor.is_none() {
-            *place = Some(address(&tensor)?);
-        }
-    }
-    Ok(found)
-}
-
-/// Where a tensor lies.
-///
-/// # Errors
-/// It has no memory, or is no tensor.
-pub fn address(tensor: &Bound<'_, PyAny>) -> PyResult<u64> {
-    match view(tensor, |tensor| tensor.data as u64 + tensor.byte_offset) {
-        Ok(Some(address)) => Ok(address),
-        _ => tensor.call_method0("data_ptr")?.extract(),
-    }
-}
+pub use call::{Arrays, Call, Memory, Results};
+pub use calls::Calls;
+pub use described::{Cache, View, operand};
+pub use exception::exception;
+pub use view::signature;

@@ -176,6 +176,18 @@ fn the_callers_stream_is_used_and_the_callers_context_is_left_alone() {
 }
 
 #[test]
+fn a_stream_says_whether_it_is_captured() {
+    let Some(fake) = fake() else { return };
+    for (stream, is_captured) in [(0, false), (0xBEEF, false), (0xCA97, true)] {
+        // SAFETY: handles that the fake only logs.
+        let device = unsafe { CudaDevice::with_stream(0, stream as _) }.unwrap();
+        assert_eq!(device.is_capturing().unwrap(), is_captured);
+    }
+    // Asked in the device's context, and left as it was.
+    assert_eq!(fake.current_context(), 0);
+}
+
+#[test]
 fn shared_memory_beyond_48_kib_is_opted_in_once() {
     let Some(fake) = fake() else { return };
     let mut device = CudaDevice::new(0).unwrap();

@@ -243,7 +243,16 @@ fn replays(dtype: DType, force: Variant) {
         runs.push(Run::new(backend, &case(dtype, 0), force));
     }
     let graphs: Vec<Graph> = (0..2)
-        .map(|i| Graph::capture(&streams[i], || runs[i].launch(&mut backends[i])))
+        .map(|i| {
+            let is_capturing = |backend: &mut Cuda| backend.memory().is_capturing().expect("asked");
+            assert!(!is_capturing(&mut backends[i]));
+            let graph = Graph::capture(&streams[i], || {
+                runs[i].launch(&mut backends[i]);
+                assert!(is_capturing(&mut backends[i]));
+            });
+            assert!(!is_capturing(&mut backends[i]));
+            graph
+        })
         .collect();
     for round in 0..LENGTHS.len() * 4 {
         let numbers = [round % LENGTHS.len(), (round + 1) % LENGTHS.len()];

@@ -111,6 +111,18 @@ pub extern "C" fn cuStreamSynchronize(stream: usize) -> u32 {
     })
 }
 
+/// The stream that is being captured, active (1) whenever somebody asks; no other is.
+const CAPTURED: usize = 0xCA97;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_uint) -> u32 {
+    within(|| {
+        // SAFETY: the caller passes a writable pointer, as to the driver.
+        unsafe { *status = (stream == CAPTURED).into() };
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> u32 {
     within(|| {

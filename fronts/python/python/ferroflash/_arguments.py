@@ -6,6 +6,8 @@ import functools
 import operator
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
+from . import _native
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -99,6 +101,8 @@ def without_arrays(
     )
 
 
+_MOST_BARE_CALLS = 256  # of the same scalars
+
 # cu_seqlens_q, cu_seqlens_kv and the bounds on lengths.
 Lengths = tuple[Optional["Tensor"], Optional["Tensor"], int, int]
 DENSE: Lengths = (None, None, 0, 0)
@@ -109,7 +113,7 @@ class Bare(NamedTuple):
 
     arguments: Arguments
     # Those that were made, by lengths and how q, k and v lie.
-    calls: dict[Any, Any]
+    calls: _native.Calls
     # Whether calls of such q, k and v are to be made: asked before the first. None: any, which may be refused.
     covers: Callable[[Tensor, Tensor, Tensor], bool] | None
 
@@ -117,7 +121,7 @@ class Bare(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def bare(covers: Callable[[Tensor, Tensor, Tensor], bool] | None, *options: Any) -> Bare:
     """Those of `without_arrays`' options, made once for any number of calls."""
-    return Bare(without_arrays(*options), {}, covers)
+    return Bare(without_arrays(*options), _native.Calls(_MOST_BARE_CALLS), covers)
 
 
 def with_lengths(lengths: Lengths, arguments: Arguments) -> Arguments:

@@ -16,17 +16,15 @@ from torch import Tensor
 from . import _native
 from ._arguments import DIFFERENTIABLE, SCALARS, TENSORS, Arguments, Bare, Lengths, with_lengths
 from ._arrays import DTYPES, Arrays, kind_of_cache
-from ._memory import empty, empty_lse, empty_output, workspace_allocator
+from ._memory import allocator, empty_lse, empty_output, workspace_allocator
 
 # The handle of a GPU's current stream, by the function that Triton and Inductor use: a tenth of the time that a
 # `torch.cuda.Stream` takes to make.
 stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream)
-_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
 # Calls that were made, by all that they depend on: scalars, and how tensors lie, but not where.
 _calls: dict[tuple[Any, ...], _Known] = {}
 _MOST_CALLS = 4096
-_MOST_BARE_CALLS = 256  # of the same scalars
 
 
 class _Known(NamedTuple):
@@ -34,12 +32,10 @@ class _Known(NamedTuple):
 
     call: _native.Call
     device: int
-    dtype: torch.dtype
-    # How results lie.
-    results: list[_native.View]
+    # What gives its results memory.
+    results: list[Callable[[], Tensor]]
     # Whether arrays have to be made contiguous.
     gathers: bool
-    allocate: Callable[[int, int], Tensor]
 
 
 _NO_ARRAYS = (None,) * TENSORS
@@ -112,19 +108,19 @@ def _kept(
 ) -> _Known:
     """Checks a call unlike those that were made, and keeps it, and how its results lie, for the next like it."""
     options, device = _options(arguments[SCALARS:]), q.get_device()
-    stream = stream_of(device) if device >= 0 else 0
-    call = _native.Call(device, stream, DTYPES[q.dtype], options, views, arrays)
-    results_lie = [(tuple(result.shape), result.stride()) for result in results]
-    known = _Known(call, device, q.dtype, results_lie, arrays.gathers, workspace_allocator(device))
-    return _entered(known, _calls, key, _MOST_CALLS)
-
-
-def _entered(known: _Known, calls: dict[Any, _Known], key: tuple[Any, ...], most: int) -> _Known:
-    """`known`, which is among `calls` from now on, of which there are at `most` so many."""
-    if len(calls) >= most:
-        calls.clear()  # those that are still made come back
-    calls[key] = known
+    memory = [allocator(tuple(result.shape), result.stride(), result.dtype, device) for result in results]
+    of_forward = (memory[0], memory[1]) if len(memory) == 2 else None
+    place, allocate = (device, _stream(device)), workspace_allocator(device)
+    call = _native.checked(place, DTYPES[q.dtype], options, views, arrays, allocate, of_forward)
+    if len(_calls) >= _MOST_CALLS:
+        _calls.clear()  # those that are still made come back
+    known = _calls[key] = _Known(call, device, memory, arrays.gathers)
     return known
+
+
+def _stream(device: int) -> int:
+    """The handle of a GPU's current stream."""
+    return stream_of(device) if device >= 0 else 0
 
 
 def _gathered(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
@@ -145,33 +141,33 @@ def forward(
 
     Writes `o`, if it is given, which must be of the shape that o has. Where k and v are a `cache`, it has been checked beside q.
     """
-    arrays = arguments[:TENSORS]
-    given = q, k, v, o, *arrays
-    key = arguments[TENSORS:], _native.signature(given) or _in_words(given), cache and kind_of_cache(cache)
-    known = _calls.get(key) or _checked(key, q, k, v, arguments, o, cache)
-    return _launched(known, q, k, v, arrays, needs_lse, o, cache)
+    known = _known(q, k, v, arguments, o, cache)
+    return _launched(known, q, k, v, arguments[:TENSORS], needs_lse, o, cache)
 
 
 def forward_bare(
     q: Tensor, k: Tensor, v: Tensor, bare: Bare, lengths: Lengths, needs_lse: bool
-) -> tuple[Tensor, Tensor | None] | None:
-    """`forward` where there is no tensor but q, k, v and those of `lengths`: a call like one before is looked up by these alone.
+) -> tuple[Tensor, Tensor | None]:
+    """`forward` where there is no tensor but q, k, v and those of `lengths`, for calls that `bare` has not kept: it keeps them."""
+    arguments = with_lengths(lengths, bare.arguments)
+    known = _known(q, k, v, arguments)
+    if not known.gathers:
+        bare.calls.keep(q, k, v, lengths, known.call)
+    return _launched(known, q, k, v, arguments[:TENSORS], needs_lse)
 
-    None where `bare` does not cover q, k and v.
-    """
-    cu_seqlens_q, cu_seqlens_kv, max_q, max_kv = lengths
-    given = q, k, v, cu_seqlens_q, cu_seqlens_kv
-    lie = _native.signature(given) or _in_words(given)
-    bare_key = lie, max_q, max_kv
-    known = bare.calls.get(bare_key)
-    if known is None:
-        if bare.covers is not None and not bare.covers(q, k, v):
-            return None
-        arguments = with_lengths(lengths, bare.arguments)
-        key = arguments[TENSORS:], lie
-        known = _calls.get(key) or _checked(key, q, k, v, arguments)
-        _entered(known, bare.calls, bare_key, _MOST_BARE_CALLS)
-    return _launched(known, q, k, v, (cu_seqlens_q, cu_seqlens_kv), needs_lse)
+
+def _known(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    arguments: Arguments,
+    o: Tensor | None = None,
+    cache: _native.Cache | None = None,
+) -> _Known:
+    """A forward pass that was made before, or is checked."""
+    given = q, k, v, o, *arguments[:TENSORS]
+    key = arguments[TENSORS:], _native.signature(given) or _in_words(given), cache and kind_of_cache(cache)
+    return _calls.get(key) or _checked(key, q, k, v, arguments, o, cache)
 
 
 def _checked(
@@ -201,16 +197,10 @@ def _launched(
     o: Tensor | None = None,
     cache: _native.Cache | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """o and lse of a forward pass; `arrays` may end with the last that is there."""
-    call, device, dtype, (of_o, of_lse), gathers, allocate = known
-    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    if gathers:
+    """o and lse of a forward pass."""
+    if known.gathers:
         arrays = _gathered(arrays)
-    if o is None:
-        o = empty(*of_o, dtype, device)
-    lse = empty(*of_lse, torch.float32, device) if needs_lse or is_capturing else None
-    call.launch(stream, is_capturing, allocate, (q, k, v, o, lse), arrays, cache, None)
-    return o, lse
+    return known.call.forward(_stream(known.device), (q, k, v), o, arrays, cache, needs_lse)
 
 
 def backward(
@@ -244,22 +234,13 @@ def backward(
         described = Arrays(q, k, arguments, wanted=wanted)
         results = *written, *described.gradients(arguments, wanted)
         known = _kept(key, q, arguments, views, described, results)
-    call, device, dtype, results, gathers, allocate = known
-    stream, is_capturing = (stream_of(device), _is_capturing()) if device >= 0 else (0, False)
-    if gathers:
+    if known.gathers:
         arrays = _gathered(arrays)
-    dq, dk, dv = into or [empty(*view, dtype, device) for view in results[:3]]
-    others = iter([empty(*view, torch.float32, device) for view in results[3:]])
+    dq, dk, dv = into or [allocate() for allocate in known.results[:3]]
+    others = iter([allocate() for allocate in known.results[3:]])
     d_slopes, d_bias, d_sinks = [next(others) if is_wanted else None for is_wanted in wanted]
-    call.launch(
-        stream,
-        is_capturing,
-        allocate,
-        (q, k, v, o, lse),
-        arrays,
-        None,
-        (d_o, dq, dk, dv, d_lse, d_slopes, d_bias, d_sinks),
-    )
+    gradients = d_o, dq, dk, dv, d_lse, d_slopes, d_bias, d_sinks
+    known.call.backward(_stream(known.device), (q, k, v, o, lse), arrays, gradients)
     if d_bias is not None:
         d_bias = summed(d_bias, -1, arguments.bias.shape)
     return dq, dk, dv, d_slopes, d_bias, d_sinks

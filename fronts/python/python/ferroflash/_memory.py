@@ -28,6 +28,17 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, 
     return torch.empty_strided(shape, strides, dtype=dtype)
 
 
+def allocator(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int
+) -> Callable[[], Tensor]:
+    """Makes what gives tensors of `empty`, without a frame of Python where no other GPU can be the current one."""
+    if device < 0 and _on_cpu is not None:
+        return functools.partial(_on_cpu, shape, strides, dtype)
+    if device >= 0 and _on_current is not None and torch.cuda.device_count() == 1:
+        return functools.partial(_on_current, shape, strides, dtype)
+    return functools.partial(empty, shape, strides, dtype, device)
+
+
 @functools.cache
 def workspace_allocator(device: int) -> Callable[[int, int], Tensor]:
     """Makes `allocate(bytes, zeroed)`, which gives a workspace in the order of a GPU's current stream.

@@ -21,20 +21,38 @@ class Options:
 class Call:
     """A call without its addresses: made and checked once, for any number of launches."""
 
-    def __new__(
-        cls, device: int, stream: int, dtype: int, options: Options, operands: Sequence[View], arrays: Any
-    ) -> Call: ...
-    def launch(
+    def forward(
         self,
         stream: int,
-        is_capturing: bool,
-        allocate: Callable[[int, int], Any],
-        operands: tuple[Any, ...],
+        inputs: tuple[Any, ...],
+        o: Any | None,
         arrays: tuple[Any, ...],
         cache: Cache | None,
-        gradients: tuple[Any, ...] | None,
+        needs_lse: bool,
+    ) -> tuple[Any, Any | None]: ...
+    def backward(
+        self, stream: int, operands: tuple[Any, ...], arrays: tuple[Any, ...], gradients: tuple[Any, ...]
     ) -> None: ...
 
+class Calls:
+    """Forward passes of the same scalars that have no tensor but q, k, v and those of lengths, by how these lie."""
+
+    def __new__(cls, most: int) -> Calls: ...
+    def __len__(self) -> int: ...
+    def keep(self, q: Any, k: Any, v: Any, lengths: tuple[Any, Any, int, int], call: Call) -> None: ...
+    def forward(
+        self, q: Any, k: Any, v: Any, lengths: tuple[Any, Any, int, int], needs_lse: bool
+    ) -> tuple[Any, Any | None] | None: ...
+
+def checked(
+    place: tuple[int, int],
+    dtype: int,
+    options: Options,
+    operands: Sequence[View],
+    arrays: Any,
+    allocate: Callable[[int, int], Any] | None,
+    results: tuple[Callable[[], Any], Callable[[], Any]] | None,
+) -> Call: ...
 def append(
     place: tuple[int, int],
     dtype: int,

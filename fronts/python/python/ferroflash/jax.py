@@ -206,4 +206,4 @@ def _check_shapes(
         return (batch, *shape[-3:]), strides
 
     views = [view(shape) for shape in (q, k, v, (*q[:-1], v[-1]))]
-    _native.Call(-1, 0, dtype, _native.Options(arguments), views, arrays)
+    _native.checked((-1, 0), dtype, _native.Options(arguments), views, arrays, None, None)

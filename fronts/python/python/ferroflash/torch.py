@@ -145,10 +145,15 @@ def run_bare(
 
     None where `bare` does not cover q, k and v.
     """
-    if not (_is_watched(q, k, v) or (_is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))):
-        return _eager.forward_bare(q, k, v, bare, lengths, needs_lse)
+    is_plain = not (
+        _is_watched(q, k, v) or (_is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+    )
+    if is_plain and (results := bare.calls.forward(q, k, v, lengths, needs_lse)) is not None:
+        return results
     if bare.covers is not None and not bare.covers(q, k, v):
         return None
+    if is_plain:
+        return _eager.forward_bare(q, k, v, bare, lengths, needs_lse)
     return run(q, k, v, with_lengths(lengths, bare.arguments), needs_lse)
 
 

@@ -13,6 +13,9 @@ use crate::{Backend, Error};
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: what would break this capture is an error in this thread, and other threads may go on.
 const CAPTURE_OF_THIS_THREAD: u32 = 1;
 
+/// `CU_STREAM_CAPTURE_STATUS_NONE`. A capture that has failed, but not ended, is one still.
+const NO_CAPTURE: u32 = 0;
+
 /// Work that [`Cuda::capture`] has kept.
 pub struct CudaGraph {
     executable: sys::CUgraphExec,
@@ -56,6 +59,21 @@ impl Cuda {
 }
 
 impl CudaDevice {
+    /// Whether what is queued on the stream is being captured into a graph (CUDA Driver API, `cuStreamIsCapturing`): such work must
+    /// not use memory that is there for any call, as a backend's own workspace.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the driver does not say: of the legacy default stream it does not while another is captured.
+    pub fn is_capturing(&self) -> Result<bool, Error> {
+        let queue = self.queue();
+        let mut status = 0;
+        queue.call("asking for a capture", || {
+            // SAFETY: the stream is live, and the pointer is writable.
+            unsafe { sys::cuStreamIsCapturing(queue.stream(), &mut status) }.ok()
+        })?;
+        Ok(status != NO_CAPTURE)
+    }
+
     fn begin_capture(&mut self) -> Result<(), Error> {
         let stream = self.queue().stream();
         self.queue().call("beginning a graph", || {
