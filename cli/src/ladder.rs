@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use ferroflash::{DType, Mask};
 use ferroflash_insight::cost::Tiles;
-use ferroflash_insight::ladder::attention::{Head, Measured, Rung};
+use ferroflash_insight::ladder::attention::{Measured, Rung};
 use ferroflash_insight::ladder::backward::{
     BackwardHead, BackwardRung, ExactGradients, MeasuredBackward,
 };
@@ -12,6 +12,7 @@ use ferroflash_insight::ladder::dropout::Dropout;
 use ferroflash_insight::ladder::exact::Exact;
 use ferroflash_insight::ladder::global::Traffic;
 use ferroflash_insight::ladder::gpu::Size;
+use ferroflash_insight::ladder::head::Head;
 use ferroflash_insight::ladder::product;
 use ferroflash_insight::ladder::softmax::{
     OVERFLOWING_ROW, Rounding, Row, Softmax, naive_exponentials,

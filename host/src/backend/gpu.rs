@@ -12,16 +12,17 @@ use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
-use crate::plan::backward::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
-use crate::plan::bias::bind_bias_gradient;
+use crate::plan::backward::bias::bind_bias_gradient;
+use crate::plan::backward::bind::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
+use crate::plan::backward::slopes::bind_slope_sums;
 use crate::plan::decode::{bind_decode, bind_scales};
+use crate::plan::hopper::HopperForward;
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{
     Arrays, bind_block_states, bind_check_cache, bind_forward, bind_pages, bind_sinks,
     bind_tile_list,
 };
-use crate::plan::slopes::bind_slope_sums;
-use crate::plan::{HopperForward, Step, StepParams};
+use crate::plan::{Step, StepParams};
 use crate::problem::Array;
 use crate::sealed::Sealed;
 use crate::{
@@ -296,7 +297,7 @@ impl<D: Device> Gpu<D> {
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params), bytes_of(&sums)]) }
             }
             StepParams::SlopeSums(params, layout) => {
-                let params = bind_slope_sums(params, layout, operands, workspace);
+                let params = bind_slope_sums(params, operands, layout.slope_sums(workspace));
                 // SAFETY: these are the kernel's parameters; it reads the workspace, and writes an f32 for each slope, which
                 // the caller vouches for.
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }

@@ -10,7 +10,7 @@ use kernels_gpu::tile::kv_tree::most_items;
 use super::GpuCapabilities;
 use super::operands::Operands;
 use super::params::{Arrays, bind_forward, forward_params};
-use super::select::{instance_unfit, with_modifiers};
+use super::unfit::{instance_unfit, with_modifiers};
 use crate::{CacheLayout, DType, Problem, TensorSpec};
 
 /// Shared memory that the system takes of an SM for each block.

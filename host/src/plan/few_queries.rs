@@ -9,7 +9,7 @@ use kernels_gpu::instances::{Family, Instance};
 use kernels_gpu::tile::kv_tree::seen_keys;
 
 use super::GpuCapabilities;
-use super::select::{How, Kernel};
+use super::kernel::{How, Kernel};
 use crate::Problem;
 
 /// Rows, queries × heads of a group, from which on a prefill kernel's tile is full enough: it then reads keys once, and decode

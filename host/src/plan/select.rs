@@ -4,14 +4,15 @@ use std::cmp::Reverse;
 
 use kernels_gpu::abi::ForwardParams;
 use kernels_gpu::config::wgmma::WgmmaConfig;
-use kernels_gpu::instances::{Arch, CACHED, Family, INSTANCES, Instance, MODIFIED, Operation};
-use kernels_gpu::tile::grid::TileGrid;
+use kernels_gpu::instances::{CACHED, Family, INSTANCES, Instance, Operation};
 
 use super::backward::BackwardKernels;
-use super::decode::{DecodeLaunch, find_decode};
+use super::decode::find_decode;
 use super::hopper::{HopperForward, pack_gqa};
+use super::kernel::{Companion, How, Kernel};
 use super::operands::{Misaligned, TMA_ALIGN_BYTES};
 use super::params::forward_params;
+use super::unfit::{modified, unfit, with_modifiers};
 use super::{Capabilities, GpuCapabilities, few_queries, short_sequences};
 use crate::{Error, Lengths, Problem, Variant};
 
@@ -55,29 +56,6 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Why `instance` cannot run on `gpu`, or `None` if it can.
-pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<String> {
-    let (major, minor) = gpu.compute_capability;
-    let (fits, needed) = match instance.arch {
-        Arch::Sm80 => (major >= 8, "8.0 or newer"),
-        Arch::Sm90a => ((major, minor) == (9, 0), "9.0"),
-    };
-    if !fits {
-        return Some(format!(
-            "it needs compute capability {needed}, this is {major}.{minor}"
-        ));
-    }
-    if !gpu.families.contains(&instance.family) {
-        return Some("its instructions are not simulated yet".to_owned());
-    }
-    (instance.shared_bytes > gpu.shared_bytes).then(|| {
-        format!(
-            "it needs {} bytes of shared memory, a block has {} here",
-            instance.shared_bytes, gpu.shared_bytes
-        )
-    })
-}
-
 /// The kernel of `family` that wastes least on `problem`: the smallest padded head_dim that fits. Among equals, the
 /// first in the table that can run: the table lists the smaller tile that replaces a larger one, where shared memory is
 /// short, behind it.
@@ -92,34 +70,6 @@ pub fn find_instance(
     let here = Capabilities::Gpu(*gpu);
     let kernel = find_kernel(family, &Question::new(problem, &here, None), gpu)?;
     Ok(kernel.instance)
-}
-
-/// A kernel that can run a problem, and how.
-#[derive(Debug)]
-pub(super) struct Kernel {
-    pub instance: &'static Instance,
-    pub how: How,
-}
-
-/// A decode kernel beside another, and its launch.
-pub(super) type Companion = (&'static Instance, Box<DecodeLaunch>);
-
-/// How a kernel runs a problem.
-#[derive(Debug)]
-pub(super) enum How {
-    /// With the parameters of every forward kernel alone.
-    Plain,
-    /// With those and the launch data of a Hopper kernel; and, of packed queries beside a cache, with a decode kernel for sequences
-    /// with few of them.
-    Hopper(Box<HopperForward>, Option<Companion>),
-    /// With those and the parameters of modifiers.
-    Modified,
-    /// With those of a decode kernel.
-    Decode(Box<DecodeLaunch>),
-    /// A backward pass, with several kernels.
-    Backward(Box<BackwardKernels>),
-    /// There is nothing to compute.
-    NotAtAll,
 }
 
 /// As [`find_instance`].
@@ -190,67 +140,11 @@ fn check_cache_covered(problem: &Problem) -> Result<(), String> {
     Ok(())
 }
 
-/// As [`instance_unfit`]; or that a score modification was not compiled into `instance`, which should have it; or that the tiles
-/// are more than a launch has blocks.
-pub(super) fn unfit(
-    instance: &Instance,
-    problem: &Problem,
-    gpu: &GpuCapabilities,
-) -> Option<String> {
-    let own = problem.modifiers().score_mod.as_ref();
-    let lacking = own.filter(|own| !own.ptx().has(instance.name)).map(|own| {
-        let (name, arch) = (own.name(), instance.arch.name());
-        format!("score modification {name} was not compiled for {arch}")
-    });
-    let too_many = || too_many_tiles(instance, problem);
-    instance_unfit(instance, gpu).or(lacking).or_else(too_many)
-}
-
-/// Why `instance` cannot have a block for each tile of queries or keys of `problem`, or `None` if it can.
-fn too_many_tiles(instance: &Instance, problem: &Problem) -> Option<String> {
-    let tiles = |heads: usize, seq: usize| {
-        let heads = problem.batch() as u64 * heads as u64;
-        heads.saturating_mul(seq.div_ceil(instance.block_m as usize) as u64)
-    };
-    let of_queries = tiles(problem.q().shape.heads, problem.seq_q());
-    let of_keys = match problem.gradients() {
-        Some(_) => tiles(problem.k().shape.heads, problem.seq_kv()),
-        None => 0,
-    };
-    let most = of_queries.max(of_keys);
-    (most > TileGrid::LARGEST).then(|| {
-        let blocks = TileGrid::LARGEST;
-        format!(
-            "it has {most} tiles of {} rows, a launch has at most {blocks} blocks",
-            instance.block_m
-        )
-    })
-}
-
 /// The kernels that may run a forward pass of `problem`, or attention to its cache.
 fn table(problem: &Problem) -> &'static [Instance] {
     match problem.cache_layout() {
         Some(_) => CACHED,
         None => modified(problem).unwrap_or(INSTANCES),
-    }
-}
-
-/// The kernels that may run `problem`, if it has modifiers.
-pub(super) fn modified(problem: &Problem) -> Option<&'static [Instance]> {
-    let modifiers = problem.modifiers();
-    match &modifiers.score_mod {
-        Some(own) => Some(own.instances()),
-        None => (!modifiers.is_none()).then_some(MODIFIED),
-    }
-}
-
-/// What a refusal adds where `problem` has modifiers.
-pub(super) fn with_modifiers(problem: &Problem) -> String {
-    let modifiers = problem.modifiers();
-    match &modifiers.score_mod {
-        Some(own) => format!(" with score modification {}", own.name()),
-        None if modifiers.is_none() => String::new(),
-        None => " with modifiers (masks, biases, sinks, dropout)".to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use kernels_gpu::tile::grid::TileGrid;
 
 use super::GpuCapabilities;
 use super::few_queries::keys;
-use super::select::{How, Kernel};
+use super::kernel::{How, Kernel};
 use crate::Problem;
 
 /// Head_dims up to which, and the keys of a tile until which `mma` is the faster one there: on an H100 by 1 to 5 µs of 14, and slower

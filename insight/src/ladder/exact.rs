@@ -1,7 +1,7 @@
 //! The formula in f64, dropout included. Without dropout it is the oracle's; a test holds it to that.
 
-use super::attention::Head;
 use super::global::Matrix;
+use super::head::Head;
 
 /// `o`, `[seq][head_dim]`: computed once, and compared with each rung's.
 pub struct Exact(Vec<f64>);

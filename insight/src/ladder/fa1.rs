@@ -2,8 +2,8 @@
 //!
 //! O is kept normalised in memory; each step loads it with its maxima and sums, rescales it and stores it.
 
-use super::attention::{Head, Run, accumulate, blocks, finite, score_tile};
 use super::global::Matrix;
+use super::head::{Head, Run, accumulate, blocks, finite, score_tile};
 
 pub fn run(head: &Head) -> Run {
     let mut o = Matrix::uninitialised(head.seq, head.head_dim);

@@ -1,8 +1,8 @@
 //! FlashAttention-2 (Dao 2023, algorithm 1): a block of queries keeps its output, maxima and sums on the chip while K and
 //! V pass by, divides once and stores once.
 
-use super::attention::{Head, Run, accumulate, blocks, finite, score_tile};
 use super::global::{Matrix, Tile};
+use super::head::{Head, Run, accumulate, blocks, finite, score_tile};
 
 pub fn run(head: &Head) -> Run {
     let mut o = Matrix::uninitialised(head.seq, head.head_dim);

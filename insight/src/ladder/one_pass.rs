@@ -1,8 +1,8 @@
 //! One pass over K and V for each query: the online softmax with the output carried along, so that no score is
 //! ever stored.
 
-use super::attention::{Head, Run, accumulate, finite};
 use super::global::{Matrix, Tile};
+use super::head::{Head, Run, accumulate, finite};
 
 pub fn run(head: &Head) -> Run {
     let mut o = Matrix::uninitialised(head.seq, head.head_dim);

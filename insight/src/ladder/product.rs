@@ -1,9 +1,9 @@
 //! The library's own CPU backend on a head of the ladder.
 
-use super::attention::Head;
 use super::backward::{BackwardHead, ExactGradients};
 use super::exact::Exact;
 use super::global::Matrix;
+use super::head::Head;
 use ferroflash::{
     Backend, BackwardOptions, Cpu, Error, ForwardOptions, HostTensor, Layout, Shape, Tensor,
     backward, forward,

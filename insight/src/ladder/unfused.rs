@@ -1,7 +1,7 @@
 //! Standard attention: S = Q Kᵀ, P = softmax(S), O = P V, with S and P in memory.
 
-use super::attention::{Head, Run, accumulate};
 use super::global::{Matrix, Tile};
+use super::head::{Head, Run, accumulate};
 use super::softmax::{Rounding, Row, Softmax};
 use ferroflash::DType;
 

@@ -97,11 +97,6 @@ impl Grid {
         }
         text
     }
-
-    /// The grid as an SVG.
-    pub fn svg(&self) -> String {
-        super::svg::draw(self)
-    }
 }
 
 /// `text` on `colour`, by ECMA-48's "select graphic rendition" with 24-bit colours.

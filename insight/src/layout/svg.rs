@@ -15,11 +15,13 @@ const LINES: RGBColor = RGBColor(120, 120, 120);
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// An SVG of `grid`, as large as it needs to be.
-pub fn draw(grid: &Grid) -> String {
-    let mut svg = String::new();
-    try_draw(&mut svg, grid).expect("writing to a string does not fail");
-    svg
+impl Grid {
+    /// The grid as an SVG.
+    pub fn svg(&self) -> String {
+        let mut svg = String::new();
+        try_draw(&mut svg, self).expect("writing to a string does not fail");
+        svg
+    }
 }
 
 fn characters(text: &str) -> i32 {

@@ -58,10 +58,10 @@ impl ExactGradients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ladder::attention::Head;
     use crate::ladder::dropout::Dropout;
     use crate::ladder::exact::Exact;
     use crate::ladder::global::Matrix;
+    use crate::ladder::head::Head;
     use ferroflash::Mask;
 
     /// The slope of the loss `Σ do ∘ o` along one element of q, k or v, from the exact outputs on both sides.

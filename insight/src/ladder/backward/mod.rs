@@ -14,8 +14,9 @@ mod unfused;
 use serde::Serialize;
 
 pub use self::exact::ExactGradients;
-use super::attention::{Head, Rung};
+use super::attention::Rung;
 use super::global::{Matrix, Traffic};
+use super::head::Head;
 use ferroflash::{DType, Error, Layout, Shape};
 use ferroflash_testing::cases;
 

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::{BackwardHead, Run};
-use crate::ladder::attention::{Head, accumulate, blocks, dot, score_tile};
 use crate::ladder::global::{Matrix, Tile};
+use crate::ladder::head::{Head, accumulate, blocks, dot, score_tile};
 
 pub fn run(pass: &BackwardHead) -> Run {
     let head = &pass.head;

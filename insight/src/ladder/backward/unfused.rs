@@ -1,8 +1,8 @@
 //! The backward pass by five kernels, which leave dP and dS in memory for one another, as the forward pass left P.
 
 use super::{BackwardHead, Run};
-use crate::ladder::attention::{Head, accumulate, dot};
 use crate::ladder::global::{Matrix, Tile};
+use crate::ladder::head::{Head, accumulate, dot};
 
 pub fn run(pass: &BackwardHead) -> Run {
     let BackwardHead { head, d_o, .. } = pass;

@@ -5,10 +5,9 @@ use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{Instance, Operation, SLOPES};
 use kernels_gpu::tile::grid::TileGrid;
 
-use super::backward::WorkspaceLayout;
-use super::select::{modified, unfit, with_modifiers};
-use super::{GpuCapabilities, Operands};
 use crate::Problem;
+use crate::plan::unfit::{modified, unfit, with_modifiers};
+use crate::plan::{GpuCapabilities, Operands};
 
 /// The kernel that computes the tiles' sums of `problem`, if the gradient is asked for: the one of the smallest padded head_dim
 /// that fits.
@@ -57,7 +56,7 @@ pub(super) fn tiles(kernel: &Instance, attention: &AttentionParams) -> TileGrid 
 
 /// What the two launches need beside the parameters of the other backward kernels.
 #[derive(Clone, Debug)]
-pub(super) struct SlopeLaunches {
+pub(in crate::plan) struct SlopeLaunches {
     pub kernel: &'static Instance,
     pub grid: u32,
     /// Without addresses.
@@ -88,16 +87,15 @@ impl SlopeLaunches {
     }
 }
 
-/// `params` with addresses.
+/// `params` with addresses, of which that of the tiles' `sums` lies in the workspace.
 pub(crate) fn bind_slope_sums(
     params: &SlopeSumsParams,
-    layout: &WorkspaceLayout,
     operands: &Operands,
-    workspace: u64,
+    sums: u64,
 ) -> SlopeSumsParams {
     let gradients = operands.gradients.unwrap_or_default();
     SlopeSumsParams {
-        sums: layout.slope_sums(workspace),
+        sums,
         d_alibi_slopes: gradients.d_alibi_slopes.unwrap_or_default(),
         ..*params
     }

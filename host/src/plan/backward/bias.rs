@@ -4,9 +4,9 @@ use kernels_gpu::abi::{AttentionParams, Band, BiasGradientParams, DeviceAddress,
 use kernels_gpu::instances::{BIAS, Instance, Operation};
 use kernels_gpu::tile::grid::TileGrid;
 
-use super::select::unfit;
 use super::slopes::smallest;
-use super::{GpuCapabilities, Operands};
+use crate::plan::unfit::unfit;
+use crate::plan::{GpuCapabilities, Operands};
 use crate::{Lengths, Problem};
 
 /// The kernel that computes the gradient by the bias of `problem`, if it is asked for: the one of the smallest padded head_dim that
@@ -34,7 +34,7 @@ pub(super) fn find(
 
 /// What the launch needs beside the parameters of the other backward kernels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BiasLaunch {
+pub(in crate::plan) struct BiasLaunch {
     pub kernel: &'static Instance,
     pub grid: u32,
     /// Without addresses.

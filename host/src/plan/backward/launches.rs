@@ -1,0 +1,104 @@
+//! The parameters and grids of a backward pass's launches.
+
+use bytemuck::Zeroable;
+use kernels_gpu::abi::{BackwardParams, DeltaParams, DsChunk, RowTerms, SinkGradientParams};
+use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
+use kernels_gpu::instances::Instance;
+use kernels_gpu::tile::grid::TileGrid;
+
+use super::attention::backward_attention;
+use super::bias::BiasLaunch;
+use super::ds_chunks::Chunk;
+use super::kernels::{BackwardKernels, backward_params, takes_tiles_in_turn};
+use super::layout::{WorkspaceLayout, rows};
+use super::slopes::SlopeLaunches;
+use crate::Problem;
+use crate::plan::GpuCapabilities;
+use crate::plan::modifiers::{StatesOfKernels, sink_gradient_params};
+use crate::plan::params::tensor_arg;
+
+/// The parameters of the kernels, without addresses.
+#[derive(Clone, Debug)]
+pub(super) struct BackwardLaunches {
+    pub delta: DeltaParams,
+    pub delta_grid: u32,
+    pub params: BackwardParams,
+    /// The launches of the other two kernels, in turn.
+    pub chunks: Vec<Chunk>,
+    /// Those of the gradient by slopes, behind them.
+    pub slopes: Option<SlopeLaunches>,
+    /// Of kernels with modifiers, what the tiles and blocks of each look like.
+    pub modified: Option<StatesOfKernels>,
+    /// The launch of the gradient by a bias.
+    pub bias: Option<BiasLaunch>,
+    /// The launch of the gradient by sinks, without addresses.
+    pub sinks: Option<SinkGradientParams>,
+    pub layout: WorkspaceLayout,
+    pub workspace_bytes: usize,
+}
+
+impl BackwardLaunches {
+    /// Those of `problem`, which is a backward pass and not empty, on `gpu`.
+    pub fn new(problem: &Problem, kernels: &BackwardKernels, gpu: &GpuCapabilities) -> Self {
+        let specs = problem.gradients().expect("a backward pass");
+        let attention = backward_attention(problem);
+        let o = problem.o().shape;
+        let terms = RowTerms::zeroed();
+        let modified = (!problem.modifiers().is_none()).then(|| {
+            let all = [
+                Some(kernels.keys),
+                Some(kernels.queries),
+                kernels.slopes,
+                kernels.bias,
+            ];
+            StatesOfKernels::new(problem, &attention, all.into_iter().flatten())
+        });
+        let layout = WorkspaceLayout::new(problem, kernels, modified.as_ref());
+        let delta = DeltaParams {
+            o: tensor_arg(problem.o()),
+            d_o: tensor_arg(&specs.d_o),
+            lse: 0,
+            d_lse: None,
+            terms,
+            batch: o.batch as u32,
+            heads: o.heads as u32,
+            seq: o.seq as u32,
+            dim: o.dim as u32,
+            zeroed: None,
+            zeroed_bytes: layout.zeroed_bytes(),
+        };
+        let (batch, heads_q, heads_kv) = (attention.batch, attention.heads_q, attention.heads_kv);
+        let grid = |kernel: &Instance, heads, seq| {
+            let tiles = TileGrid::new(batch, heads, seq, kernel.block_m).grid();
+            match takes_tiles_in_turn(kernel) {
+                true => tiles.min(gpu.multiprocessors),
+                false => tiles,
+            }
+        };
+        let whole = Chunk {
+            ds: DsChunk::zeroed(),
+            keys_grid: grid(kernels.keys, heads_kv, attention.seq_kv),
+            queries_grid: grid(kernels.queries, heads_q, attention.seq_q),
+        };
+        Self {
+            delta,
+            // It sets words to 0 also where there are no rows.
+            delta_grid: warp_per_row::grid((rows(problem) as u64).div_ceil(DELTA_WARP_ROWS))
+                .max(u32::from(layout.zeroed_bytes() > 0)),
+            params: backward_params(problem, kernels.keys),
+            chunks: kernels.ds.map_or(vec![whole], |ds| ds.iter().collect()),
+            slopes: kernels
+                .slopes
+                .map(|kernel| SlopeLaunches::new(problem, kernel, &attention)),
+            modified,
+            bias: kernels
+                .bias
+                .map(|kernel| BiasLaunch::new(problem, kernel, &attention)),
+            sinks: problem
+                .d_sinks()
+                .map(|_| sink_gradient_params(&attention, o.seq)),
+            workspace_bytes: layout.bytes(),
+            layout,
+        }
+    }
+}
