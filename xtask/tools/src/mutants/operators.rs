@@ -90,7 +90,8 @@ const WEAKER: [(&str, &str); 6] = [
     (".relaxed.gpu", ".relaxed.cta"),
     (".acquire", ".relaxed"),
     (".release", ".relaxed"),
-    (".acq_rel", ".relaxed"),
+    // A fence of a smaller scope: there is none that orders less.
+    (".acq_rel.gpu", ".acq_rel.cta"),
 ];
 
 impl Breaker<'_, '_> {
@@ -158,7 +159,10 @@ impl Breaker<'_, '_> {
             self.add(Synchronisation, "removed", String::new());
         }
         for (from, to) in WEAKER {
-            if opcode.contains(from) && !opcode.starts_with("ld.") && !opcode.starts_with("st.") {
+            // `fence.mbarrier_init` has one form.
+            let is_fixed = ["ld.", "st.", "fence.mbarrier_init"];
+            let is_fixed = is_fixed.iter().any(|name| opcode.starts_with(name));
+            if opcode.contains(from) && !is_fixed {
                 self.opcode(Synchronisation, "weakened", &opcode.replacen(from, to, 1));
                 break;
             }
@@ -520,6 +524,20 @@ mod tests {
             broken,
             ["setp.le.s32 %p1, %r1, 4;", "setp.lt.s32 %p1, %r1, 5;"]
         );
+    }
+
+    /// Into fences that there are: what does not parse tells nothing of the tests.
+    #[test]
+    fn fences_are_weakened_where_there_is_a_weaker_one() {
+        let broken = |opcode| {
+            let found = of_text("", opcode, &[]);
+            found
+                .into_iter()
+                .map(|(.., broken)| broken)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(broken("fence.acq_rel.gpu"), ["", "fence.acq_rel.cta;"]);
+        assert_eq!(broken("fence.mbarrier_init.release.cluster"), [""]);
     }
 
     #[test]
