@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Times attention of one query to a cache beside PyTorch's cuDNN and FlashAttention-2, dense, and prints ours over the best.
+With --flashinfer also on pages of 16 beside FlashInfer.
 
 Everybody is timed as `ferroflash bench --graph` times us: a CUDA graph of CALLS calls, over so many copies of the cache that
 together they exceed what a GPU's L2 holds twice over, replayed REPLAYS times; the median of the second half, over the calls.
@@ -7,10 +8,12 @@ bf16; 32 query heads on 8 unless a cell says otherwise; all have their tensors i
 """
 import argparse
 
+import flashinfer_peer
 import runs
 
 CALLS, REPLAYS, ROTATED_BYTES = 20, 30, 256 << 20
 HEADS, HEADS_KV = 32, 8
+PAGE = 16  # keys
 # Batch, keys, head_dim, and query heads on heads of k and v.
 CELLS = [
     (64, 8192, 128, HEADS, HEADS_KV), (16, 32768, 128, HEADS, HEADS_KV), (128, 2048, 128, HEADS, HEADS_KV),
@@ -72,12 +75,15 @@ def main():
     parser.add_argument("--json", help="file for all reports")
     parser.add_argument("--cells", help="numbers of the cells to time, from 0, with commas")
     parser.add_argument("--layouts", default="bshd,bhsd", help="those of q, o and the cache, ours and the peers', with commas")
+    parser.add_argument("--flashinfer", action="store_true", help="FlashInfer on pages of 16, which ours has then too, in bshd")
     parser.add_argument("--others", action="store_true", help="pages of 16 and of 1, and an e4m3 cache, too")
     args = parser.parse_args()
     others = dict(
-        pages16=["--page-size", 16], pages1=["--page-size", 1], e4m3=["--kv-dtype", "e4m3", "--kv-scale", "tensor"]
+        pages16=["--page-size", PAGE], pages1=["--page-size", 1], e4m3=["--kv-dtype", "e4m3", "--kv-scale", "tensor"]
     ) if args.others else {}
-    columns = ["us", *(["old"] if args.old else []), *others, *PEERS]
+    if args.flashinfer:
+        others["pages16"] = ["--page-size", PAGE]
+    columns = ["us", *(["old"] if args.old else []), *others, *(["flashinfer"] if args.flashinfer else []), *PEERS]
     print(f"| batch × keys, d, heads | layout | {' | '.join(columns)} | TB/s | over the best peer |")
     print("|---" * (len(columns) + 4) + "|", flush=True)
     numbers = [int(n) for n in args.cells.split(",")] if args.cells else range(len(CELLS))
@@ -88,6 +94,9 @@ def main():
         if args.old:
             row["old"] = ours(args.old, cell, layout)[0]
         row |= {name: ours(args.binary, cell, layout, *options)[0] for name, options in others.items()}
+        if args.flashinfer:
+            row["flashinfer"], kernel = flashinfer_peer.decode_us(cell, PAGE, CALLS, REPLAYS, ROTATED_BYTES)
+            row["flashinfer_kernel"] = kernel
         row |= {name: peer_us(name, cell, layout) for name in PEERS}
         again, _ = ours(args.binary, cell, layout)
         row["us"] = (us + again) / 2

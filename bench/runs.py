@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 # Distributions whose versions a file of results names, where they are installed.
-PACKAGES = ("torch", "flash-attn-4", "flash-attn3-jax", "jax")
+PACKAGES = ("torch", "flash-attn-4", "flash-attn3-jax", "jax", "flashinfer-python")
 
 
 class Incomparable(Exception):
