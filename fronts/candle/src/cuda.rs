@@ -59,6 +59,7 @@ impl Place for OnCuda {
             CudaStorageSlice::F16(slice) => self.of_slice(slice, offset),
             CudaStorageSlice::BF16(slice) => self.of_slice(slice, offset),
             CudaStorageSlice::U32(slice) => self.of_slice(slice, offset),
+            CudaStorageSlice::I32(slice) => self.of_slice(slice, offset),
             _ => bail!("a tensor is of a dtype that attention does not take"),
         })
     }

@@ -17,11 +17,13 @@
 //! the bottom-right corner: the last query stands at the last key. A row that sees no key is 0. Slopes of ALiBi are f32 `[heads_q]`
 //! or `[batch, heads_q]`.
 //!
-//! q, k and v have gradients, on the CPU and on GPUs; slopes have none.
+//! q, k and v have gradients, on the CPU and on GPUs; slopes have none, nor has what reads pages.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `attention` | the operation, forward and backward, written once for all devices |
+//! | `paged` | the same for keys and values in pages, forward alone |
+//! | `operand` | candle's tensors as the library's operands |
 //! | `place` | the CPU: addresses of candle's memory, and launches |
 //! | `cuda` | the same on a GPU, in candle's own context and stream |
 //!
@@ -31,11 +33,14 @@
 mod attention;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod operand;
+mod paged;
 mod place;
 
-use candle::{Result, Tensor};
+use candle::{Result, Tensor, bail};
 
 use attention::Attention;
+use paged::Paged;
 
 /// softmax(q · kᵀ · softmax_scale) · v.
 pub fn flash_attn(
@@ -149,6 +154,44 @@ pub fn flash_attn_varlen_windowed(
         .window(window_size_left, window_size_right)
         .packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])?
         .run(q, k, v)
+}
+
+/// [`flash_attn_varlen_windowed`] of q to keys and values in pages: k and v are `[num_blocks, page_block_size, heads_k, head_dim]`,
+/// on GPUs in f16 or bf16, and block_table, u32 or i32 `[batch, max_blocks]` on the same device, says which blocks a sequence has.
+/// Nobody trusts what lies there: a sequence with a block that does not exist among those of its keys is NaN. softcap, if there is
+/// one, bends scores as in [`flash_attn_alibi_windowed_softcap`].
+///
+/// # Errors
+/// As of all functions; mm_prefix_ranges, by which candle-flash-attn shows ranges of keys past the mask, is refused.
+#[allow(clippy::too_many_arguments)] // candle-flash-attn's
+pub fn flash_attn_varlen_paged_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    block_table: &Tensor,
+    mm_prefix_ranges: Option<&Tensor>,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    page_block_size: usize,
+    softcap: Option<f32>,
+) -> Result<Tensor> {
+    if mm_prefix_ranges.is_some() {
+        bail!("mm_prefix_ranges: they are given; ranges past the mask are not supported");
+    }
+    let keys = k.dims().get(1).copied().unwrap_or(0);
+    if page_block_size != keys {
+        bail!("page_block_size: it is {page_block_size}; it must be {keys}, as k has it");
+    }
+    let attention = Attention::new(softmax_scale)
+        .window(window_size_left, window_size_right)
+        .softcap(softcap.unwrap_or(0.0))
+        .packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])?;
+    Paged::of(attention, block_table)?.run(q, k, v)
 }
 
 /// [`flash_attn_alibi`] of packed sequences.

@@ -62,6 +62,7 @@ impl Place for OnCpu {
             CpuStorage::F16(values) => address(values.as_ptr(), offset),
             CpuStorage::BF16(values) => address(values.as_ptr(), offset),
             CpuStorage::U32(values) => address(values.as_ptr(), offset),
+            CpuStorage::I32(values) => address(values.as_ptr(), offset),
             _ => bail!("a tensor is of a dtype that attention does not take"),
         })
     }

@@ -264,6 +264,71 @@ fn packed_sequences_do_not_see_each_other() -> Result<()> {
 }
 
 #[test]
+fn packed_queries_see_keys_in_pages() -> Result<()> {
+    const PAGE: usize = 4;
+    on_each_device(|device| {
+        // GPUs have no cache in f32.
+        let (dtype, tolerance) = match device.is_cpu() {
+            true => (DType::F32, 2e-5),
+            false => (DType::BF16, 3e-2),
+        };
+        let drawn = |shape: &[usize]| drawn(shape, device)?.to_dtype(dtype);
+        let (queries, keys) = ([3usize, 0, 1, 6], [9usize, 5, 8, 6]);
+        let q = drawn(&[10, 4, 16])?;
+        // Pages of heads that are no neighbours in memory.
+        let k = drawn(&[11, 2, PAGE, 16])?.transpose(1, 2)?;
+        let v = drawn(&[11, PAGE, 2, 16])?;
+        // Page 10 is nobody's, and what is there reaches nobody.
+        let pages = [[7u32, 0, 3], [5, 9, 99], [8, 1, 99], [2, 6, 99]];
+        let table = Tensor::new(&pages, device)?;
+        let sums_q = Tensor::new(&[0u32, 3, 3, 4, 10], device)?;
+        let sums_k = Tensor::new(&[0u32, 9, 14, 22, 28], device)?;
+        let attend = |table: &Tensor, left, right| {
+            candle_flash_attn::flash_attn_varlen_paged_windowed(
+                &q,
+                &k,
+                &v,
+                &sums_q,
+                &sums_k,
+                table,
+                None,
+                6,
+                9,
+                SCALE,
+                left,
+                right,
+                PAGE,
+                Some(1e4),
+            )
+        };
+        for (left, right) in [(None, None), (None, Some(0)), (Some(2), Some(0))] {
+            let o = attend(&table, left, right)?;
+            assert_eq!((o.dims(), o.dtype()), (q.dims(), dtype));
+            let as_signed = attend(&table.to_dtype(DType::I32)?, left, right)?;
+            close(&as_signed, &o, 0.0)?;
+            let (mut begin, f32s) = (0, |x: &Tensor| x.to_dtype(DType::F32)?.unsqueeze(0));
+            for ((rows, keys), pages) in queries.into_iter().zip(keys).zip(&pages) {
+                let whole = keys.div_ceil(PAGE);
+                let order = Tensor::new(&pages[..whole], device)?;
+                let of_pages = |x: &Tensor| {
+                    let rows = x.contiguous()?.index_select(&order, 0)?.flatten(0, 1)?;
+                    f32s(&rows.narrow(0, 0, keys)?)
+                };
+                if rows > 0 {
+                    let part = |x: &Tensor| f32s(&x.narrow(0, begin, rows)?);
+                    let sides = [left, right].map(|side| side.map(|keys| keys as i64));
+                    let seen = bias([rows, keys], sides, &[0.0; 4])?;
+                    let expected = reference(&part(&q)?, &of_pages(&k)?, &of_pages(&v)?, &seen)?;
+                    close(&part(&o)?, &expected, tolerance)?;
+                }
+                begin += rows;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn gradients_are_those_of_the_formula() -> Result<()> {
     on_each_device(|device| {
         let var = |shape: &[usize]| Var::from_tensor(&drawn(shape, device)?);
@@ -334,6 +399,32 @@ fn what_does_not_fit_is_named() -> Result<()> {
             &rows, &rows, &rows, &sums, &wrong, 5, 5, SCALE, false,
         );
         assert!(refused(o).contains("seqlens_k: it is I64"));
+        Ok(())
+    })
+}
+
+#[test]
+fn what_does_not_fit_pages_is_named() -> Result<()> {
+    on_each_device(|device| {
+        let (q, k) = (drawn(&[10, 4, 16], device)?, drawn(&[3, 4, 2, 16], device)?);
+        let sums = Tensor::new(&[0u32, 5, 10], device)?;
+        let table = Tensor::new(&[[0u32, 1], [2, 0]], device)?;
+        let refused = |k: &Tensor, table: &Tensor, ranges, page| {
+            let o = candle_flash_attn::flash_attn_varlen_paged_windowed(
+                &q, k, k, &sums, &sums, table, ranges, 5, 5, SCALE, None, None, page, None,
+            );
+            o.expect_err("it does not fit").to_string()
+        };
+        assert!(refused(&k, &table, Some(&table), 4).contains("mm_prefix_ranges: they are given"));
+        assert!(refused(&k, &table, None, 8).contains("page_block_size: it is 8; it must be 4"));
+        let wrong = refused(&k, &table.get(0)?, None, 4);
+        assert!(
+            wrong.contains("block_table: it is U32 [2]; it must be U32 or I32 [2, max_blocks]")
+        );
+        let wrong = refused(&k, &table.to_dtype(DType::F32)?, None, 4);
+        assert!(wrong.contains("block_table: it is F32"));
+        let rows = drawn(&[12, 2, 16], device)?;
+        assert!(refused(&rows, &table, None, 2).contains("k: it has 3 axes; it must have 4"));
         Ok(())
     })
 }
