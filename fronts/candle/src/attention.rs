@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use candle::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use candle::{CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
 use ferroflash::{
     AlibiSlopes, BackwardOptions, DeviceLengths, ForwardOptions, GradientOperands, GradientSpecs,
     Lengths,
@@ -10,7 +10,8 @@ use ferroflash::{
 use ferroflash::{Mask, Operands, Problem};
 
 use crate::operand::{Operand, addresses, guards, same_dtype, spec};
-use crate::place::{Address, OnCpu, Place};
+use crate::operation::on_every_place;
+use crate::place::{Address, Place};
 
 /// Everything but q, k and v; and, once it has run, lse, which its gradients are computed from.
 pub struct Attention {
@@ -147,9 +148,10 @@ impl Attention {
     fn forward<P: Place>(
         &self,
         place: &P,
-        dtype: DType,
+        dtypes: [DType; 3],
         [q, k, v]: [Operand<'_, P>; 3],
     ) -> Result<(P::Memory, Shape)> {
+        let dtype = same_dtype(dtypes)?;
         self.check(q.1, k.1, v.1)?;
         let [q_spec, k_spec, v_spec] = [q, k, v].map(|(_, layout)| spec(dtype, layout));
         let (q_spec, k_spec, v_spec) = (q_spec?, k_spec?, v_spec?);
@@ -184,39 +186,7 @@ impl Attention {
 }
 
 impl CustomOp3 for Attention {
-    fn name(&self) -> &'static str {
-        "ferroflash"
-    }
-
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        use candle::backend::BackendStorage;
-        let dtype = same_dtype([q.dtype(), k.dtype(), v.dtype()])?;
-        self.forward(&OnCpu, dtype, [(q, q_layout), (k, k_layout), (v, v_layout)])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &candle::CudaStorage,
-        q_layout: &Layout,
-        k: &candle::CudaStorage,
-        k_layout: &Layout,
-        v: &candle::CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        use candle::backend::BackendStorage;
-        let dtype = same_dtype([q.dtype(), k.dtype(), v.dtype()])?;
-        let place = crate::cuda::OnCuda::new(q.device());
-        self.forward(&place, dtype, [(q, q_layout), (k, k_layout), (v, v_layout)])
-    }
+    on_every_place!("ferroflash");
 
     fn bwd(
         &self,
@@ -245,12 +215,13 @@ struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    fn run<P: Place>(
+    fn forward<P: Place>(
         &self,
         place: &P,
-        dtype: DType,
+        _checked_before: [DType; 3],
         [q, k, v]: [Operand<'_, P>; 3],
     ) -> Result<(P::Memory, Shape)> {
+        let dtype = same_dtype([self.o.dtype(), self.d_o.dtype(), self.o.dtype()])?;
         let dense = |layout: &Layout| spec(dtype, &Layout::contiguous(layout.shape()));
         let specs = GradientSpecs {
             o: spec(dtype, self.o.layout())?,
@@ -295,43 +266,7 @@ impl Gradients<'_> {
 }
 
 impl CustomOp3 for Gradients<'_> {
-    fn name(&self) -> &'static str {
-        "ferroflash-backward"
-    }
-
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        self.run(&OnCpu, self.dtype()?, operands)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &candle::CudaStorage,
-        q_layout: &Layout,
-        k: &candle::CudaStorage,
-        k_layout: &Layout,
-        v: &candle::CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        let place = crate::cuda::OnCuda::new(candle::backend::BackendStorage::device(q));
-        let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        self.run(&place, self.dtype()?, operands)
-    }
-}
-
-impl Gradients<'_> {
-    fn dtype(&self) -> Result<DType> {
-        same_dtype([self.o.dtype(), self.d_o.dtype(), self.o.dtype()])
-    }
+    on_every_place!("ferroflash-backward");
 }
 
 fn with_arrays(

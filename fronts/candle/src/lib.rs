@@ -24,6 +24,7 @@
 //! | `attention` | the operation, forward and backward, written once for all devices |
 //! | `paged` | the same for keys and values in pages, forward alone |
 //! | `operand` | candle's tensors as the library's operands |
+//! | `operation` | what is the same for all operations of candle |
 //! | `place` | the CPU: addresses of candle's memory, and launches |
 //! | `cuda` | the same on a GPU, in candle's own context and stream |
 //!
@@ -34,6 +35,7 @@ mod attention;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod operand;
+mod operation;
 mod paged;
 mod place;
 

@@ -1,12 +1,13 @@
 //! Attention to keys and values in pages, as an operation of candle.
 
-use candle::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+use candle::{CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 use ferroflash::{CacheLayout, CacheOperands, DeviceLengths, ForwardOptions, Lengths};
 use ferroflash::{Operands, Problem};
 
 use crate::attention::Attention;
 use crate::operand::{Operand, addresses, guards, same_dtype, spec};
-use crate::place::{OnCpu, Place};
+use crate::operation::on_every_place;
+use crate::place::Place;
 
 /// Everything but q, k and v; it has no gradients.
 pub struct Paged {
@@ -51,9 +52,10 @@ impl Paged {
     fn forward<P: Place>(
         &self,
         place: &P,
-        dtype: DType,
+        dtypes: [DType; 3],
         [q, k, v]: [Operand<'_, P>; 3],
     ) -> Result<(P::Memory, Shape)> {
+        let dtype = same_dtype(dtypes)?;
         for (name, layout, rank) in [("q", q.1, 3), ("k", k.1, 4), ("v", v.1, 4)] {
             if layout.dims().len() != rank {
                 let axes = layout.dims().len();
@@ -96,37 +98,5 @@ impl Paged {
 }
 
 impl CustomOp3 for Paged {
-    fn name(&self) -> &'static str {
-        "ferroflash-paged"
-    }
-
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        use candle::backend::BackendStorage;
-        let dtype = same_dtype([q.dtype(), k.dtype(), v.dtype()])?;
-        self.forward(&OnCpu, dtype, [(q, q_layout), (k, k_layout), (v, v_layout)])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &candle::CudaStorage,
-        q_layout: &Layout,
-        k: &candle::CudaStorage,
-        k_layout: &Layout,
-        v: &candle::CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        use candle::backend::BackendStorage;
-        let dtype = same_dtype([q.dtype(), k.dtype(), v.dtype()])?;
-        let place = crate::cuda::OnCuda::new(q.device());
-        self.forward(&place, dtype, [(q, q_layout), (k, k_layout), (v, v_layout)])
-    }
+    on_every_place!("ferroflash-paged");
 }

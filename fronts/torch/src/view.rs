@@ -60,16 +60,9 @@ impl<const N: usize> Tensors<N> {
             stream: 0,
         };
         for (tensor, address) in tensors.into_iter().zip(&mut of.addresses) {
-            let Some(tensor) = tensor else {
-                of.signature.push(NONE);
-                continue;
-            };
-            let read = |tensor: &DLTensor, stream: *mut c_void| {
-                sign(tensor, &mut of.signature);
-                (start(tensor), stream.expose_provenance() as u64)
-            };
-            let (start, stream) = view(tensor, read).ok()??;
-            (*address, of.stream) = (Some(start), stream);
+            if let Some((start, stream)) = describe(tensor, &mut of.signature)? {
+                (*address, of.stream) = (Some(start), stream);
+            }
         }
         Some(of)
     }
@@ -85,12 +78,29 @@ const NONE: u8 = u8::MAX;
 pub fn signature<'py>(tensors: &Bound<'py, PyTuple>) -> Option<Bound<'py, PyBytes>> {
     let mut bytes = Vec::with_capacity(1024);
     for tensor in tensors.iter_borrowed() {
-        match tensor.is_none() {
-            true => bytes.push(NONE),
-            false => view(&tensor, |tensor, _| sign(tensor, &mut bytes)).ok()??,
-        }
+        describe(
+            Some(&*tensor).filter(|tensor| !tensor.is_none()),
+            &mut bytes,
+        )?;
     }
     Some(PyBytes::new(tensors.py(), &bytes))
+}
+
+/// Adds how a tensor lies, or that it is none, to a signature; returns where one that is there lies, and the current stream of its
+/// device. `None` as of [`Tensors::read`].
+fn describe(
+    tensor: Option<&Bound<'_, PyAny>>,
+    signature: &mut Vec<u8>,
+) -> Option<Option<(u64, u64)>> {
+    let Some(tensor) = tensor else {
+        signature.push(NONE);
+        return Some(None);
+    };
+    let read = |tensor: &DLTensor, stream: *mut c_void| {
+        sign(tensor, signature);
+        (start(tensor), stream.expose_provenance() as u64)
+    };
+    view(tensor, read).ok()?.map(Some)
 }
 
 /// Begins with the rank, from which follows how many bytes there are.

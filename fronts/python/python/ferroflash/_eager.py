@@ -20,7 +20,9 @@ from ._memory import allocator, empty_lse, empty_output, workspace_allocator
 
 # The handle of a GPU's current stream, by the function that Triton and Inductor use: a tenth of the time that a
 # `torch.cuda.Stream` takes to make.
-stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream)
+_raw_stream = getattr(
+    torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream
+)
 
 # Calls that were made, by all that they depend on: scalars, and how tensors lie, but not where.
 _calls: dict[tuple[Any, ...], _Known] = {}
@@ -110,7 +112,7 @@ def _kept(
     options, device = _options(arguments[SCALARS:]), q.get_device()
     memory = [allocator(tuple(result.shape), result.stride(), result.dtype, device) for result in results]
     of_forward = (memory[0], memory[1]) if len(memory) == 2 else None
-    place, allocate = (device, _stream(device)), workspace_allocator(device)
+    place, allocate = (device, stream_of(device)), workspace_allocator(device)
     call = _native.checked(place, DTYPES[q.dtype], options, views, arrays, allocate, of_forward)
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()  # those that are still made come back
@@ -118,9 +120,9 @@ def _kept(
     return known
 
 
-def _stream(device: int) -> int:
-    """The handle of a GPU's current stream."""
-    return stream_of(device) if device >= 0 else 0
+def stream_of(device: int) -> int:
+    """The handle of a GPU's current stream; 0 of the CPU, whose number is negative."""
+    return _raw_stream(device) if device >= 0 else 0
 
 
 def _gathered(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
@@ -200,7 +202,7 @@ def _launched(
     """o and lse of a forward pass."""
     if known.gathers:
         arrays = _gathered(arrays)
-    return known.call.forward(_stream(known.device), (q, k, v), o, arrays, cache, needs_lse)
+    return known.call.forward(stream_of(known.device), (q, k, v), o, arrays, cache, needs_lse)
 
 
 def backward(
@@ -240,7 +242,7 @@ def backward(
     others = iter([allocate() for allocate in known.results[3:]])
     d_slopes, d_bias, d_sinks = [next(others) if is_wanted else None for is_wanted in wanted]
     gradients = d_o, dq, dk, dv, d_lse, d_slopes, d_bias, d_sinks
-    known.call.backward(_stream(known.device), (q, k, v, o, lse), arrays, gradients)
+    known.call.backward(stream_of(known.device), (q, k, v, o, lse), arrays, gradients)
     if d_bias is not None:
         d_bias = summed(d_bias, -1, arguments.bias.shape)
     return dq, dk, dv, d_slopes, d_bias, d_sinks

@@ -224,7 +224,7 @@ def _append(
             # The cache is pages all the same, of which a sequence may have all; nobody reads the table, which is any array.
             is_e4m3, at, _, scales, _ = native
             native = is_e4m3, at, (at, k_cache.shape[0], 0), scales, None
-    place = device, _eager.stream_of(device) if device >= 0 else 0
+    place = device, _eager.stream_of(device)
     _native.append(place, DTYPES[k.dtype], operands, native, rotary, of_q, of_slots)
     # As autograd knows of what is written by torch.
     torch.autograd.graph.increment_version(k_cache)
