@@ -54,6 +54,22 @@ pub unsafe fn fetch_increment(address: u64, last: u32) -> u32 {
     old
 }
 
+/// [`fetch_increment`] that orders this thread's accesses before it, and what it has seen of others', before those after it
+/// (`atom.acq_rel.gpu.global.inc.u32`): a release of what others acquire by the same counter. PTX ISA, "Memory Consistency Model".
+///
+/// # Safety
+/// As [`fetch_increment`].
+#[inline(always)]
+pub unsafe fn fetch_increment_acq_rel(address: u64, last: u32) -> u32 {
+    let old: u32;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("atom.acq_rel.gpu.global.inc.u32 {}, [{}], {};", out(reg32) old, in(reg64) address,
+            in(reg32) last, options(nostack));
+    }
+    old
+}
+
 /// Sets bits of a word that other threads of the GPU may be setting bits of too (`red.global.or.b32`).
 ///
 /// # Safety
@@ -65,16 +81,6 @@ pub unsafe fn set_bits(address: u64, bits: u32) {
         asm!("red.relaxed.gpu.global.or.b32 [{}], {};", in(reg64) address, in(reg32) bits,
             options(nostack));
     }
-}
-
-/// Orders this thread's accesses before the fence, and what it has seen of others', before those after it, for all threads
-/// of the GPU (`fence.acq_rel.gpu`).
-///
-/// Before a relaxed atomic access it makes that a release, and after one an acquire. PTX ISA, "Memory Consistency Model".
-#[inline(always)]
-pub fn fence() {
-    // SAFETY: it only orders.
-    unsafe { asm!("fence.acq_rel.gpu;", options(nostack)) }
 }
 
 /// Adds to an f32 that other threads of the GPU may be adding to too (`red.global.add.f32`).

@@ -23,6 +23,8 @@ unsafe extern "unadjusted" {
     fn shfl_sync_idx_i32(members: u32, value: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.umax"]
     fn redux_sync_umax(value: u32, members: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.add"]
+    fn redux_sync_add(value: u32, members: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.ballot.sync"]
     fn vote_ballot_sync(members: u32, condition: bool) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
@@ -180,6 +182,16 @@ pub unsafe fn broadcast(value: f32, lane: u32) -> f32 {
 pub unsafe fn shuffle(value: u32, lane: u32) -> u32 {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { shfl_sync_idx_i32(ALL_LANES, value, lane, WHOLE_WARP) }
+}
+
+/// The sum of the warp's values, modulo 2³², in all lanes (`redux.sync.add.u32`, sm_80).
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn reduce_add(value: u32) -> u32 {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { redux_sync_add(value, ALL_LANES) }
 }
 
 /// `value`, which is the same in all lanes, in a form that ptxas knows to be so (`redux.sync.max.u32`, sm_80).

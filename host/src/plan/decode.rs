@@ -2,10 +2,9 @@
 //! lengths on the device.
 
 use bytemuck::Zeroable;
-use kernels_gpu::abi::{CacheScales, DecodeParams, DeviceAddress, ScaleArg};
+use kernels_gpu::abi::{CacheScales, DecodeParams, DeviceAddress, FewestItems, ScaleArg};
 use kernels_gpu::config::decode::{DecodeConfig, DecodeWorkspace};
 use kernels_gpu::instances::{DECODE, Instance};
-use kernels_gpu::tile::kv_tree::most_items;
 
 use super::GpuCapabilities;
 use super::operands::Operands;
@@ -122,9 +121,11 @@ impl DecodeLaunch {
             row_tiles = row_tiles.min((all_rows / tile_rows).saturating_add(batch));
         }
         let of_rows = heads_kv.saturating_mul(row_tiles);
-        let blocks = u64::from(gpu.multiprocessors * blocks_of_sm(config, gpu));
+        let blocks_of_sm = blocks_of_sm(config, gpu);
+        let blocks = u64::from(gpu.multiprocessors * blocks_of_sm);
+        let fewest_items = fewest_items(gpu.multiprocessors, blocks_of_sm);
         let capacity = problem.seq_kv() as u64;
-        let items = most_items(of_rows, capacity, config.chunk_keys().into(), blocks);
+        let items = fewest_items.most_items(of_rows, capacity, config.chunk_keys().into());
         let fits = |items: &u64| *items < i32::MAX as u64;
         let items = Some(items).filter(fits).ok_or_else(too_large)?;
         let workspace = DecodeWorkspace::new(items).ok_or_else(too_large)?;
@@ -150,6 +151,7 @@ impl DecodeLaunch {
                 most_queries,
                 tree_stride: (problem.modifiers().tree.as_ref())
                     .map_or(0, |tree| tree.stride() as u32),
+                fewest_items,
                 ..DecodeParams::zeroed()
             },
             scales: config.is_e4m3.then(|| cache_scales(problem)),
@@ -201,6 +203,17 @@ fn blocks_of_sm(config: &DecodeConfig, gpu: &GpuCapabilities) -> u32 {
     let of_sm = gpu.shared_bytes.saturating_add(SYSTEM_SHARED_BYTES);
     let by_memory = of_sm / (config.shared_bytes() + SYSTEM_SHARED_BYTES);
     by_memory.clamp(1, config.min_blocks)
+}
+
+/// From how many nodes on these are a launch's items, on so many multiprocessors with so many blocks each. Groups are the faster ones from
+/// where they keep memory about as busy as their chunks do, which one block on each multiprocessor is slower to do, and supers where each block
+/// takes some (`bench/results/decode-log.md`, "Small launches").
+fn fewest_items(multiprocessors: u32, blocks_of_sm: u32) -> FewestItems {
+    let percent_of_sms = if blocks_of_sm > 1 { 50 } else { 36 };
+    FewestItems {
+        groups: (multiprocessors * percent_of_sms).div_ceil(100),
+        supers: multiprocessors * blocks_of_sm * 4,
+    }
 }
 
 /// `params` with addresses.

@@ -53,6 +53,17 @@ pub struct DecodeParams {
     pub most_queries: u32,
     /// Words of the tree mask from one sequence's to the next one's.
     pub tree_stride: u32,
+    /// Which nodes of the tree are the launch's items.
+    pub fewest_items: FewestItems,
+}
+
+/// From how many nodes of a level on ([`crate::tile::kv_tree`]), in all sequences and heads of a launch, they are its items: the host knows how
+/// many the GPU needs to be busy. It decides how fast a launch is, and no bit of its results.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct FewestItems {
+    pub groups: u32,
+    pub supers: u32,
 }
 
 /// Scales of keys, or of values: f32, of which number and place follow from strides, 0 included.

@@ -11,7 +11,7 @@
 //! its own keys alone, whatever a launch takes as an item of work: chunks, groups or supers. A window visits only the
 //! chunks that it touches, with the same boundaries.
 
-use crate::abi::Band;
+use crate::abi::{Band, FewestItems};
 
 /// Children of a group, and of a super; a shift.
 pub const FAN_OUT_SHIFT: u32 = 3;
@@ -125,32 +125,33 @@ impl Chunks {
     }
 }
 
-/// The level of a launch's items, from the number of nodes of each level in all its sequences and heads: as high as leaves
-/// work for most of all `blocks`: an item takes some µs beyond its keys, and few blocks keep memory busy. It decides how fast a
-/// launch is, and no bit of its results.
-#[inline(always)]
-pub const fn item_level(nodes: [u64; 3], blocks: u64) -> u32 {
-    if nodes[2] >= 4 * blocks {
-        2
-    } else if 8 * nodes[1] >= 3 * blocks {
-        1
-    } else {
-        0
+impl FewestItems {
+    /// The level of a launch's items, from the number of nodes of each level: as high as leaves enough of them, for an item takes some µs
+    /// beyond its keys.
+    #[inline(always)]
+    pub const fn level(&self, nodes: [u32; 3]) -> u32 {
+        if nodes[2] >= self.supers {
+            2
+        } else if nodes[1] >= self.groups {
+            1
+        } else {
+            0
+        }
     }
-}
 
-/// The most partial results that items of a launch leave, of `rows` sequences and heads of at most `capacity` keys in chunks of
-/// `chunk_keys`, on up to `blocks` blocks.
-pub fn most_items(rows: u64, capacity: u64, chunk_keys: u64, blocks: u64) -> u64 {
-    let of_level = |level| {
-        let nodes = capacity.div_ceil(chunk_keys << (FAN_OUT_SHIFT as u64 * level));
-        rows.saturating_mul(nodes.max(1))
-    };
-    let fan_out = 1 << FAN_OUT_SHIFT;
-    // A level is chosen where there are fewer nodes of the next one than this.
-    let groups = of_level(1).min(fan_out * 4 * blocks);
-    let chunks = of_level(0).min(fan_out * (3 * blocks).div_ceil(8));
-    of_level(2).max(groups).max(chunks)
+    /// The most partial results that items of a launch leave, of `rows` sequences and heads of at most `capacity` keys in chunks of
+    /// `chunk_keys`.
+    pub fn most_items(&self, rows: u64, capacity: u64, chunk_keys: u64) -> u64 {
+        let of_level = |level| {
+            let nodes = capacity.div_ceil(chunk_keys << (FAN_OUT_SHIFT as u64 * level));
+            rows.saturating_mul(nodes.max(1))
+        };
+        // A level is chosen where there are fewer nodes of the next one than this.
+        let below = |fewest: u32| u64::from(fewest) << FAN_OUT_SHIFT;
+        let groups = of_level(1).min(below(self.supers));
+        let chunks = of_level(0).min(below(self.groups));
+        of_level(2).max(groups).max(chunks)
+    }
 }
 
 #[cfg(test)]
@@ -220,14 +221,15 @@ mod tests {
     /// What a launch takes as items always fits the workspace.
     #[test]
     fn items_fit_the_workspace() {
-        for blocks in [1, 7, 132, 264] {
+        for (groups, supers) in [(1, 1), (2, 16), (46, 528), (300, 20)] {
+            let fewest = FewestItems { groups, supers };
             for capacity in [1, 255, 4096, 131_072] {
                 for rows in [1, 8, 500, 4096] {
-                    let most = most_items(rows, capacity, u64::from(CHUNK), blocks);
+                    let most = fewest.most_items(rows, capacity, u64::from(CHUNK));
                     for length in [1, capacity / 9 + 1, capacity / 2 + 1, capacity] {
                         let chunks = Chunks::of_keys((0, length as u32), CHUNK);
-                        let nodes = [0, 1, 2].map(|level| rows * u64::from(chunks.nodes(level)));
-                        assert!(nodes[item_level(nodes, blocks) as usize] <= most);
+                        let nodes = [0, 1, 2].map(|level| rows as u32 * chunks.nodes(level));
+                        assert!(u64::from(nodes[fewest.level(nodes) as usize]) <= most);
                     }
                 }
             }

@@ -35,10 +35,7 @@ impl Partials {
     #[inline(always)]
     pub fn new(tile: &Tile<'_>) -> Self {
         let params = tile.params();
-        let attention = &params.forward.attention;
-        // SAFETY: where there is an item there are heads.
-        unsafe { core::hint::assert_unchecked(attention.heads_kv != 0) };
-        let rows = attention.seq_q * (attention.heads_q / attention.heads_kv);
+        let rows = params.forward.attention.seq_q * params.group;
         let bytes = tile.config.partial_bytes(rows);
         let first = params.workspace + workspace(&params).partial(0, bytes);
         Self {
@@ -152,14 +149,50 @@ unsafe fn merge_children<const HALVES: usize, const O_COLS: usize>(
             let index = (child + i as u32).min(count - 1);
             partials.load(slots.of_node(level, first + index), &has_row)
         });
-        for i in 0..READ_AT_ONCE {
-            if any(child + i < count) {
-                fold(&mut state, &children[i as usize]);
+        for half in 0..2 {
+            // A jump over half of them costs less than one over each.
+            let begin = half * READ_AT_ONCE / 2;
+            if any(child + begin < count) {
+                for i in begin..begin + READ_AT_ONCE / 2 {
+                    let is_there = child + i < count;
+                    fold(&mut state, &or_nothing(&children[i as usize], is_there));
+                }
             }
         }
         child += READ_AT_ONCE;
     }
     state
+}
+
+/// `state`, or that of no keys.
+#[inline(always)]
+fn or_nothing<const HALVES: usize, const O_COLS: usize>(
+    state: &State<HALVES, O_COLS>,
+    is_there: bool,
+) -> State<HALVES, O_COLS> {
+    let mut result = State::<HALVES, O_COLS>::new();
+    for i in 0..HALVES {
+        let (of_row, row) = (&state.rows[i], &mut result.rows[i]);
+        row.row_max = if is_there {
+            of_row.row_max
+        } else {
+            row.row_max
+        };
+        row.row_sum = if is_there {
+            of_row.row_sum
+        } else {
+            row.row_sum
+        };
+        for col in 0..O_COLS {
+            let acc_o = &mut result.acc_o[i][col];
+            *acc_o = if is_there {
+                state.acc_o[i][col]
+            } else {
+                *acc_o
+            };
+        }
+    }
+    result
 }
 
 /// Whether this block is the last of `count` to have written a child of the node whose first item is `slot`; then those of
@@ -173,9 +206,7 @@ unsafe fn is_last(tile: &Tile<'_>, level: u32, slot: u32, count: u32) -> bool {
     if thread_idx_x() == 0 {
         let counter = tile.params().workspace + workspace(&tile.params()).counter(level, slot);
         // What the block has written is visible before the count, and what it reads is read after it.
-        global::fence();
-        let before = global::fetch_increment(counter, count - 1);
-        global::fence();
+        let before = global::fetch_increment_acq_rel(counter, count - 1);
         shared::store_bits(info(Word::IsLast as u32), (before == count - 1) as u32);
     }
     sync_threads();

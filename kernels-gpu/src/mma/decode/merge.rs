@@ -42,7 +42,8 @@ fn mask(row: u32) -> u32 {
 /// Merges the warps' states; `slot` is that of the last V, which is free.
 ///
 /// # Safety
-/// The whole block calls it; nobody reads the maxima, and no copy into the slot is under way. Afterwards nobody accesses either.
+/// The whole block calls it; nobody reads the maxima, and no copy into the slot is under way. Afterwards nobody accesses the maxima; others
+/// may still read the slot.
 #[inline(always)]
 pub unsafe fn merge_warps<
     K: DecodeKernel,
@@ -86,7 +87,6 @@ pub unsafe fn merge_warps<
             read::<K, HALVES, O_COLS>(tile, &mut state, half, round, first_room);
         }
     }
-    sync_threads();
     state
 }
 

@@ -90,9 +90,15 @@ pub unsafe fn decode<
 ) {
     let work = Work::new(params, K::CONFIG);
     let mut index = uniform(block_idx_x());
-    while index < work.items() {
+    loop {
         work.find(index);
+        if index >= work.items() {
+            return;
+        }
         of_item::<K, HALVES, O_COLS, D_STEPS, KEPT>(&Tile::new(params, scales, K::CONFIG));
+        if !work.is_drawn() {
+            return;
+        }
         index = work.next();
     }
 }
@@ -116,9 +122,9 @@ unsafe fn of_item<
         let state = reduce::<K, HALVES, O_COLS, D_STEPS, KEPT>(tile, position);
         // A value that is not finite may belong to a key that rows of the tile do not see, for which 0 · v is NaN: then the
         // rows of each position are computed alone, and V is 0 where they do not see it.
-        let leaks =
-            position == ALL_POSITIONS && tile.has_overflowed(&state) && tile.some_see_less();
-        if any(sync_threads_or(leaks)) {
+        if any(position == ALL_POSITIONS && tile.some_see_less())
+            && any(sync_threads_or(tile.has_overflowed(&state)))
+        {
             position = uniform(tile.positions().0);
             tile.copy_for(position);
             continue;

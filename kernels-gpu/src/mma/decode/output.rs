@@ -28,7 +28,6 @@ pub unsafe fn finish<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
     let mut row = State::<HALVES, O_COLS>::new();
     fold(&mut row, state);
     let lane = lane_id();
-    sync_threads();
     for i in 0..HALVES {
         let sum = reduce_sum::<4>(row.rows[i].row_sum);
         if lane.is_multiple_of(4) {
@@ -66,7 +65,8 @@ unsafe fn write_row<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
         Some(sink) => state.rows[i].finalize_with_sink(sum, sink),
     };
     let forward = &tile.params().forward;
-    let (batch, head, q_row) = (tile.get(Word::Batch), tile.head(row), tile.q_row(row));
+    let batch = tile.get(Word::Batch);
+    let (head, q_row) = tile.head_and_q_row(row);
     let o = &forward.o;
     let elements =
         batch as i64 * o.batch_stride + head as i64 * o.head_stride + q_row as i64 * o.seq_stride;

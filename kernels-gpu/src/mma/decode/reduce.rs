@@ -1,13 +1,14 @@
 //! A node's state: steps to chunks, chunks to groups and supers.
 
 use cuda_std::cp_async::wait_group;
-use cuda_std::warp::{sync_warp, uniform};
+use cuda_std::thread::sync_threads;
+use cuda_std::warp::{any, sync_warp, uniform};
 
 use super::climb::Partials;
 use super::codes::NanCodes;
 use super::loader::{KvLoader, report};
 use super::merge::merge_warps;
-use super::step::{QFragments, Scales, WarpState, complete, mask_scores, wait};
+use super::step::{QFragments, Scales, WarpState, complete, copy_q, mask_scores, wait};
 use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, draw};
 use super::{DecodeKernel, State};
@@ -53,7 +54,9 @@ pub unsafe fn reduce<
     let (begin, end) = tile.steps();
     let (begin, end) = (uniform(begin), uniform(end));
     let mut ring = Ring::new(KvLoader::new(tile, (begin, end)), config);
-    let q = ring.fill(|slot| QFragments::<HALVES, D_STEPS>::load(tile, tile.slot_address(slot)));
+    let stage = tile.slot_address(config.slots() - 1);
+    copy_q(tile, stage);
+    let q = ring.fill(|| QFragments::<HALVES, D_STEPS>::load::<KEPT>(tile, stage));
     if position == ALL_POSITIONS {
         // Its answer is waited for while K and V are on their way.
         draw(&tile.params());
@@ -95,8 +98,14 @@ pub unsafe fn reduce<
             let chunk = merge_warps::<K, HALVES, O_COLS, D_STEPS>(tile, &warp, ring.slot);
             add_chunk(tile, &mut node, chunk, (step, end), position);
             warp = WarpState::new();
+            if any(step < end) {
+                // Nobody reads the slot any more.
+                sync_threads();
+            }
         }
-        ring.refill(config.parts() + last);
+        if any(step < end) {
+            ring.refill(config.parts() + last);
+        }
     }
     // What has been copied ahead is nothing, but is waited for before shared memory is used otherwise.
     wait_group::<0>();
@@ -190,12 +199,12 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Starts copying into all slots, into the last after `use_last` is done with it.
+    /// Starts copying into all slots, into the last after `free_last`.
     ///
     /// # Safety
     /// As [`reduce`].
     #[inline(always)]
-    unsafe fn fill<T>(&mut self, use_last: impl FnOnce(u32) -> T) -> T {
+    unsafe fn fill<T>(&mut self, free_last: impl FnOnce() -> T) -> T {
         let last = self.config.slots() - 1;
         let parts = 2 * self.config.parts() as u32;
         let mut slot = 0;
@@ -203,9 +212,9 @@ impl<'a> Ring<'a> {
             self.copy(slot % parts, slot);
             slot += 1;
         }
-        let used = use_last(last);
+        let staged = free_last();
         self.copy(last % parts, last);
-        used
+        staged
     }
 
     /// Starts copying part `index` of a step, a number that is not known when this is compiled.

@@ -1,11 +1,11 @@
 //! A step of a warp: scores, probabilities and output of its own keys. No other warp has a part in it.
 
-use cuda_std::cp_async::wait_group;
+use cuda_std::cp_async::{commit_group, copy16, wait_group};
 use cuda_std::half::Half;
 use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
+use cuda_std::shared;
 use cuda_std::thread::sync_threads;
 use cuda_std::warp::{any, broadcast, lane_id, reduce_max, sync_warp};
-use cuda_std::{global, shared};
 
 use super::DecodeKernel;
 use super::codes::{self, NanCodes};
@@ -33,46 +33,56 @@ pub type Scores<const HALVES: usize> = [[f32; S_COLS]; HALVES];
 /// `lane / 4 + 8`, the second of which means nothing where tiles have 8.
 pub type Products = [[[f32; S_COLS]; 2]; 2];
 
+/// Starts copying the tile's rows to shared memory at `stage`, as a group of its own.
+///
+/// # Safety
+/// The whole block calls it, and nobody else accesses the stage until [`QFragments::load`] has returned.
+#[inline(always)]
+pub unsafe fn copy_q(tile: &Tile<'_>, stage: u32) {
+    let head_dim = tile.config.head_dim;
+    let row_pieces = row_vec16s(head_dim) as u32;
+    let attention = &tile.params().forward.attention;
+    let q = &attention.q;
+    let (row_begin, row_end) = tile.rows();
+    let mut piece = cuda_std::thread::thread_idx_x();
+    while piece < black_box(tile.config.rows * row_pieces) {
+        let (row, vec16) = (piece / row_pieces, piece % row_pieces);
+        let in_tile = row_begin + row;
+        let is_there = in_tile < row_end;
+        let (head, q_row) = tile.head_and_q_row(in_tile.min(row_end - 1));
+        let elements = tile.get(Word::Batch) as i64 * q.batch_stride
+            + head as i64 * q.head_stride
+            + q_row as i64 * q.seq_stride;
+        let address = q.address.wrapping_add_signed(elements * HALF_BYTES as i64);
+        let dims = if is_there { attention.head_dim } else { 0 };
+        let dim = vec16 * VEC16_ELEMS as u32;
+        let is_whole = q.dim_stride == 1
+            && address.is_multiple_of(VEC16_BYTES as u64)
+            && dim + VEC16_ELEMS as u32 <= dims;
+        let to = stage + offset(head_dim, row, vec16);
+        if is_whole {
+            copy16(to, address + (dim * HALF_BYTES) as u64);
+        } else {
+            shared::store4_bits(to, gather(address, q.dim_stride, dim, dims));
+        }
+        piece += DecodeConfig::THREADS;
+    }
+    commit_group();
+}
+
 /// Fragments of Q, in registers.
 pub struct QFragments<const HALVES: usize, const D_STEPS: usize> {
     steps: [Operand<HALVES>; D_STEPS],
 }
 
 impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
-    /// Loads the tile's rows by way of shared memory at `stage`.
+    /// Loads the tile's rows by way of shared memory at `stage`, where they are copied to by the oldest but `KEPT` groups.
     ///
     /// # Safety
-    /// The whole block calls it, and nobody else accesses the stage until it is done.
+    /// The whole block calls it after [`copy_q`].
     #[inline(always)]
-    pub unsafe fn load(tile: &Tile<'_>, stage: u32) -> Self {
-        let head_dim = tile.config.head_dim;
-        let row_pieces = row_vec16s(head_dim) as u32;
-        let attention = &tile.params().forward.attention;
-        let q = &attention.q;
-        let (row_begin, row_end) = tile.rows();
-        let mut piece = cuda_std::thread::thread_idx_x();
-        while piece < black_box(tile.config.rows * row_pieces) {
-            let (row, vec16) = (piece / row_pieces, piece % row_pieces);
-            let in_tile = row_begin + row;
-            let is_there = in_tile < row_end;
-            let in_tile = in_tile.min(row_end - 1);
-            let elements = tile.get(Word::Batch) as i64 * q.batch_stride
-                + tile.head(in_tile) as i64 * q.head_stride
-                + tile.q_row(in_tile) as i64 * q.seq_stride;
-            let address = q.address.wrapping_add_signed(elements * HALF_BYTES as i64);
-            let dims = if is_there { attention.head_dim } else { 0 };
-            let dim = vec16 * VEC16_ELEMS as u32;
-            let is_whole = q.dim_stride == 1
-                && address.is_multiple_of(VEC16_BYTES as u64)
-                && dim + VEC16_ELEMS as u32 <= dims;
-            let words = if is_whole {
-                global::load4_bits(address + (dim * HALF_BYTES) as u64)
-            } else {
-                gather(address, q.dim_stride, dim, dims)
-            };
-            shared::store4_bits(stage + offset(head_dim, row, vec16), words);
-            piece += DecodeConfig::THREADS;
-        }
+    pub unsafe fn load<const KEPT: usize>(tile: &Tile<'_>, stage: u32) -> Self {
+        wait_group::<KEPT>();
         sync_threads();
         let fragments = Self::of_shared(tile, stage);
         // The stage is a slot that each warp copies its own keys into.

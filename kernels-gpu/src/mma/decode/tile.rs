@@ -8,7 +8,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id};
 use cuda_std::{global, shared};
 
 use super::State;
-use super::work::{Word, drafts_of, info, put};
+use super::work::{Word, divide, drafts_of, info, put};
 use crate::abi::{Band, CacheScales, DecodeParams};
 use crate::config::decode::DecodeConfig;
 use crate::layout::fragment::ROW_STEP;
@@ -88,15 +88,6 @@ impl<'a> Tile<'a> {
         black_box(thread_idx_x()) / WARP_SIZE
     }
 
-    /// Query heads to a head of K and V.
-    #[inline(always)]
-    fn group(&self) -> u32 {
-        let group = self.get(Word::Group);
-        // SAFETY: heads_kv divides heads_q, and neither is 0 where there is an item.
-        unsafe { core::hint::assert_unchecked(group != 0) };
-        group
-    }
-
     /// Row `i` of this lane, in half `i` of the tile; one of the tile's, also where it has fewer.
     #[inline(always)]
     pub fn row(&self, i: usize) -> u32 {
@@ -119,26 +110,36 @@ impl<'a> Tile<'a> {
     pub fn has_row(&self, i: usize, position: u32) -> bool {
         let row = self.lane_row(i);
         let is_there = row < self.get(Word::RowEnd);
-        is_there && (position == ALL_POSITIONS || row / self.group() == position)
+        is_there && (position == ALL_POSITIONS || self.query(row) == position)
     }
 
     /// Query of a row.
     #[inline(always)]
     pub fn query(&self, row: u32) -> u32 {
-        row / self.group()
+        self.query_and_head(row).0
     }
 
-    /// Row of q and o that a row's query is.
+    /// Query head of a row, and row of q and o that its query is.
     #[inline(always)]
-    pub fn q_row(&self, row: u32) -> u32 {
-        self.get(Word::QBegin) + self.query(row)
+    pub fn head_and_q_row(&self, row: u32) -> (u32, u32) {
+        let (query, head) = self.query_and_head(row);
+        (
+            self.get(Word::HeadKv) * self.get(Word::Group) + head,
+            self.get(Word::QBegin) + query,
+        )
+    }
+
+    /// Query of a row, and its head among those that share a head of K and V.
+    #[inline(always)]
+    fn query_and_head(&self, row: u32) -> (u32, u32) {
+        // SAFETY: heads_kv divides heads_q, and neither is 0 where there is an item.
+        unsafe { divide(row, self.get(Word::Group)) }
     }
 
     /// Query head of a row.
     #[inline(always)]
-    pub fn head(&self, row: u32) -> u32 {
-        let group = self.group();
-        self.get(Word::HeadKv) * group + row % group
+    fn head(&self, row: u32) -> u32 {
+        self.head_and_q_row(row).0
     }
 
     /// Queries of the tile: the first and the last.

@@ -1,10 +1,11 @@
 //! Which item of work a block takes. All blocks work it out alike from the lengths, which the host does not know.
 
 use cuda_std::thread::{grid_dim_x, sync_threads, thread_idx_x};
-use cuda_std::warp::{lane_id, shuffle, sync_warp, uniform, warp_id};
+use cuda_std::warp::{WARP_SIZE, any, lane_id, reduce_add, shuffle, sync_warp, uniform, warp_id};
 use cuda_std::{global, shared};
 
 use super::loader::CopyMode;
+use super::merge::maximum;
 use super::tile::{ALL_POSITIONS, reload};
 use crate::abi::{AttentionParams, DecodeParams, LengthsParams, SequenceRows, TensorArg};
 use crate::config::decode::{DecodeConfig, DecodeWorkspace};
@@ -12,7 +13,7 @@ use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::block_range::visible_keys;
 use crate::tile::cached_keys::CachedKeys;
-use crate::tile::kv_tree::{Chunks, item_level};
+use crate::tile::kv_tree::Chunks;
 use crate::tile::rows::q_rows;
 use crate::units::F32_BYTES;
 
@@ -20,10 +21,8 @@ use crate::units::F32_BYTES;
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Word {
-    /// Sums of items by level, three of them.
-    Sums = 0,
     /// The item's sequence, and items of sequences before it.
-    Batch = 4,
+    Batch = 0,
     Before,
     /// The number of the next item.
     Next,
@@ -94,6 +93,19 @@ const MANY: u32 = 1 << 20;
 #[inline(always)]
 pub fn info(word: u32) -> u32 {
     shared::dynamic_base() + DecodeConfig::INFO_OFFSET + word * F32_BYTES
+}
+
+/// Quotient and remainder. The quotient is mostly 0, which a division takes a hundred cycles to find.
+///
+/// # Safety
+/// `by` is not 0.
+#[inline(always)]
+pub unsafe fn divide(value: u32, by: u32) -> (u32, u32) {
+    if value < by {
+        return (0, value);
+    }
+    core::hint::assert_unchecked(by != 0);
+    (value / by, value % by)
 }
 
 /// Address of the first key of page 0 of a head.
@@ -187,9 +199,14 @@ impl<'a> Work<'a> {
     #[inline(always)]
     pub unsafe fn new(params: &'a DecodeParams, config: DecodeConfig) -> Self {
         let work = Self { params, config };
+        let sequences = params.forward.attention.batch;
+        // Not by the warp that reads the first lengths.
+        if thread_idx_x() == DecodeConfig::THREADS - 1 {
+            work.describe_launch();
+        }
         let mut items = [0; 3];
         let mut batch = thread_idx_x();
-        while batch < params.forward.attention.batch {
+        while batch < sequences {
             let sequence = work.sequence(batch);
             for level in 0..3 {
                 items[level] += sequence.items(level as u32);
@@ -199,27 +216,32 @@ impl<'a> Work<'a> {
             items[1] = items[1].min(MANY);
             batch += DecodeConfig::THREADS;
         }
-        let items = block_sums(items);
-        let level = item_level(items.map(|of_level| of_level as u64), grid_dim_x() as u64);
-        let of_level = match level {
-            0 => items[0],
-            1 => items[1],
-            _ => items[2],
-        };
+        for level in 0..3 {
+            items[level] = reduce_add(items[level]);
+        }
+        if any(sequences > WARP_SIZE) {
+            items = sums_of_warps(items);
+        }
+        // The first warp has seen them all.
         if thread_idx_x() == 0 {
+            let level = params.fewest_items.level(items);
+            let of_level = match level {
+                0 => items[0],
+                1 => items[1],
+                _ => items[2],
+            };
             put(Word::ItemLevel, level);
             put(Word::Items, of_level);
             put(Word::Batch, 0);
             put(Word::Before, 0);
         }
-        sync_threads();
         work
     }
 
     /// The number of items.
     ///
     /// # Safety
-    /// All 32 lanes reach the same call.
+    /// All 32 lanes reach the same call, after an item is found.
     #[inline(always)]
     pub unsafe fn items(&self) -> u32 {
         uniform(get(Word::Items))
@@ -253,15 +275,19 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Describes item number `index`, which is below the number of items and above those asked for before, in shared memory.
+    /// Describes item number `index`, which is above those asked for before, in shared memory, if there is one.
     ///
     /// # Safety
     /// The whole block calls it, and nobody reads the words of the item before.
     #[inline(always)]
     pub unsafe fn find(&self, index: u32) {
         if uniform(warp_id()) == 0 {
-            self.search(index);
-            self.tell_drafts();
+            // What one thread has written before the first item.
+            sync_warp();
+            if index < self.items() {
+                self.search(index);
+                self.tell_drafts();
+            }
         }
         sync_threads();
     }
@@ -278,11 +304,15 @@ impl<'a> Work<'a> {
         // All lanes have read what one of them writes.
         sync_warp();
         loop {
+            // Lanes behind the last sequence have that one, without items.
             let batch = base + lane;
-            let mut count = 0;
-            if batch < reload(self.params).forward.attention.batch {
-                count = self.sequence(batch).items(level);
-            }
+            let last = reload(self.params).forward.attention.batch - 1;
+            let sequence = self.sequence(batch.min(last));
+            let count = if batch <= last {
+                sequence.items(level)
+            } else {
+                0
+            };
             // The sum over this lane and those before it.
             let mut end = before + count;
             let mut by = 1;
@@ -292,7 +322,7 @@ impl<'a> Work<'a> {
                 by *= 2;
             }
             if index < end && index >= end - count {
-                self.describe(batch, end - count, index);
+                self.describe(&sequence, batch, end - count, index);
             }
             let end = uniform(shuffle(end, 31));
             if index < end {
@@ -315,10 +345,8 @@ impl<'a> Work<'a> {
         };
         sync_warp();
         let group = params.group;
-        // SAFETY: heads_kv divides heads_q, and neither is 0 where there is an item.
-        core::hint::assert_unchecked(group != 0);
         let lane = black_box(lane_id());
-        let position = get(Word::RowBegin) / group + lane;
+        let position = divide(get(Word::RowBegin), group).0 + lane;
         if lane < DecodeConfig::MOST_ROWS && position < get(Word::SeqQ) {
             let index = get(Word::Batch) as u64 * params.tree_stride as u64 + position as u64;
             let from = words.get() + index * size_of::<u64>() as u64;
@@ -328,25 +356,39 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Writes the words of item number `index`, of sequence `batch`, before which there are `before`.
+    /// Writes the words that are the same for all items.
     ///
     /// # Safety
-    /// As [`find`](Self::find); one thread calls it.
+    /// One thread calls it, before the first item is found.
     #[inline(always)]
-    unsafe fn describe(&self, batch: u32, before: u32, index: u32) {
+    unsafe fn describe_launch(&self) {
+        let attention = &self.params.forward.attention;
+        let mode = |operand, dims| CopyMode::of(operand, dims, &self.config) as u32;
+        put(Word::Group, self.params.group);
+        put(Word::KMode, mode(&attention.k, attention.head_dim));
+        put(Word::VMode, mode(&attention.v, attention.head_dim_v));
+        // By which shift makes no difference to these.
+        let transform = ScoreTransform::of_rows(&attention.score, 0.0);
+        put(Word::IsPlain, transform.is_plain as u32);
+        put(Word::ScaleLog2, transform.scale_log2.to_bits());
+    }
+
+    /// Writes the words of item number `index`, of `sequence` number `batch`, before which there are `before`.
+    ///
+    /// # Safety
+    /// As [`find`](Self::find); one thread calls it. There is an item, so that there are heads and rows.
+    #[inline(always)]
+    unsafe fn describe(&self, sequence: &Sequence, batch: u32, before: u32, index: u32) {
         let params = reload(self.params);
         let attention = &params.forward.attention;
-        let sequence = self.sequence(batch);
         let Sequence {
             keys,
             chunks,
             row_tiles,
             ..
-        } = sequence;
+        } = *sequence;
         let stride = sequence.items_of_node();
-        // SAFETY: where there is an item there are heads and rows.
-        core::hint::assert_unchecked(stride != 0 && row_tiles != 0);
-        let (node, rest) = ((index - before) / stride, (index - before) % stride);
+        let (node, rest) = divide(index - before, stride);
         let level = get(Word::ItemLevel);
         put(Word::Before, before);
         put(Word::Batch, batch);
@@ -364,17 +406,17 @@ impl<'a> Work<'a> {
         put(Word::SeqQ, sequence.seq_q);
         put(Word::QBegin, sequence.q_begin);
         let group = params.group;
-        // SAFETY: as above.
-        core::hint::assert_unchecked(group != 0);
-        let (head_kv, row_tile) = (rest / row_tiles, rest % row_tiles);
+        let (head_kv, row_tile) = match row_tiles {
+            1 => (rest, 0),
+            _ => divide(rest, row_tiles),
+        };
         let row_begin = row_tile * self.config.rows;
         let row_end = (sequence.seq_q * group).min(row_begin + self.config.rows);
         put(Word::HeadKv, head_kv);
         put(Word::RowBegin, row_begin);
         put(Word::RowEnd, row_end);
-        put(Word::Group, group);
         let band = keys.band;
-        let visible = |row: u32| visible_keys((row / group) as i32, band, keys.kv_len);
+        let visible = |row: u32| visible_keys(divide(row, group).0 as i32, band, keys.kv_len);
         put(Word::FullFirst, visible(row_end - 1).0 as u32);
         let first_draft = match params.tree_mask {
             None => i32::MAX,
@@ -388,19 +430,20 @@ impl<'a> Work<'a> {
             Word::FullLast,
             visible(row_begin).1.min(first_draft - 1) as u32,
         );
-        let (k, v) = (&attention.k, &attention.v);
         let kv_bytes = self.config.kv_bytes();
-        put_address(Word::KBase, head_address(k, head_kv, kv_bytes));
-        put_address(Word::VBase, head_address(v, head_kv, kv_bytes));
-        let mode = |operand, dims| CopyMode::of(operand, dims, &self.config) as u32;
-        put(Word::KMode, mode(k, attention.head_dim));
-        put(Word::VMode, mode(v, attention.head_dim_v));
-        // By which shift makes no difference to these.
-        let transform = ScoreTransform::of_rows(&attention.score, 0.0);
-        put(Word::IsPlain, transform.is_plain as u32);
-        put(Word::ScaleLog2, transform.scale_log2.to_bits());
+        put_address(Word::KBase, head_address(&attention.k, head_kv, kv_bytes));
+        put_address(Word::VBase, head_address(&attention.v, head_kv, kv_bytes));
         put(Word::FirstSlot, before + rest);
         put(Word::Stride, stride);
+    }
+
+    /// Whether there are more items than blocks, which begin with one each.
+    ///
+    /// # Safety
+    /// As [`items`](Self::items).
+    #[inline(always)]
+    pub unsafe fn is_drawn(&self) -> bool {
+        are_drawn(self.items())
     }
 
     /// The number of the next item, which [`draw`] has drawn.
@@ -415,15 +458,26 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Draws the number of a further item, by one thread.
+/// See [`Work::is_drawn`].
+#[inline(always)]
+fn are_drawn(items: u32) -> bool {
+    items > grid_dim_x()
+}
+
+/// Draws the number of a further item, by one thread, if there may be one.
 ///
 /// # Safety
 /// A block draws once an item: the counter is then 0 again after the launch.
 #[inline(always)]
 pub unsafe fn draw(params: &DecodeParams) {
     if thread_idx_x() == 0 {
-        let last = get(Word::Items) - 1;
-        put(Word::Next, global::fetch_increment(params.workspace, last));
+        let items = get(Word::Items);
+        if are_drawn(items) {
+            put(
+                Word::Next,
+                global::fetch_increment(params.workspace, items - 1),
+            );
+        }
     }
 }
 
@@ -435,24 +489,25 @@ pub fn workspace(params: &DecodeParams) -> DecodeWorkspace {
     }
 }
 
-/// Sums over all threads.
+/// Sums of the warps' numbers, by way of the first maxima.
 ///
 /// # Safety
-/// The whole block calls it.
+/// The whole block calls it, and nobody accesses the maxima.
 #[inline(always)]
-unsafe fn block_sums(mut values: [u32; 3]) -> [u32; 3] {
-    if thread_idx_x() < 3 {
-        shared::store_bits(info(Word::Sums as u32 + thread_idx_x()), 0);
+unsafe fn sums_of_warps(of_warp: [u32; 3]) -> [u32; 3] {
+    if lane_id() == 0 {
+        for index in 0..3 {
+            let to = maximum(index as u32) + warp_id() * F32_BYTES;
+            shared::store_bits(to, of_warp[index]);
+        }
     }
     sync_threads();
+    let mut sums = [0; 3];
     for index in 0..3 {
-        for step in 0..5 {
-            values[index] += shuffle(values[index], lane_id() ^ 1 << step);
-        }
-        if lane_id() == 0 {
-            shared::fetch_add(info(Word::Sums as u32 + index as u32), values[index]);
-        }
+        let from = maximum(index as u32);
+        let [a, b, c, d] = shared::load4_bits(from);
+        let [e, f, g, h] = shared::load4_bits(from + 4 * F32_BYTES);
+        sums[index] = ((a + b) + (c + d)) + ((e + f) + (g + h));
     }
-    sync_threads();
-    [0, 1, 2].map(|index| shared::load_bits(info(Word::Sums as u32 + index)))
+    sums
 }

@@ -2,18 +2,22 @@
 //! and sequences that are spoilt.
 
 use ferroflash::Mask;
+use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind, TreeSpec,
 };
 use ferroflash_tests::corpus;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::schedules::of_text;
+use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
 
 use super::garbage::poison_stays;
 use super::run_right;
+
+/// Sequences that a warp of a decode kernel looks at, one a lane.
+const WARP_SIZE: u32 = 32;
 
 /// Sequences that `instance` is for, whose rows reach the second half of a tile that has one.
 pub fn spec(instance: &Instance, config: &DecodeConfig, kv_lens: &[usize]) -> DecodeSpec {
@@ -43,7 +47,8 @@ fn each_kernel<D: Device>(
     }
 }
 
-/// Two supers of a row, which are merged from groups, and groups that are merged from chunks.
+/// Two supers of a row, which are merged from groups: items themselves on a GPU with few multiprocessors, and merged from chunks where there
+/// are many.
 fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
@@ -51,12 +56,13 @@ fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
     });
 }
 
-/// So many sequences that an item is a super, of two groups in one of them.
+/// So many sequences that an item is a super, of two groups in one of them, and that a warp does not see all of them.
 fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let blocks = gpu.gpu_capabilities().multiprocessors * config.min_blocks;
-        let lengths = (0..4 * blocks as usize).map(|sequence| 3 * sequence % 100);
+        let sequences = (4 * blocks).max(WARP_SIZE + 3) as usize;
+        let lengths = (0..sequences).map(|sequence| 3 * sequence % 100);
         let mut kv_lens: Vec<_> = lengths.collect();
         kv_lens[1] = 9 * chunk + 5;
         run_right(gpu, &spec(instance, config, &kv_lens));
@@ -178,6 +184,13 @@ fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
 }
 
 tests_of!(climbing, trees_are_climbed, "trees of each decode kernel");
+/// As `climbing`, on so many multiprocessors that nine groups are too few for items.
+#[test]
+fn sim_climbs_from_chunks() {
+    let gpu = |seed| Sim::on(SimDevice::with_schedule(seed).multiprocessors(32));
+    trees_are_climbed(&mut SCHEDULES.map(gpu));
+}
+
 tests_of!(
     pairs,
     pairs_count,

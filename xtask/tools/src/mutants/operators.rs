@@ -90,7 +90,7 @@ const WEAKER: [(&str, &str); 6] = [
     (".relaxed.gpu", ".relaxed.cta"),
     (".acquire", ".relaxed"),
     (".release", ".relaxed"),
-    // A fence of a smaller scope: there is none that orders less.
+    // A smaller scope: no fence orders less.
     (".acq_rel.gpu", ".acq_rel.cta"),
 ];
 
@@ -538,6 +538,8 @@ mod tests {
         };
         assert_eq!(broken("fence.acq_rel.gpu"), ["", "fence.acq_rel.cta;"]);
         assert_eq!(broken("fence.mbarrier_init.release.cluster"), [""]);
+        let of_atom = broken("atom.acq_rel.gpu.global.inc.u32");
+        assert!(of_atom.contains(&"atom.acq_rel.cta.global.inc.u32;".to_owned()));
     }
 
     #[test]
