@@ -226,13 +226,17 @@ fn cpu_wrong_lengths() {
 
 /// The decode kernels on batch entries whose keys are used in part: right lengths, and wrong ones, which are clamped.
 fn used_keys<B: Backend>(backend: &mut B) {
-    let sequences = [(3, 70), (3, 900), (3, 0), (3, 511), (3, 1)];
-    for (dtype, head_dim) in [
-        (DType::F16, 64),
-        (DType::Bf16, 128),
-        (DType::F16, 256),
-        (DType::Bf16, 40),
+    // More queries than 3 are rows for the kernels of 16.
+    for (dtype, head_dim, queries) in [
+        (DType::F16, 64, 3),
+        (DType::Bf16, 64, 7),
+        (DType::F16, 64, 7),
+        (DType::Bf16, 128, 3),
+        (DType::Bf16, 128, 7),
+        (DType::F16, 256, 3),
+        (DType::Bf16, 40, 3),
     ] {
+        let sequences = [70, 900, 0, 511, 1].map(|keys| (queries, keys));
         // Those of odd numbers are not packed.
         for number in [1, 3, 5, 7, 9, 11] {
             let shape = Shape {

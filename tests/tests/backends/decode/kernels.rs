@@ -8,13 +8,14 @@ use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind, TreeSpec,
 };
 use ferroflash_tests::corpus;
+use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
 
 use super::garbage::poison_stays;
-use super::run_right;
+use super::{run_case_right, run_right};
 
 /// Sequences that a warp of a decode kernel looks at, one a lane.
 const WARP_SIZE: u32 = 32;
@@ -41,10 +42,15 @@ fn each_kernel<D: Device>(
     for instance in DECODE.iter().filter(|kernel| !is_untouched(kernel.name)) {
         let gpu = &mut gpus[of_text(instance.name) % gpus.len()];
         let config = instance.decode().expect("of the table of decode kernels");
-        let case = CorpusCase::Decode(Box::new(spec(instance, config, &[1])));
-        assert_eq!(corpus::kernels(gpu, &case), Some(vec![instance.name]));
+        assert_is_run_by(gpu, instance, &spec(instance, config, &[1]));
         check(gpu, instance, config);
     }
+}
+
+#[track_caller]
+fn assert_is_run_by<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &DecodeSpec) {
+    let case = CorpusCase::Decode(Box::new(spec.clone()));
+    assert_eq!(corpus::kernels(gpu, &case), Some(vec![instance.name]));
 }
 
 /// Two supers of a row, which are merged from groups: items themselves on a GPU with few multiprocessors, and merged from chunks where there
@@ -53,6 +59,65 @@ fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         run_right(gpu, &spec(instance, config, &[64 * chunk + 300]));
+    });
+}
+
+/// Launches in which several chunks, each of another block, make up a sequence, with all that its last block does to the rows: more of them
+/// than a head has queries of one position, and several tiles of them.
+fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let chunk = config.chunk_keys() as usize;
+        let few = spec(instance, config, &[2 * chunk + 70, 5]);
+        // As many rows as the kernel is for.
+        let is_small = config.rows == DecodeConfig::HALF_ROWS && config.head_dim <= 128;
+        let plain = DecodeSpec {
+            seq_q: if is_small { few.seq_q } else { 7 },
+            heads_kv: 2,
+            mask: Mask::None,
+            ..few
+        };
+        let bent = DecodeSpec {
+            softcap: Some(1.5),
+            alibi: Some(AlibiSpec {
+                steepest: 0.01,
+                is_batched: true,
+            }),
+            sinks: true,
+            queries: Some(vec![plain.seq_q, 1]),
+            ..plain.clone()
+        };
+        let by_element = DecodeSpec {
+            arrangements: [Arrangement::COLUMNS; 3],
+            page_size: Some(3),
+            ..plain.clone()
+        };
+        let narrower = DecodeSpec {
+            head_dim_v: config.head_dim - 23,
+            page_size: None,
+            ..plain.clone()
+        };
+        let not_finite = DecodeSpec {
+            keys: KeyKind::NonFinite,
+            mask: Mask::Causal,
+            kv_lens: vec![plain.kv_lens[0], chunk + plain.seq_q - 2],
+            ..plain.clone()
+        };
+        let tree = DecodeSpec {
+            tree: Some(TreeSpec {
+                is_batched: true,
+                is_wild: true,
+            }),
+            keys: KeyKind::NonFinite,
+            ..plain.clone()
+        };
+        // Only codes have scales; of others it is one case more.
+        let mut unscaled = plain.build().expect("small");
+        unscaled.scales = None;
+        run_case_right(gpu, &unscaled, &plain);
+        for spec in [bent, by_element, narrower, not_finite, tree] {
+            assert_is_run_by(gpu, instance, &spec);
+            run_right(gpu, &spec);
+        }
     });
 }
 
@@ -184,11 +249,28 @@ fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
 }
 
 tests_of!(climbing, trees_are_climbed, "trees of each decode kernel");
-/// As `climbing`, on so many multiprocessors that nine groups are too few for items.
+
+/// GPUs with so many multiprocessors that nine groups are too few for items.
+fn wide_gpus() -> [Sim; 3] {
+    SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed).multiprocessors(32)))
+}
+
+/// As `climbing`, but from chunks.
 #[test]
 fn sim_climbs_from_chunks() {
-    let gpu = |seed| Sim::on(SimDevice::with_schedule(seed).multiprocessors(32));
-    trees_are_climbed(&mut SCHEDULES.map(gpu));
+    trees_are_climbed(&mut wide_gpus());
+}
+
+#[test]
+fn sim_merges_chunks() {
+    chunks_are_merged(&mut wide_gpus());
+}
+
+#[test]
+fn cuda_merges_chunks() {
+    if let Some(gpu) = gpu_or_not_run("chunks merged by each decode kernel") {
+        chunks_are_merged(&mut [gpu]);
+    }
 }
 
 tests_of!(
