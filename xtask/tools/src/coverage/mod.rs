@@ -5,14 +5,14 @@
 //! | `recorded` | reads what simulated GPUs wrote while the tests ran |
 //! | `figures` | counts what ran of a kernel |
 //! | `source` | finds the Rust source behind PTX |
-//! | `unexecuted` | lists what did not run, by its source |
+//! | `unseen` | lists what did not run, and guards seen one way, by their source |
 //! | `pinned` | holds figures to those recorded before |
 
 mod figures;
 mod pinned;
 pub mod recorded;
 pub mod source;
-mod unexecuted;
+mod unseen;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ use recorded::Test;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only kernels whose names contain this
+    /// Only kernels whose names contain this, and their guards, too
     #[arg(long)]
     kernel: Option<String>,
     /// Record the figures, to which later runs are held
@@ -55,7 +55,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let covered = covered(&build, &tests, args.kernel.as_deref().unwrap_or_default())?;
     if !args.brief {
         print_table(&covered);
-        unexecuted::print(&covered)?;
+        unseen::print_unexecuted(&covered)?;
+        if args.kernel.is_some() {
+            unseen::print_one_sided(&covered)?;
+        }
     }
     if args.pin {
         pin(&covered)?;

@@ -1,8 +1,9 @@
-//! What did not run, by the source lines it is of.
+//! What was not seen, by the source lines it is of: instructions that did not run, and guards of which one outcome never came.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Covered;
+use super::figures::Line;
 use super::source::{Place, Source};
 
 /// Folder of the kernels' own source: lines of `core` and of instructions' wrappers are named by the line that needs them.
@@ -21,14 +22,25 @@ struct Missing {
 const NAMED: usize = 4;
 
 /// Prints every source line behind instructions that did not run, those with the most first.
-pub fn print(covered: &[Covered]) -> anyhow::Result<()> {
+pub fn print_unexecuted(covered: &[Covered]) -> anyhow::Result<()> {
+    println!("\nnot executed, by source line:");
+    print(covered, |line| !line.is_executed)
+}
+
+/// Prints every source line behind guards that were reached and always held, or never did.
+pub fn print_one_sided(covered: &[Covered]) -> anyhow::Result<()> {
+    println!("\nguards seen one way, by source line:");
+    print(covered, |line| line.is_one_sided)
+}
+
+fn print(covered: &[Covered], is_meant: impl Fn(&Line) -> bool) -> anyhow::Result<()> {
     let mut missing: BTreeMap<Option<Place>, Missing> = BTreeMap::new();
     for kernel in covered {
-        if kernel.lines.iter().all(|line| line.is_executed) {
+        if !kernel.lines.iter().any(&is_meant) {
             continue;
         }
         let source = Source::of(&kernel.ptx)?;
-        for (number, place) in places(kernel, &source) {
+        for (number, place) in places(kernel, &source, &is_meant) {
             let of_place = missing.entry(place).or_default();
             of_place.instructions += 1;
             of_place.kernels.insert(kernel.entry.clone());
@@ -39,7 +51,6 @@ pub fn print(covered: &[Covered]) -> anyhow::Result<()> {
     }
     let mut missing: Vec<_> = missing.into_iter().collect();
     missing.sort_by_key(|(_, missing)| u32::MAX - missing.instructions);
-    println!("\nnot executed, by source line:");
     for (place, missing) in missing {
         let place = place.map_or("(no source line)".to_owned(), |place| place.to_string());
         let Missing {
@@ -56,10 +67,14 @@ pub fn print(covered: &[Covered]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The unexecuted lines of PTX, each with the source line that it is named by: its own where that is a kernel's, else the
-/// nearest kernel's line before it in the same run of unexecuted lines, else the nearest behind.
-fn places(kernel: &Covered, source: &Source) -> Vec<(u32, Option<Place>)> {
-    let runs = kernel.lines.split(|line| line.is_executed);
+/// The lines of PTX that are meant, each with the source line that it is named by: its own where that is a kernel's, else the
+/// nearest kernel's line before it in the same run of such lines, else the nearest behind.
+fn places(
+    kernel: &Covered,
+    source: &Source,
+    is_meant: impl Fn(&Line) -> bool,
+) -> Vec<(u32, Option<Place>)> {
+    let runs = kernel.lines.split(|line| !is_meant(line));
     let mut found = Vec::new();
     for run in runs {
         let own = |number| {
