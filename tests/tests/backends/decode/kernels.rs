@@ -34,6 +34,19 @@ pub fn spec(instance: &Instance, config: &DecodeConfig, kv_lens: &[usize]) -> De
     }
 }
 
+/// The same sequences with all that may be done to scores, and sinks.
+fn bent(plain: &DecodeSpec) -> DecodeSpec {
+    DecodeSpec {
+        softcap: Some(1.5),
+        alibi: Some(AlibiSpec {
+            steepest: 0.01,
+            is_batched: true,
+        }),
+        sinks: true,
+        ..plain.clone()
+    }
+}
+
 /// Calls `check` with every kernel on one of `gpus`.
 fn each_kernel<D: Device>(
     gpus: &mut [Gpu<D>],
@@ -77,14 +90,8 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
             ..few
         };
         let bent = DecodeSpec {
-            softcap: Some(1.5),
-            alibi: Some(AlibiSpec {
-                steepest: 0.01,
-                is_batched: true,
-            }),
-            sinks: true,
             queries: Some(vec![plain.seq_q, 1]),
-            ..plain.clone()
+            ..bent(&plain)
         };
         let by_element = DecodeSpec {
             arrangements: [Arrangement::COLUMNS; 3],
@@ -151,15 +158,9 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             ..spec(instance, config, &LENGTHS)
         };
         let bent = DecodeSpec {
-            softcap: Some(1.5),
-            alibi: Some(AlibiSpec {
-                steepest: 0.01,
-                is_batched: true,
-            }),
             scale_factor: Some(-1.0),
-            sinks: true,
             page_size: Some(1),
-            ..plain.clone()
+            ..bent(&plain)
         };
         let by_element = DecodeSpec {
             arrangements: [Arrangement::COLUMNS; 3],
