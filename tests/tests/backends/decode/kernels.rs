@@ -47,6 +47,15 @@ fn bent(plain: &DecodeSpec) -> DecodeSpec {
     }
 }
 
+/// The same sequences, of operands whose elements lie apart.
+fn by_element(plain: &DecodeSpec) -> DecodeSpec {
+    DecodeSpec {
+        arrangements: [Arrangement::COLUMNS; 3],
+        page_size: Some(3),
+        ..plain.clone()
+    }
+}
+
 /// Calls `check` with every kernel on one of `gpus`.
 fn each_kernel<D: Device>(
     gpus: &mut [Gpu<D>],
@@ -93,11 +102,6 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
             queries: Some(vec![plain.seq_q, 1]),
             ..bent(&plain)
         };
-        let by_element = DecodeSpec {
-            arrangements: [Arrangement::COLUMNS; 3],
-            page_size: Some(3),
-            ..plain.clone()
-        };
         let narrower = DecodeSpec {
             head_dim_v: config.head_dim - 23,
             page_size: None,
@@ -121,7 +125,7 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
         let mut unscaled = plain.build().expect("small");
         unscaled.scales = None;
         run_case_right(gpu, &unscaled, &plain);
-        for spec in [bent, by_element, narrower, not_finite, tree] {
+        for spec in [bent, by_element(&plain), narrower, not_finite, tree] {
             assert_is_run_by(gpu, instance, &spec);
             run_right(gpu, &spec);
         }
@@ -162,11 +166,6 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             page_size: Some(1),
             ..bent(&plain)
         };
-        let by_element = DecodeSpec {
-            arrangements: [Arrangement::COLUMNS; 3],
-            page_size: Some(3),
-            ..plain.clone()
-        };
         let narrower = DecodeSpec {
             head_dim: config.head_dim - 8,
             head_dim_v: config.head_dim - 24,
@@ -203,7 +202,7 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
         for spec in [tree(false, false), many] {
             run_right(gpu, &spec);
         }
-        for spec in [plain, bent, by_element, narrower, growing, packed] {
+        for spec in [by_element(&plain), plain, bent, narrower, growing, packed] {
             run_right(gpu, &spec);
         }
     });
