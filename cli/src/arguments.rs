@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use ferroflash::{DType, Layout, Mask, Variant};
+use ferroflash::{DType, Layout, Mask, Precision, Variant};
 use ferroflash_testing::cases::InputKind;
 
 use crate::failure::Failure;
@@ -192,6 +192,23 @@ pub enum MaskName {
 }
 
 /// What to compute.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PrecisionName {
+    /// Within f32's error bound: tensor cores may multiply numbers as sums of tf32 parts
+    Bounded,
+    /// Every product and sum rounded as f32's
+    Ieee,
+}
+
+impl From<PrecisionName> for Precision {
+    fn from(name: PrecisionName) -> Self {
+        match name {
+            PrecisionName::Bounded => Self::Bounded,
+            PrecisionName::Ieee => Self::Ieee,
+        }
+    }
+}
+
 #[derive(clap::Args)]
 pub struct ForwardArgs {
     /// Which keys a query sees
@@ -212,6 +229,9 @@ pub struct ForwardArgs {
     /// Run this variant instead of the preferred one
     #[arg(long, value_name = "VARIANT", value_parser = variant)]
     force: Option<Variant>,
+    /// How closely f32 products follow f32's own arithmetic
+    #[arg(long, value_enum, default_value_t = PrecisionName::Bounded)]
+    precision: PrecisionName,
 }
 
 impl ForwardArgs {
@@ -247,7 +267,8 @@ impl ForwardArgs {
             .mask(mask)
             .softmax_scale(self.softmax_scale)
             .softcap(self.softcap)
-            .force(self.force))
+            .force(self.force)
+            .precision(self.precision.into()))
     }
 }
 

@@ -129,8 +129,9 @@ pub use problem::Score;
 pub use problem::{
     AlibiSlopes, AppendProblem, BackwardOptions, BiasTensor, BlockMask, BoundScoreMod, CacheLayout,
     CuSeqlens, DEFAULT_WORKSPACE_LIMIT_BYTES, DeviceLengths, Documents, Dropout, ForwardOptions,
-    GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, PrefixLengths,
-    Problem, RotaryStyle, SEQ_LIMIT, ScoreModification, Sequence, Sinks, TreeMask, Variant,
+    GradientSpecs, KnownArrays, Lengths, MAX_HEAD_DIM, Mask, MaskTensor, Modifiers, Precision,
+    PrefixLengths, Problem, RotaryStyle, SEQ_LIMIT, ScoreModification, Sequence, Sinks, TreeMask,
+    Variant,
 };
 pub use ptx::PtxModules;
 // For `include_ptx!`.

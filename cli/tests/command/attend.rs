@@ -31,14 +31,14 @@ fn a_real_layer_gives_the_models_own_output() {
 
 #[test]
 fn a_real_layer_in_the_simulator() {
-    real_layer("sim", "fa_fwd_simt_sm80_f32_hd64", &[]);
+    real_layer("sim", "fa_fwd_mma_sm80_f32_hd64", &[]);
 }
 
 #[test]
 fn a_real_layer_on_a_gpu() {
     if gpu_or_not_run("a real layer").is_some() {
         let driver = [(cuda_loader::LIBRARY_VARIABLE, OsStr::new("libcuda.so.1"))];
-        let stderr = real_layer("auto", "fa_fwd_simt_sm80_f32_hd64", &driver);
+        let stderr = real_layer("auto", "fa_fwd_mma_sm80_f32_hd64", &driver);
         assert!(stderr.starts_with("backend cuda: "), "{stderr}");
     }
 }

@@ -188,7 +188,7 @@ fn bench_refuses_to_time_a_wrong_kernel() {
     let environment = [(cuda_loader::LIBRARY_VARIABLE, driver.as_os_str())];
     let outcome = ferroflash_in(problem.split(' '), &environment);
     let (argument, rest) = outcome.failed(1);
-    assert_eq!(argument, "fa_fwd_simt_sm80_f32_hd64");
+    assert_eq!(argument, "fa_fwd_mma_sm80_f32_hd64");
     assert!(rest.starts_with("its result is wrong"), "{rest}");
 }
 

@@ -8,7 +8,12 @@ const PROBLEM: &str = "sim-report --batch 1 --heads 2 --seq-q 100 --seq-kv 70 --
 #[test]
 fn counts_of_every_kernel_family() {
     for (flags, kernel, opcode) in [
-        ("--dtype f32", "fa_fwd_simt_sm80_f32_hd64", "fma.rn.f32"),
+        (
+            "--dtype f32 --precision ieee",
+            "fa_fwd_simt_sm80_f32_hd64",
+            "fma.rn.f32",
+        ),
+        ("--dtype f32", "fa_fwd_mma_sm80_f32_hd64", "mma.sync"),
         (
             "--dtype bf16 --force mma",
             "fa_fwd_mma_sm80_bf16_hd64",

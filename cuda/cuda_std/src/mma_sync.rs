@@ -1,4 +1,4 @@
-//! Matrix multiply-accumulate by a warp on 16-bit operands with f32 accumulators.
+//! Matrix multiply-accumulate by a warp on 16-bit and tf32 operands with f32 accumulators.
 //!
 //! D = A·B + C with A 16×16 (row-major), B 16×8 (column-major), C and D 16×8. Lane `l`, with `g = l / 4` and
 //! `t = l mod 4`, holds (each register two elements, the lower column or row in the lower half):
@@ -9,7 +9,15 @@
 //! | B | rows `2t..2t+2`, then `2t+8..2t+10`; column `g` |
 //! | C, D | row `g`, columns `2t, 2t+1`; then row `g+8` |
 //!
-//! PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" (sm_80).
+//! For tf32, a register an element, A is 16×8 and B 8×8:
+//!
+//! | fragment | registers |
+//! |---|---|
+//! | A | rows `g, g+8, g, g+8`; column `t` for the first two, `t+4` for the others |
+//! | B | rows `t`, then `t+4`; column `g` |
+//! | C, D | as above |
+//!
+//! PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "Matrix Fragments for mma.m16n8k8" (sm_80).
 
 use core::arch::asm;
 
@@ -54,12 +62,40 @@ impl MmaSync for F16 {
     }
 }
 
+/// `a · b + c` of tf32 numbers: of each register of `a` and `b` the tensor core reads the upper 19 bits.
+///
+/// # PTX
+/// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn multiply_add_tf32(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    let d = unsafe { nvvm_mma_tf32(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
+    [d.0, d.1, d.2, d.3]
+}
+
 #[repr(C)]
 struct Accumulator(f32, f32, f32, f32);
 
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"]
     fn nvvm_mma_bf16(
+        a0: u32,
+        a1: u32,
+        a2: u32,
+        a3: u32,
+        b0: u32,
+        b1: u32,
+        c0: f32,
+        c1: f32,
+        c2: f32,
+        c3: f32,
+    ) -> Accumulator;
+
+    #[link_name = "llvm.nvvm.mma.m16n8k8.row.col.tf32"]
+    fn nvvm_mma_tf32(
         a0: u32,
         a1: u32,
         a2: u32,

@@ -1,10 +1,11 @@
 //! Why a kernel cannot run a problem, and the tables of those for problems with modifiers.
 
-use kernels_gpu::instances::{Arch, Instance, MODIFIED};
+use kernels_gpu::dtype::DType;
+use kernels_gpu::instances::{Arch, Family, Instance, MODIFIED};
 use kernels_gpu::tile::grid::TileGrid;
 
 use super::GpuCapabilities;
-use crate::Problem;
+use crate::{Precision, Problem};
 
 /// Why `instance` cannot run on `gpu`, or `None` if it can.
 pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<String> {
@@ -42,7 +43,17 @@ pub(super) fn unfit(
         format!("score modification {name} was not compiled for {arch}")
     });
     let too_many = || too_many_tiles(instance, problem);
-    instance_unfit(instance, gpu).or(lacking).or_else(too_many)
+    instance_unfit(instance, gpu)
+        .or(lacking)
+        .or_else(|| imprecise(instance, problem))
+        .or_else(too_many)
+}
+
+/// Why `instance` does not follow f32's arithmetic as closely as `problem` asks, or `None` if it does.
+fn imprecise(instance: &Instance, problem: &Problem) -> Option<String> {
+    let adds_parts = instance.dtype == DType::F32 && instance.family == Family::Mma;
+    (adds_parts && problem.precision() == Precision::Ieee)
+        .then(|| "its products are sums of tf32 parts, and precision is ieee".to_owned())
 }
 
 /// Why `instance` cannot have a block for each tile of queries or keys of `problem`, or `None` if it can.

@@ -101,6 +101,7 @@ impl Problem {
                 scales: None,
             }),
             force: options.force,
+            precision: options.precision,
         };
         if let Some(slopes) = problem.alibi() {
             slopes.check_shape(q.shape.heads, problem.batch())?;

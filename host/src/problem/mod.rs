@@ -12,6 +12,7 @@ mod lengths;
 mod mask;
 mod modifiers;
 mod options;
+mod precision;
 mod score;
 mod sequence;
 mod variant;
@@ -30,6 +31,7 @@ pub use modifiers::{
     ScoreModification, Sinks, TreeMask,
 };
 pub use options::ForwardOptions;
+pub use precision::Precision;
 pub use score::Score;
 pub use sequence::Sequence;
 pub use variant::Variant;
@@ -58,6 +60,7 @@ pub struct Problem {
     attention: Attention,
     operation: Operation,
     force: Option<Variant>,
+    precision: Precision,
 }
 
 /// Inputs and options that all operations share.
@@ -137,6 +140,7 @@ impl Problem {
                 lse: options.lse,
             },
             force: options.force,
+            precision: options.precision,
         };
         if let Some(slopes) = problem.alibi() {
             slopes.check_shape(q.shape.heads, problem.batch())?;
@@ -235,6 +239,11 @@ impl Problem {
     /// The variant that must run this problem, if the caller chose one.
     pub fn force(&self) -> Option<Variant> {
         self.force
+    }
+
+    /// How closely f32 products follow f32's own arithmetic.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Query heads that share one head of k and v.

@@ -1,6 +1,6 @@
 use super::{
     AlibiSlopes, BiasTensor, BlockMask, CuSeqlens, Documents, Dropout, Lengths, Mask, MaskTensor,
-    Modifiers, PrefixLengths, ScoreModification, Sinks, TreeMask, Variant,
+    Modifiers, Precision, PrefixLengths, ScoreModification, Sinks, TreeMask, Variant,
 };
 use crate::Layout;
 
@@ -39,6 +39,8 @@ pub struct ForwardOptions {
     pub lse: bool,
     /// Runs this kernel variant instead of the preferred one.
     pub force: Option<Variant>,
+    /// How closely f32 products follow f32's own arithmetic.
+    pub precision: Precision,
 }
 
 impl Default for ForwardOptions {
@@ -53,6 +55,7 @@ impl Default for ForwardOptions {
             o_layout: Layout::default(),
             lse: true,
             force: None,
+            precision: Precision::default(),
         }
     }
 }
@@ -180,6 +183,12 @@ impl ForwardOptions {
     /// Sets [`force`](Self::force).
     pub fn force(mut self, variant: impl Into<Option<Variant>>) -> Self {
         self.force = variant.into();
+        self
+    }
+
+    /// Sets [`precision`](Self::precision).
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
         self
     }
 }

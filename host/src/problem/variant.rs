@@ -13,7 +13,8 @@ pub enum Variant {
     Tiled,
     /// fp32 on a GPU's CUDA cores.
     Simt,
-    /// f16 and bf16 by `mma.sync`, on the tensor cores of every GPU since Ampere.
+    /// f16 and bf16 by `mma.sync`, on the tensor cores of every GPU since Ampere; and f32's forward pass up to head_dim 128, as sums
+    /// of tf32 parts ([`Precision`](crate::Precision)).
     Mma,
     /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
     Wgmma,

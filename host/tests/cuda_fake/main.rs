@@ -409,7 +409,7 @@ fn slopes_and_lengths_are_copied_once_and_not_at_all_where_they_are_already() {
             "{first:?}"
         );
     }
-    let launch = ["cuLaunchKernel fa_fwd_simt_sm80_f32_hd64"];
+    let launch = ["cuLaunchKernel fa_fwd_mma_sm80_f32_hd64"];
     assert_eq!(first.last().map(String::as_str), Some(launch[0]));
 
     // Of a clone, and of a problem whose other options differ.

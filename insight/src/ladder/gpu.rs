@@ -320,7 +320,7 @@ impl Measured {
     }
 }
 
-/// The product's kernel of `family`, in f32 if it has one, else in bf16; `None` where it cannot run.
+/// The product's kernel of `family`, in bf16 if it has one, else in f32; `None` where it cannot run.
 fn product_rung<D: Device>(
     gpu: &mut Gpu<D>,
     size: &Size,
@@ -329,7 +329,7 @@ fn product_rung<D: Device>(
     let Some(variant) = Variant::of_family(family) else {
         return Ok(None);
     };
-    for dtype in [DType::F32, DType::Bf16] {
+    for dtype in [DType::Bf16, DType::F32] {
         let operands = Operands::new(gpu, size, dtype)?;
         let options = options().force(variant);
         let problem = operands.problem(&options)?;

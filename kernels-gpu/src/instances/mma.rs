@@ -26,7 +26,7 @@ pub const fn instance(name: &'static str, dtype: DType, config: &'static MmaConf
 #[macro_export]
 macro_rules! __mma_forward {
     ($name:ident, $element:ident, $config:expr $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
-        /// Forward pass on 16-bit elements by `mma.sync`.
+        /// Forward pass by `mma.sync`.
         ///
         /// # Safety
         /// `params` describes live allocations that hold every element it can address.
@@ -41,7 +41,7 @@ macro_rules! __mma_forward {
             struct Kernel;
             impl $crate::mma::MmaKernel for Kernel {
                 const CONFIG: $crate::config::mma::MmaConfig = CONFIG;
-                type Element = $crate::cuda_std::half::$element;
+                type Element = $crate::mma::elements::$element;
                 type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
             }
             // SAFETY: forwarded to the launch.
@@ -80,4 +80,6 @@ instances! {
     fa_fwd_mma_sm80_f16_hd128 = F16, mma::HD128;
     fa_fwd_mma_sm80_f16_hd192 = F16, mma::HD192;
     fa_fwd_mma_sm80_f16_hd256 = F16, mma::HD256;
+    fa_fwd_mma_sm80_f32_hd64 = F32, mma::F32_HD64;
+    fa_fwd_mma_sm80_f32_hd128 = F32, mma::F32_HD128;
 }

@@ -100,7 +100,7 @@ impl Arch {
 pub enum Family {
     /// fp32 on CUDA cores.
     Simt,
-    /// f16 and bf16 by `mma.sync`, which every tensor core since Ampere runs.
+    /// f16 and bf16 by `mma.sync`, which every tensor core since Ampere runs; and f32, forward, as sums of tf32 parts.
     Mma,
     /// f16 and bf16 by TMA and warpgroup matrix multiplication, on Hopper.
     Wgmma,

@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn every_vec16_has_one_place() {
         for config in CONFIGS {
-            let head_dim = config.head_dim;
+            let head_dim = config.columns();
             const ROWS: u32 = 16;
             let bytes = ROWS * row_bytes(head_dim);
             let mut seen = [false; 16 * 32];
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn ldmatrix_has_no_bank_conflicts() {
         for config in CONFIGS {
-            let head_dim = config.head_dim;
+            let head_dim = config.columns();
             for lanes in row_vec16_maps() {
                 for step in 0..head_dim as u32 / 16 {
                     for matrix in 0..4 {
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn copies_have_no_bank_conflicts() {
         for config in CONFIGS {
-            let head_dim = config.head_dim;
+            let head_dim = config.columns();
             let lanes = crate::config::mma::MmaConfig::copy_lanes(head_dim);
             for phase in 0..8u32 {
                 for vec16_begin in (0..row_vec16s(head_dim) as u32).step_by(lanes as usize) {
@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn accumulator_stores_have_no_bank_conflicts() {
         for config in CONFIGS {
-            for vec16 in 0..row_vec16s(config.head_dim) as u32 {
+            for vec16 in 0..row_vec16s(config.columns()) as u32 {
                 let banks = (0..32u32).fold(0u32, |banks, lane| {
-                    let bytes = offset(config.head_dim, lane / 4, vec16) + lane % 4 * 4;
+                    let bytes = offset(config.columns(), lane / 4, vec16) + lane % 4 * 4;
                     banks | 1 << (bytes / 4 % 32)
                 });
                 assert_eq!(banks, !0);

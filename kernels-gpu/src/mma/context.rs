@@ -8,8 +8,7 @@ use cuda_std::shared;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, uniform};
 
-use super::copy::Source;
-use super::element::Element;
+use super::arithmetic::Arithmetic;
 use super::gemm::LaneAddress;
 use super::tile_info::{HeadKv, SmemTileInfo, TileInfo};
 use crate::abi::BlockState;
@@ -23,8 +22,8 @@ use crate::tile::block_range::BlockRange;
 use crate::tile::grid::BlockCoord;
 use crate::tile::mask;
 use crate::tile::sequence::{Sequence, head_kv};
+use crate::tile::source::Source;
 use crate::tile::{black_box, black_box64};
-use crate::units::HALF_BYTES;
 
 /// The parameters, such that what is computed from them is computed again the next time.
 #[inline(always)]
@@ -55,6 +54,19 @@ pub struct TileContext<'a, M> {
     /// be hidden.
     pub begin: u32,
     pub end: u32,
+}
+
+/// Parts of a stage; known at compile time, once inlined.
+#[derive(Clone, Copy)]
+pub struct Parts {
+    pub k: bool,
+    pub v: bool,
+}
+
+impl Parts {
+    pub const K: Self = Self { k: true, v: false };
+    pub const V: Self = Self { k: false, v: true };
+    pub const BOTH: Self = Self { k: true, v: true };
 }
 
 /// The part of a block of keys that a warp's rows see.
@@ -96,8 +108,13 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
         };
         let head_kv = head_kv(&launch, coord.head);
         let head = |operand: &TensorArg, dims: u32| {
-            let address = sequence.kv_address(operand, head_kv, HALF_BYTES);
-            let source = Source::new(operand, address, sequence.seq_kv, dims);
+            let address = sequence.kv_address(operand, head_kv, config.element_bytes);
+            let source = Source::new(
+                operand,
+                address,
+                [sequence.seq_kv, dims],
+                config.element_bytes,
+            );
             HeadKv {
                 address,
                 plain: source.has_plain_rows(config.into()),
@@ -215,9 +232,13 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
     /// The address of the warp's rows of Q.
     #[inline(always)]
     pub fn q_address(&self, lane: u32) -> LaneAddress {
-        let head_dim = self.config.head_dim;
-        let warp_smem = self.q_smem + self.warp_row() * row_bytes(head_dim);
-        LaneAddress::q(warp_smem, head_dim, lane)
+        LaneAddress::q(self.warp_q(), self.config.columns(), lane)
+    }
+
+    /// Shared address of the warp's rows of Q.
+    #[inline(always)]
+    pub fn warp_q(&self) -> u32 {
+        self.q_smem + self.warp_row() * row_bytes(self.config.columns())
     }
 
     /// First key of a block.
@@ -237,18 +258,18 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
             coord, sequence, ..
         } = self.info();
         let params = self.params();
-        let address = sequence.q_address(&params.attention.q, coord.head, HALF_BYTES);
+        let address = sequence.q_address(&params.attention.q, coord.head, config.element_bytes);
         let q_gmem = Source::new(
             &params.attention.q,
             address,
-            sequence.seq_q,
-            params.attention.head_dim,
+            [sequence.seq_q, params.attention.head_dim],
+            config.element_bytes,
         );
         let block_m = config.block_m() as u32;
         let plain = q_gmem.has_plain_rows(config.into());
         // SAFETY: the tile has room.
         unsafe {
-            q_gmem.copy(
+            q_gmem.copy_rows(
                 config.into(),
                 self.q_smem,
                 coord.m_block * block_m,
@@ -259,12 +280,12 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
         commit_group();
     }
 
-    /// Starts copying a block of K and V to stage `stage`, as a group of its own.
+    /// Starts copying a block of K, of V, or of both to stage `stage`, as a group of its own.
     ///
     /// # Safety
-    /// Nobody accesses the stage until the group is waited for and a barrier is passed.
+    /// Nobody accesses the stage's part until the group is waited for and a barrier is passed.
     #[inline(always)]
-    pub unsafe fn load_kv(&self, stage: u32, n_block: u32) {
+    pub unsafe fn load(&self, parts: Parts, stage: u32, n_block: u32) {
         let config = self.config;
         let TileInfo { sequence, k, v, .. } = self.info();
         let params = self.params();
@@ -273,21 +294,25 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
         let k_gmem = Source::new(
             &params.attention.k,
             k.address,
-            seq_kv,
-            params.attention.head_dim,
+            [seq_kv, params.attention.head_dim],
+            config.element_bytes,
         );
         let v_gmem = Source::new(
             &params.attention.v,
             v.address,
-            seq_kv,
-            params.attention.head_dim_v,
+            [seq_kv, params.attention.head_dim_v],
+            config.element_bytes,
         );
         let k_smem = self.k_smem(stage);
         let v_smem = k_smem + config.operand_bytes();
         // SAFETY: the stage has room.
         unsafe {
-            k_gmem.copy(config.into(), k_smem, key_begin, block_n, k.plain);
-            v_gmem.copy(config.into(), v_smem, key_begin, block_n, v.plain);
+            if parts.k {
+                k_gmem.copy_rows(config.into(), k_smem, key_begin, block_n, k.plain);
+            }
+            if parts.v {
+                v_gmem.copy_rows(config.into(), v_smem, key_begin, block_n, v.plain);
+            }
         }
         commit_group();
     }
@@ -303,7 +328,7 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
     /// # Safety
     /// All 32 lanes must reach the same call.
     #[inline(always)]
-    pub unsafe fn transform<E: Element>(&self) -> ScoreTransform {
+    pub unsafe fn transform<E: Arithmetic>(&self) -> ScoreTransform {
         let BlockCoord { batch, head, .. } = self.info().coord;
         // SAFETY: forwarded to the caller, and to the one of `new`.
         unsafe {
@@ -395,6 +420,25 @@ impl<'a, M: Modifiers> TileContext<'a, M> {
                 mask::apply_mask(acc_s, query, first_key, column, band, seq_kv);
             }
         }
+    }
+
+    /// Puts [`mask::MASKED_OUT`] in place of the probabilities of a block's keys that are masked out.
+    ///
+    /// # Safety
+    /// As [`TileContext::new`].
+    #[inline(always)]
+    pub unsafe fn mark_masked_out<const ROWS: usize, const COLS: usize>(
+        &self,
+        p: &mut [[f32; COLS]; ROWS],
+        n_block: u32,
+        lane: u32,
+    ) {
+        let Sequence { band, seq_kv, .. } = self.info().sequence;
+        let lane_row = self.m_begin() + self.warp_row() + lane / 4;
+        let query = |i: usize| lane_row + i as u32 * ROW_STEP;
+        let column = |j: usize| row_column(0, j as u32) as i32;
+        let first_key = self.key_begin(n_block) + row_column(lane, 0);
+        mask::mark_masked_out(p, query, first_key, column, band, seq_kv, mask::MASKED_OUT);
     }
 
     /// The probabilities of a block that are kept, bit `j` of word `i` for element `[i][j]`; all of them without dropout.

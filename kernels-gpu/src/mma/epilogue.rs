@@ -1,16 +1,16 @@
 //! Normalising the output tile and writing it with its log-sum-exp.
 
-use cuda_std::half::Half;
 use cuda_std::warp::{WARP_SIZE, lane_id, sync_warp};
 use cuda_std::{global, shared};
 
 use super::MmaKernel;
 use super::accumulator::Accumulator;
+use super::arithmetic::Arithmetic;
 use super::non_finite::NonFiniteMask;
 use crate::abi::ForwardParams;
 use crate::config::mma::MmaConfig;
-use crate::layout::fragment::{ROW_STEP, TILE_N, row_column};
-use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset};
+use crate::layout::fragment::ROW_STEP;
+use crate::layout::swizzle::{VEC16_BYTES, offset};
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::row_state::Finalized;
@@ -54,15 +54,10 @@ impl<M: Modifiers> Destination<'_, M> {
             let row = lane / 4 + i as u32 * ROW_STEP;
             // SAFETY: all lanes run the same loop.
             let Finalized { norm, lse } = unsafe { rows[i].finalize(self.modifiers, self.head) };
-            for col in (0..O_COLS).step_by(2) {
-                let pair = K::Element::cvt_pair(acc_o[i][col] * norm, acc_o[i][col + 1] * norm);
-                let column = row_column(lane, col as u32);
-                let address = self.o_smem
-                    + offset(K::CONFIG.head_dim, row, column / TILE_N as u32)
-                    + column % TILE_N as u32 * HALF_BYTES;
-                // SAFETY: the warp's rows of the o_smem tile are its own.
-                unsafe { shared::store_bits(address, pair) };
-            }
+            let values = acc_o[i].map(|o| o * norm);
+            let columns = K::CONFIG.columns();
+            // SAFETY: the warp's rows of the o_smem tile are its own.
+            unsafe { K::Element::stage_row(self.o_smem, columns, row, lane, &values) };
             if lane.is_multiple_of(4) && row < rows_left {
                 let row = self.row_begin + row;
                 let address = lse_address + row as u64 * F32_BYTES as u64;
@@ -84,38 +79,44 @@ impl<M: Modifiers> Destination<'_, M> {
     #[inline(always)]
     unsafe fn write_rows<K: MmaKernel>(&self, row_count: u32) {
         let o = &self.params.o;
-        let head_dim = K::CONFIG.head_dim;
+        let (columns, bytes) = (K::CONFIG.columns(), K::Element::BYTES);
+        let vec16_elems = VEC16_BYTES / bytes;
         let dims = self.params.attention.head_dim_v;
-        let row_bytes = o.seq_stride * HALF_BYTES as i64;
+        let row_bytes = o.seq_stride * bytes as i64;
         let address = self
             .sequence
-            .q_address(o, self.head, HALF_BYTES)
+            .q_address(o, self.head, bytes)
             .wrapping_add_signed(self.row_begin as i64 * row_bytes);
         let aligned = (address | row_bytes as u64).is_multiple_of(VEC16_BYTES as u64);
         let is_vec16 = o.dim_stride == 1 && aligned;
 
-        let lanes = MmaConfig::copy_lanes(head_dim);
+        let lanes = MmaConfig::copy_lanes(columns);
         let lane = black_box(lane_id());
         let (mut row, vec16) = (lane / lanes, lane % lanes);
         while row < black_box(row_count) {
             let row_address = address.wrapping_add_signed(row as i64 * row_bytes);
             let mut vec16 = vec16;
-            while vec16 * (VEC16_ELEMS as u32) < black_box(dims) {
-                let dim = vec16 * VEC16_ELEMS as u32;
+            while vec16 * vec16_elems < black_box(dims) {
+                let dim = vec16 * vec16_elems;
                 // SAFETY: the elements exist.
                 unsafe {
-                    let mut words = shared::load4_bits(self.o_smem + offset(head_dim, row, vec16));
+                    let mut words = shared::load4_bits(self.o_smem + offset(columns, row, vec16));
                     if let Some(non_finite) = &self.non_finite {
                         words = non_finite.apply::<K::Element>(words, self.tile_row + row, vec16);
                     }
-                    if is_vec16 && dim + VEC16_ELEMS as u32 <= dims {
-                        global::store4_bits(row_address + (dim * HALF_BYTES) as u64, words);
+                    if is_vec16 && dim + vec16_elems <= dims {
+                        global::store4_bits(row_address + (dim * bytes) as u64, words);
                     } else {
-                        for i in 0..VEC16_ELEMS as u32 {
+                        for i in 0..vec16_elems {
                             if dim + i < dims {
-                                let offset = (dim + i) as i64 * o.dim_stride * HALF_BYTES as i64;
-                                let element = (words[i as usize / 2] >> (i % 2 * 16)) as u16;
-                                global::store_u16(row_address.wrapping_add_signed(offset), element);
+                                let offset = (dim + i) as i64 * o.dim_stride * bytes as i64;
+                                let address = row_address.wrapping_add_signed(offset);
+                                if bytes == HALF_BYTES {
+                                    let element = words[i as usize / 2] >> (i % 2 * 16);
+                                    global::store_u16(address, element as u16);
+                                } else {
+                                    global::store_bits(address, words[i as usize]);
+                                }
                             }
                         }
                     }

@@ -1,4 +1,4 @@
-//! Forward attention on 16-bit elements by `mma.sync`: the FlashAttention-2 loop (Dao 2023, algorithm 1).
+//! Forward attention by `mma.sync`: the FlashAttention-2 loop (Dao 2023, algorithm 1).
 //!
 //! | who | does |
 //! |---|---|
@@ -22,19 +22,18 @@
 //!
 //! A tile takes the fast path first, and the exact path if that overflows ([`Attempt`], [`crate::tile::non_finite`]).
 
-use cuda_std::half::Half;
 use cuda_std::thread::{block_idx_x, sync_threads_or};
 use cuda_std::warp::{any, lane_id};
 
 use super::accumulator::{Accumulator, Row};
 use super::context::{TileContext, WarpView};
 use super::epilogue::Destination;
-use super::gemm::{LaneAddress, QFragments, pv, qk};
+use super::gemm::{LaneAddress, QFragments, qk};
 use super::kv_loader::KvLoader;
 use super::non_finite::NonFiniteMask;
 use super::tile_info::TileInfo;
-use super::{Element, MmaKernel};
-use crate::abi::{AttentionParams, ForwardParams};
+use super::{Arithmetic, MmaKernel, ieee};
+use crate::abi::{AttentionParams, Band, ForwardParams};
 use crate::layout::swizzle::row_bytes;
 use crate::modifiers::Modifiers;
 use crate::score::ScoreTransform;
@@ -58,6 +57,12 @@ pub unsafe fn forward<
     params: &ForwardParams,
     modifiers: &K::Modifiers,
 ) {
+    const {
+        assert!(
+            K::Modifiers::IS_NONE || !K::Element::IEEE_WHEN_EXACT,
+            "f32's own arithmetic knows no hidden or dropped pairs"
+        );
+    }
     let AttentionParams {
         batch,
         heads_q,
@@ -65,7 +70,9 @@ pub unsafe fn forward<
         ..
     } = params.attention;
     let tiles = TileGrid::new(batch, heads_q, seq_q, K::CONFIG.block_m() as u32);
-    let coord = tiles.get(block_idx_x());
+    // Where tiles differ in length, all heads' last ones would wait for the last head's longest.
+    let longest_first = params.attention.mask.band.upper < Band::OPEN;
+    let coord = tiles.get_in_order(block_idx_x(), longest_first);
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe { forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, modifiers, coord) };
 }
@@ -88,15 +95,21 @@ impl Attempt {
     };
 
     /// The attempt after one that overflowed. For f16, whose probabilities overflow at 2¹⁶ times the maximum's, first
-    /// the fast path once more with each block's scores checked; then the exact path: the online softmax, and V without its
-    /// non-finite elements. What overflows there does so because of the inputs.
+    /// the fast path once more with each block's scores checked; for f32 with the online softmax; then the exact path: the
+    /// online softmax, and V without its non-finite elements, or f32's own arithmetic. What overflows there does so because of the inputs.
     #[inline(always)]
-    fn after_overflow<E: Element>(self) -> Self {
+    fn after_overflow<E: Arithmetic>(self) -> Self {
         Self {
             is_checked: true,
             // A value that overflows bf16 overflows f32's sums too, so that checking scores finds nothing new.
-            is_exact: self.is_checked || E::LARGEST_EXPONENT.is_none(),
+            is_exact: self.is_checked || (E::LARGEST_EXPONENT.is_none() && !E::IEEE_WHEN_EXACT),
         }
+    }
+
+    /// Whether rows take the maximum of every block: the online softmax.
+    #[inline(always)]
+    fn is_online<E: Arithmetic>(self) -> bool {
+        self.is_exact || (E::IEEE_WHEN_EXACT && self.is_checked)
     }
 }
 
@@ -127,14 +140,20 @@ unsafe fn forward_tile<
     let mut attempt = Attempt::FAST;
     loop {
         let mut acc = Accumulator::<ROWS, O_COLS>::new();
-        match try_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(&tile, &scale, attempt, &mut acc) {
+        // A loop of its own, so that the other's registers do not serve both.
+        let outcome = if K::Element::IEEE_WHEN_EXACT && attempt.is_exact {
+            try_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS, true>(&tile, &scale, attempt, &mut acc)
+        } else {
+            try_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS, false>(&tile, &scale, attempt, &mut acc)
+        };
+        match outcome {
             Ok(()) => return store::<K, ROWS, O_COLS>(&tile, attempt, &acc),
             Err(Overflow) => attempt = attempt.after_overflow::<K::Element>(),
         }
     }
 }
 
-/// Accumulates the tile's blocks of keys.
+/// Accumulates the tile's blocks of keys; in f32's own arithmetic if `IEEE`.
 ///
 /// # Safety
 /// As [`forward_tile`].
@@ -145,6 +164,7 @@ unsafe fn try_tile<
     const S_COLS: usize,
     const O_COLS: usize,
     const K_STEPS: usize,
+    const IEEE: bool,
 >(
     tile: &TileContext<K::Modifiers>,
     scale: &ScoreTransform,
@@ -162,14 +182,26 @@ unsafe fn try_tile<
         let next_block = tile.next(n_block);
         kv.wait(n_block, next_block);
         let lane = black_box(lane_id());
-        let view = tile.warp_view(n_block);
+        let mut view = tile.warp_view(n_block);
+        if K::CONFIG.stages == 1 {
+            // All warps pass the barrier at V.
+            view.needs_mask |= view.masked_out;
+            view.masked_out = false;
+        }
+        let (k_smem, columns) = (kv.k_smem(), K::CONFIG.columns());
+
         if !view.masked_out {
-            let (k_smem, head_dim) = (kv.k_smem(), K::CONFIG.head_dim);
-            let k = LaneAddress::k(k_smem, head_dim, lane);
-            let v = LaneAddress::v(k_smem + K::CONFIG.operand_bytes(), head_dim, lane);
+            let v_smem = k_smem + K::CONFIG.operand_bytes();
+            let v = K::Element::v_place(v_smem, columns, lane);
 
             // S = Q Kᵀ
-            let mut acc_s = qk::<K, ROWS, S_COLS, K_STEPS>(&q, tile.q_address(lane), k);
+            let mut acc_s = if IEEE {
+                ieee::qk::<K, ROWS, S_COLS>(tile.warp_q(), k_smem, lane)
+            } else {
+                let k = LaneAddress::k(k_smem, columns, lane);
+                qk::<K, ROWS, S_COLS, K_STEPS>(&q, tile.q_address(lane), k)
+            };
+            kv.wait_v(next_block);
 
             // softmax
             let block = ScoreBlock {
@@ -185,12 +217,25 @@ unsafe fn try_tile<
             // O += P V
             let kept = tile.kept::<ROWS, S_COLS>(n_block, lane);
             let Accumulator { rows, acc_o } = acc;
-            pv::<K::Element, ROWS, S_COLS, O_COLS>(acc_o, &mut acc_s, v, |score, i, j| {
+            let mut finish = |score: &mut f32, i: usize, j: usize| {
                 rows[i].accumulate(score, scale.scale_log2);
                 if !K::Modifiers::IS_NONE && kept[i] >> j & 1 == 0 {
                     *score = 0.0;
                 }
-            });
+            };
+            if IEEE {
+                for i in 0..ROWS {
+                    for j in 0..S_COLS {
+                        finish(&mut acc_s[i][j], i, j);
+                    }
+                }
+                if view.needs_mask {
+                    tile.mark_masked_out(&mut acc_s, n_block, lane);
+                }
+                ieee::pv::<K, ROWS, S_COLS, O_COLS>(acc_o, &acc_s, v_smem, lane);
+            } else {
+                K::Element::pv(acc_o, &mut acc_s, v, finish);
+            }
             let limit = K::Element::STALE_SUM_LIMIT;
             may_skip_max = !any(!may_skip_max || Row::any_sum_reaches(&acc.rows, limit));
         }
@@ -214,7 +259,7 @@ fn non_finite_mask<K: MmaKernel>(
     attempt: Attempt,
 ) -> Option<NonFiniteMask> {
     let mask = NonFiniteMask::new(tile.stages, K::CONFIG);
-    attempt.is_exact.then_some(mask)
+    (attempt.is_exact && !K::Element::IEEE_WHEN_EXACT).then_some(mask)
 }
 
 /// A block of scores, and how it is taken in.
@@ -259,7 +304,7 @@ impl ScoreBlock<'_> {
         tile.finish_scores(acc_s, &transform, self.n_block, self.lane, needs_mask);
         acc.update_max(acc_s, &transform);
         // Transformed scores always take the online softmax.
-        let mut may_skip_max = self.scale.is_plain && !self.attempt.is_exact;
+        let mut may_skip_max = self.scale.is_plain && !self.attempt.is_online::<K::Element>();
         if K::Element::LARGEST_EXPONENT.is_some() {
             // A maximum over part of a block may be far below the next, for which f16 has no room.
             may_skip_max &= !needs_mask;
@@ -291,7 +336,7 @@ unsafe fn store<K: MmaKernel, const ROWS: usize, const O_COLS: usize>(
         sequence,
         head: coord.head,
         row_begin: tile.m_begin() + tile_row,
-        o_smem: tile.q_smem + tile_row * row_bytes(K::CONFIG.head_dim),
+        o_smem: tile.q_smem + tile_row * row_bytes(K::CONFIG.columns()),
         non_finite: non_finite_mask::<K>(tile, attempt),
         tile_row,
     };

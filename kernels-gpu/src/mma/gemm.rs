@@ -8,6 +8,7 @@ use core::marker::PhantomData;
 use cuda_std::ldmatrix::{load_x4, load_x4_transposed};
 
 use super::MmaKernel;
+use super::arithmetic::Arithmetic;
 use super::element::Element;
 use crate::layout::fragment::{TILE_K, a_row_vec16, k_row_vec16, v_row_vec16};
 use crate::layout::swizzle::{VEC16_BYTES, offset, row_bytes, window_bytes};
@@ -31,30 +32,30 @@ impl LaneAddress {
     /// The lane names vec16 `vec16` of row `row`, for row block 0 and vec16 pair 0. Pairs that are named later must differ from
     /// the first in bits that are 0 in it.
     #[inline(always)]
-    pub fn new(tile: u32, head_dim: usize, (row, vec16): (u32, u32)) -> Self {
+    pub fn new(tile: u32, columns: usize, (row, vec16): (u32, u32)) -> Self {
         Self {
-            base: tile + offset(head_dim, row, vec16),
-            window: window_bytes(head_dim),
-            block_bytes: TILE_K as u32 * row_bytes(head_dim),
+            base: tile + offset(columns, row, vec16),
+            window: window_bytes(columns),
+            block_bytes: TILE_K as u32 * row_bytes(columns),
         }
     }
 
     /// For Q, as operand A.
     #[inline(always)]
-    pub fn q(tile: u32, head_dim: usize, lane: u32) -> Self {
-        Self::new(tile, head_dim, a_row_vec16(lane))
+    pub fn q(tile: u32, columns: usize, lane: u32) -> Self {
+        Self::new(tile, columns, a_row_vec16(lane))
     }
 
     /// For K, as operand B.
     #[inline(always)]
-    pub fn k(tile: u32, head_dim: usize, lane: u32) -> Self {
-        Self::new(tile, head_dim, k_row_vec16(lane))
+    pub fn k(tile: u32, columns: usize, lane: u32) -> Self {
+        Self::new(tile, columns, k_row_vec16(lane))
     }
 
     /// For V, as operand B.
     #[inline(always)]
-    pub fn v(tile: u32, head_dim: usize, lane: u32) -> Self {
-        Self::new(tile, head_dim, v_row_vec16(lane))
+    pub fn v(tile: u32, columns: usize, lane: u32) -> Self {
+        Self::new(tile, columns, v_row_vec16(lane))
     }
 
     /// Rows `16·block ..`, vec16s `2·step ..`: an xor that few steps differ in, and a constant.
@@ -65,10 +66,42 @@ impl LaneAddress {
         let moved = self.base ^ (step_bytes % self.window);
         moved + step_bytes / self.window * self.window + block as u32 * self.block_bytes
     }
+
+    /// The same, such that what is computed from it is computed again.
+    #[inline(always)]
+    pub fn renewed(self) -> Self {
+        Self {
+            base: black_box(self.base),
+            ..self
+        }
+    }
+
+    /// The same place `bytes` further in its vec16.
+    #[inline(always)]
+    pub fn plus(self, bytes: u32) -> Self {
+        Self {
+            base: self.base + bytes,
+            ..self
+        }
+    }
+
+    /// Of rows `8·block ..`, the lane's row, which is even, and the one after it; in half `half` of the windows of eight vec16s.
+    #[inline(always)]
+    pub fn rows_of_eight(&self, block: usize, half: usize) -> [u32; 2] {
+        let half_bytes = self.window / 2;
+        let moved = self.base ^ (half as u32 % 2 * half_bytes);
+        let at = half as u32 / 2 * self.window + block as u32 * (self.block_bytes / 2);
+        // The next row's mask differs in its lowest bit.
+        let next = (moved ^ VEC16_BYTES) + self.block_bytes / TILE_K as u32;
+        [moved + at, next + at]
+    }
 }
 
 /// Registers of operand A by rows: of row `i`, the pair in the left and the pair in the right half of the tile.
-pub type Operand<const ROWS: usize> = [[u32; 2]; ROWS];
+pub type Operand<const ROWS: usize> = [Registers; ROWS];
+
+/// Two registers: of a row of operand A, or a lane's part of operand B.
+pub type Registers = [u32; 2];
 
 /// Fragments of Q: kept in registers, or loaded again for each block of keys.
 pub struct QFragments<K, const ROWS: usize, const K_STEPS: usize> {
@@ -105,10 +138,7 @@ impl<K: MmaKernel, const ROWS: usize, const K_STEPS: usize> QFragments<K, ROWS, 
     #[inline(always)]
     unsafe fn load(address: LaneAddress, step: usize) -> Operand<ROWS> {
         let mut operand = [[0; 2]; ROWS];
-        let address = LaneAddress {
-            base: black_box(address.base),
-            ..address
-        };
+        let address = address.renewed();
         for tile in 0..ROWS / 2 {
             let a = load_x4(address.at(tile, step));
             operand[2 * tile] = [a[0], a[2]];
@@ -138,7 +168,7 @@ pub unsafe fn multiply<E: Element, const ROWS: usize, const COLS: usize>(
     acc: &mut [[f32; COLS]; ROWS],
     col: usize,
     a: &Operand<ROWS>,
-    b: [u32; 2],
+    b: Registers,
 ) {
     for upper in 0..ROWS / 2 {
         let (upper, lower) = (2 * upper, 2 * upper + 1);
@@ -168,13 +198,26 @@ pub unsafe fn qk<K: MmaKernel, const ROWS: usize, const COLS: usize, const K_STE
     k: LaneAddress,
 ) -> [[f32; COLS]; ROWS] {
     let mut acc_s = [[0.0; COLS]; ROWS];
-    for step in 0..K_STEPS {
-        let q_frag = q.get(q_address, step);
-        for keys in 0..COLS / LOAD_COLS {
-            let col = keys * LOAD_COLS;
-            let [b0, b1, b2, b3] = load_x4(k.at(keys, step));
-            multiply::<K::Element, ROWS, COLS>(&mut acc_s, col, &q_frag, [b0, b1]);
-            multiply::<K::Element, ROWS, COLS>(&mut acc_s, col + 2, &q_frag, [b2, b3]);
+    let chain = if K::Element::CHAIN < K_STEPS {
+        K::Element::CHAIN
+    } else {
+        K_STEPS
+    };
+    for begin in (0..K_STEPS).step_by(chain) {
+        let mut sums = [[0.0; COLS]; ROWS];
+        for step in begin..begin + chain {
+            let q_frag = K::Element::fragment(&q.get(q_address, step));
+            for keys in 0..COLS / LOAD_COLS {
+                let b = load_x4(k.at(keys, step));
+                K::Element::multiply(&mut sums, keys * LOAD_COLS, &q_frag, b);
+            }
+        }
+        if begin == 0 {
+            acc_s = sums;
+        } else {
+            for (sum, more) in acc_s.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                *sum += more;
+            }
         }
     }
     acc_s
@@ -182,7 +225,7 @@ pub unsafe fn qk<K: MmaKernel, const ROWS: usize, const COLS: usize, const K_STE
 
 /// Probabilities of 16 keys, number `step` of the block, as operand A: the layout of accumulators is the one it needs.
 #[inline(always)]
-pub fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
+fn p_operand<E: Element, const ROWS: usize, const COLS: usize>(
     p: &[[f32; COLS]; ROWS],
     step: usize,
 ) -> Operand<ROWS> {

@@ -1,4 +1,5 @@
-//! The pipeline through which K and V arrive: two stages, of which one is computed on and one is filled.
+//! The pipeline through which K and V arrive: two stages, of which one is computed on and one is filled; or one, of which K is
+//! computed on while V is filled, and V while the next K is.
 
 use core::marker::PhantomData;
 
@@ -7,7 +8,7 @@ use cuda_std::thread::sync_threads;
 use cuda_std::warp::lane_id;
 
 use super::MmaKernel;
-use super::context::TileContext;
+use super::context::{Parts, TileContext};
 use super::gemm::QFragments;
 use super::non_finite::NonFiniteMask;
 
@@ -25,6 +26,12 @@ pub struct KvLoader<'a, K: MmaKernel> {
 }
 
 impl<'a, K: MmaKernel> KvLoader<'a, K> {
+    /// What is loaded first of a stage.
+    const FIRST: Parts = match K::CONFIG.stages {
+        1 => Parts::K,
+        _ => Parts::BOTH,
+    };
+
     /// A loader that nothing is asked of yet.
     #[inline(always)]
     pub fn new(tile: &'a TileContext<'a, K::Modifiers>, non_finite: Option<NonFiniteMask>) -> Self {
@@ -51,7 +58,7 @@ impl<'a, K: MmaKernel> KvLoader<'a, K> {
             mask.clear();
             commit_group();
         } else {
-            self.tile.load_kv(0, self.tile.begin);
+            self.tile.load(Self::FIRST, 0, self.tile.begin);
         }
         if K::CONFIG.q_in_registers {
             // The barrier shows Q, though not yet the block of K and V.
@@ -61,7 +68,7 @@ impl<'a, K: MmaKernel> KvLoader<'a, K> {
         }
     }
 
-    /// Waits for block `n_block` and starts loading `next_block`, the one after it.
+    /// Waits for block `n_block`, or its K where there is one stage, and starts loading `next_block`, the one after it, or V.
     ///
     /// # Safety
     /// The whole block reaches the same call.
@@ -74,13 +81,33 @@ impl<'a, K: MmaKernel> KvLoader<'a, K> {
             (next_block, self.stage ^ 1)
         };
         wait_group::<0>();
-        // The barrier publishes this stage and frees the other.
+        // The barrier publishes this stage, or its K, and frees the other, or V.
         sync_threads();
+        if K::CONFIG.stages == 1 {
+            self.tile.load(Parts::V, 0, n_block);
+            return;
+        }
         if next_block < self.tile.end {
-            self.tile.load_kv(next_stage, next_block);
+            self.tile.load(Parts::BOTH, next_stage, next_block);
         }
         if let Some(mask) = self.non_finite {
             self.sanitize(mask, n_block);
+        }
+    }
+
+    /// Where there is one stage, waits for V of the block whose K has been computed on, and starts loading the K of `next_block`.
+    ///
+    /// # Safety
+    /// As [`KvLoader::wait`].
+    #[inline(always)]
+    pub unsafe fn wait_v(&self, next_block: u32) {
+        if K::CONFIG.stages == 1 {
+            wait_group::<0>();
+            // The barrier publishes V and frees K.
+            sync_threads();
+            if next_block < self.tile.end {
+                self.tile.load(Parts::K, 0, next_block);
+            }
         }
     }
 
@@ -109,6 +136,6 @@ impl<'a, K: MmaKernel> KvLoader<'a, K> {
     /// Goes on to the next block.
     #[inline(always)]
     pub fn advance(&mut self) {
-        self.stage ^= 1;
+        self.stage ^= K::CONFIG.stages - 1;
     }
 }

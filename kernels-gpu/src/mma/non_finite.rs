@@ -8,6 +8,7 @@ use cuda_std::shared;
 use cuda_std::thread::thread_idx_x;
 
 use super::MmaKernel;
+use super::arithmetic::Arithmetic;
 use super::context::TileContext;
 use super::element::Element;
 use crate::abi::Band;
@@ -42,7 +43,7 @@ impl NonFiniteMask {
         Self {
             smem,
             rows: config.block_m() as u32,
-            row_vec16s: row_vec16s(config.head_dim) as u32,
+            row_vec16s: row_vec16s(config.columns()) as u32,
             threads: config.threads(),
         }
     }
@@ -83,9 +84,9 @@ impl NonFiniteMask {
         let mut index = thread_idx_x();
         while index < black_box(config.block_n as u32 * self.row_vec16s) {
             let (key, vec16) = (index / self.row_vec16s, index % self.row_vec16s);
-            let address = v_smem + offset(config.head_dim, key, vec16);
+            let address = v_smem + offset(config.columns(), key, vec16);
             let words = shared::load4_bits(address);
-            let (words, kinds) = split::<K::Element>(words);
+            let (words, kinds) = K::Element::take_non_finite(words);
             if kinds != 0 {
                 shared::store4_bits(address, words);
                 let key = key_begin + key;
@@ -161,30 +162,36 @@ impl NonFiniteMask {
     /// # Safety
     /// All records are written and visible.
     #[inline(always)]
-    pub unsafe fn apply<E: Element>(&self, words: [u32; 4], row: u32, vec16: u32) -> [u32; 4] {
+    pub unsafe fn apply<E: Arithmetic>(&self, words: [u32; 4], row: u32, vec16: u32) -> [u32; 4] {
         // SAFETY: forwarded to the caller.
         let kinds = unsafe {
             shared::load_bits(self.address(row, vec16))
                 | shared::load_bits(self.address(self.rows, vec16))
         };
-        let mut result = words;
-        if kinds != 0 {
-            for i in 0..VEC16_ELEMS {
-                let word = &mut result[i / 2];
-                let half = shift(i);
-                let seen = kinds >> (i as u32 * COLUMN_BITS);
-                let element = *word >> half & ELEMENT_MASK;
-                let element = mark::<E>(element, seen);
-                *word = *word & !(ELEMENT_MASK << half) | element << half;
-            }
-        }
-        result
+        E::put_non_finite(words, kinds)
     }
+}
+
+/// `words` of the output with what the record `kinds` says that their row sees.
+#[inline(always)]
+pub fn join<E: Element>(words: [u32; 4], kinds: u32) -> [u32; 4] {
+    let mut result = words;
+    if kinds != 0 {
+        for i in 0..VEC16_ELEMS {
+            let word = &mut result[i / 2];
+            let half = shift(i);
+            let seen = kinds >> (i as u32 * COLUMN_BITS);
+            let element = *word >> half & ELEMENT_MASK;
+            let element = mark::<E>(element, seen);
+            *word = *word & !(ELEMENT_MASK << half) | element << half;
+        }
+    }
+    result
 }
 
 /// `words` with non-finite elements replaced by 0, and what they were.
 #[inline(always)]
-fn split<E: Element>(mut words: [u32; 4]) -> ([u32; 4], u32) {
+pub fn split<E: Element>(mut words: [u32; 4]) -> ([u32; 4], u32) {
     let mut kinds = 0;
     for i in 0..VEC16_ELEMS {
         let word = &mut words[i / 2];

@@ -18,7 +18,7 @@ use crate::tile::sequence::Sequence;
 pub struct HeadKv {
     /// Of row 0, dimension 0.
     pub address: u64,
-    /// Whether [`super::copy::Source::has_plain_rows`].
+    /// Whether [`has_plain_rows`](crate::tile::source::Source::has_plain_rows).
     pub plain: bool,
 }
 

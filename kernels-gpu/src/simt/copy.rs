@@ -3,14 +3,12 @@
 use cuda_std::cp_async::{copy4, copy16, copy16_padded};
 
 use super::Workers;
-use crate::tile::{black_box, source};
+use crate::tile::black_box;
+use crate::tile::source::Source;
 use crate::units::F32_BYTES;
 
 /// Elements of the widest copy.
 const VECTOR: u32 = 4;
-
-/// One head of an operand in global memory.
-pub type Source = source::Source<F32_BYTES>;
 
 /// A rectangle in shared memory: rows of `cols` elements, `cols + pad` elements apart.
 #[derive(Clone, Copy)]

@@ -3,13 +3,14 @@
 use cuda_std::cp_async::commit_group;
 
 use super::context::TileContext;
-use super::copy::{Inner, SmemRect, Source};
+use super::copy::{Inner, SmemRect};
 use super::stages::Stages;
 use super::{BLOCK_N, SimtKernel};
 use crate::config::simt::SimtConfig;
 use crate::modifiers::Modifiers;
 use crate::tile::black_box64;
 use crate::tile::sequence::{Sequence, head_kv};
+use crate::tile::source::Source;
 use crate::units::F32_BYTES;
 
 /// Loads chunks of K, which are `k_chunk` head dimensions of a block of keys, and of V, `v_chunk` of its rows: of equal
@@ -67,7 +68,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
         let attention = &tile.params.attention;
         let source = |operand, dims| {
             let address = sequence.kv_address(operand, head_kv, F32_BYTES);
-            Source::new(operand, address, sequence.seq_kv, dims)
+            Source::new(operand, address, [sequence.seq_kv, dims], F32_BYTES)
         };
         [
             source(&attention.k, attention.head_dim),
@@ -99,7 +100,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             q.seq_stride = black_box64(q.seq_stride as u64) as i64;
         }
         let address = self.tile.sequence().q_address(&q, coord.head, F32_BYTES);
-        let q_gmem = Source::new(&q, address, seq_q, params.attention.head_dim);
+        let q_gmem = Source::new(&q, address, [seq_q, params.attention.head_dim], F32_BYTES);
         let to = SmemRect {
             address: q_smem,
             cols: K::CONFIG.head_dim,

@@ -30,6 +30,7 @@ use cuda_std::warp::WARP_SIZE;
 use crate::config::simt::SimtConfig;
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
+use crate::tile::mask::MASKED_OUT;
 use crate::tile::row_state::RowState;
 
 pub use backward::{backward, bias, slopes, split};
@@ -84,10 +85,6 @@ pub struct Workers {
     /// How many; a number known at compile time, once inlined.
     count: u32,
 }
-
-/// Marks in P a key that the row does not see. Its sign tells it from a probability that underflowed: a masked-out key
-/// contributes nothing, an underflowed one NaN where V is not finite.
-const MASKED_OUT: f32 = -0.0;
 
 /// A thread's part of the score tile: `[row][j]` is column `lane + 16j`.
 type Scores<const ROWS: usize> = [[f32; SCORE_COLS]; ROWS];

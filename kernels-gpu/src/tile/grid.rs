@@ -51,6 +51,23 @@ impl TileGrid {
         self.coord(sequence, reversed)
     }
 
+    /// [`get_longest_first`](Self::get_longest_first) if `longest_first`, or [`get`](Self::get): by one division, and no branch.
+    #[inline(always)]
+    pub fn get_in_order(&self, index: u32, longest_first: bool) -> BlockCoord {
+        let sequences = divide(self.count as u32, self.m_blocks).0;
+        let divisor = if longest_first {
+            sequences
+        } else {
+            self.m_blocks
+        };
+        let (quotient, remainder) = divide(index, divisor);
+        let (sequence, reversed) = match longest_first {
+            true => (remainder, quotient),
+            false => (quotient, remainder),
+        };
+        self.coord(sequence, reversed)
+    }
+
     /// The tile of head `sequence` of all batch entries' that has `reversed` tiles of its head behind it.
     #[inline(always)]
     fn coord(&self, sequence: u32, reversed: u32) -> BlockCoord {

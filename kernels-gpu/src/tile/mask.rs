@@ -3,6 +3,10 @@
 use crate::abi::Band;
 use crate::tile::block_range::visible_keys;
 
+/// Marks in P a key that the row does not see. Its sign tells it from a probability that underflowed: a masked-out key
+/// contributes nothing, an underflowed one NaN where V is not finite.
+pub const MASKED_OUT: f32 = -0.0;
+
 /// Sets the scores of masked-out keys to −∞; the arguments are those of [`mark_masked_out`].
 #[inline(always)]
 pub fn apply_mask<const COLS: usize, const ROWS: usize>(

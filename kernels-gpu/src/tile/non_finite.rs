@@ -1,4 +1,4 @@
-//! Keeps ∞ and NaN out of outputs that do not see them, in the 16-bit kernels.
+//! Keeps ∞ and NaN out of outputs that do not see them, in the kernels that multiply on tensor cores.
 //!
 //! Two things make an element of O non-finite although nothing that its row sees explains it:
 //!

@@ -5,9 +5,11 @@ use crate::abi::TensorArg;
 /// Bytes of the widest copy, and the alignment it needs.
 const VECTOR_BYTES: u32 = 16;
 
-/// One head of an operand in global memory: `rows` × `dims` elements of `ELEM_BYTES`, any strides.
+/// One head of an operand in global memory: `rows` × `dims` elements, any strides.
 #[derive(Clone, Copy)]
-pub struct Source<const ELEM_BYTES: u32> {
+pub struct Source {
+    /// Bytes of an element; a number known at compile time, once inlined.
+    pub elem_bytes: u32,
     pub address: u64,
     pub row_bytes: i64,
     pub dim_bytes: i64,
@@ -17,16 +19,17 @@ pub struct Source<const ELEM_BYTES: u32> {
     pub is_vec16: bool,
 }
 
-impl<const ELEM_BYTES: u32> Source<ELEM_BYTES> {
+impl Source {
     /// The head of `operand` whose row 0 is at `address`.
     #[inline(always)]
-    pub fn new(operand: &TensorArg, address: u64, rows: u32, dims: u32) -> Self {
-        let row_bytes = operand.seq_stride * ELEM_BYTES as i64;
+    pub fn new(operand: &TensorArg, address: u64, [rows, dims]: [u32; 2], elem_bytes: u32) -> Self {
+        let row_bytes = operand.seq_stride * elem_bytes as i64;
         let aligned = (address | row_bytes as u64).is_multiple_of(VECTOR_BYTES as u64);
         Self {
+            elem_bytes,
             address,
             row_bytes,
-            dim_bytes: operand.dim_stride * ELEM_BYTES as i64,
+            dim_bytes: operand.dim_stride * elem_bytes as i64,
             rows,
             dims,
             is_vec16: operand.dim_stride == 1 && aligned,

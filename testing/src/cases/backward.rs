@@ -145,13 +145,21 @@ impl BackwardCase {
         self.forward.problem_with(&self.forward_options(here)?)
     }
 
-    /// Options of the forward pass. The variant that is forced may have one pass alone, so that it is not: only where sequences are
-    /// packed Hopper's is, where it can run, which is not preferred for such short ones as cases have.
+    /// Options of the forward pass. The variant that is forced may have one pass alone, so that it is not: only `simt` is, which others
+    /// are preferred to, and where sequences are packed Hopper's is, which is not preferred for such short ones as cases have; where
+    /// they can run.
     fn forward_options(&self, here: &Capabilities) -> Result<ForwardOptions, Error> {
         let options = self.forward.options.clone().force(None);
         let problem = self.forward.problem_with(&options)?;
-        let by_hopper = problem.is_packed() && why_not(Variant::Wgmma, &problem, here).is_none();
-        Ok(options.force(by_hopper.then_some(Variant::Wgmma)))
+        let by_simt = self.forward.options.force == Some(Variant::Simt);
+        let by_hopper = problem.is_packed().then_some(Variant::Wgmma);
+        let forced = if by_simt {
+            Some(Variant::Simt)
+        } else {
+            by_hopper
+        };
+        let can_run = |variant: &Variant| why_not(*variant, &problem, here).is_none();
+        Ok(options.force(forced.filter(can_run)))
     }
 
     /// Where dq, dk and dv go, NaN all over, if not where the backend puts them.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ferroflash::backend::sim::{Sim, SimDevice};
-use ferroflash::{Backend, Layout, Mask, Variant};
+use ferroflash::{Backend, DType, Layout, Mask, Variant};
 use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, ModifierSpec,
 };
@@ -61,19 +61,20 @@ const SLOPES: AlibiSpec = AlibiSpec {
     is_batched: true,
 };
 
-/// The instructions with which kernels of a family move tiles, and which must be without bank conflicts.
-fn tile_moves(family: Family) -> &'static [&'static str] {
-    match family {
-        Family::Mma => &["cp.async.cg", "ldmatrix", "st.shared.b32", "ld.shared.v4"],
-        Family::Wgmma => &["stmatrix"],
-        Family::Simt => &["cp.async.cg", "ld.shared.v4"],
+/// The instructions with which kernels like `instance` move tiles, and which must be without bank conflicts.
+fn tile_moves(instance: &Instance) -> &'static [&'static str] {
+    match (instance.family, instance.dtype) {
+        (Family::Mma, DType::F32) => &["cp.async.cg", "ldmatrix", "st.shared.v4", "ld.shared.v4"],
+        (Family::Mma, _) => &["cp.async.cg", "ldmatrix", "st.shared.b32", "ld.shared.v4"],
+        (Family::Wgmma, _) => &["stmatrix"],
+        (Family::Simt, _) => &["cp.async.cg", "ld.shared.v4"],
     }
 }
 
 /// The instructions that move tiles are there, and take no more passes over the banks than they must.
 fn check_memory_traffic(instance: &Instance, statistics: &Statistics) {
     let name = instance.name;
-    for opcode in tile_moves(instance.family) {
+    for opcode in tile_moves(instance) {
         let of_opcode = |line: &&LineStatistics| line.opcode.starts_with(opcode);
         let mut accesses = 0;
         for line in statistics.lines.iter().filter(of_opcode) {

@@ -9,6 +9,7 @@ mod determinism;
 mod device_lengths;
 mod every_kernel;
 mod extremes;
+mod f32_parts;
 mod few_queries;
 mod gqa;
 mod growing_scores;

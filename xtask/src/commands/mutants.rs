@@ -49,6 +49,7 @@ const BACKWARD: &[&str] = &["backward::random::sim", "backward::planted::sim"];
 const OF_WIDE_HEADS: &[&str] = &["backward::stored_ds::sim"];
 const OF_STORED_F32: &[&str] = &["backward::stored_ds_f32::sim"];
 const OF_SLOPES: &[&str] = &["backward::slopes::sim"];
+const OF_F32_PARTS: &[&str] = &["f32_parts::sim"];
 
 impl Mutant {
     /// Text of the file in `tree` before it is broken.
@@ -131,6 +132,27 @@ const MUTANTS: &[Mutant] = &[
         file: "kernels-gpu/src/mma/kv_loader.rs",
         original: "        wait_group::<0>();\n        // The barrier publishes",
         broken: "        wait_group::<1>();\n        // The barrier publishes",
+    },
+    Mutant {
+        name: "parts: the products of one number's rest are left out",
+        tests: OF_F32_PARTS,
+        file: "kernels-gpu/src/mma/tf32.rs",
+        original: "    add_products(acc, col, &a.large, &b.small);\n",
+        broken: "",
+    },
+    Mutant {
+        name: "parts: a hidden key counts where f32 multiplies itself",
+        tests: OF_F32_PARTS,
+        file: "kernels-gpu/src/mma/ieee.rs",
+        original: "if weights[i].to_bits() != MASKED_OUT.to_bits()",
+        broken: "if weights[i].to_bits() != 1",
+    },
+    Mutant {
+        name: "barrier: V of one stage is read before it is visible",
+        tests: FORWARD,
+        file: "kernels-gpu/src/mma/kv_loader.rs",
+        original: "            // The barrier publishes V and frees K.\n            sync_threads();\n",
+        broken: "",
     },
     Mutant {
         name: "wait: scores are used while wgmma writes them",

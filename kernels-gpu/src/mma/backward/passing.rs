@@ -8,13 +8,14 @@ use cuda_std::cp_async::{commit_group, copy4, wait_group};
 use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::warp::any;
 
-use super::super::copy::{RowShape, Source};
+use super::super::copy::RowShape;
 use super::MmaBackwardKernel;
 use super::block::sync_block;
 use super::tile::{Smem, Step, Tile, renewed_strides, terms_rows};
 use crate::abi::TensorArg;
 use crate::backward::side::Side;
 use crate::tile::black_box;
+use crate::tile::source::Source;
 use crate::units::{F32_BYTES, HALF_BYTES};
 
 /// Loads what a tile keeps and what passes.
@@ -202,7 +203,7 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
         let load = |smem: u32, tensor: &TensorArg, dims: u32| {
             let tensor = &renewed_strides::<K>(tensor, begin);
             let address = K::Side::passing_address(&sequence, tensor, step.head, HALF_BYTES);
-            let source = Source::new(tensor, address, rows, dims);
+            let source = Source::new(tensor, address, [rows, dims], HALF_BYTES);
             load_rows(&source, shape, smem, begin, block_n);
         };
         if first {
@@ -246,7 +247,7 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
         let rows = K::Side::extent(&sequence).kept;
         let tensor = &renewed_strides::<K>(tensor, self.tile.begin);
         let address = K::Side::kept_address(&sequence, tensor, self.tile.head, HALF_BYTES);
-        let source = Source::new(tensor, address, rows, dims);
+        let source = Source::new(tensor, address, [rows, dims], HALF_BYTES);
         let shape = row_shape::<K>(K::CONFIG.threads());
         load_rows(
             &source,
@@ -301,8 +302,8 @@ fn row_shape<K: MmaBackwardKernel>(threads: u32) -> RowShape {
 /// Starts copying `rows` rows of a source to a tile.
 ///
 /// # Safety
-/// As [`Source::copy`].
+/// As [`Source::copy_rows`].
 #[inline(always)]
 unsafe fn load_rows(source: &Source, shape: RowShape, smem: u32, begin: u32, rows: u32) {
-    source.copy(shape, smem, begin, rows, source.has_plain_rows(shape));
+    source.copy_rows(shape, smem, begin, rows, source.has_plain_rows(shape));
 }

@@ -2,7 +2,7 @@
 
 use cuda_std::cp_async::commit_group;
 
-use super::super::copy::{SmemRect, Source};
+use super::super::copy::SmemRect;
 use super::super::stages::Stages;
 use super::super::{BLOCK_N, SimtKernel};
 use super::tile::Tile;
@@ -10,6 +10,7 @@ use crate::abi::{BlockState, TensorArg};
 use crate::backward::side::Side;
 use crate::config::simt::SimtConfig;
 use crate::modifiers::Modifiers;
+use crate::tile::source::Source;
 use crate::units::F32_BYTES;
 
 /// One block of the passing side.
@@ -155,7 +156,7 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
             Operand::Second => S::second_kept(params),
         };
         let address = S::kept_address(&sequence, tensor, coord.head, F32_BYTES);
-        let gmem = Source::new(tensor, address, rows, self.dims(operand));
+        let gmem = Source::new(tensor, address, [rows, self.dims(operand)], F32_BYTES);
         let to = SmemRect {
             address: smem,
             cols: K::CONFIG.head_dim,
@@ -175,7 +176,7 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         let rows = S::extent(&sequence).passing;
         let source = |tensor: &TensorArg| {
             let address = S::passing_address(&sequence, tensor, step.head, F32_BYTES);
-            Source::new(tensor, address, rows, self.dims(operand))
+            Source::new(tensor, address, [rows, self.dims(operand)], F32_BYTES)
         };
         match operand {
             Operand::First => source(S::first_passing(self.tile.params)),

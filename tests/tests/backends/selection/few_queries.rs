@@ -178,7 +178,7 @@ fn options_decide_whether_few_queries_are_decoded() {
     let plan = Plan::new(&few.problem(DType::Bf16, &forced), &HOPPER).expect("eligible");
     assert_eq!(plan.kernel_name(), "fa_fwd_mma_sm80_bf16_hd128");
     let f32 = few.problem(DType::F32, &options());
-    assert_eq!(planned(&f32, &HOPPER), Some(Variant::Simt));
+    assert_eq!(planned(&f32, &HOPPER), Some(Variant::Mma));
     let cpu = few.problem(DType::Bf16, &options());
     assert_eq!(planned(&cpu, &Capabilities::Cpu), Some(Variant::Tiled));
 }

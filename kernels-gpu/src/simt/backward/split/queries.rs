@@ -14,7 +14,7 @@ use cuda_std::math::fma;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 
-use super::super::super::copy::{SmemRect, Source};
+use super::super::super::copy::SmemRect;
 use super::super::super::epilogue::{RowOfTensor, store_runs};
 use super::super::super::gemm::Columns;
 use super::super::super::{MASKED_OUT, Workers};
@@ -27,6 +27,7 @@ use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::longest_first;
 use crate::tile::sequence::head_kv;
+use crate::tile::source::Source;
 use crate::units::F32_BYTES;
 
 const BLOCK_M: u32 = SplitQueriesConfig::BLOCK_M as u32;
@@ -161,7 +162,12 @@ impl<'a, K: SplitQueriesKernel> KeyBlocks<'a, K> {
         let k = &params.attention.k;
         let head = head_kv(&params.attention, self.tile.coord.head);
         let address = sequence.kv_address(k, head, F32_BYTES);
-        let k_gmem = Source::new(k, address, self.seq_kv, params.attention.head_dim);
+        let k_gmem = Source::new(
+            k,
+            address,
+            [self.seq_kv, params.attention.head_dim],
+            F32_BYTES,
+        );
         let to = SmemRect {
             address: stage + K::CONFIG.ds_bytes(),
             cols: K::CONFIG.keys.group.head_dim,

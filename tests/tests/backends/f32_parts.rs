@@ -1,0 +1,201 @@
+//! f32 on tensor cores, whose numbers are sums of tf32 parts: magnitudes for which the parts are not enough, and how close the sums
+//! come.
+
+use ferroflash::backend::sim::Sim;
+use ferroflash::plan::{GpuCapabilities, find_instance, preferred, why_not};
+use ferroflash::{Backend, DType, Layout, Mask, Plan, Precision, Variant};
+use ferroflash_testing::cases::{Case, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::oracle::Rows;
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::replaced::is_plan_untouched;
+use ferroflash_tests::specs::plain;
+use kernels_gpu::instances::Family;
+
+/// Largest head_dims of the kernels.
+const HEAD_DIMS: [usize; 2] = [64, 128];
+
+fn spec(head_dim: usize, mask: Mask) -> CaseSpec {
+    CaseSpec {
+        mask,
+        ..plain(DType::F32, Lengths::one(140, 150), head_dim)
+    }
+}
+
+/// The case by tensor cores, against the oracle.
+#[track_caller]
+fn is_right<B: Backend>(backend: &mut B, case: &mut Case, what: &str) {
+    case.options.force = Some(Variant::Mma);
+    let plan = backend.plan(&case.problem().expect("valid")).expect(what);
+    if is_plan_untouched(&plan) {
+        return;
+    }
+    let (o, lse) = case.run(backend).expect(what);
+    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+    assert!(verdict.passed(), "{what}: {verdict}");
+}
+
+/// The spec's case with every element of q multiplied by one number, of k by another, of v by a third.
+fn scaled(spec: &CaseSpec, factors: [f32; 3]) -> Case {
+    let mut case = spec.build().expect("small");
+    let operands = [&mut case.q, &mut case.k, &mut case.v];
+    for (operand, factor) in operands.into_iter().zip(factors) {
+        let values = operand.to_f32(Layout::Bhsd);
+        let mut values = values.into_iter().map(|value| value * factor);
+        operand.fill(|| values.next().expect("as many"));
+    }
+    case
+}
+
+/// Magnitudes from subnormal to f32's largest, of which products are of ordinary size.
+fn magnitudes<B: Backend>(backend: &mut B) {
+    for head_dim in HEAD_DIMS {
+        let spec = spec(head_dim, Mask::Causal);
+        for factors in [
+            [1e-30, 1e30, 1.0],
+            // Too large for the parts.
+            [1e-37, 1e37, 1.0],
+            [1e37, 1e-37, 1e-3],
+            // Subnormal numbers.
+            [1e-39, 1e36, 1.0],
+            [1e-42, 1e-42, 1e-40],
+            [1.0, 1.0, 1e37],
+            [1.0, 1.0, 1e-44],
+        ] {
+            let what = format!("{spec}, multiplied by {factors:?}");
+            is_right(backend, &mut scaled(&spec, factors), &what);
+        }
+    }
+}
+
+/// An infinity or NaN in each operand, among numbers and among such as are too large for the parts.
+fn single_elements<B: Backend>(backend: &mut B) {
+    const LARGE: f32 = 2.5e38;
+    for head_dim in HEAD_DIMS {
+        let spec = spec(head_dim, Mask::Causal);
+        for (index, value) in [
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::NAN,
+            LARGE,
+            -LARGE,
+            f32::MIN_POSITIVE / 8.0,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            // Of keys that some rows of a tile see, and others do not.
+            let (key, dim) = (60 + index, 5 + index);
+            for operand in ["k", "v"] {
+                let mut case = spec.build().expect("small");
+                match operand {
+                    "k" => case.k.set(0, 0, key, dim, value),
+                    _ => case.v.set(0, 0, key, dim, value),
+                }
+                // Scores are in range only if the other factor is subnormal.
+                for row in 0..if value.abs() >= LARGE { 140 } else { 0 } {
+                    case.q.set(0, 0, row, dim, 2e-39);
+                }
+                let what = format!("{spec}, {value} in {operand}");
+                is_right(backend, &mut case, &what);
+            }
+        }
+    }
+}
+
+/// Scores of one sign, whose partial sums are all cut off the same way: all elements of q and k are positive.
+fn sums_of_one_sign<B: Backend>(backend: &mut B) {
+    for head_dim in HEAD_DIMS {
+        let spec = spec(head_dim, Mask::None);
+        let mut case = spec.build().expect("small");
+        for tensor in [&mut case.q, &mut case.k] {
+            let mut state = 1u32;
+            tensor.fill(|| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                1.0 + state as f32 / u32::MAX as f32
+            });
+        }
+        is_right(backend, &mut case, &format!("{spec}, all positive"));
+    }
+}
+
+/// Keys that grow, so that a block overflows and tiles are computed again.
+fn growing<B: Backend>(backend: &mut B) {
+    for head_dim in HEAD_DIMS {
+        for kind in [
+            InputKind::GrowingFast,
+            InputKind::GrowingSome,
+            InputKind::Scattered,
+        ] {
+            let spec = CaseSpec {
+                kind,
+                ..spec(head_dim, Mask::Causal)
+            };
+            let mut case = spec.build().expect("small");
+            is_right(backend, &mut case, &spec.to_string());
+        }
+    }
+}
+
+fn all<B: Backend>(backend: &mut B) {
+    magnitudes(backend);
+    single_elements(backend);
+    sums_of_one_sign(backend);
+    growing(backend);
+}
+
+#[test]
+fn sim() {
+    all(&mut Sim::new());
+}
+
+#[test]
+fn cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("f32 on tensor cores") {
+        all(&mut gpu);
+    }
+}
+
+#[test]
+fn every_gpu_since_ampere_has_a_kernel_up_to_head_dim_128() {
+    for (compute_capability, shared_bytes) in
+        [((8, 0), 163 << 10), ((8, 6), 99 << 10), ((9, 0), 227 << 10)]
+    {
+        let gpu = GpuCapabilities::new(compute_capability, shared_bytes, 100);
+        for head_dim in [1, 63, 64, 65, 128, 129, 256] {
+            let case = spec(head_dim, Mask::None).build().expect("small");
+            let found = find_instance(Family::Mma, &case.problem().expect("valid"), &gpu);
+            let found = found.map(|instance| instance.name);
+            let expected = match head_dim {
+                1..=64 => Ok("fa_fwd_mma_sm80_f32_hd64"),
+                65..=128 => Ok("fa_fwd_mma_sm80_f32_hd128"),
+                _ => Err(format!("it has no kernel for head_dim {head_dim}")),
+            };
+            assert_eq!(found, expected, "{gpu:?}");
+        }
+    }
+}
+
+#[test]
+fn ieee_precision_goes_without_tensor_cores() {
+    let here = Sim::new().capabilities();
+    let mut case = spec(64, Mask::None).build().expect("small");
+    let problem = case.problem().expect("valid");
+    assert_eq!(preferred(&problem, &here), Some(Variant::Mma));
+    case.options.precision = Precision::Ieee;
+    let problem = case.problem().expect("valid");
+    assert_eq!(preferred(&problem, &here), Some(Variant::Simt));
+    let reason = "its products are sums of tf32 parts, and precision is ieee";
+    let refused = why_not(Variant::Mma, &problem, &here);
+    assert_eq!(refused.as_deref(), Some(reason));
+    case.options.force = Some(Variant::Mma);
+    let problem = case.problem().expect("valid");
+    let error = Plan::new(&problem, &here).expect_err("refused").to_string();
+    assert!(error.contains(reason), "{error}");
+    // The parts are f32's alone.
+    let mut half = plain(DType::Bf16, Lengths::one(140, 150), 64)
+        .build()
+        .expect("small");
+    half.options.precision = Precision::Ieee;
+    let problem = half.problem().expect("valid");
+    assert_eq!(why_not(Variant::Mma, &problem, &here), None);
+}
