@@ -148,7 +148,10 @@ impl BackwardCase {
     /// Options of the forward pass. The variant that is forced may have one pass alone, so that it is not: only `simt` is, which others
     /// are preferred to, and where sequences are packed Hopper's is, which is not preferred for such short ones as cases have; where
     /// they can run.
-    fn forward_options(&self, here: &Capabilities) -> Result<ForwardOptions, Error> {
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn forward_options(&self, here: &Capabilities) -> Result<ForwardOptions, Error> {
         let options = self.forward.options.clone().force(None);
         let problem = self.forward.problem_with(&options)?;
         let by_simt = self.forward.options.force == Some(Variant::Simt);

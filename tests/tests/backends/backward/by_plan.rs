@@ -33,13 +33,13 @@ struct Scene<M: Memory> {
 }
 
 fn scene<B: Backend>(backend: &mut B, case: &BackwardCase) -> Scene<B::Memory> {
+    let options = case.forward_options(&backend.capabilities()).unwrap();
     let memory = backend.memory();
     let mut upload = |tensor: &HostTensor| tensor.upload(memory).unwrap();
     let of = &case.forward;
     let inputs = [&of.q, &of.k, &of.v].map(&mut upload);
     let (d_o, d_lse) = (upload(&case.d_o), upload(case.d_lse.as_ref().unwrap()));
     let [q, k, v] = &inputs;
-    let options = of.options.clone().force(None);
     let output = forward(backend, q, k, v, &options).unwrap();
     Scene {
         inputs,
@@ -93,7 +93,7 @@ fn of_case<B: Backend>(backend: &mut B, mut case: BackwardCase) {
                 let verdict = case.check(run, Rows::All).unwrap();
                 assert!(verdict.passed(), "{}: {verdict}", plan.kernel_name());
                 if deterministic {
-                    assert_eq!(run, &expected, "{}", plan.kernel_name());
+                    assert!(run == &expected, "{}: other bits", plan.kernel_name());
                 }
             };
             let [q, k, v] = &scene.inputs;
