@@ -191,7 +191,7 @@ pub enum MaskName {
     CausalTopLeft,
 }
 
-/// What to compute.
+/// How closely f32 products follow f32's own arithmetic.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PrecisionName {
     /// Within f32's error bound: tensor cores may multiply numbers as sums of tf32 parts

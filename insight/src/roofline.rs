@@ -5,7 +5,7 @@
 //! the bandwidth of device memory, its exponentials at the rate of the special-function units. Kernels of one
 //! algorithm run one after the other, so their times add up.
 
-use kernels_gpu::instances::{Family, INSTANCES};
+use kernels_gpu::instances::INSTANCES;
 use serde::Serialize;
 
 use super::cost::{self, Algorithm, Cost, Pass, Tiles, Workload};
@@ -81,7 +81,7 @@ pub fn tiles(gpu: &GpuSpec, work: &Workload) -> Result<Tiles, Error> {
         .iter()
         .filter(|instance| instance.dtype == work.dtype)
         // f32's on CUDA cores, as the bound is theirs.
-        .filter(|instance| work.dtype != DType::F32 || instance.family == Family::Simt)
+        .filter(|instance| !instance.adds_parts())
         .filter(|instance| u64::from(instance.head_dim) >= work.head_dim)
         .filter(|instance| instance_unfit(instance, &here).is_none())
         .collect();

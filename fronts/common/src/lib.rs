@@ -16,6 +16,6 @@ mod problem;
 
 pub use addresses::{forward_operands, gradient_operands};
 pub use cache::{BlockTable, Cache, NewRows, Operand};
-pub use options::{lengths, visible};
+pub use options::{lengths, precision, visible};
 pub use place::{Place, lock};
 pub use problem::problem;

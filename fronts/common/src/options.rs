@@ -1,4 +1,4 @@
-use ferroflash::{DeviceLengths, Error, Lengths, Mask};
+use ferroflash::{DeviceLengths, Error, Lengths, Mask, Precision};
 
 /// Keys from `left` before to `right` after a query's position, which is counted from the first key if `from_top_left`, else back
 /// from the last.
@@ -7,6 +7,14 @@ pub fn visible(left: Option<u32>, right: Option<u32>, from_top_left: bool) -> Ma
     match from_top_left {
         true => mask.from_top_left(),
         false => mask,
+    }
+}
+
+/// Whether each product of f32 and each sum is rounded to f32, or the bound alone is kept.
+pub fn precision(is_ieee: bool) -> Precision {
+    match is_ieee {
+        true => Precision::Ieee,
+        false => Precision::Bounded,
     }
 }
 

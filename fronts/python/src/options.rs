@@ -1,6 +1,6 @@
 use ferroflash::{AlibiSlopes, BackwardOptions, BiasTensor, Documents, Dropout, Error};
 use ferroflash::{ForwardOptions, Layout, MaskTensor, PrefixLengths, Sinks};
-use ferroflash_fronts::{lengths, visible};
+use ferroflash_fronts::{lengths, precision, visible};
 use pyo3::prelude::*;
 
 use crate::operands::Arrays;
@@ -18,6 +18,7 @@ struct Scalars {
     chunk: Option<u32>,
     dilation: Option<u32>,
     dropout_p: f32,
+    ieee: bool,
 }
 
 /// Everything but the tensors, of `Arguments`: made once, for any number of calls.
@@ -39,7 +40,8 @@ impl Options {
                 .softcap(Some(scalars.softcap).filter(|softcap| *softcap != 0.0))
                 .mask(visible(scalars.left, scalars.right, scalars.top_left))
                 .chunk(scalars.chunk)
-                .dilation(scalars.dilation),
+                .dilation(scalars.dilation)
+                .precision(precision(scalars.ieee)),
             layout: match scalars.heads_first {
                 true => Layout::Bhsd,
                 false => Layout::Bshd,

@@ -19,7 +19,7 @@ TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 # The attributes of a custom call of the forward pass that has no arrays beside its tensors.
 ATTRIBUTES = {
     **{"softmax_scale": np.float32(0.3), "softcap": np.float32(0), "dropout_p": np.float32(0)},
-    **{"left": np.int64(-1), "right": np.int64(-1), "top_left": False},
+    **{"left": np.int64(-1), "right": np.int64(-1), "top_left": False, "ieee": False},
     **dict.fromkeys(("mask", "bias", "alibi_slopes", "doc_q", "doc_k", "dropout_state"), False),
 }
 

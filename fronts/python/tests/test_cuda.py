@@ -222,6 +222,15 @@ def test_masks_biases_and_sinks_of_a_size(dtype: torch.dtype) -> None:
         reference.check(name, gradient, of_f64, (10 if name == "d_sinks" else 2) * reference.TOLERANCE[dtype])
 
 
+def test_float32_is_multiplied_as_asked() -> None:
+    q, k, v = (randn(1, 300, 2, 64, dtype=torch.float32) for _ in range(3))
+    expected, _ = reference.attention(q, k, v)
+    results = [attention(q, k, v, precision=precision) for precision in ("bounded", "ieee")]
+    for result in results:
+        reference.check("o", result, expected, reference.TOLERANCE[torch.float32])
+    assert not torch.equal(*results)
+
+
 def test_dropout_of_a_graph_drops_others_each_time() -> None:
     """Both passes of one replay drop the same, those of another others."""
     q = randn(1, 64, 2, 64, grad=True)

@@ -55,7 +55,8 @@ def test_dense_problems(device: torch.device, data: st.DataObject) -> None:
     v = drawn_view(data, (batch, seq_k, heads, dim_v), dtype, device)
     options = drawn_options(data, heads * group, batch, device)
     options["top_left"] = data.draw(st.booleans())
-    o, lse = attention(q, k, v, **options, return_lse=True)
+    precision = data.draw(st.sampled_from(["bounded", "ieee"]))
+    o, lse = attention(q, k, v, **options, precision=precision, return_lse=True)
     assert o.dtype is dtype
     expected_o, expected_lse = reference.attention(q, k, v, **options)
     reference.check("o", o, expected_o, reference.TOLERANCE[dtype])

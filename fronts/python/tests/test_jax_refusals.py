@@ -60,6 +60,11 @@ def test_lengths_that_are_refused(name: str) -> None:
             dot_product_attention(Q, Q, Q, **{name: lengths})
 
 
+def test_another_precision_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^precision: it is 'tf32'; it must be 'bounded' or 'ieee'$"):
+        flash_attention(Q, Q, Q, precision="tf32")
+
+
 def test_a_rate_must_be_known() -> None:
     with pytest.raises(TypeError, match=r"^dropout_p: it is traced"):
         jax.jit(lambda p: flash_attention(Q, Q, Q, dropout_p=p, dropout_rng=KEY))(0.3)
@@ -93,6 +98,7 @@ HALF = jnp.float16
         (r"dropout_state: it is XLA's 11 \[4\]; it must be u32 \[..., 4\]", {"dropout_state": (4,)}, {}),
         ("dropout_state: no address is given", {}, {"dropout_p": np.float32(0.5)}),
         ("dropout: the rate is 2", {}, {"dropout_p": np.float32(2)}),
+        ("ieee: it is a number of XLA's type 4; it must be one bool", {}, {"ieee": np.int32(1)}),
     ],
 )
 def test_handlers_trust_no_caller(message: str, arrays: Any, attributes: Any) -> None:

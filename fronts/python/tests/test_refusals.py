@@ -25,6 +25,11 @@ def test_the_librarys_own_messages_come_as_they_are() -> None:
     assert message(ValueError, attention, Q[0, 0], Q, Q).startswith("q: it has 2 axes")
 
 
+def test_another_precision_is_named() -> None:
+    refused = message(ValueError, attention, Q, Q, Q, precision="tf32")
+    assert refused == "precision: it is 'tf32'; it must be 'bounded' or 'ieee'"
+
+
 def test_other_dtypes_and_devices_are_named() -> None:
     assert message(ValueError, attention, Q.double(), Q, Q).startswith("q: its dtype is torch.float64")
     assert message(ValueError, attention, Q, Q.half(), Q).startswith("k: its dtype is torch.float16")

@@ -50,7 +50,7 @@ impl Target {
 ///
 /// | target | arguments | results | attributes |
 /// |---|---|---|---|
-/// | `ferroflash_forward` | q, k, v | o, lse | f32 `softmax_scale`, `softcap`, `dropout_p`; i64 `left`, `right`; bool `top_left` |
+/// | `ferroflash_forward` | q, k, v | o, lse | f32 `softmax_scale`, `softcap`, `dropout_p`; i64 `left`, `right`; bool `top_left`, `ieee` |
 /// | `ferroflash_backward` | q, k, v, o, lse, d_o | dq, dk, dv | those and bool `deterministic` |
 ///
 /// All arrays are dense, in the order of their axes. q is `[..., seq_q, heads_q, head_dim]`, k `[..., seq_k, heads_k, head_dim]`, v

@@ -1,5 +1,5 @@
 use ferroflash::{BackwardOptions, Dropout, Error, ForwardOptions, Mask};
-use ferroflash_fronts::visible;
+use ferroflash_fronts::{precision, visible};
 
 use crate::call::Call;
 use crate::failure::Failure;
@@ -13,6 +13,7 @@ pub struct Attributes {
     right: i64,
     top_left: bool,
     dropout_p: u32,
+    ieee: bool,
     deterministic: bool,
 }
 
@@ -26,6 +27,7 @@ impl Attributes {
             right: call.attribute("right")?,
             top_left: call.attribute("top_left")?,
             dropout_p: call.attribute::<f32>("dropout_p")?.to_bits(),
+            ieee: call.attribute("ieee")?,
             deterministic: is_backward && call.attribute("deterministic")?,
         })
     }
@@ -43,7 +45,8 @@ impl Attributes {
             .softmax_scale(f32::from_bits(self.softmax_scale))
             .softcap(Some(softcap).filter(|softcap| *softcap != 0.0))
             .mask(self.mask())
-            .dropout(dropout))
+            .dropout(dropout)
+            .precision(precision(self.ieee)))
     }
 
     /// As options of the backward pass of `forward`.

@@ -1,7 +1,6 @@
 //! Why a kernel cannot run a problem, and the tables of those for problems with modifiers.
 
-use kernels_gpu::dtype::DType;
-use kernels_gpu::instances::{Arch, Family, Instance, MODIFIED};
+use kernels_gpu::instances::{Arch, Instance, MODIFIED};
 use kernels_gpu::tile::grid::TileGrid;
 
 use super::GpuCapabilities;
@@ -51,8 +50,7 @@ pub(super) fn unfit(
 
 /// Why `instance` does not follow f32's arithmetic as closely as `problem` asks, or `None` if it does.
 fn imprecise(instance: &Instance, problem: &Problem) -> Option<String> {
-    let adds_parts = instance.dtype == DType::F32 && instance.family == Family::Mma;
-    (adds_parts && problem.precision() == Precision::Ieee)
+    (instance.adds_parts() && problem.precision() == Precision::Ieee)
         .then(|| "its products are sums of tf32 parts, and precision is ieee".to_owned())
 }
 

@@ -146,6 +146,11 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// Whether its products are sums of parts: f32 on tensor cores, whose numbers are two tf32 each.
+    pub const fn adds_parts(&self) -> bool {
+        matches!(self.dtype, DType::F32) && matches!(self.family, Family::Mma)
+    }
+
     /// The row of a kernel in which a warp takes a row of o at a time.
     const fn warp_per_row(name: &'static str, dtype: DType, operation: Operation) -> Self {
         Self {

@@ -22,20 +22,20 @@ pub const VEC16_BYTES: u32 = 16;
 /// Vec16s that span all 32 banks.
 const BANK_VEC16S: usize = 8;
 
-/// Vec16s in a row of `HEAD_DIM` elements.
-pub const fn row_vec16s(head_dim: usize) -> usize {
-    assert!(head_dim.is_multiple_of(VEC16_ELEMS * BANK_VEC16S / 2));
-    head_dim / VEC16_ELEMS
+/// Vec16s in a row of `columns` elements of 16 bits.
+pub const fn row_vec16s(columns: usize) -> usize {
+    assert!(columns.is_multiple_of(VEC16_ELEMS * BANK_VEC16S / 2));
+    columns / VEC16_ELEMS
 }
 
 /// Bytes from one row to the next.
-pub const fn row_bytes(head_dim: usize) -> u32 {
-    (row_vec16s(head_dim)) as u32 * VEC16_BYTES
+pub const fn row_bytes(columns: usize) -> u32 {
+    (row_vec16s(columns)) as u32 * VEC16_BYTES
 }
 
 /// Bytes within which vec16s of a row change places; rows are aligned to it.
-pub const fn window_bytes(head_dim: usize) -> u32 {
-    let vec16s = if row_vec16s(head_dim).is_multiple_of(BANK_VEC16S) {
+pub const fn window_bytes(columns: usize) -> u32 {
+    let vec16s = if row_vec16s(columns).is_multiple_of(BANK_VEC16S) {
         BANK_VEC16S
     } else {
         BANK_VEC16S / 2
@@ -48,8 +48,8 @@ pub const fn window_bytes(head_dim: usize) -> u32 {
 /// Rows that are a multiple of 128 bytes all start in the same bank: eight rows take eight masks. Rows that are
 /// an odd multiple of 64 bytes start in alternate halves of the banks: pairs of rows share one of four masks.
 #[inline(always)]
-pub const fn mask(head_dim: usize, row: u32) -> u32 {
-    if row_vec16s(head_dim).is_multiple_of(BANK_VEC16S) {
+pub const fn mask(columns: usize, row: u32) -> u32 {
+    if row_vec16s(columns).is_multiple_of(BANK_VEC16S) {
         row % 8
     } else {
         row / 2 % 4
@@ -58,8 +58,8 @@ pub const fn mask(head_dim: usize, row: u32) -> u32 {
 
 /// Bytes from the start of the tile to vec16 `vec16` of row `row`.
 #[inline(always)]
-pub const fn offset(head_dim: usize, row: u32, vec16: u32) -> u32 {
-    row * row_bytes(head_dim) + (vec16 ^ mask(head_dim, row)) * VEC16_BYTES
+pub const fn offset(columns: usize, row: u32, vec16: u32) -> u32 {
+    row * row_bytes(columns) + (vec16 ^ mask(columns, row)) * VEC16_BYTES
 }
 
 #[cfg(test)]
@@ -71,13 +71,13 @@ mod tests {
     #[test]
     fn every_vec16_has_one_place() {
         for config in CONFIGS {
-            let head_dim = config.columns();
+            let columns = config.columns();
             const ROWS: u32 = 16;
-            let bytes = ROWS * row_bytes(head_dim);
+            let bytes = ROWS * row_bytes(columns);
             let mut seen = [false; 16 * 32];
             for row in 0..ROWS {
-                for vec16 in 0..row_vec16s(head_dim) as u32 {
-                    let offset = offset(head_dim, row, vec16);
+                for vec16 in 0..row_vec16s(columns) as u32 {
+                    let offset = offset(columns, row, vec16);
                     assert!(offset < bytes && offset.is_multiple_of(VEC16_BYTES));
                     let place = &mut seen[(offset / VEC16_BYTES) as usize];
                     assert!(!core::mem::replace(place, true));
@@ -97,13 +97,13 @@ mod tests {
     #[test]
     fn ldmatrix_has_no_bank_conflicts() {
         for config in CONFIGS {
-            let head_dim = config.columns();
+            let columns = config.columns();
             for lanes in row_vec16_maps() {
-                for step in 0..head_dim as u32 / 16 {
+                for step in 0..columns as u32 / 16 {
                     for matrix in 0..4 {
                         assert_conflict_free((0..8).map(|i| {
                             let (row, vec16) = lanes(matrix * 8 + i);
-                            offset(head_dim, row, 2 * step + vec16)
+                            offset(columns, row, 2 * step + vec16)
                         }));
                     }
                 }
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn copies_have_no_bank_conflicts() {
         for config in CONFIGS {
-            let head_dim = config.columns();
-            let lanes = crate::config::mma::MmaConfig::copy_lanes(head_dim);
+            let columns = config.columns();
+            let lanes = crate::config::mma::MmaConfig::copy_lanes(columns);
             for phase in 0..8u32 {
-                for vec16_begin in (0..row_vec16s(head_dim) as u32).step_by(lanes as usize) {
+                for vec16_begin in (0..row_vec16s(columns) as u32).step_by(lanes as usize) {
                     assert_conflict_free((0..8).map(|i| {
                         let lane = phase * 8 + i;
-                        offset(head_dim, lane / lanes, vec16_begin + lane % lanes)
+                        offset(columns, lane / lanes, vec16_begin + lane % lanes)
                     }));
                 }
             }

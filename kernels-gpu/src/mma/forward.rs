@@ -33,12 +33,13 @@ use super::kv_loader::KvLoader;
 use super::non_finite::NonFiniteMask;
 use super::tile_info::TileInfo;
 use super::{Arithmetic, MmaKernel, ieee};
-use crate::abi::{AttentionParams, Band, ForwardParams};
+use crate::abi::ForwardParams;
 use crate::layout::swizzle::row_bytes;
 use crate::modifiers::Modifiers;
 use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::grid::{BlockCoord, TileGrid};
+use crate::tile::l2::section_of_queries;
 use crate::tile::softmax::largest;
 
 /// One pass over all tiles of the launch.
@@ -63,16 +64,12 @@ pub unsafe fn forward<
             "f32's own arithmetic knows no hidden or dropped pairs"
         );
     }
-    let AttentionParams {
-        batch,
-        heads_q,
-        seq_q,
-        ..
-    } = params.attention;
-    let tiles = TileGrid::new(batch, heads_q, seq_q, K::CONFIG.block_m() as u32);
+    let attention = &params.attention;
+    let block_m = K::CONFIG.block_m() as u32;
+    let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
     // Where tiles differ in length, all heads' last ones would wait for the last head's longest.
-    let longest_first = params.attention.mask.band.upper < Band::OPEN;
-    let coord = tiles.get_in_order(block_idx_x(), longest_first);
+    let section = section_of_queries(attention, K::Element::BYTES);
+    let coord = tiles.get_by_sections(block_idx_x(), section);
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe { forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, modifiers, coord) };
 }

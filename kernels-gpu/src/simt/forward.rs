@@ -25,11 +25,12 @@ use super::kv_loader::KvLoader;
 use super::{
     BLOCK_N, LANES, MASKED_OUT, Row, SCORE_COLS, Scores, SimtKernel, ThreadLayout, epilogue,
 };
-use crate::abi::{Band, BlockState, ForwardParams};
+use crate::abi::{BlockState, ForwardParams};
 use crate::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::{BlockCoord, TileGrid};
+use crate::tile::l2::section_of_queries;
 use crate::tile::mask;
 use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
@@ -48,11 +49,8 @@ pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     let block_m = K::CONFIG.block_m() as u32;
     let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
     // Where tiles differ in length, all heads' last ones would wait for the last head's longest.
-    let coord = if attention.mask.band.upper < Band::OPEN {
-        tiles.get_longest_first(block_idx_x())
-    } else {
-        tiles.get(block_idx_x())
-    };
+    let section = section_of_queries(attention, F32_BYTES);
+    let coord = tiles.get_by_sections(block_idx_x(), section);
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe { forward_tile::<K, ROWS, O_COLS>(params, modifiers, coord) };
 }

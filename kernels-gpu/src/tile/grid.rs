@@ -1,5 +1,7 @@
 //! Which tile of queries a block works on.
 
+use super::l2::in_section;
+
 /// One tile: rows `m_block · block_m ..` of one query head of one batch entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCoord {
@@ -16,6 +18,8 @@ pub struct BlockCoord {
 pub struct TileGrid {
     m_blocks: u32,
     heads: u32,
+    /// Heads of all batch entries; of a launch that has tiles, which are no fewer.
+    sequences: u32,
     /// Number of tiles; the host launches no more than [`TileGrid::LARGEST`].
     pub count: u64,
 }
@@ -29,10 +33,12 @@ impl TileGrid {
     #[inline(always)]
     pub fn new(batch: u32, heads: u32, seq_q: u32, block_m: u32) -> Self {
         let m_blocks = seq_q.div_ceil(block_m);
+        let sequences = heads as u64 * batch as u64;
         Self {
             m_blocks,
             heads,
-            count: m_blocks as u64 * heads as u64 * batch as u64,
+            sequences: sequences as u32,
+            count: m_blocks as u64 * sequences,
         }
     }
 
@@ -43,28 +49,15 @@ impl TileGrid {
         self.coord(sequence, reversed)
     }
 
-    /// Tile number `index` where those of all heads that have as many rows behind them are neighbours, the longest first: for
-    /// kernels whose time goes into arithmetic, and not into reading K and V again.
+    /// As [`get`](Self::get), where sections of so many heads of all batch entries, if any, are taken together ([`super::l2`]).
     #[inline(always)]
-    pub fn get_longest_first(&self, index: u32) -> BlockCoord {
-        let (sequence, reversed) = longest_first(index, self.count as u32, self.m_blocks);
-        self.coord(sequence, reversed)
-    }
-
-    /// [`get_longest_first`](Self::get_longest_first) if `longest_first`, or [`get`](Self::get): by one division, and no branch.
-    #[inline(always)]
-    pub fn get_in_order(&self, index: u32, longest_first: bool) -> BlockCoord {
-        let sequences = divide(self.count as u32, self.m_blocks).0;
-        let divisor = if longest_first {
-            sequences
-        } else {
-            self.m_blocks
+    pub fn get_by_sections(&self, index: u32, section: Option<u32>) -> BlockCoord {
+        let Some(section) = section else {
+            // A division less, which short tiles notice.
+            return self.get(index);
         };
-        let (quotient, remainder) = divide(index, divisor);
-        let (sequence, reversed) = match longest_first {
-            true => (remainder, quotient),
-            false => (quotient, remainder),
-        };
+        let section_tiles = section * self.m_blocks;
+        let (reversed, sequence) = in_section(index, self.sequences, section, section_tiles);
         self.coord(sequence, reversed)
     }
 
@@ -186,16 +179,19 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_tiles_of_all_heads_come_first() {
+    fn the_longest_tiles_of_a_section_come_first() {
         let list = TileGrid::new(2, 3, 100, 32);
-        for index in 0..list.grid() {
-            let (m_block, sequence) = (3 - index / 6, index % 6);
-            let expected = BlockCoord {
-                m_block,
-                head: sequence % 3,
-                batch: sequence / 3,
-            };
-            assert_eq!(list.get_longest_first(index), expected);
+        // Sections of four heads and of the last two.
+        for (begin, section, heads) in [(0, 0..4, 4), (16, 4..6, 2)] {
+            for index in 0..4 * heads {
+                let sequence = section.start + index % heads;
+                let expected = BlockCoord {
+                    m_block: 3 - index / heads,
+                    head: sequence % 3,
+                    batch: sequence / 3,
+                };
+                assert_eq!(list.get_by_sections(begin + index, Some(4)), expected);
+            }
         }
     }
 

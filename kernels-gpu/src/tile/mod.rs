@@ -14,6 +14,7 @@ pub mod ds_tiles;
 pub mod element;
 pub mod grid;
 pub mod kv_tree;
+pub mod l2;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
 #[cfg(target_arch = "nvptx64")]

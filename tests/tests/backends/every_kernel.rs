@@ -15,7 +15,7 @@ use ptx_sim::{LineStatistics, Statistics};
 
 /// Three blocks of keys, the last partial; two blocks of queries, or as many as the kernel is preferred for; two query
 /// heads per head of k and v, where that is cheap; short and empty sequences in addition in packed problems.
-fn case_for(instance: &Instance, number: usize) -> CaseSpec {
+pub fn case_for(instance: &Instance, number: usize) -> CaseSpec {
     let shortest = instance.wgmma().map_or(0, |config| config.min_rows);
     let rows = instance.block_m * instance.cluster;
     let head_dim_v = instance

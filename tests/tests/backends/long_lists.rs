@@ -9,7 +9,7 @@ use ferroflash_tests::on_schedules_in_turn_and_gpu;
 use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::Family;
-use kernels_gpu::wgmma::scheduler::L2_BYTES;
+use kernels_gpu::tile::l2::L2_BYTES;
 
 const HEAD_DIM: usize = 256;
 

@@ -26,5 +26,6 @@ mod peer_shapes;
 mod properties;
 mod score_limits;
 mod selection;
+mod softcaps;
 mod stress;
 mod training;

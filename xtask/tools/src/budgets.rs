@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use cuda_builder::compiler::RUSTC_VAR;
 use cuda_builder::{Build, Kernel};
-use kernels_gpu::dtype::DType;
-use kernels_gpu::instances::{CACHED, Family, INSTANCES, Instance, MODIFIED};
+use kernels_gpu::instances::{CACHED, INSTANCES, MODIFIED};
 use serde::{Deserialize, Serialize};
 
 use crate::kernels::CRATES;
@@ -98,8 +97,7 @@ fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
 fn worst(kernel: &Kernel) -> Budget {
     let registers = kernel.resources.iter().map(|on| on.registers).max();
     let may_spill = MODIFIED.iter().chain(CACHED);
-    let is_split = |row: &Instance| row.family == Family::Mma && row.dtype == DType::F32;
-    let mut may_spill = may_spill.chain(INSTANCES.iter().filter(|row| is_split(row)));
+    let mut may_spill = may_spill.chain(INSTANCES.iter().filter(|row| row.adds_parts()));
     let may_spill = may_spill.any(|row| row.name == kernel.entry);
     let spilled = kernel.resources.iter().map(|on| on.spilled_bytes()).max();
     let most = if may_spill {

@@ -55,6 +55,8 @@ class Arguments(NamedTuple):
     dilation: int | None = None
     # How many probabilities are dropped; those left are divided by 1 - dropout_p.
     dropout_p: float = 0.0
+    # Whether products and sums of float32 are rounded one by one, and not sums of tf32 parts.
+    ieee: bool = False
 
 
 # The tensors come first.
@@ -62,7 +64,7 @@ SCHEMA = (
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, Tensor? seqused_kv, Tensor? alibi_slopes, Tensor? mask, Tensor? bias, "
     "Tensor? sinks, Tensor? doc_q, Tensor? doc_kv, Tensor? prefix_len, Tensor? dropout_state, SymInt max_seqlen_q, "
     "SymInt max_seqlen_kv, float? softmax_scale, float softcap, int? left, int? right, bool top_left, bool heads_first, "
-    "bool deterministic, int? chunk, int? dilation, float dropout_p"
+    "bool deterministic, int? chunk, int? dilation, float dropout_p, bool ieee"
 )
 TENSORS = SCHEMA.count("Tensor")
 _NONE = (None,) * TENSORS
@@ -101,6 +103,8 @@ def without_arrays(
     )
 
 
+PRECISIONS = "bounded", "ieee"
+
 _MOST_BARE_CALLS = 256  # of the same scalars
 
 # cu_seqlens_q, cu_seqlens_kv and the bounds on lengths.
@@ -137,6 +141,13 @@ def window(window_size: tuple[int | None, int | None], causal: bool) -> tuple[in
     if causal:
         return left, 0
     return left, None if right is None or right < 0 else right
+
+
+def is_ieee(precision: str) -> bool:
+    """What `precision` says of products of float32."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: it is {precision!r}; it must be 'bounded' or 'ieee'")
+    return precision == "ieee"
 
 
 def common(

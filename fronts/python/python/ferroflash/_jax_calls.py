@@ -37,6 +37,7 @@ def _attributes(arguments: Arguments, operands: Operands) -> dict[str, Any]:
         "right": np.int64(-1 if arguments.right is None else arguments.right),
         "top_left": arguments.top_left,
         "dropout_p": np.float32(arguments.dropout_p),
+        "ieee": arguments.ieee,
         **{name: name in operands for name in ARRAYS},
     }
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _native
-from ._arguments import Arguments, window
+from ._arguments import Arguments, is_ieee, window
 from ._jax_arrays import (
     DTYPES,
     Shapes,
@@ -48,6 +48,7 @@ def flash_attention(
     softcap: float = 0.0,
     top_left: bool = False,
     deterministic: bool = False,
+    precision: str = "bounded",
     return_lse: bool = False,
     alibi_slopes: ArrayLike | None = None,
     bias: ArrayLike | None = None,
@@ -70,6 +71,8 @@ def flash_attention(
         softcap: scores become softcap · tanh(score / softcap), in nats; 0: they do not.
         top_left: counts positions from the first key instead, as `jax.nn.dot_product_attention` does: query i stands at i.
         deterministic: the backward pass gives the same bits at every run.
+        precision: "bounded": products of float32 may be sums of tf32 parts, on tensor cores, which keep float32's error bound.
+            "ieee": each product and each sum is rounded to float32.
         return_lse: returns (o, lse) and not o alone.
         alibi_slopes: float32 [heads_q] or [batch, heads_q]; -slope · |i + seq_k - seq_q - j| is added to scores.
         bias: float32, float16 or bfloat16, of a shape that broadcasts to [batch, heads_q, seq_q, seq_k], added to scores in nats.
@@ -99,6 +102,7 @@ def flash_attention(
         top_left=bool(_known("top_left", top_left)),
         deterministic=bool(_known("deterministic", deterministic)),
         dropout_p=_known("dropout_p", dropout_p),
+        ieee=is_ieee(precision),
     )
     q, k, v = (jnp.asarray(x) for x in (q, k, v))
     _check_operands(q, k, v)

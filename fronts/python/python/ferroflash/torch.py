@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _eager
-from ._arguments import DENSE, Arguments, Bare, Lengths, differentiable, has_arrays, window, with_lengths
+from ._arguments import DENSE, Arguments, Bare, Lengths, differentiable, has_arrays, is_ieee, window, with_lengths
 from ._operators import Differentiable, Mappable
 from .registry import activate, restore
 
@@ -53,6 +53,7 @@ def attention(
     seqused_k: Tensor | None = None,
     heads_first: bool = False,
     deterministic: bool = False,
+    precision: str = "bounded",
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale) · v over the keys that the mask leaves visible; exact, differentiable by q, k, v,
@@ -86,6 +87,8 @@ def attention(
         seqused_k: int32 [batch] on q's device: only so many first rows of k and v of each sequence are used.
         heads_first: q, k, v and o are [batch, heads, seq, dim].
         deterministic: the backward pass gives the same bits at every run.
+        precision: "bounded": products of float32 may be sums of tf32 parts, on tensor cores, which keep float32's error bound.
+            "ieee": each product and each sum is rounded to float32.
         return_lse: returns (o, lse) and not o alone.
 
     Returns:
@@ -121,6 +124,7 @@ def attention(
         chunk,
         dilation,
         dropout_p,
+        is_ieee(precision),
     )
     o, lse = run(q, k, v, arguments, return_lse)
     return (o, lse) if return_lse else o

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `producer.rs` | the producer: `setup`, `load` |
 //! | `consumer.rs` | a consumer warpgroup: `setup`, `compute`, `finish` |
-//! | `gemm.rs`, `step.rs`, `softmax.rs`, `mask.rs` | what `compute` does with a block of keys |
+//! | `gemm.rs`, `step.rs`, `softmax.rs`, `softcap.rs`, `mask.rs` | what `compute` does with a block of keys |
 //! | `recompute.rs` | recomputes a warp's scores that outgrew a stale maximum |
 //! | `epilogue.rs`, `non_finite.rs` | what `finish` does |
 //! | `blocks.rs`, `lanes.rs`, `traits.rs` | which key blocks, which elements, which instance |
@@ -26,6 +26,7 @@ mod modified;
 mod non_finite;
 mod producer;
 mod recompute;
+mod softcap;
 mod softmax;
 mod step;
 pub mod traits;

@@ -9,8 +9,10 @@ use super::blocks::row_begin;
 use super::consumer::Consumer;
 use super::mask::{BlockMask, below, col};
 use super::recompute::recompute_scores;
+use super::softcap::{Softcap, bend};
 use super::softmax::{PerRow, scale_rows};
 use super::traits::ForwardKernel;
+use crate::abi::ScoreParams;
 use crate::config::wgmma::WARPGROUP;
 use crate::modifiers::Modifiers;
 use crate::score::{self, ScoreTransform};
@@ -155,8 +157,15 @@ where
         [right, left]: [bool; 2],
         tile_pipe: &WorkTilePipe,
     ) -> PerRow {
-        let is_plain = self.is_plain();
+        let mut is_plain = self.is_plain();
         let mut scale_log2 = self.scale_log2;
+        // Kernels with modifiers have no registers for this.
+        if K::Modifiers::IS_NONE
+            && let Some(softcap) = self.softcap_alone()
+        {
+            scale_log2 = bend(&mut self.acc_s, softcap);
+            is_plain = true;
+        }
         if right || left || !is_plain {
             // Needed by such blocks alone, so computed here rather than kept.
             let work_tile = tile_pipe.work_tile();
@@ -220,6 +229,18 @@ where
             |register| col(register) - below(register),
         );
         transform.scale_log2
+    }
+
+    /// How a softcap bends scores, if nothing else changes them.
+    #[inline(always)]
+    fn softcap_alone(&self) -> Option<Softcap> {
+        let score = &self.launch.params.attention.score;
+        // Divided for each block rather than kept.
+        let softmax_scale = f32::from_bits(black_box(score.softmax_scale.to_bits()));
+        Softcap::alone(&ScoreParams {
+            softmax_scale,
+            ..*score
+        })
     }
 
     /// Whether scores are a positive multiple of `q · k`.

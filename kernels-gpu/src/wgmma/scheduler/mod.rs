@@ -11,5 +11,4 @@ pub mod tile_list;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 pub(crate) mod tile_pipe;
 
-pub use schedule::{L2_BYTES, Schedule, TileCoord};
-pub(crate) use schedule::{l2_section, row_bytes, uneven};
+pub use schedule::{Schedule, TileCoord};

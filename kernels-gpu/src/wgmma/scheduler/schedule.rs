@@ -7,13 +7,11 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::tile_list::{ListHeader, ListedCoord, ListedTile, Order, capacity};
-use crate::abi::{AttentionParams, Band};
+use crate::abi::AttentionParams;
 use crate::tile::grid::divide;
+use crate::tile::l2::{head_bytes, in_section, row_bytes, section, uneven};
 use crate::units::HALF_BYTES;
 use crate::wgmma::pack_gqa::PackGqa;
-
-/// Bytes of K and V that the tiles in flight may share: the part of the 50 MB L2 that Q and O leave.
-pub const L2_BYTES: u64 = 32 << 20;
 
 /// One cluster's tile: rows `cluster_m_block · cluster_m ..` of a pack of query heads ([`PackGqa`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +68,8 @@ impl Schedule {
         let last = last(cluster_m_blocks, sequences)?;
         let l2_section = if uneven(params) {
             let kv_heads = params.batch * params.heads_kv;
-            l2_section(kv_heads, head_bytes(params, params.seq_kv)) * pack_gqa.packs()
+            let head_bytes = head_bytes(params.seq_kv, row_bytes(params, HALF_BYTES));
+            section(kv_heads, head_bytes) * pack_gqa.packs()
         } else {
             1
         };
@@ -185,15 +184,10 @@ impl Schedule {
         (head_kv, pack * self.pack_gqa.heads())
     }
 
-    /// Splits `index` in its section: the cluster m-block, counted from the first taken, and the sequence among all. A
-    /// section has `l2_section` sequences and `l2_section_tiles` tiles.
+    /// [`in_section`] of this launch's sequences.
     #[inline(always)]
     fn in_section(&self, index: u32, l2_section: u32, l2_section_tiles: u32) -> (u32, u32) {
-        let (number, in_section) = divide(index, l2_section_tiles);
-        let first = number * l2_section;
-        let sequences = l2_section.min(self.sequences - first);
-        let (taken, sequence) = divide(in_section, sequences);
-        (taken, first + sequence)
+        in_section(index, self.sequences, l2_section, l2_section_tiles)
     }
 }
 
@@ -205,34 +199,10 @@ fn last(cluster_m_blocks: u32, sequences: u32) -> Option<u32> {
         .flatten()
 }
 
-/// Whether tiles of one head differ much in length: the band has a right border, but no near left one.
-pub(crate) fn uneven(params: &AttentionParams) -> bool {
-    params.mask.band.upper < Band::OPEN && -(params.mask.band.lower as i64) >= params.seq_q as i64
-}
-
-/// Bytes of a row of K and of V.
-pub(crate) fn row_bytes(params: &AttentionParams) -> u32 {
-    (params.head_dim + params.head_dim_v) * HALF_BYTES
-}
-
-/// Bytes of `rows` rows of a head of K and V.
-fn head_bytes(params: &AttentionParams, rows: u32) -> u64 {
-    rows as u64 * row_bytes(params) as u64
-}
-
-/// Heads of K and V of a section: equal sections of at most [`L2_BYTES`].
-#[inline(always)]
-pub(crate) fn l2_section(kv_heads: u32, head_bytes: u64) -> u32 {
-    let sections = (kv_heads as u64 * head_bytes).div_ceil(L2_BYTES);
-    // Not by `clamp`, which has a panic branch.
-    let sections = sections.min(kv_heads as u64).max(1) as u32;
-    kv_heads.div_ceil(sections)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{Corner, MaskParams};
+    use crate::abi::{Band, Corner, MaskParams};
     use bytemuck::Zeroable;
 
     fn params(batch: u32, heads: [u32; 2], seq: u32, band: Band) -> AttentionParams {

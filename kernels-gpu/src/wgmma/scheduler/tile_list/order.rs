@@ -1,7 +1,8 @@
 //! The orders in which tiles are listed.
 
 use crate::abi::AttentionParams;
-use crate::wgmma::scheduler::{L2_BYTES, l2_section, row_bytes, uneven};
+use crate::tile::l2::{L2_BYTES, head_bytes, row_bytes, section, uneven};
+use crate::units::HALF_BYTES;
 
 /// Order of the tiles in the list of a varlen launch, and how tile numbers walk the list. Both orders keep long tiles
 /// first, so that clusters end together, and K and V of the tiles in flight in L2.
@@ -28,7 +29,7 @@ impl Order {
     pub fn of(params: &AttentionParams) -> Self {
         if uneven(params) {
             Self::LongestFirst {
-                row_bytes: row_bytes(params),
+                row_bytes: row_bytes(params, HALF_BYTES),
             }
         } else {
             Self::BySequence
@@ -50,12 +51,7 @@ impl Order {
     pub fn l2_section(self, rows: u32, kv_heads: u32) -> u32 {
         match self {
             Self::BySequence => kv_heads,
-            Self::LongestFirst { row_bytes } => l2_section(kv_heads, head_bytes(rows, row_bytes)),
+            Self::LongestFirst { row_bytes } => section(kv_heads, head_bytes(rows, row_bytes)),
         }
     }
-}
-
-/// Bytes of `rows` rows of a head of K and V.
-fn head_bytes(rows: u32, row_bytes: u32) -> u64 {
-    rows as u64 * row_bytes as u64
 }
