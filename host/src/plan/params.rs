@@ -65,8 +65,10 @@ fn score_params(score: &Score) -> ScoreParams {
         softcap,
         alibi,
     } = score;
+    // A part of a subnormal softcap may be 0, which must not meet the −∞ of masked-out keys; scores are as good as 0 below either.
+    let softcap = softcap.map(|softcap| softcap.max(f32::MIN_POSITIVE));
     let softmax_scale = match softcap {
-        Some(softcap) => finite_over(*softmax_scale, *softcap),
+        Some(softcap) => finite_over(*softmax_scale, softcap),
         None => *softmax_scale,
     };
     ScoreParams {
@@ -77,13 +79,16 @@ fn score_params(score: &Score) -> ScoreParams {
     }
 }
 
-/// `scale`, if `scale / softcap`, the factor that kernels multiply `q · k` by, is finite; else a scale of the same sign
-/// for which it is about `f32::MAX / 2`. An infinite factor would turn a product of 0 into NaN; any other product is so
-/// far beyond the cap that half of f32's range gives the same score.
+/// The largest `softmax_scale / softcap` that kernels multiply `q · k` by: four times it, which they use too, is finite.
+const LARGEST_FACTOR: f32 = f32::MAX / 8.0;
+
+/// `scale`, if `scale / softcap` is at most [`LARGEST_FACTOR`]; else a scale of the same sign for which it is about half of that.
+/// An infinite factor would turn a product of 0 into NaN; any other product is so far beyond the cap that a part of f32's range
+/// gives the same score.
 fn finite_over(scale: f32, softcap: f32) -> f32 {
-    match (scale / softcap).is_finite() {
+    match (scale / softcap).abs() <= LARGEST_FACTOR {
         true => scale,
-        false => (softcap * (f32::MAX / 2.0)).copysign(scale),
+        false => (softcap * (LARGEST_FACTOR / 2.0)).copysign(scale),
     }
 }
 
@@ -361,10 +366,10 @@ mod tests {
         for softcap in caps {
             for scale in [1.0, -0.125, 1e10, f32::MAX, 0.0] {
                 let factor = finite_over(scale, softcap) / softcap;
-                assert!(factor.is_finite(), "{scale:e} / {softcap:e}");
+                assert!((4.0 * factor).is_finite(), "{scale:e} / {softcap:e}");
                 let is_exact = factor == scale / softcap;
-                let is_large =
-                    factor.abs() > f32::MAX / 4.0 && factor.is_sign_positive() == (scale > 0.0);
+                let is_large = factor.abs() > LARGEST_FACTOR / 4.0
+                    && factor.is_sign_positive() == (scale > 0.0);
                 assert!(is_exact || is_large, "{scale:e} / {softcap:e}: {factor:e}");
             }
         }

@@ -2,7 +2,7 @@
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, Mask, Variant};
-use ferroflash_testing::cases::{Case, CaseSpec, InputKind};
+use ferroflash_testing::cases::{Case, CaseSpec, InputKind, Lengths};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_plan_untouched;
@@ -12,26 +12,38 @@ use crate::every_kernel::case_for;
 
 /// Far above the scores of random inputs, of which the largest is about 6.
 const SOFTCAP: f32 = 50.0;
-/// An element of the query whose scores are about as large as the softcap.
-const LARGE: f32 = 40.0;
+/// An element of the queries whose scores are larger than the softcap.
+const LARGE: f32 = 400.0;
 
-/// Three blocks of keys, with one query whose scores are not small beside the softcap: its warp bends its blocks one way, the others
-/// theirs the other.
+/// Three whole blocks of keys, with three queries whose scores are not small beside the softcap: their warps bend blocks one way, the
+/// others theirs the other. A thread holds two rows of a warp, eight apart; both are among them, whether a row is a query or two heads
+/// share a tile.
 fn case(instance: &Instance) -> Case {
     let config = instance.wgmma().expect("a kernel of Hopper's");
+    let usual = case_for(instance, 0);
+    let keys = 3 * instance.block_n as usize;
+    let seq_q = usual.lengths.each().map(|(seq_q, _)| seq_q).max();
+    let long = (seq_q.expect("a sequence"), keys);
+    let behind = 9;
+    let lengths = match config.varlen {
+        true => Lengths::Varlen(vec![(3, 17), long, (behind, 0)]),
+        false => Lengths::one(long.0, long.1),
+    };
     let spec = CaseSpec {
+        lengths,
         mask: Mask::Causal,
         softcap: Some(SOFTCAP),
         alibi: None,
         kind: InputKind::Random,
-        ..case_for(instance, 0)
+        ..usual
     };
     let mut case = spec.build().expect("small");
-    // The last query of the sequence with three blocks, which sees all of them; a sequence of nine comes behind it.
-    let behind = if config.varlen { 9 } else { 0 };
-    let row = case.q.spec().shape.seq - behind - 1;
-    for dim in 0..instance.head_dim as usize {
-        case.q.set(0, 0, row, dim, LARGE);
+    // The last queries of the long sequence see all keys.
+    let last = case.q.spec().shape.seq - if config.varlen { behind } else { 0 } - 1;
+    for row in [last, last - 4, last - 8] {
+        for dim in 0..instance.head_dim as usize {
+            case.q.set(0, 0, row, dim, LARGE);
+        }
     }
     case.options.force = Some(Variant::Wgmma);
     case
