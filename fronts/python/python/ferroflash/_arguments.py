@@ -103,8 +103,6 @@ def without_arrays(
     )
 
 
-PRECISIONS = "bounded", "ieee"
-
 _MOST_BARE_CALLS = 256  # of the same scalars
 
 # cu_seqlens_q, cu_seqlens_kv and the bounds on lengths.
@@ -145,9 +143,9 @@ def window(window_size: tuple[int | None, int | None], causal: bool) -> tuple[in
 
 def is_ieee(precision: str) -> bool:
     """What `precision` says of products of float32."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision: it is {precision!r}; it must be 'bounded' or 'ieee'")
-    return precision == "ieee"
+    if precision in ("bounded", "ieee"):
+        return precision == "ieee"
+    raise ValueError(f"precision: it is {precision!r}; it must be 'bounded' or 'ieee'")
 
 
 def common(
