@@ -4,6 +4,9 @@ cudnn, fa2, efficient   back ends of PyTorch's scaled_dot_product_attention
 fa4                     PyPI's flash-attn-4, with nvidia-cutlass-dsl, its -libs-base, -libs-core and -libs-cu13, quack-kernels,
                         apache-tvm-ffi and torch-c-dlpack-ext
 fa3                     PyPI's flash-attn3-jax: head_dim 128, f16 and bf16, in a process of its own (jax_fa3.py)
+flex                    PyTorch's flex_attention, compiled: its causal mask as a BlockMask, a softcap as a score_mod
+
+With a softcap fa4 and flex run: the others of PyTorch have none, and that of JAX is not asked.
 """
 import json
 import subprocess
@@ -15,7 +18,8 @@ import protocol
 import runs
 
 SDPA_BACKENDS = dict(cudnn="CUDNN_ATTENTION", fa2="FLASH_ATTENTION", efficient="EFFICIENT_ATTENTION")
-NAMES = [*SDPA_BACKENDS, "fa3", "fa4"]
+NAMES = [*SDPA_BACKENDS, "fa3", "fa4", "flex"]
+WITH_SOFTCAP = ("fa4", "flex")
 FA3_HEAD_DIM = 128
 
 
@@ -25,11 +29,13 @@ class NotMade(Exception):
 
 def times(peer, cell):
     """protocol.Times of `peer` on `cell`. Whatever keeps it from running is raised."""
+    if cell.softcap and peer not in WITH_SOFTCAP:
+        raise NotMade
     if peer == "fa3":
         return fa3_times(cell)
     import torch
 
-    forward, q, k, v = fa4_forward(cell) if peer == "fa4" else sdpa_forward(cell)
+    forward, q, k, v = dict(fa4=fa4_forward, flex=flex_forward).get(peer, sdpa_forward)(cell)
     with sdpa_backend(peer):
         if cell.what == "bwd":
             o = forward()
@@ -65,10 +71,26 @@ def fa4_forward(cell):
     q, k, v = operands(cell, (cell.batch, cell.seq, cell.heads, cell.d))
 
     def forward():
-        o = flash_attn_func(q, k, v, causal=cell.causal)
+        o = flash_attn_func(q, k, v, causal=cell.causal, softcap=cell.softcap or 0.0)
         return o[0] if isinstance(o, tuple) else o
 
     return forward, q, k, v
+
+
+def flex_forward(cell):
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = operands(cell, (cell.batch, cell.heads, cell.seq, cell.d))
+    options = {}
+    if cell.causal:
+        options["block_mask"] = create_block_mask(lambda b, h, row, key: row >= key, None, None, cell.seq, cell.seq, device="cuda")
+    if cell.softcap:
+        options["score_mod"] = lambda score, b, h, row, key: cell.softcap * torch.tanh(score / cell.softcap)
+    # Or else one compiled for too many shapes is run uncompiled.
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda: compiled(q, k, v, **options), q, k, v
 
 
 def operands(cell, shape):
