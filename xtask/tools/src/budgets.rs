@@ -58,20 +58,22 @@ fn read_one(crate_dir: &str) -> anyhow::Result<Budgets> {
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Pins the counts that ptxas reports now. A compiler chosen by `$FERROFLASH_RUSTC` is a second one: its counts raise
-/// the first one's budgets, and do not lower them.
+/// Pins the counts that ptxas reports now; kernels that were not assembled keep theirs. A compiler chosen by `$FERROFLASH_RUSTC` is
+/// a second one: its counts raise the first one's budgets, and do not lower them.
 pub fn write(build: &Build) -> anyhow::Result<()> {
-    let measured = build
-        .kernels
-        .iter()
-        .filter(|kernel| !kernel.resources.is_empty());
-    let measured = measured.map(|kernel| (kernel.entry.clone(), worst(kernel)));
-    let first = if env::var_os(RUSTC_VAR).is_some() {
-        read()?
-    } else {
-        Budgets::new()
+    let pinned = read()?;
+    let now = build.kernels.iter().filter_map(|kernel| {
+        let budget = match kernel.resources.is_empty() {
+            true => *pinned.get(&kernel.entry)?,
+            false => worst(kernel),
+        };
+        Some((kernel.entry.clone(), budget))
+    });
+    let now = now.collect();
+    let budgets = match env::var_os(RUSTC_VAR) {
+        Some(_) => raised(pinned, now),
+        None => now,
     };
-    let budgets = raised(first, measured.collect());
     let (insight, product): (Budgets, Budgets) = budgets
         .into_iter()
         .partition(|(entry, _)| kernels_insight::instances::find(entry).is_some());

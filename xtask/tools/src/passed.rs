@@ -1,8 +1,7 @@
 //! Kernels that ptxas and nvdisasm have passed before: what they make of the same PTX is the same again.
 //!
-//! Assembling every kernel for every architecture takes a quarter of an hour of a core. `--pin-registers` does it for all,
-//! and writes a digest of whatever the outcome depends on for each kernel that passed every check; where a digest has not
-//! changed, the outcome has not either.
+//! Assembling every kernel for every architecture takes a quarter of an hour of a core. `--pin-registers` writes a digest of whatever
+//! the outcome depends on for each kernel that passed every check; where a digest has not changed, the outcome has not either.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,12 +50,16 @@ impl Passed {
         Ok(then.is_some() && then == Some(&digest(kernel, tools, budgets)?))
     }
 
-    /// Writes the digests of all kernels of `build`, which is assembled, that pass now.
-    pub fn write(build: &Build, tools: &Tools, budgets: &Budgets) -> anyhow::Result<()> {
+    /// Writes the digests of all kernels of `build` that pass now: those that are as they were, and of those that are assembled the
+    /// ones without a fault.
+    pub fn write(&self, build: &Build, tools: &Tools, budgets: &Budgets) -> anyhow::Result<()> {
         let mut digests = BTreeMap::new();
         for kernel in &build.kernels {
-            let is_assembled = !kernel.resources.is_empty();
-            if is_assembled && ptx_checks::resource_faults_of(kernel, budgets).is_empty() {
+            let passes = match kernel.resources.is_empty() {
+                true => self.holds(kernel, tools, budgets)?,
+                false => ptx_checks::resource_faults_of(kernel, budgets).is_empty(),
+            };
+            if passes {
                 digests.insert(kernel.entry.clone(), digest(kernel, tools, budgets)?);
             }
         }
