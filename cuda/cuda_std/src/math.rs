@@ -53,11 +53,13 @@ pub fn recip(x: f32) -> f32 {
 /// tanh x, absolute error below 2⁻²².
 ///
 /// Built from [`exp2`] because `tanh.approx.f32` is good to 2⁻¹¹ only. Near zero, where
-/// `1 − 2 / (e²ˣ + 1)` cancels, [`scaled_tanh_near_zero`] takes over.
+/// `1 − 2 / (e²ˣ + 1)` cancels, a polynomial takes over.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     const TWO_LOG2_E: f32 = 2.0 * core::f32::consts::LOG2_E;
-    let near_zero = scaled_tanh_near_zero::<0>(x);
+    /// Magnitudes below which [`tanh_near_zero`] holds.
+    const NEAR_ZERO: f32 = 0.5;
+    let near_zero = tanh_near_zero(x);
     let magnitude = x.abs();
     let elsewhere = fma(-2.0, recip(exp2(magnitude * TWO_LOG2_E) + 1.0), 1.0).copysign(x);
     if magnitude < NEAR_ZERO {
@@ -67,23 +69,23 @@ pub fn tanh(x: f32) -> f32 {
     }
 }
 
-/// Below this [`scaled_tanh_near_zero`] holds.
-pub const NEAR_ZERO: f32 = 0.5;
-
-/// 2ᴺ · tanh(x / 2ᴺ) for |x| below 2ᴺ · [`NEAR_ZERO`], within 2⁻²⁴ of itself before rounding, by six operations that are no
-/// exponentials: tanh y / y − 1 over y² is a polynomial of y², through its values at the Chebyshev nodes of 0 to ¼.
+/// tanh x for |x| below ½, within 2⁻²⁴ of itself before rounding, by six operations that are no exponentials: tanh x / x − 1 over x²
+/// is a polynomial of x², through its values at the Chebyshev nodes of 0 to ¼.
 #[inline(always)]
-pub fn scaled_tanh_near_zero<const N: i32>(x: f32) -> f32 {
+fn tanh_near_zero(x: f32) -> f32 {
     const SERIES: [f32; 4] = [-0.333_333_1, 0.133_304_76, -0.053_387_11, 0.017_988_744];
-    // Of x² = 4ᴺ y².
-    let unit = const { 1.0 / (1u32 << (2 * N)) as f32 };
     let square = x * x;
-    let series = fma(
-        square,
-        SERIES[3] * unit * unit * unit * unit,
-        SERIES[2] * unit * unit * unit,
-    );
-    let series = fma(square, series, SERIES[1] * unit * unit);
-    let series = fma(square, series, SERIES[0] * unit);
-    fma(x * square, series, x)
+    fma(x * square, polynomial(&SERIES, square), x)
+}
+
+/// Σᵢ cᵢ xⁱ by Horner's rule.
+#[inline(always)]
+pub fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
+    let mut sum = coefficients[N - 1];
+    let mut i = N - 1;
+    while i > 0 {
+        i -= 1;
+        sum = fma(x, sum, coefficients[i]);
+    }
+    sum
 }

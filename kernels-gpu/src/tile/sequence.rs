@@ -66,6 +66,12 @@ impl Sequence {
         }
     }
 
+    /// Whether it has a pair of a query and a key. Where it has none, what arrays say of single queries and keys must not be read.
+    #[inline(always)]
+    pub fn has_pairs(&self) -> bool {
+        self.seq_q > 0 && self.seq_kv > 0
+    }
+
     /// A batch entry of a launch whose sequences are all as long as the operands, and whose band is counted from the
     /// top-left corner.
     #[inline(always)]

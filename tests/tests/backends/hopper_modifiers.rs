@@ -199,6 +199,21 @@ fn options_agree_on_a_gpu() {
     }
 }
 
+/// A sequence without keys, and behind all queries one without any: arrays have no element for either, and none is read.
+#[test]
+fn sequences_without_pairs_read_nothing() {
+    let lengths = vec![(1, 0), (0, 1)];
+    for (dtype, head_dim) in [(DType::F16, 64), (DType::Bf16, 128)] {
+        for (name, mask, modifiers) in options() {
+            let mut spec = spec(dtype, head_dim, modifiers);
+            spec.mask = mask;
+            spec.lengths = Lengths::Varlen(lengths.clone());
+            let case = spec.build_backward().unwrap();
+            agrees_by_expected_kernels(&mut Sim::new(), case, name);
+        }
+    }
+}
+
 /// Any combination that Hopper's backward takes, in both of its forms.
 #[test]
 fn combinations_agree_on_a_gpu() {

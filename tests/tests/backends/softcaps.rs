@@ -16,10 +16,13 @@ use crate::every_kernel::case_for;
 const SOFTCAP: f32 = 50.0;
 /// An element of the queries whose scores are larger than the softcap.
 const LARGE: f32 = 400.0;
+/// The score of one query with a key of the first block, in nats: small beside the softcap, and e¹² times as probable as any key of
+/// the blocks before.
+const GROWN: f32 = 15.0;
 
-/// Three whole blocks of keys, with three queries whose scores are not small beside the softcap: their warps bend blocks one way, the
-/// others theirs the other. A thread holds two rows of a warp, eight apart; both are among them, whether a row is a query or two heads
-/// share a tile.
+/// Three whole blocks of keys, of which kernels take the last one first. One query's scores outgrow their maximum in the last block
+/// that is taken. Three queries' scores are not small beside the softcap: their warps bend blocks one way, the others theirs the other.
+/// A thread holds two rows of a warp, eight apart; both are among them, whether a row is a query or two heads share a tile.
 fn case(instance: &Instance) -> Case {
     let config = instance.wgmma().expect("a kernel of Hopper's");
     let usual = case_for(instance, 0);
@@ -46,6 +49,12 @@ fn case(instance: &Instance) -> Case {
         for dim in 0..instance.head_dim as usize {
             case.q.set(0, 0, row, dim, LARGE);
         }
+    }
+    let key = if config.varlen { 17 } else { 0 } + 5;
+    let scale = 1.0 / (instance.head_dim as f32).sqrt();
+    for dim in 0..instance.head_dim as usize {
+        case.q.set(0, 0, last - 20, dim, 1.0);
+        case.k.set(0, 0, key, dim, GROWN * scale);
     }
     case.options.force = Some(Variant::Wgmma);
     case

@@ -82,7 +82,7 @@ impl BlockWalk {
         sequence: &Sequence,
     ) -> Self {
         let block_n = config.block_n;
-        if modifiers.hides() && sequence.seq_kv > 0 {
+        if modifiers.hides() && sequence.has_pairs() {
             let head = launch.query_head(work_tile, 0);
             let heads = launch.params.attention.heads_q;
             let at = Place::new(sequence, work_tile.batch, head, heads);

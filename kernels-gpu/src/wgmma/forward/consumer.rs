@@ -209,7 +209,7 @@ where
         }
         // The block whose P is an operand already and whose PV is still to come.
         let mut n_block = blocks.end - 1;
-        self.softmax(blocks, n_block, tile_pipe);
+        self.softmax(blocks, n_block, true, tile_pipe);
         self.cvt_p();
 
         let (fast_begin, fast_end) = if self.is_plain() {

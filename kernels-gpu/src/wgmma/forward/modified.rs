@@ -89,7 +89,7 @@ where
             self.release_k();
             let key_begin = block.n_block() * Self::CONFIG.block_n;
             let masks = [block.needs_mask(); 2];
-            let rescale = self.softmax_masked(key_begin, masks, tile_pipe);
+            let rescale = self.softmax_masked(key_begin, masks, is_first, tile_pipe);
             // Of the first block there is no output to rescale: the first PV overwrites it.
             self.wait_pv_unless(is_first);
             scale_rows(&mut self.acc_o, rescale);
@@ -156,17 +156,13 @@ where
         (at, row)
     }
 
-    /// Changes the block's scores, in nats, by what the modifiers add to them.
+    /// Changes the block's scores, in nats, by what the modifiers add to them, of a sequence with pairs.
     ///
     /// # Safety
     /// As [`Self::attend_told`].
     #[inline(always)]
     pub(super) unsafe fn change_scores(&mut self, key_begin: u32, tile_pipe: &WorkTilePipe) {
         let (at, row) = self.place(tile_pipe);
-        if at.seq_kv == 0 {
-            // No pair exists whose elements could be read.
-            return;
-        }
         let column = key_begin + self.lanes.col();
         let mut done = 0;
         // A part at a time, in a loop that stays one: whatever is loaded for all scores at once has no registers.
@@ -189,7 +185,7 @@ where
         }
     }
 
-    /// Sets the block's scores of hidden pairs to −∞, by modifiers that hide some, of a sequence with keys.
+    /// Sets the block's scores of hidden pairs to −∞, by modifiers that hide some, of a sequence with pairs.
     ///
     /// # Safety
     /// As [`Self::attend_told`].

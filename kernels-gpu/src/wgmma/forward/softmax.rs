@@ -7,7 +7,7 @@
 //! the sums.
 
 use cuda_std::math::{exp2, max, recip};
-use cuda_std::warp::{reduce_max, reduce_sum};
+use cuda_std::warp::{self, reduce_max, reduce_sum};
 
 use crate::layout::fragment::ROW_STEP;
 use crate::modifiers::Modifiers;
@@ -68,29 +68,29 @@ impl Rows {
             let block_max = reduce_max::<QUAD>(max(maxima[row][0], maxima[row][1]));
             rescale[row] = exp2(self.0[row].update_max(block_max * scale_log2));
         }
-        let sums = self.exponentiate(scores, scale_log2);
+        let sums = self.exponentiate(scores, |_| scale_log2);
         for row in 0..ROWS {
             self.0[row].rescale_and_add(rescale[row], sums[row]);
         }
         rescale
     }
 
-    /// Turns scores into probabilities under the present maxima; returns this thread's part of their sums, for
-    /// [`Self::add`].
+    /// Turns scores into probabilities under the present maxima; `factor` of a score takes it to bits. Returns this thread's part
+    /// of their sums, for [`Self::add`].
     #[inline(always)]
     pub fn exponentiate<const S_REGS: usize>(
         &self,
         scores: &mut [f32; S_REGS],
-        scale_log2: f32,
+        factor: impl Fn(f32) -> f32,
     ) -> PerRow {
         let [first, second] = self.0;
         let mut sums = [[0.0; 2]; ROWS];
         let mut i = 0;
         while i < S_REGS {
-            scores[i] = first.p(scores[i], scale_log2);
-            scores[i + 1] = first.p(scores[i + 1], scale_log2);
-            scores[i + 2] = second.p(scores[i + 2], scale_log2);
-            scores[i + 3] = second.p(scores[i + 3], scale_log2);
+            scores[i] = first.p(scores[i], factor(scores[i]));
+            scores[i + 1] = first.p(scores[i + 1], factor(scores[i + 1]));
+            scores[i + 2] = second.p(scores[i + 2], factor(scores[i + 2]));
+            scores[i + 3] = second.p(scores[i + 3], factor(scores[i + 3]));
             sums[0][0] += scores[i];
             sums[0][1] += scores[i + 1];
             sums[1][0] += scores[i + 2];
@@ -122,6 +122,16 @@ impl Rows {
             factor[row] = self.0[row].raise_max_pow2(largest);
         }
         factor
+    }
+
+    /// Whether all maxima of the warp's rows are at least `bits`.
+    ///
+    /// # Safety
+    /// All 32 lanes must reach the same call.
+    #[inline(always)]
+    pub unsafe fn all_reach(&self, bits: f32) -> bool {
+        // SAFETY: forwarded to the caller.
+        unsafe { !warp::any(!(self.0[0].row_max >= bits && self.0[1].row_max >= bits)) }
     }
 
     /// Whether [`Self::raise_max_pow2`] would round a maximum.

@@ -9,8 +9,8 @@ use super::blocks::row_begin;
 use super::consumer::Consumer;
 use super::mask::{BlockMask, below, col};
 use super::recompute::recompute_scores;
-use super::softcap::{Softcap, bend};
-use super::softmax::{PerRow, scale_rows};
+use super::softcap::{NearZero, Softcap};
+use super::softmax::{PerRow, ROWS, scale_rows};
 use super::traits::ForwardKernel;
 use crate::abi::ScoreParams;
 use crate::config::wgmma::WARPGROUP;
@@ -29,7 +29,13 @@ const LARGE_SUM: f32 = 1024.0;
 
 /// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
 /// the range in which [`Rows::raise_max_pow2`](super::softmax::Rows::raise_max_pow2) has an exact factor.
-const HUGE_SUM: f32 = pow2(120);
+const HUGE_SUM: f32 = pow2(HUGE_SUM_EXPONENT);
+const HUGE_SUM_EXPONENT: i32 = 120;
+
+/// A probability's exponent up to which a thread's part of a block's sum stays below [`HUGE_SUM`].
+const LARGEST_EXPONENT: f32 = (HUGE_SUM_EXPONENT - MOST_COLUMNS.ilog2() as i32) as f32;
+/// Scores of a row that a thread has of a block, at most.
+const MOST_COLUMNS: usize = 64;
 
 impl<K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>
     Consumer<'_, K, S_REGS, P_REGS, O_REGS>
@@ -51,9 +57,11 @@ where
         self.issue_qk_pv(q_operand);
         self.wait_qk();
         self.release_k();
-        let rescale = self.softmax(blocks, next, tile_pipe);
+        let rescale = self.softmax(blocks, next, false, tile_pipe);
         self.wait_pv();
-        scale_rows(&mut self.acc_o, rescale);
+        if warp::any(rescale[0] != 1.0 || rescale[1] != 1.0) {
+            scale_rows(&mut self.acc_o, rescale);
+        }
         self.cvt_p();
     }
 
@@ -77,7 +85,8 @@ where
     /// From the scores of a block without masks to probabilities under the maxima of the block before.
     #[inline(always)]
     pub(super) unsafe fn finish_stale_max(&mut self, q_operand: &K::QkOperand) {
-        let sums = self.rows.exponentiate(&mut self.acc_s, self.scale_log2);
+        let scale_log2 = self.scale_log2;
+        let sums = self.rows.exponentiate(&mut self.acc_s, |_| scale_log2);
         if Self::CVT_P_EARLY {
             self.cvt_p();
         }
@@ -135,18 +144,20 @@ where
         }
     }
 
-    /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
+    /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities. Before the first one of a
+    /// tile, if it `is_first`, rows have no maxima.
     #[inline(always)]
     pub(super) unsafe fn softmax(
         &mut self,
         blocks: BlockRange,
         n_block: u32,
+        is_first: bool,
         tile_pipe: &WorkTilePipe,
     ) -> PerRow {
         let key_begin = n_block * Self::CONFIG.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::CONFIG.block_n);
         let left = blocks.needs_left_mask(key_begin);
-        self.softmax_masked(key_begin, [right, left], tile_pipe)
+        self.softmax_masked(key_begin, [right, left], is_first, tile_pipe)
     }
 
     /// The same of the block whose first key is `key_begin`, and which needs masks on the right, and on the left, or not.
@@ -155,6 +166,7 @@ where
         &mut self,
         key_begin: u32,
         [right, left]: [bool; 2],
+        is_first: bool,
         tile_pipe: &WorkTilePipe,
     ) -> PerRow {
         let mut is_plain = self.is_plain();
@@ -163,7 +175,14 @@ where
         if K::Modifiers::IS_NONE
             && let Some(softcap) = self.softcap_alone()
         {
-            scale_log2 = bend(&mut self.acc_s, softcap);
+            let floor = softcap.largest_near_zero() - LARGEST_EXPONENT;
+            let may_be_stale = !is_first && !right && !left && self.rows.all_reach(floor);
+            let are_near_zero = softcap.shrink(&mut self.acc_s);
+            if may_be_stale && are_near_zero {
+                return self.under_stale_max(softcap.near_zero());
+            }
+            softcap.bend(&mut self.acc_s, are_near_zero);
+            scale_log2 = 1.0;
             is_plain = true;
         }
         if right || left || !is_plain {
@@ -176,10 +195,10 @@ where
             if !is_plain {
                 scale_log2 = self.transform(work_tile, &sequence, row, key_begin);
             }
-            if self.modifiers.changes_scores() {
+            if self.modifiers.changes_scores() && sequence.has_pairs() {
                 self.change_scores(key_begin, tile_pipe);
             }
-            if (right || left) && self.modifiers.hides() && sequence.seq_kv > 0 {
+            if (right || left) && self.modifiers.hides() && sequence.has_pairs() {
                 self.hide_pairs(key_begin, tile_pipe);
                 return self.rows.update(&mut self.acc_s, scale_log2);
             }
@@ -198,6 +217,24 @@ where
             }
         }
         self.rows.update(&mut self.acc_s, scale_log2)
+    }
+
+    /// Turns shrunk scores near zero into probabilities under the maxima of the block before, and raises those if a row outgrew
+    /// them. Returns the factors for what was accumulated. Unlike in [`Self::finish_stale_max`], no block needs to be done again: the
+    /// softcap bounds scores, and the maxima are at most [`LARGEST_EXPONENT`] bits below that bound.
+    #[inline(always)]
+    unsafe fn under_stale_max(&mut self, near_zero: NearZero) -> PerRow {
+        const { assert!(S_REGS / ROWS <= MOST_COLUMNS) };
+        let sums = self
+            .rows
+            .exponentiate(&mut self.acc_s, |score| near_zero.factor(score));
+        self.rows.add(sums);
+        let mut rescale = [1.0; ROWS];
+        if warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM)) {
+            rescale = self.rows.raise_max_pow2(sums);
+            scale_rows(&mut self.acc_s, rescale);
+        }
+        rescale
     }
 
     /// Turns `q · k` into scores; returns the factor that remains to be applied, in bits.

@@ -117,7 +117,12 @@ impl Schedule {
     /// Tile number `index`, at most [`Schedule::last`], of a dense or counted launch.
     #[inline(always)]
     pub fn get(&self, index: u32) -> TileCoord {
-        let (reversed, sequence) = self.in_section(index, self.l2_section, self.l2_section_tiles);
+        let (reversed, sequence) = in_section(
+            index,
+            self.sequences,
+            self.l2_section,
+            self.l2_section_tiles,
+        );
         let (batch, pack) = divide(sequence, self.packs);
         let (head_kv, head) = self.heads_of(pack);
         TileCoord {
@@ -137,7 +142,8 @@ impl Schedule {
         index: u32,
         load: impl FnOnce(u64) -> ListedCoord,
     ) -> (TileCoord, u64) {
-        let (number, pack) = self.in_section(index, header.l2_section, header.l2_section_tiles);
+        let (section, section_tiles) = (header.l2_section, header.l2_section_tiles);
+        let (number, pack) = in_section(index, self.sequences, section, section_tiles);
         let entry = number as u64 * size_of::<ListedTile>() as u64;
         let listed = load(entry);
         let (cluster_m_block, pack) = if self.is_by_sequence() {
@@ -182,12 +188,6 @@ impl Schedule {
     fn heads_of(&self, pack: u32) -> (u32, u32) {
         let (head_kv, pack) = divide(pack, self.packs_of_group);
         (head_kv, pack * self.pack_gqa.heads())
-    }
-
-    /// [`in_section`] of this launch's sequences.
-    #[inline(always)]
-    fn in_section(&self, index: u32, l2_section: u32, l2_section_tiles: u32) -> (u32, u32) {
-        in_section(index, self.sequences, l2_section, l2_section_tiles)
     }
 }
 
