@@ -202,7 +202,7 @@ fn options_agree_on_a_gpu() {
 /// A sequence without keys, and behind all queries one without any: arrays have no element for either, and none is read.
 #[test]
 fn sequences_without_pairs_read_nothing() {
-    let lengths = vec![(1, 0), (0, 1)];
+    let lengths = vec![(3, 0), (0, 2)];
     for (dtype, head_dim) in [(DType::F16, 64), (DType::Bf16, 128)] {
         for (name, mask, modifiers) in options() {
             let mut spec = spec(dtype, head_dim, modifiers);
