@@ -122,13 +122,20 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             softcap: Some(1.5),
             ..last.clone()
         };
+        // Small beside the cap, and larger from block to block in the order in which they are taken, from the last: maxima that were left
+        // are raised.
+        let outgrown = DecodeSpec {
+            softcap: Some(100.0),
+            scale_factor: Some(-1.5 * (128.0 / config.head_dim as f32).sqrt()),
+            ..growing.clone()
+        };
         // Whose tiles no kernel lists.
         let one = DecodeSpec {
             kv_lens: lengths(config)[..1].to_vec(),
             ..plain.clone()
         };
         for spec in [
-            plain, windowed, bent, packed, narrower, growing, last, capped, one,
+            plain, windowed, bent, packed, narrower, growing, last, capped, outgrown, one,
         ] {
             run_right(gpu, &spec);
         }
