@@ -12,16 +12,19 @@ use cuda_std::warp;
 use crate::abi::ScoreParams;
 use crate::tile::black_box;
 
-/// Scores `softcap · tanh(q · k · softmax_scale / softcap)`, in nats.
+/// Scores `largest · tanh(q · k · factor)`, in bits.
 #[derive(Clone, Copy)]
-pub struct Softcap(f32);
+pub struct Softcap {
+    factor: f32,
+    largest: f32,
+}
 
 /// tanh x / x for |x| below [`NEAR_ZERO`], as a [`polynomial`] of x²: its product with x is within 2⁻²² of tanh x, as near as
 /// [`tanh`]'s. What follows the 1 makes the largest error least (Remez).
 const TANH_OVER_X: [f32; 4] = [1.0, -0.333_264_6, 0.131_858_62, -0.044_229_297];
 const NEAR_ZERO: f32 = 0.5;
 
-/// What shrunk scores are multiplied by, beside the softcap's own factor, so that those near zero are the ones below 2, of
+/// What [`Softcap::shrink`] multiplies scores by, beside the softcap's own factor, so that those near zero are the ones below 2, of
 /// which one bit of their exponents tells.
 const SCALE: f32 = TWO / NEAR_ZERO;
 const TWO: f32 = 2.0;
@@ -30,37 +33,37 @@ impl Softcap {
     /// That of `params`, if nothing else changes scores.
     #[inline(always)]
     pub fn alone(params: &ScoreParams) -> Option<Self> {
-        let softcap = params.softcap.filter(|_| params.alibi_slopes.is_none())?;
-        Some(Self(softcap.get()))
+        let softcap = params
+            .softcap
+            .filter(|_| params.alibi_slopes.is_none())?
+            .get();
+        Some(Self {
+            factor: params.softmax_scale / softcap,
+            largest: softcap * LOG2_E,
+        })
     }
 
-    /// What [`Self::shrink`] multiplies `q · k` by.
+    /// Hidden from the optimiser, so that what is computed from it is not kept.
     #[inline(always)]
-    pub fn factor(&self, softmax_scale: f32) -> f32 {
-        softmax_scale / self.0 * SCALE
-    }
-
-    /// The largest score, in bits. Hidden from the optimiser, so that what is computed from it is not kept.
-    #[inline(always)]
-    fn largest(&self) -> f32 {
-        f32::from_bits(black_box(self.0.to_bits())) * LOG2_E
+    fn largest_anew(&self) -> f32 {
+        f32::from_bits(black_box(self.largest.to_bits()))
     }
 
     /// What scores near zero are less than, in bits.
     #[inline(always)]
     pub fn largest_near_zero(&self) -> f32 {
-        self.largest() * NEAR_ZERO
+        self.largest_anew() * NEAR_ZERO
     }
 
-    /// Shrinks `q · k` by [`Self::factor`]. Returns whether the scores of all the warp's lanes are near zero then.
+    /// Multiplies `q · k` by `factor` and [`SCALE`]. Returns whether the scores of all the warp's lanes are near zero then.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.
     #[inline(always)]
-    pub unsafe fn shrink<const S_REGS: usize>(scores: &mut [f32; S_REGS], factor: f32) -> bool {
+    pub unsafe fn shrink<const S_REGS: usize>(&self, scores: &mut [f32; S_REGS]) -> bool {
         let mut bits = 0;
         for score in scores.iter_mut() {
-            *score *= factor;
+            *score *= self.factor * SCALE;
             bits |= score.to_bits();
         }
         // SAFETY: forwarded to the caller.
@@ -71,7 +74,7 @@ impl Softcap {
     #[inline(always)]
     pub fn near_zero(&self) -> NearZero {
         let mut coefficients = TANH_OVER_X;
-        let mut unit = self.largest() / SCALE;
+        let mut unit = self.largest_anew() / SCALE;
         let mut i = 0;
         while i < coefficients.len() {
             coefficients[i] *= unit;
@@ -90,9 +93,8 @@ impl Softcap {
                 *score *= near_zero.factor(*score);
             }
         } else {
-            let largest = self.largest();
             for score in scores {
-                *score = tanh(*score * (1.0 / SCALE)) * largest;
+                *score = tanh(*score * (1.0 / SCALE)) * self.largest;
             }
         }
     }
