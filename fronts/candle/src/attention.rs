@@ -7,23 +7,38 @@ use ferroflash::{
     AlibiSlopes, BackwardOptions, DeviceLengths, ForwardOptions, GradientOperands, GradientSpecs,
     Lengths,
 };
-use ferroflash::{Mask, Operands, Problem};
+use ferroflash::{Mask, Operands, Precision, Problem};
 
 use crate::operand::{Operand, addresses, guards, same_dtype, spec};
 use crate::operation::on_every_place;
 use crate::place::{Address, Place};
 
-/// Everything but q, k and v; and, once it has run, lse, which its gradients are computed from.
+/// Attention with all its options, of which the crate's functions name the usual ones.
+///
+/// ```
+/// use ferroflash_candle::{Attention, Precision};
+/// # use candle::{Device, Tensor};
+/// # fn main() -> candle::Result<()> {
+/// # let [q, k, v] = [(); 3].map(|()| Tensor::randn(0f32, 1., (1, 5, 2, 8), &Device::Cpu).unwrap());
+/// let attention = Attention::new(0.35).causal(true).softcap(30.0).precision(Precision::Ieee);
+/// let o = attention.run(&q, &k, &v)?;
+/// # assert_eq!(o.dims(), q.dims());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Attention {
-    pub options: ForwardOptions,
+    pub(crate) options: ForwardOptions,
     /// f32, contiguous.
     slopes: Option<Tensor>,
     /// u32, contiguous; and the longest sequences.
-    pub packed: Option<([Tensor; 2], [usize; 2])>,
+    pub(crate) packed: Option<([Tensor; 2], [usize; 2])>,
+    /// Once it has run: what its gradients are computed from.
     lse: OnceLock<Storage>,
 }
 
 impl Attention {
+    /// softmax(q · kᵀ · `softmax_scale`) · v.
+    #[must_use]
     pub fn new(softmax_scale: f32) -> Self {
         Self {
             options: ForwardOptions::new().softmax_scale(softmax_scale),
@@ -33,6 +48,8 @@ impl Attention {
         }
     }
 
+    /// If `causal`, a query sees no key after its own position; the last query stands at the last key.
+    #[must_use]
     pub fn causal(mut self, causal: bool) -> Self {
         if causal {
             self.options.mask = Mask::Causal;
@@ -40,17 +57,33 @@ impl Attention {
         self
     }
 
+    /// A query sees at most `left` keys before its position and `right` after it; `None` leaves a side open. Takes the place of
+    /// [`Self::causal`].
+    #[must_use]
     pub fn window(mut self, left: Option<usize>, right: Option<usize>) -> Self {
         let side = |keys: usize| u32::try_from(keys).unwrap_or(u32::MAX);
         self.options.mask = Mask::within(left.map(side), right.map(side));
         self
     }
 
+    /// Scores become `softcap · tanh(score / softcap)`; 0 leaves them as they are.
+    #[must_use]
     pub fn softcap(mut self, softcap: f32) -> Self {
         self.options.softcap = Some(softcap).filter(|softcap| *softcap != 0.0);
         self
     }
 
+    /// How closely products of f32 follow f32's own arithmetic. It says nothing of f16 and bf16, nor of the CPU.
+    #[must_use]
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.options.precision = precision;
+        self
+    }
+
+    /// ALiBi (Press et al. 2022) by slopes, f32 `[heads_q]` or `[batch, heads_q]`.
+    ///
+    /// # Errors
+    /// Slopes of another dtype; [`Self::run`] refuses those of another shape.
     pub fn slopes(mut self, slopes: Option<&Tensor>) -> Result<Self> {
         if let Some(slopes) = slopes {
             if slopes.dtype() != DType::F32 {
@@ -64,6 +97,11 @@ impl Attention {
         Ok(self)
     }
 
+    /// q, k and v are packed sequences, `[total, heads, head_dim]`. `sums` are the running sums of their lengths in q and in k and v, u32
+    /// `[batch + 1]`, and `longest` the lengths of the longest.
+    ///
+    /// # Errors
+    /// Sums of another dtype or rank, or of two lengths.
     pub fn packed(mut self, sums: [&Tensor; 2], longest: [usize; 2]) -> Result<Self> {
         for (name, sums) in ["seqlens_q", "seqlens_k"].into_iter().zip(sums) {
             if sums.dtype() != DType::U32 || sums.rank() != 1 || sums.elem_count() == 0 {
@@ -86,6 +124,10 @@ impl Attention {
         Ok(self)
     }
 
+    /// o, of q's shape (but v's head_dim) and dtype; q, k and v have gradients.
+    ///
+    /// # Errors
+    /// Operands that do not fit, by name.
     pub fn run(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         q.apply_op3(k, v, self)
     }
@@ -277,4 +319,17 @@ fn with_arrays(
     operands
         .cu_seqlens(sums.map(|(q, k)| [q.at, k.at]))
         .alibi_slopes(slopes.as_ref().map(|slopes| slopes.at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precision_is_the_library_s() {
+        let of = |attention: Attention| attention.options(1).expect("dense").precision;
+        assert_eq!(of(Attention::new(1.0)), Precision::Bounded);
+        let attention = Attention::new(1.0).precision(Precision::Ieee);
+        assert_eq!(of(attention.causal(true)), Precision::Ieee);
+    }
 }

@@ -1,4 +1,5 @@
-//! Exact fused attention for candle: the functions of `candle-flash-attn`, by name and signature.
+//! Exact fused attention for candle: the functions of `candle-flash-attn`, by name and signature, and [`Attention`], which has all
+//! options.
 //!
 //! ```
 //! use ferroflash_candle as candle_flash_attn;
@@ -41,8 +42,10 @@ mod place;
 
 use candle::{Result, Tensor, bail};
 
-use attention::Attention;
 use paged::Paged;
+
+pub use attention::Attention;
+pub use ferroflash::Precision;
 
 /// softmax(q · kᵀ · softmax_scale) · v.
 pub fn flash_attn(

@@ -2,6 +2,7 @@
 
 use candle::{DType, Device, Result, Tensor, Var};
 use ferroflash_candle as candle_flash_attn;
+use ferroflash_candle::{Attention, Precision};
 
 const SCALE: f32 = 0.3;
 
@@ -260,6 +261,63 @@ fn packed_sequences_do_not_see_each_other() -> Result<()> {
             1e4,
         )?;
         check(o, [Some(4), None], &slopes)
+    })
+}
+
+#[test]
+fn options_by_name_are_those_of_the_functions() -> Result<()> {
+    on_each_device(|device| {
+        let [q, k, v] = [(); 3].map(|()| drawn(&[20, 4, 16], device));
+        let (q, k, v) = (q?, k?, v?);
+        let sums = Tensor::new(&[0u32, 3, 15, 20], device)?;
+        let slopes = Tensor::new(&[0.1f32, 0.2, 0.3, 0.4], device)?;
+        let attention = |sides: [Option<usize>; 2], softcap| {
+            Attention::new(SCALE)
+                .window(sides[0], sides[1])
+                .softcap(softcap)
+                .slopes(Some(&slopes))?
+                .packed([&sums; 2], [12; 2])?
+                .run(&q, &k, &v)
+        };
+        let named = |sides: [Option<usize>; 2], softcap| {
+            candle_flash_attn::flash_attn_varlen_alibi_windowed_softcap(
+                &q,
+                &k,
+                &v,
+                Some(&slopes),
+                &sums,
+                &sums,
+                12,
+                12,
+                SCALE,
+                sides[0],
+                sides[1],
+                softcap,
+            )
+        };
+        for (sides, softcap) in [([None, Some(0)], 0.0), ([Some(3), Some(1)], 2.0)] {
+            close(&attention(sides, softcap)?, &named(sides, softcap)?, 0.0)?;
+        }
+        let without = Attention::new(SCALE).slopes(Some(&slopes))?;
+        let o = without.packed([&sums; 2], [12; 2])?.run(&q, &k, &v)?;
+        let farthest = (o - attention([Some(3), Some(1)], 2.0)?)?
+            .abs()?
+            .max_all()?;
+        assert!(farthest.to_scalar::<f32>()? > 1e-3, "options do nothing");
+        Ok(())
+    })
+}
+
+#[test]
+fn precision_changes_no_more_than_rounding() -> Result<()> {
+    on_each_device(|device| {
+        let [q, k, v] = [(); 3].map(|()| drawn(&[2, 70, 4, 16], device));
+        let (q, k, v) = (q?, k?, v?);
+        let expected = candle_flash_attn::flash_attn(&q, &k, &v, SCALE, true)?;
+        let attention = Attention::new(SCALE)
+            .causal(true)
+            .precision(Precision::Ieee);
+        close(&attention.run(&q, &k, &v)?, &expected, 2e-5)
     })
 }
 
