@@ -8,11 +8,15 @@
 
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
-use ferroflash::{Backend, Cpu, DType, Mask};
+use ferroflash::{Backend, Cpu, DType, Mask, Variant};
 use ferroflash_testing::cases::{Case, CaseSpec, Lengths};
+use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::verdicts::{every_variant_is_right, with_every_variant};
+use kernels_gpu::instances::Family;
 
 /// Keys whose scores stay small: more than a block of any kernel.
 const SMALL_KEYS: usize = 256;
@@ -31,15 +35,25 @@ fn raised(
 ) -> Case {
     let spec = CaseSpec {
         mask,
-        scale_factor: Some(1.0),
         ..plain(dtype, Lengths::one(keys, keys), head_dim)
+    };
+    raised_of(&spec, keys, keys, nats)
+}
+
+/// The same of a spec's only sequence, of `rows` queries and `keys` keys.
+fn raised_of(spec: &CaseSpec, rows: usize, keys: usize, nats: impl Fn(usize) -> f32) -> Case {
+    let spec = CaseSpec {
+        scale_factor: Some(1.0),
+        ..spec.clone()
     };
     let mut case = spec.build().expect("small");
     // The first dimension alone does it: 1 in every query; the scale divides by √head_dim.
-    for row in 0..keys {
+    for row in 0..rows {
         case.q.set(0, 0, row, 0, 1.0);
-        let score = nats(row) * (head_dim as f32).sqrt();
-        case.k.set(0, 0, row, 0, score);
+    }
+    for key in 0..keys {
+        let score = nats(key) * (spec.head_dim as f32).sqrt();
+        case.k.set(0, 0, key, 0, score);
     }
     case
 }
@@ -85,6 +99,62 @@ fn growing_scores_cuda() {
         for head_dim in [64, 128, 192, 256] {
             growing_scores(&mut gpu, keys, head_dim);
         }
+    }
+}
+
+/// Keys of more blocks than any kernel has stages of K, besides those that stay small.
+const MANY_KEYS: usize = 1100;
+const FEW_ROWS: usize = 16;
+
+/// Hopper's kernels keep a block's K until they know whether its scores outgrew their reference. The stage is free again
+/// afterwards: later blocks need it.
+fn blocks_after_growth<B: Backend>(backend: &mut B) {
+    for lengths in [
+        Lengths::one(FEW_ROWS, MANY_KEYS),
+        Lengths::Varlen(vec![(FEW_ROWS, MANY_KEYS)]),
+    ] {
+        for dtype in [DType::F16, DType::Bf16] {
+            for (head_dim, step) in [64, 96, 128, 192, 256]
+                .into_iter()
+                .flat_map(|head_dim| STEPS.map(|step| (head_dim, step)))
+            {
+                let spec = plain(dtype, lengths.clone(), head_dim);
+                // Hopper's kernels begin with the last keys.
+                let mut case = raised_of(&spec, FEW_ROWS, MANY_KEYS, |key| {
+                    if key >= MANY_KEYS - SMALL_KEYS {
+                        0.0
+                    } else {
+                        step
+                    }
+                });
+                let what = format!("{spec}, {step} nats");
+                case.options.force = Some(Variant::Wgmma);
+                if is_plan_untouched(&backend.plan(&case.problem().expect("valid")).expect(&what)) {
+                    continue;
+                }
+                let (o, lse) = case.run(backend).expect(&what);
+                let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+                assert!(verdict.passed(), "{what}: {verdict}");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_after_growth_sim() {
+    blocks_after_growth(&mut Sim::new());
+}
+
+#[test]
+fn blocks_after_growth_cuda() {
+    let what = "blocks after growing scores, on Hopper";
+    let Some(mut gpu) = gpu_or_not_run(what) else {
+        return;
+    };
+    if gpu.gpu_capabilities().families.contains(&Family::Wgmma) {
+        blocks_after_growth(&mut gpu);
+    } else {
+        not_run(what);
     }
 }
 
