@@ -13,7 +13,7 @@ use crate::operand::{Operand, addresses, guards, same_dtype, spec};
 use crate::operation::on_every_place;
 use crate::place::{Address, Place};
 
-/// Attention with all its options, of which the crate's functions name the usual ones.
+/// Attention with options by name, which go together; the crate's functions name some of them.
 ///
 /// ```
 /// use ferroflash_candle::{Attention, Precision};
@@ -48,7 +48,8 @@ impl Attention {
         }
     }
 
-    /// If `causal`, a query sees no key after its own position; the last query stands at the last key.
+    /// If `causal`, a query sees no key after its own position; the last query stands at the last key. Takes the place of
+    /// [`Self::window`] then.
     #[must_use]
     pub fn causal(mut self, causal: bool) -> Self {
         if causal {

@@ -1,5 +1,5 @@
-//! Exact fused attention for candle: the functions of `candle-flash-attn`, by name and signature, and [`Attention`], which has all
-//! options.
+//! Exact fused attention for candle: the functions of `candle-flash-attn`, by name and signature, and [`Attention`], whose options go
+//! together.
 //!
 //! ```
 //! use ferroflash_candle as candle_flash_attn;
