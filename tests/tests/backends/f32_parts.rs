@@ -5,10 +5,9 @@ use ferroflash::backend::sim::Sim;
 use ferroflash::plan::{GpuCapabilities, find_instance, preferred, why_not};
 use ferroflash::{Backend, DType, Layout, Mask, Plan, Precision, Variant};
 use ferroflash_testing::cases::{Case, CaseSpec, InputKind, Lengths};
-use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::verdicts::variant_is_right;
 use kernels_gpu::instances::Family;
 
 /// Query rows of a case: more than a tile's.
@@ -21,19 +20,6 @@ fn spec(head_dim: usize, mask: Mask) -> CaseSpec {
         mask,
         ..plain(DType::F32, Lengths::one(ROWS, 150), head_dim)
     }
-}
-
-/// The case by tensor cores, against the oracle.
-#[track_caller]
-fn is_right<B: Backend>(backend: &mut B, case: &mut Case, what: &str) {
-    case.options.force = Some(Variant::Mma);
-    let plan = backend.plan(&case.problem().expect("valid")).expect(what);
-    if is_plan_untouched(&plan) {
-        return;
-    }
-    let (o, lse) = case.run(backend).expect(what);
-    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-    assert!(verdict.passed(), "{what}: {verdict}");
 }
 
 /// The spec's case with every element of q multiplied by one number, of k by another, of v by a third.
@@ -64,7 +50,7 @@ fn magnitudes<B: Backend>(backend: &mut B) {
             [1.0, 1.0, 1e-44],
         ] {
             let what = format!("{spec}, multiplied by {factors:?}");
-            is_right(backend, &mut scaled(&spec, factors), &what);
+            variant_is_right(backend, Variant::Mma, &mut scaled(&spec, factors), &what);
         }
     }
 }
@@ -100,7 +86,7 @@ fn single_elements<B: Backend>(backend: &mut B) {
                     }
                 }
                 let what = format!("{spec}, {value} in {operand}");
-                is_right(backend, &mut case, &what);
+                variant_is_right(backend, Variant::Mma, &mut case, &what);
             }
         }
     }
@@ -118,7 +104,12 @@ fn sums_of_one_sign<B: Backend>(backend: &mut B) {
                 1.0 + state as f32 / u32::MAX as f32
             });
         }
-        is_right(backend, &mut case, &format!("{spec}, all positive"));
+        variant_is_right(
+            backend,
+            Variant::Mma,
+            &mut case,
+            &format!("{spec}, all positive"),
+        );
     }
 }
 
@@ -135,7 +126,7 @@ fn growing<B: Backend>(backend: &mut B) {
                 ..spec(head_dim, Mask::Causal)
             };
             let mut case = spec.build().expect("small");
-            is_right(backend, &mut case, &spec.to_string());
+            variant_is_right(backend, Variant::Mma, &mut case, &spec.to_string());
         }
     }
 }

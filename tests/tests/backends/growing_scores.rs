@@ -10,12 +10,10 @@ use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, Cpu, DType, Mask, Variant};
 use ferroflash_testing::cases::{Case, CaseSpec, Lengths};
-use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
-use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
-use ferroflash_tests::verdicts::{every_variant_is_right, with_every_variant};
+use ferroflash_tests::verdicts::{every_variant_is_right, variant_is_right, with_every_variant};
 use kernels_gpu::instances::Family;
 
 /// Keys whose scores stay small: more than a block of any kernel.
@@ -128,13 +126,7 @@ fn blocks_after_growth<B: Backend>(backend: &mut B) {
                     }
                 });
                 let what = format!("{spec}, {step} nats");
-                case.options.force = Some(Variant::Wgmma);
-                if is_plan_untouched(&backend.plan(&case.problem().expect("valid")).expect(&what)) {
-                    continue;
-                }
-                let (o, lse) = case.run(backend).expect(&what);
-                let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-                assert!(verdict.passed(), "{what}: {verdict}");
+                variant_is_right(backend, Variant::Wgmma, &mut case, &what);
             }
         }
     }

@@ -1,13 +1,13 @@
 //! Heads and sequences whose K and V do not fit L2 together: sections of heads, and lists of tiles that are cut into parts.
 
 use ferroflash::backend::{Device, Gpu};
-use ferroflash::{Backend, DType, Mask, Sim, Variant};
+use ferroflash::{DType, Mask, Sim, Variant};
 use ferroflash_testing::cases::{CaseSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::on_schedules_in_turn_and_gpu;
-use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::verdicts::variant_is_right;
 use kernels_gpu::instances::Family;
 use kernels_gpu::tile::l2::L2_BYTES;
 
@@ -76,24 +76,9 @@ fn the_last_section_of_heads_has_fewer() {
                     modifiers,
                     ..plain(dtype, lengths.clone(), head_dim)
                 };
-                is_right(&mut sim, &spec);
+                let mut case = spec.build().expect("it fits");
+                variant_is_right(&mut sim, Variant::Wgmma, &mut case, &spec.to_string());
             }
         }
     }
-}
-
-fn is_right(sim: &mut Sim, spec: &CaseSpec) {
-    let mut case = spec.build().expect("it fits");
-    case.options.force = Some(Variant::Wgmma);
-    let plan = sim.plan(&case.problem().expect("valid")).expect("eligible");
-    if is_plan_untouched(&plan) {
-        return;
-    }
-    let (o, lse) = case.run(sim).expect("it runs");
-    let verdict = case.check(&o, &lse, Rows::All).expect("checked");
-    assert!(
-        verdict.passed(),
-        "{}: {spec}: {verdict}",
-        plan.kernel_name()
-    );
 }
