@@ -1,6 +1,6 @@
 //! Tile shapes of the Hopper kernels.
 
-use super::limits::{SM_REGISTERS, SM90_SHARED_BYTES};
+use super::limits::{SM90_SHARED_BYTES, register_pool};
 use crate::units::HALF_BYTES;
 
 /// Threads in a warpgroup.
@@ -64,7 +64,7 @@ pub struct WgmmaConfig {
     /// Fewest query rows (seq_q × packed heads) for which this configuration is preferred over one with smaller clusters.
     pub min_rows: u32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch
-    /// gives ([`register_pool`](Self::register_pool)).
+    /// gives ([`register_pool`]).
     pub producer_registers: u32,
     pub consumer_registers: u32,
 }
@@ -224,13 +224,6 @@ impl WgmmaConfig {
         }
     }
 
-    /// Registers that a block is launched with: ptxas gives each of the threads that fit an SM's register file, of which one
-    /// block takes all, a multiple of 8.
-    pub const fn register_pool(&self) -> u32 {
-        let registers_a_thread = SM_REGISTERS / self.threads() / 8 * 8;
-        registers_a_thread * self.threads()
-    }
-
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     pub const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
@@ -246,7 +239,7 @@ impl WgmmaConfig {
         let reuse_v = matches!(self.epilogue_smem, EpilogueSmem::ReuseV);
         assert!(!reuse_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
         let used = self.producer_registers + self.consumers * self.consumer_registers;
-        assert!(used * WARPGROUP <= self.register_pool());
+        assert!(used * WARPGROUP <= register_pool(self.threads()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tile shapes of the Hopper backward kernels.
 
-use super::limits::SM90_SHARED_BYTES;
+use super::limits::{SM90_SHARED_BYTES, register_pool};
 use super::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::units::F32_BYTES;
@@ -99,6 +99,12 @@ impl WgmmaBackwardConfig {
         self.atom_columns() == self.consumers
     }
 
+    /// Whether a consumer's thread has registers left beside the sums of both gradients and a block's scores: for lse of the next
+    /// block while dq is computed, and for delta while the consumer waits for its turn.
+    pub const fn has_spare_registers(&self) -> bool {
+        self.atom_columns() == 1
+    }
+
     /// Bytes of a stage of the queries' terms: two a query, and one of all.
     pub const fn terms_bytes(&self) -> u32 {
         self.exponent_offset() + VEC16_BYTES
@@ -142,6 +148,8 @@ impl WgmmaBackwardConfig {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
         assert!(self.block_n.is_multiple_of(WARPGROUP_ROWS));
         assert!(self.head_dim.is_multiple_of(ATOM_COLS));
+        let used = self.producer_registers + self.consumers * self.consumer_registers;
+        assert!(used * WARPGROUP <= register_pool(self.threads()));
         if self.adds_dq() {
             // A row of dS is one atom's, and a block behind is read while the next is written.
             assert!(self.block_n == ATOM_COLS && self.ds_blocks >= 2);

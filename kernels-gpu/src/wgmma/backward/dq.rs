@@ -124,6 +124,13 @@ impl Dq<'_> {
         }
     }
 
+    /// Bytes from a block's sums to those of the next one of a head.
+    #[inline(always)]
+    pub fn block_bytes<S: Side, M: Modifiers>(&self, tile: &Tile<S, M>) -> u64 {
+        let sums = DqSums::of_dims(&tile.params.attention, self.config.head_dim);
+        (self.config.block_n / TILE_M as u32) as u64 * sums.row_bytes()
+    }
+
     /// Where this lane adds its part of queries `begin ..` of query head `head`.
     ///
     /// # Safety

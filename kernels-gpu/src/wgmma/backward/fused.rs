@@ -92,7 +92,11 @@ where
                 self.fused_block(self.pairs::<false>(begin), is_last);
             }
             // Under the scores of the next block.
-            self.close_step(at.head, begin);
+            if at.block == walk.begin {
+                self.close_step(at.head, begin);
+            } else {
+                self.close_step_of_head();
+            }
             at = walk.following(at);
             needs_mask = walk.needs_mask(at);
             self.finish_scores();
@@ -165,12 +169,22 @@ where
     #[inline(always)]
     unsafe fn start(&mut self) {
         let smem = black_box(self.smem);
+        self.await_queries(self.step);
         self.issue_scores(smem, self.step);
         self.take_lse(smem, self.step);
         self.finish_scores();
     }
 
-    /// Starts S = K Qᵀ of the block at step `step`, once its queries are there.
+    /// Waits for the queries of the block at step `step`.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn await_queries(&self, step: u32) {
+        self.barriers.consumer(0).at(step).consumer_wait();
+    }
+
+    /// Starts S = K Qᵀ of the block at step `step`, whose queries are there.
     ///
     /// # Safety
     /// As [`Self::fused_steps`]; the accumulator is not in use.
@@ -179,13 +193,12 @@ where
         let config = &K::CONFIG;
         let queries = self.barriers.consumer(0).at(step);
         let stage = smem + config.stages_offset(0) + queries.stage * config.stage_bytes();
-        queries.consumer_wait();
         self.kept_first
             .issue_qk(&mut self.acc_s, Descriptor::<KMajor>::k_major(stage));
     }
 
     /// Takes lse of the block at step `step`, whose queries are there: to registers, where there are some, as a read of shared
-    /// memory waits for the operands that products read from it.
+    /// memory waits for the operands that products read from it, and behind what the warp adds to dq.
     ///
     /// # Safety
     /// As [`Self::fused_steps`].
@@ -197,6 +210,18 @@ where
         } else {
             lse
         };
+    }
+
+    /// [`Self::take_lse`], where there are registers for it while dq is computed.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn take_lse_early(&mut self, smem: u32, step: u32) {
+        if K::CONFIG.has_spare_registers() {
+            self.await_queries(step);
+            self.take_lse(smem, step);
+        }
     }
 
     /// Waits for the scores.
@@ -235,12 +260,19 @@ where
         let s = &mut self.acc_s;
         self.p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(s, self.lse, kept);
 
+        let delta = if K::CONFIG.has_spare_registers() && K::Modifiers::IS_NONE {
+            delta.load(self.lanes.reload())
+        } else {
+            delta
+        };
+
         self.turns().sync();
         K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(d_o), 1);
         self.acc_dp.wait::<1>();
         let (p, dp) = (&self.acc_s, &self.acc_dp);
         let factor = self.factor();
         self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, factor, kept);
+        let next = self.step + u32::from(!is_last);
         let dq = self.dq();
         dq.write_ds(smem, &self.ds_frag);
 
@@ -251,15 +283,21 @@ where
             dq.issue::<K::Element, S_REGS>(smem, &mut self.acc_dq);
             K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
             self.turns().arrive();
+            self.take_lse_early(smem, next);
             self.acc_dq.wait::<1>();
             dq.add(self.dq_address, &self.scaled_dq());
         } else {
             K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
             self.turns().arrive();
+            self.take_lse_early(smem, next);
         }
-        let next = self.step + u32::from(!is_last);
+        if !K::CONFIG.has_spare_registers() {
+            self.await_queries(next);
+        }
         self.issue_scores(smem, next);
-        self.take_lse(smem, next);
+        if !K::CONFIG.has_spare_registers() {
+            self.take_lse(smem, next);
+        }
         self.sum_first.wait::<1>();
         // Scores of the last are being computed again.
         first.consumer_release_if(!is_last, self.lanes.lane, 1);
@@ -288,6 +326,17 @@ where
     #[inline(always)]
     unsafe fn close_step(&mut self, head: u32, begin: u32) {
         self.dq_address = self.dq().address(self.tile, head, begin);
+        self.dq_exponent = self.exponent;
+        self.step += 1;
+    }
+
+    /// As [`Self::close_step`], from a block behind which the block before lay, of the same head.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn close_step_of_head(&mut self) {
+        self.dq_address += self.dq().block_bytes(self.tile);
         self.dq_exponent = self.exponent;
         self.step += 1;
     }
