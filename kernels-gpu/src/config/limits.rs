@@ -2,12 +2,6 @@
 
 /// Registers of an SM.
 pub const SM_REGISTERS: u32 = 64 * 1024;
-/// Registers that a block of `threads` threads is launched with where it has an SM for itself: ptxas gives each thread as many
-/// as fit, a multiple of 8. Its warpgroups trade these alone (`setmaxnreg`): one that asks for more waits for ever.
-pub const fn register_pool(threads: u32) -> u32 {
-    SM_REGISTERS / threads / 8 * 8 * threads
-}
-
 /// Shared memory of a block on sm_80.
 pub const SM80_SHARED_BYTES: u32 = 163 * 1024;
 /// Shared memory of a block on the tightest GPUs that run sm_80 PTX, compute capability 8.6, 8.9 and 12.0.

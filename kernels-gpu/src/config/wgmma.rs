@@ -1,6 +1,6 @@
 //! Tile shapes of the Hopper kernels.
 
-use super::limits::{SM90_SHARED_BYTES, register_pool};
+use super::limits::{SM_REGISTERS, SM90_SHARED_BYTES};
 use crate::units::HALF_BYTES;
 
 /// Threads in a warpgroup.
@@ -63,8 +63,7 @@ pub struct WgmmaConfig {
     pub cached: bool,
     /// Fewest query rows (seq_q × packed heads) for which this configuration is preferred over one with smaller clusters.
     pub min_rows: u32,
-    /// Registers of a producer and a consumer thread (`setmaxnreg`); the pool is what the launch
-    /// gives ([`register_pool`]).
+    /// Registers of a producer and a consumer thread (`setmaxnreg`), as many as [`registers_fit`].
     pub producer_registers: u32,
     pub consumer_registers: u32,
 }
@@ -238,9 +237,24 @@ impl WgmmaConfig {
         assert!(!self.cached || self.kv_box_rows().is_multiple_of(2 * Self::CACHE_BOX_ROWS));
         let reuse_v = matches!(self.epilogue_smem, EpilogueSmem::ReuseV);
         assert!(!reuse_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
-        let used = self.producer_registers + self.consumers * self.consumer_registers;
-        assert!(used * WARPGROUP <= register_pool(self.threads()));
+        assert!(registers_fit(
+            self.consumers,
+            self.producer_registers,
+            self.consumer_registers
+        ));
     }
+}
+
+/// Whether a launch of one producer warpgroup and `consumers` others has the registers that their threads ask for (`setmaxnreg`). If
+/// not, one waits for ever. ptxas gives each thread as many as fit an SM, which the block has for itself, a multiple of 8.
+pub const fn registers_fit(
+    consumers: u32,
+    producer_registers: u32,
+    consumer_registers: u32,
+) -> bool {
+    let warpgroups = consumers + 1;
+    let given = SM_REGISTERS / (warpgroups * WARPGROUP) / 8 * 8;
+    producer_registers + consumers * consumer_registers <= warpgroups * given
 }
 
 /// From here on clusters pay: measured at 512 (−3 % causal) and 1024 (+2 % causal, +7 % full).

@@ -1,7 +1,7 @@
 //! Tile shapes of the Hopper backward kernels.
 
-use super::limits::{SM90_SHARED_BYTES, register_pool};
-use super::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS};
+use super::limits::SM90_SHARED_BYTES;
+use super::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS, registers_fit};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::units::F32_BYTES;
 
@@ -143,13 +143,17 @@ impl WgmmaBackwardConfig {
         self.barriers_offset() + 2 * pipelines * size_of::<u64>() as u32
     }
 
+    /// [`registers_fit`], of a launch with `consumers` consumer warpgroups.
+    pub const fn registers_fit(&self, consumers: u32) -> bool {
+        registers_fit(consumers, self.producer_registers, self.consumer_registers)
+    }
+
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
         assert!(self.block_n.is_multiple_of(WARPGROUP_ROWS));
         assert!(self.head_dim.is_multiple_of(ATOM_COLS));
-        let used = self.producer_registers + self.consumers * self.consumer_registers;
-        assert!(used * WARPGROUP <= register_pool(self.threads()));
+        assert!(self.registers_fit(self.consumers));
         if self.adds_dq() {
             // A row of dS is one atom's, and a block behind is read while the next is written.
             assert!(self.block_n == ATOM_COLS && self.ds_blocks >= 2);

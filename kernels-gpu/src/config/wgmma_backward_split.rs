@@ -48,6 +48,7 @@ impl SplitKeysConfig {
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
+        assert!(self.blocks.registers_fit(Self::CONSUMERS));
         assert!(self.blocks.consumers == 1);
         assert!(self.blocks.block_m() == ds_tile::ROWS && self.blocks.block_n == ds_tile::ROWS);
     }
@@ -89,6 +90,7 @@ impl SplitQueriesConfig {
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
+        assert!(self.blocks.registers_fit(self.blocks.consumers));
         assert!(self.blocks.block_n == ds_tile::ROWS);
     }
 }

@@ -92,11 +92,12 @@ where
                 self.fused_block(self.pairs::<false>(begin), is_last);
             }
             // Under the scores of the next block.
-            if at.block == walk.begin {
-                self.close_step(at.head, begin);
+            let dq_address = if at.block == walk.begin {
+                self.dq().address(self.tile, at.head, begin)
             } else {
-                self.close_step_of_head();
-            }
+                self.dq_address + self.dq().block_bytes(self.tile)
+            };
+            self.close_step(dq_address);
             at = walk.following(at);
             needs_mask = walk.needs_mask(at);
             self.finish_scores();
@@ -152,7 +153,8 @@ where
                 }
                 (true, true) => self.fused_block(self.modified_pairs::<true, true>(told), is_last),
             }
-            self.close_step(told.head, told.begin(&K::CONFIG));
+            let begin = told.begin(&K::CONFIG);
+            self.close_step(self.dq().address(self.tile, told.head, begin));
             self.finish_scores();
             if is_last {
                 break;
@@ -291,11 +293,11 @@ where
             self.turns().arrive();
             self.take_lse_early(smem, next);
         }
-        if !K::CONFIG.has_spare_registers() {
+        if K::CONFIG.has_spare_registers() {
+            self.issue_scores(smem, next);
+        } else {
             self.await_queries(next);
-        }
-        self.issue_scores(smem, next);
-        if !K::CONFIG.has_spare_registers() {
+            self.issue_scores(smem, next);
             self.take_lse(smem, next);
         }
         self.sum_first.wait::<1>();
@@ -319,24 +321,10 @@ where
         }
     }
 
-    /// Goes on to the next block, from the one whose first row is `begin`.
-    ///
-    /// # Safety
-    /// As [`Self::fused_steps`].
+    /// Goes on to the next block, from the one whose dq is added at `dq_address`.
     #[inline(always)]
-    unsafe fn close_step(&mut self, head: u32, begin: u32) {
-        self.dq_address = self.dq().address(self.tile, head, begin);
-        self.dq_exponent = self.exponent;
-        self.step += 1;
-    }
-
-    /// As [`Self::close_step`], from a block behind which the block before lay, of the same head.
-    ///
-    /// # Safety
-    /// As [`Self::fused_steps`].
-    #[inline(always)]
-    unsafe fn close_step_of_head(&mut self) {
-        self.dq_address += self.dq().block_bytes(self.tile);
+    fn close_step(&mut self, dq_address: u64) {
+        self.dq_address = dq_address;
         self.dq_exponent = self.exponent;
         self.step += 1;
     }
