@@ -9,12 +9,14 @@ use super::Launch;
 use super::blocks::Ranges;
 use super::epilogue::Epilogue;
 use super::lanes::Lanes;
+use super::softcap::Softcap;
 use super::softmax::Rows;
 use super::traits::{ForwardKernel, QkOperand};
-use crate::abi::Band;
+use crate::abi::{Band, ScoreParams};
 use crate::config::wgmma::WgmmaConfig;
 use crate::modifiers::Modifiers;
 use crate::score;
+use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::wgmma::barriers::WarpSchedulerBarrier;
 use crate::wgmma::pipeline::PipelineState;
@@ -27,8 +29,8 @@ where
 {
     pub(super) launch: &'a Launch<'a>,
     pub(super) modifiers: &'a K::Modifiers,
-    /// Multiplies `q · k` where scores are plain: bits.
-    pub(super) scale_log2: f32,
+    /// Multiplies `q · k`: to bits where scores are plain, or to what [`Softcap`] bends, if a softcap alone changes them.
+    pub(super) scale: f32,
     pub(super) lanes: Lanes,
     pub(super) scheduler_barrier: WarpSchedulerBarrier,
     pub(super) k: PipelineState,
@@ -40,8 +42,6 @@ where
     pub(super) p_frag: [u32; P_REGS],
     pub(super) acc_o: [f32; O_REGS],
     pub(super) rows: Rows,
-    /// 0 until the tile's first PV, which overwrites `acc_o`.
-    pub(super) accumulate: u32,
 }
 
 /// Computes tiles until there are no more.
@@ -99,7 +99,7 @@ where
         Self {
             launch,
             modifiers,
-            scale_log2: score::plain_scale_log2(&params.attention.score),
+            scale: Self::scale(&params.attention.score),
             lanes: Lanes::new(),
             scheduler_barrier: WarpSchedulerBarrier::new(warpgroup, config.consumers),
             k: PipelineState::consumer(barriers.k_full, barriers.k_empty, config.k_stages),
@@ -111,7 +111,21 @@ where
             p_frag: [0; P_REGS],
             acc_o: [0.0; O_REGS],
             rows: Rows::new(),
-            accumulate: 0,
+        }
+    }
+
+    /// How a softcap bends scores, if nothing else changes them. Kernels with modifiers have no registers for this.
+    #[inline(always)]
+    pub(super) fn softcap_alone(score: &ScoreParams) -> Option<Softcap> {
+        Softcap::alone(score).filter(|_| K::Modifiers::IS_NONE)
+    }
+
+    /// What `q · k` is multiplied by, worked out once.
+    #[inline(always)]
+    fn scale(score: &ScoreParams) -> f32 {
+        match Self::softcap_alone(score) {
+            Some(softcap) => softcap.factor(score.softmax_scale),
+            None => score::plain_scale_log2(score),
         }
     }
 
@@ -197,41 +211,40 @@ where
         tile_pipe: &WorkTilePipe,
     ) {
         self.rows = Rows::new();
-        self.accumulate = 0;
+        self.acc_o = [0.0; O_REGS];
         // S = Q Kᵀ of the last block
         self.k.consumer_wait();
         self.issue_qk(q_operand);
         self.acc_s.wait::<0>();
-        self.release_k();
         if Self::CONFIG.q_in_registers {
             // The multiplication has read the registers, so the loads that filled them are done.
             mbarrier::arrive_if(self.lanes.lane == 0, q.empty_barrier());
         }
-        // The block whose P is an operand already and whose PV is still to come.
         let mut n_block = blocks.end - 1;
-        self.softmax(blocks, n_block, true, tile_pipe);
-        self.cvt_p();
-
-        let (fast_begin, fast_end) = if self.is_plain() {
-            blocks.unmasked(Self::CONFIG.block_n)
-        } else {
-            (blocks.begin, blocks.begin)
-        };
-        // Blocks masked on the right, blocks without a mask, blocks masked on the left.
-        let mut stop = fast_end;
+        let mut is_first = true;
+        // One round from a block's scores to those of the next that may have a mask, so that there is one copy of the online softmax.
         loop {
-            while n_block > stop {
-                self.step_online(q_operand, blocks, n_block - 1, tile_pipe);
-                n_block -= 1;
-            }
-            if stop == blocks.begin {
+            self.finish_online(blocks, n_block, is_first, tile_pipe);
+            // P of block `n_block` is an operand; its PV is still to come.
+            if n_block == blocks.begin {
                 break;
             }
-            while n_block > fast_begin {
-                self.step_stale_max(q_operand);
-                n_block -= 1;
+            if self.is_plain() {
+                // Computed anew in every round rather than kept.
+                let blocks = BlockRange::from_words(blocks.to_words().map(black_box));
+                let (fast_begin, fast_end) = blocks.unmasked(Self::CONFIG.block_n);
+                while fast_begin < n_block && n_block <= fast_end {
+                    self.step_stale_max(q_operand);
+                    n_block -= 1;
+                }
+                if n_block == blocks.begin {
+                    break;
+                }
             }
-            stop = blocks.begin;
+            self.issue_qk_pv(q_operand);
+            self.wait_qk();
+            n_block -= 1;
+            is_first = false;
         }
 
         if !Self::CONFIG.q_in_registers {

@@ -4,7 +4,6 @@ use cuda_std::wgmma::{GemmRs, InFlight};
 
 use super::consumer::Consumer;
 use super::traits::{ForwardKernel, QkOperand};
-use crate::tile::black_box;
 
 impl<K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>
     Consumer<'_, K, S_REGS, P_REGS, O_REGS>
@@ -79,9 +78,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn issue_pv(&mut self) {
         let v = self.v_smem.offset(self.v.stage * Self::CONFIG.v_bytes());
-        K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v, self.accumulate);
-        // black_box: otherwise the optimiser would make a second copy of the loop for its first round.
-        self.accumulate = black_box(1);
+        K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v, 1);
     }
 
     /// The warp has read the present stage of K.

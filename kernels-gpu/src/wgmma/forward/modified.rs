@@ -41,8 +41,6 @@ where
         tile_pipe: &WorkTilePipe,
     ) {
         self.rows = Rows::new();
-        self.accumulate = 0;
-        // The first PV overwrites it. Without this the last tile's would stay in registers while its output is closed.
         self.acc_o = [0.0; O_REGS];
         // S = Q Kᵀ of the first block told
         self.k.consumer_wait();
@@ -89,8 +87,7 @@ where
             self.release_k();
             let key_begin = block.n_block() * Self::CONFIG.block_n;
             let masks = [block.needs_mask(); 2];
-            let rescale = self.softmax_masked(key_begin, masks, is_first, tile_pipe);
-            // Of the first block there is no output to rescale: the first PV overwrites it.
+            let rescale = self.softmax_masked(key_begin, masks, tile_pipe);
             self.wait_pv_unless(is_first);
             scale_rows(&mut self.acc_o, rescale);
         } else {

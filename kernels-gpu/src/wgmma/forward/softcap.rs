@@ -12,19 +12,16 @@ use cuda_std::warp;
 use crate::abi::ScoreParams;
 use crate::tile::black_box;
 
-/// Scores `largest · tanh(q · k · factor)`, in bits.
+/// Scores `softcap · tanh(q · k · softmax_scale / softcap)`, in nats.
 #[derive(Clone, Copy)]
-pub struct Softcap {
-    factor: f32,
-    largest: f32,
-}
+pub struct Softcap(f32);
 
 /// tanh x / x for |x| below [`NEAR_ZERO`], as a [`polynomial`] of x²: its product with x is within 2⁻²² of tanh x, as near as
 /// [`tanh`]'s. What follows the 1 makes the largest error least (Remez).
 const TANH_OVER_X: [f32; 4] = [1.0, -0.333_264_6, 0.131_858_62, -0.044_229_297];
 const NEAR_ZERO: f32 = 0.5;
 
-/// What [`Softcap::shrink`] multiplies scores by, beside the softcap's own factor, so that those near zero are the ones below 2, of
+/// What shrunk scores are multiplied by, beside the softcap's own factor, so that those near zero are the ones below 2, of
 /// which one bit of their exponents tells.
 const SCALE: f32 = TWO / NEAR_ZERO;
 const TWO: f32 = 2.0;
@@ -33,37 +30,37 @@ impl Softcap {
     /// That of `params`, if nothing else changes scores.
     #[inline(always)]
     pub fn alone(params: &ScoreParams) -> Option<Self> {
-        let softcap = params
-            .softcap
-            .filter(|_| params.alibi_slopes.is_none())?
-            .get();
-        Some(Self {
-            factor: params.softmax_scale / softcap,
-            largest: softcap * LOG2_E,
-        })
+        let softcap = params.softcap.filter(|_| params.alibi_slopes.is_none())?;
+        Some(Self(softcap.get()))
     }
 
-    /// Hidden from the optimiser, so that what is computed from it is not kept.
+    /// What [`Self::shrink`] multiplies `q · k` by.
     #[inline(always)]
-    fn largest_anew(&self) -> f32 {
-        f32::from_bits(black_box(self.largest.to_bits()))
+    pub fn factor(&self, softmax_scale: f32) -> f32 {
+        softmax_scale / self.0 * SCALE
+    }
+
+    /// The largest score, in bits. Hidden from the optimiser, so that what is computed from it is not kept.
+    #[inline(always)]
+    fn largest(&self) -> f32 {
+        f32::from_bits(black_box(self.0.to_bits())) * LOG2_E
     }
 
     /// What scores near zero are less than, in bits.
     #[inline(always)]
     pub fn largest_near_zero(&self) -> f32 {
-        self.largest_anew() * NEAR_ZERO
+        self.largest() * NEAR_ZERO
     }
 
-    /// Multiplies `q · k` by `factor` and [`SCALE`]. Returns whether the scores of all the warp's lanes are near zero then.
+    /// Shrinks `q · k` by [`Self::factor`]. Returns whether the scores of all the warp's lanes are near zero then.
     ///
     /// # Safety
     /// All 32 lanes must reach the same call.
     #[inline(always)]
-    pub unsafe fn shrink<const S_REGS: usize>(&self, scores: &mut [f32; S_REGS]) -> bool {
+    pub unsafe fn shrink<const S_REGS: usize>(scores: &mut [f32; S_REGS], factor: f32) -> bool {
         let mut bits = 0;
         for score in scores.iter_mut() {
-            *score *= self.factor * SCALE;
+            *score *= factor;
             bits |= score.to_bits();
         }
         // SAFETY: forwarded to the caller.
@@ -74,7 +71,7 @@ impl Softcap {
     #[inline(always)]
     pub fn near_zero(&self) -> NearZero {
         let mut coefficients = TANH_OVER_X;
-        let mut unit = self.largest_anew() / SCALE;
+        let mut unit = self.largest() / SCALE;
         let mut i = 0;
         while i < coefficients.len() {
             coefficients[i] *= unit;
@@ -93,8 +90,9 @@ impl Softcap {
                 *score *= near_zero.factor(*score);
             }
         } else {
+            let largest = self.largest();
             for score in scores {
-                *score = tanh(*score * (1.0 / SCALE)) * self.largest;
+                *score = tanh(*score * (1.0 / SCALE)) * largest;
             }
         }
     }

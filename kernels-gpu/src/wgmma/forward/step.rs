@@ -12,7 +12,6 @@ use super::recompute::recompute_scores;
 use super::softcap::{NearZero, Softcap};
 use super::softmax::{PerRow, ROWS, scale_rows};
 use super::traits::ForwardKernel;
-use crate::abi::ScoreParams;
 use crate::config::wgmma::WARPGROUP;
 use crate::modifiers::Modifiers;
 use crate::score::{self, ScoreTransform};
@@ -26,6 +25,16 @@ use crate::wgmma::scheduler::tile_pipe::WorkTilePipe;
 /// A thread's part of a block's sum above which the maxima are raised: far from f32's limit, and below
 /// f16's, so that no probability that is rounded to f16 overflows.
 const LARGE_SUM: f32 = 1024.0;
+
+/// Whether a sum of the warp's rows is large, infinite or NaN.
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+unsafe fn any_large(sums: PerRow) -> bool {
+    // SAFETY: forwarded to the caller.
+    unsafe { warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM)) }
+}
 
 /// A thread's part of a block's sum above which the block is done again by the online softmax: 2¹²⁰, well inside
 /// the range in which [`Rows::raise_max_pow2`](super::softmax::Rows::raise_max_pow2) has an exact factor.
@@ -44,22 +53,21 @@ where
     [f32; S_REGS]: InFlight,
     [f32; O_REGS]: InFlight,
 {
-    /// Advances by one block: S = Q Kᵀ of block `next` while O += P V of the one before runs, then the online softmax,
-    /// with masks where the block needs them.
+    /// From the scores of a block, which may have masks, to rounded probabilities by the online softmax. Waits for O += P V of the block
+    /// before, if this is not the first.
     #[inline(always)]
-    pub(super) unsafe fn step_online(
+    pub(super) unsafe fn finish_online(
         &mut self,
-        q_operand: &K::QkOperand,
         blocks: BlockRange,
-        next: u32,
+        n_block: u32,
+        is_first: bool,
         tile_pipe: &WorkTilePipe,
     ) {
-        self.issue_qk_pv(q_operand);
-        self.wait_qk();
         self.release_k();
-        let rescale = self.softmax(blocks, next, false, tile_pipe);
-        self.wait_pv();
-        if warp::any(rescale[0] != 1.0 || rescale[1] != 1.0) {
+        let rescale = self.softmax(blocks, n_block, tile_pipe);
+        self.wait_pv_unless(is_first);
+        // Before the first PV the output is 0.
+        if !is_first && warp::any(rescale[0] != 1.0 || rescale[1] != 1.0) {
             scale_rows(&mut self.acc_o, rescale);
         }
         self.cvt_p();
@@ -71,7 +79,8 @@ where
     const CVT_P_EARLY: bool =
         K::Modifiers::IS_NONE && !Self::CONFIG.overlap && K::Element::LARGEST_EXPONENT.is_none();
 
-    /// As [`Self::step_online`] for a block without masks, under the maxima of the block before.
+    /// Advances by one block, without masks: S = Q Kᵀ of the next one while O += P V of the one before runs, then the softmax under the
+    /// maxima of the block before.
     #[inline(always)]
     pub(super) unsafe fn step_stale_max(&mut self, q_operand: &K::QkOperand) {
         self.issue_qk_pv(q_operand);
@@ -85,12 +94,12 @@ where
     /// From the scores of a block without masks to probabilities under the maxima of the block before.
     #[inline(always)]
     pub(super) unsafe fn finish_stale_max(&mut self, q_operand: &K::QkOperand) {
-        let scale_log2 = self.scale_log2;
-        let sums = self.rows.exponentiate(&mut self.acc_s, |_| scale_log2);
+        let scale = self.scale;
+        let sums = self.rows.exponentiate(&mut self.acc_s, |_| scale);
         if Self::CVT_P_EARLY {
             self.cvt_p();
         }
-        let large = warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM));
+        let large = any_large(sums);
         // K of this block stays if its scores may be needed again. The vote's place here also keeps ptxas from
         // moving exponentials behind the wait for PV.
         self.k
@@ -124,7 +133,7 @@ where
                 );
                 // One lane releases Q and K, which all have read.
                 warp::sync_warp();
-                let factor = self.rows.update(&mut self.acc_s, self.scale_log2);
+                let factor = self.rows.update(&mut self.acc_s, self.scale);
                 if Self::CVT_P_EARLY {
                     self.cvt_p();
                 }
@@ -144,20 +153,18 @@ where
         }
     }
 
-    /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities. Before the first one of a
-    /// tile, if it `is_first`, rows have no maxima.
+    /// Transforms and masks the scores of block `n_block` where needed, and turns them into probabilities.
     #[inline(always)]
     pub(super) unsafe fn softmax(
         &mut self,
         blocks: BlockRange,
         n_block: u32,
-        is_first: bool,
         tile_pipe: &WorkTilePipe,
     ) -> PerRow {
         let key_begin = n_block * Self::CONFIG.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::CONFIG.block_n);
         let left = blocks.needs_left_mask(key_begin);
-        self.softmax_masked(key_begin, [right, left], is_first, tile_pipe)
+        self.softmax_masked(key_begin, [right, left], tile_pipe)
     }
 
     /// The same of the block whose first key is `key_begin`, and which needs masks on the right, and on the left, or not.
@@ -166,18 +173,15 @@ where
         &mut self,
         key_begin: u32,
         [right, left]: [bool; 2],
-        is_first: bool,
         tile_pipe: &WorkTilePipe,
     ) -> PerRow {
         let mut is_plain = self.is_plain();
-        let mut scale_log2 = self.scale_log2;
-        // Kernels with modifiers have no registers for this.
-        if K::Modifiers::IS_NONE
-            && let Some(softcap) = self.softcap_alone()
-        {
+        let mut scale_log2 = self.scale;
+        if let Some(softcap) = Self::softcap_alone(&self.launch.params.attention.score) {
             let floor = softcap.largest_near_zero() - LARGEST_EXPONENT;
-            let may_be_stale = !is_first && !right && !left && self.rows.all_reach(floor);
-            let are_near_zero = softcap.shrink(&mut self.acc_s);
+            // Rows of which no key was seen do not reach it.
+            let may_be_stale = !right && !left && self.rows.all_reach(floor);
+            let are_near_zero = Softcap::shrink(&mut self.acc_s, self.scale);
             if may_be_stale && are_near_zero {
                 return self.under_stale_max(softcap.near_zero());
             }
@@ -230,7 +234,7 @@ where
             .exponentiate(&mut self.acc_s, |score| near_zero.factor(score));
         self.rows.add(sums);
         let mut rescale = [1.0; ROWS];
-        if warp::any(!(sums[0] <= LARGE_SUM && sums[1] <= LARGE_SUM)) {
+        if any_large(sums) {
             rescale = self.rows.raise_max_pow2(sums);
             scale_rows(&mut self.acc_s, rescale);
         }
@@ -266,18 +270,6 @@ where
             |register| col(register) - below(register),
         );
         transform.scale_log2
-    }
-
-    /// How a softcap bends scores, if nothing else changes them.
-    #[inline(always)]
-    fn softcap_alone(&self) -> Option<Softcap> {
-        let score = &self.launch.params.attention.score;
-        // Divided for each block rather than kept.
-        let softmax_scale = f32::from_bits(black_box(score.softmax_scale.to_bits()));
-        Softcap::alone(&ScoreParams {
-            softmax_scale,
-            ..*score
-        })
     }
 
     /// Whether scores are a positive multiple of `q · k`.
