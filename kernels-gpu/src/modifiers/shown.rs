@@ -19,8 +19,8 @@ pub(super) struct Elements<'a, A, P> {
 }
 
 impl<A: Fn() -> Place, P: Fn(usize, usize) -> Pair> Elements<'_, A, P> {
-    /// A bit for each element: whether its pair exists and `sees` holds of it. `sees` is also asked of pairs that do not exist,
-    /// as the last of the sequence.
+    /// A bit for each element: whether `sees` holds of its pair. Of a pair that does not exist, which
+    /// [`reach`](ModifierParams::reach) has hidden, the bit is that of the sequence's last.
     ///
     /// A loop that stays one: unrolled, as everything must be that indexes a tile in registers, it would be most of a kernel's
     /// instructions.
@@ -32,8 +32,7 @@ impl<A: Fn() -> Place, P: Fn(usize, usize) -> Pair> Elements<'_, A, P> {
             let at = &(self.at)();
             for d in 0..GROUP {
                 let pair = (self.pair)(self.row, self.begin + (j + d) as usize);
-                let exists = pair.query < at.seq_q && pair.key < at.seq_kv;
-                word |= u32::from(exists & sees(at, existing(at, pair))) << (j + d);
+                word |= u32::from(sees(at, existing(at, pair))) << (j + d);
             }
             j += GROUP;
         }
