@@ -63,7 +63,10 @@ impl Plans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, ForwardOptions, GpuCapabilities, Layout, Shape, TensorSpec, Variant};
+    use crate::{
+        BackwardOptions, DType, ForwardOptions, GpuCapabilities, GradientOperands, Layout, Shape,
+        TensorSpec, Variant,
+    };
 
     const HOPPER: Capabilities = Capabilities::Gpu(GpuCapabilities::new((9, 0), 227 << 10, 132));
 
@@ -87,6 +90,22 @@ mod tests {
         assert_eq!(at(68).variant(), Variant::Mma);
         assert!(std::ptr::eq(at(64), at(80)));
         assert!(std::ptr::eq(at(68), at(66)));
+    }
+
+    #[test]
+    fn a_backward_pass_takes_o_at_any_address_by_the_same_kernel() {
+        let spec = *plans(&ForwardOptions::new()).problem.q();
+        let options = BackwardOptions::default();
+        let problem =
+            Problem::backward_with_dense_gradients(spec, spec, spec, spec, spec, &options).unwrap();
+        let plans = Plans::new(problem, HOPPER);
+        let at = |o: u64, d_o: u64| {
+            let gradients = GradientOperands::new(d_o, 16, 16, 16);
+            let operands = Operands::new(16, 32, 48, o).gradients(gradients);
+            plans.for_operands(&operands).unwrap().variant()
+        };
+        assert_eq!(at(66, 64), Variant::Wgmma);
+        assert_eq!(at(64, 66), Variant::Mma);
     }
 
     #[test]

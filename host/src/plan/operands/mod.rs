@@ -71,7 +71,7 @@ pub struct Workspace {
 /// Alignment of a [`Workspace`].
 pub const WORKSPACE_ALIGN_BYTES: u64 = kernels_gpu::wgmma::scheduler::tile_list::Workspace::ALIGN;
 
-/// Alignment of q, k, v and o that the tensor copy engine (TMA) of a Hopper GPU requires.
+/// Alignment that the tensor copy engine (TMA) of a Hopper GPU requires of what it copies.
 pub(crate) const TMA_ALIGN_BYTES: u64 = kernels_gpu::wgmma::tensor_map::ALIGN_BYTES;
 
 /// An operand whose address TMA cannot take.
@@ -161,14 +161,17 @@ impl Operands {
         self
     }
 
-    /// The first operand whose address TMA cannot take, if there is one.
+    /// The first operand whose address TMA cannot take, if there is one: of a forward pass q, k, v and o; of a backward pass o is read
+    /// without TMA, and is none.
     pub(crate) fn misaligned_for_tma(&self) -> Option<Misaligned> {
         let GradientOperands {
             d_o, dq, dk, dv, ..
         } = self.gradients.unwrap_or_default();
         let gradients = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
+        let is_copied = |operand| operand != "o" || self.gradients.is_none();
         self.tensors()
             .into_iter()
+            .filter(|&(operand, _)| is_copied(operand))
             .chain(gradients)
             .find(|(_, address)| !address.is_multiple_of(TMA_ALIGN_BYTES))
             .map(|(operand, address)| Misaligned { operand, address })
