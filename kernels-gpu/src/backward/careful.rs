@@ -38,14 +38,12 @@ pub struct Code {
 }
 
 impl Code {
-    /// For any row, and for scores that may bend or not.
-    pub const fn any_row(may_bend: bool) -> Self {
-        Self {
-            lane_dims: MOST_LANE_DIMS,
-            may_bend,
-            is_written_out: false,
-        }
-    }
+    /// For any row and score.
+    pub const ANY_ROW: Self = Self {
+        lane_dims: MOST_LANE_DIMS,
+        may_bend: true,
+        is_written_out: false,
+    };
 
     /// For rows of up to `lane_dims` components a lane, and scores that do not bend.
     pub const fn of_lane_dims(lane_dims: usize) -> Self {

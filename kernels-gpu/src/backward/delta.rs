@@ -85,9 +85,9 @@ unsafe fn of_chunk<E: Element>(params: &DeltaParams, chunk: u64, rows: u64) {
         let sum = reduce_sum::<DELTA_LANES>(seen.sum);
         let largest = reduce_max::<DELTA_LANES>(seen.largest);
         if lane == 0 && row < rows {
-            write(params, row, sum, largest);
+            write::<E>(params, row, sum, largest);
         }
-        if params.terms.largest_d_o.is_some() {
+        if E::SCALES_DS && params.terms.largest_d_o.is_some() {
             let largest = reduce_max::<WARP_SIZE>(largest);
             if lane_id() == 0 {
                 let array = params.terms.largest_of_chunk;
@@ -178,11 +178,13 @@ unsafe fn see<E: Element>(params: &DeltaParams, coord: RowCoord, lane: u32) -> S
 /// # Safety
 /// As [`delta`]; the row exists, and one thread writes it.
 #[inline(always)]
-unsafe fn write(params: &DeltaParams, row: u64, sum: f32, largest: f32) {
+unsafe fn write<E: Element>(params: &DeltaParams, row: u64, sum: f32, largest: f32) {
     let at = |array: u64| array + row * F32_BYTES as u64;
     // SAFETY: lse, d_lse and the terms have an element for every row.
     unsafe {
-        if let Some(array) = params.terms.largest_d_o {
+        if E::SCALES_DS
+            && let Some(array) = params.terms.largest_d_o
+        {
             global::store(at(array.get()), largest);
         }
         let lse = f32::from_bits(global::load_u32(at(params.lse)));

@@ -9,6 +9,8 @@ use crate::units::{F32_BYTES, HALF_BYTES};
 /// An element type in memory, computed with in f32.
 pub trait Element {
     const BYTES: u32;
+    /// Whether gradients of scores may be too large for it, so that they are rounded times a power of two.
+    const SCALES_DS: bool;
 
     /// The elements of a word of memory, lowest first, two of them; 0 in place of a second one where a word is one element.
     fn unpack(word: u32) -> [f32; 2];
@@ -29,6 +31,7 @@ pub struct F32;
 
 impl Element for F32 {
     const BYTES: u32 = F32_BYTES;
+    const SCALES_DS: bool = false;
 
     #[inline(always)]
     fn unpack(word: u32) -> [f32; 2] {
@@ -54,6 +57,7 @@ macro_rules! half_element {
         $(
             impl Element for $half {
                 const BYTES: u32 = HALF_BYTES;
+                const SCALES_DS: bool = Self::LARGEST_EXPONENT.is_some();
 
                 #[inline(always)]
                 fn unpack(word: u32) -> [f32; 2] {
@@ -85,6 +89,7 @@ pub struct E4m3;
 
 impl Element for E4m3 {
     const BYTES: u32 = 1;
+    const SCALES_DS: bool = false;
 
     #[inline(always)]
     fn unpack(word: u32) -> [f32; 2] {

@@ -103,7 +103,7 @@ pub unsafe fn backward<
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
         warpgroup::release_registers::<PRODUCER_REGISTERS>();
-        producer::produce::<K, K::Side, K::Modifiers>(&tiles, smem);
+        producer::produce::<K, K::Element, K::Side, K::Modifiers>(&tiles, smem);
         sync_warp();
     } else {
         warpgroup::acquire_registers::<CONSUMER_REGISTERS>();

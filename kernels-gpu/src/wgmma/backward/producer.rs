@@ -14,6 +14,7 @@ use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::{OPERANDS, WgmmaBackwardConfig};
 use crate::layout::terms;
 use crate::modifiers::Modifiers;
+use crate::tile::element::Element;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, pow2};
 use crate::wgmma::forward::traits::TensorMapParams;
@@ -29,7 +30,10 @@ const TERMS_WARP: u32 = 1;
 /// # Safety
 /// The first warpgroup of the block calls it.
 #[inline(always)]
-pub unsafe fn produce<M: TensorMapParams, S: Side, W: Modifiers>(tiles: &Tiles<S, W>, smem: u32) {
+pub unsafe fn produce<M: TensorMapParams, E: Element, S: Side, W: Modifiers>(
+    tiles: &Tiles<S, W>,
+    smem: u32,
+) {
     let (barriers, config) = (&tiles.barriers, tiles.config);
     // Asked of whole warps, which find out together which blocks are shown, and an exponent.
     let warp = uniform(warp_id());
@@ -46,7 +50,7 @@ pub unsafe fn produce<M: TensorMapParams, S: Side, W: Modifiers>(tiles: &Tiles<S
     } else if S::HAS_SECOND && warp == TERMS_WARP {
         let mut terms = barriers.producer(0);
         while tiles.wait(number) {
-            load_terms(&tiles.at(number), &mut terms, config, smem);
+            load_terms::<E, S, W>(&tiles.at(number), &mut terms, config, smem);
             tiles.release(number, lane_id());
             number += 1;
         }
@@ -58,7 +62,7 @@ pub unsafe fn produce<M: TensorMapParams, S: Side, W: Modifiers>(tiles: &Tiles<S
 /// # Safety
 /// As [`produce`]; `tile` is one of the launch.
 #[inline(always)]
-pub unsafe fn produce_one<M: TensorMapParams, S: Side, W: Modifiers>(
+pub unsafe fn produce_one<M: TensorMapParams, E: Element, S: Side, W: Modifiers>(
     tile: &Tile<S, W>,
     barriers: &Barriers,
     config: &WgmmaBackwardConfig,
@@ -69,7 +73,7 @@ pub unsafe fn produce_one<M: TensorMapParams, S: Side, W: Modifiers>(
         let kept = barriers.kept().as_producer();
         Stages::new(barriers).load::<M, S, W>(tile, &kept, config, smem);
     } else if S::HAS_SECOND && warp == TERMS_WARP {
-        load_terms(tile, &mut barriers.producer(0), config, smem);
+        load_terms::<E, S, W>(tile, &mut barriers.producer(0), config, smem);
     }
 }
 
@@ -253,7 +257,7 @@ impl Exponent {
 /// # Safety
 /// As [`produce`]; one warp calls it.
 #[inline(always)]
-unsafe fn load_terms<S: Side, W: Modifiers>(
+unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
     tile: &Tile<S, W>,
     pipeline: &mut PipelineState,
     config: &WgmmaBackwardConfig,
@@ -261,6 +265,12 @@ unsafe fn load_terms<S: Side, W: Modifiers>(
 ) {
     let params = tile.params;
     let (sequence, passing) = (tile.sequence(), tile.extent().passing);
+    // Beside modifiers ptxas spills more of kernels of bf16 that do not ask.
+    let has_exponents = if W::IS_NONE {
+        E::SCALES_DS
+    } else {
+        params.terms.largest_d_o.is_some()
+    };
     let mut exponent = Exponent::NONE;
     tile.each_block(config, |block| {
         let (head, begin) = (block.head, block.begin(config));
@@ -268,12 +278,12 @@ unsafe fn load_terms<S: Side, W: Modifiers>(
         let lse = address(params.terms.lse_log2);
         let delta = address(params.terms.delta);
         let stage = smem + config.terms_offset() + pipeline.stage * config.terms_bytes();
-        if params.terms.largest_d_o.is_some() && exponent.head != head {
+        if has_exponents && exponent.head != head {
             let of_head = exponent::of_head(params, &sequence, passing, head);
             exponent = Exponent { head, of_head };
         }
         pipeline.producer_acquire();
-        if lane_id() == 0 {
+        if (E::SCALES_DS || !W::IS_NONE) && lane_id() == 0 {
             shared::store_bits(stage + config.exponent_offset(), exponent.of_head as u32);
         }
         let mut index = lane_id();

@@ -24,7 +24,7 @@ pub trait BackwardKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REG
         + GemmRs<MnMajor, SUM_REGS, P_REGS>
         + GemmSs<MnMajor, MnMajor, S_REGS, { WARPGROUP_ROWS as usize }>;
     /// Whether dS is rounded times a power of two.
-    const SCALES_DS: bool = Self::Element::LARGEST_EXPONENT.is_some();
+    const SCALES_DS: bool = Self::Element::SCALES_DS;
     /// Whether dq is added up too, by a kernel that keeps keys.
     const ADDS_DQ: bool = Self::CONFIG.adds_dq();
     /// A warpgroup's part of a kept operand as the left operand of a product.

@@ -6,7 +6,7 @@ mod by_plan;
 mod differences;
 mod planted;
 mod random;
-mod scattered_o;
+mod scattered;
 mod slopes;
 mod stored_ds;
 mod stored_ds_f32;

@@ -129,7 +129,7 @@ pub unsafe fn keys<
     let warpgroup = warpgroup::index();
     if warpgroup == 0 {
         warpgroup::release_registers::<PRODUCER_REGISTERS>();
-        producer::produce_one::<K, _, _>(&tile, &shared.blocks, &config.blocks, smem);
+        producer::produce_one::<K, K::Element, _, _>(&tile, &shared.blocks, &config.blocks, smem);
         sync_warp();
     } else {
         warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
