@@ -18,6 +18,8 @@ pub struct Line {
 pub struct Figures {
     pub instructions: u32,
     pub executed: u32,
+    /// Of those that did not run, the ones that have a [reason](super::reasons).
+    pub explained: u32,
     /// Instructions with a guard, branches that depend on one among them, but for those that only ask a barrier again.
     pub guarded: u32,
     /// Of those, the ones that some thread executed and some skipped.
@@ -74,6 +76,7 @@ impl Figures {
         Self {
             instructions: self.instructions + other.instructions,
             executed: self.executed + other.executed,
+            explained: self.explained + other.explained,
             guarded: self.guarded + other.guarded,
             both_ways: self.both_ways + other.both_ways,
         }
@@ -82,6 +85,11 @@ impl Figures {
     /// Per cent of the instructions that ran.
     pub fn executed_percent(&self) -> f64 {
         percent(self.executed, self.instructions)
+    }
+
+    /// Per cent that ran of the instructions that have no reason not to.
+    pub fn executed_of_rest_percent(&self) -> f64 {
+        percent(self.executed, self.instructions - self.explained)
     }
 
     /// Per cent of the guards of which both outcomes were seen.
@@ -123,6 +131,7 @@ mod tests {
         let wanted = Figures {
             instructions: 5,
             executed: 5,
+            explained: 0,
             guarded: 2,
             both_ways: 2,
         };
@@ -134,6 +143,11 @@ mod tests {
         assert_eq!((figures.executed, figures.both_ways), (4, 0));
         assert!(lines[2].is_one_sided && lines[3].is_one_sided && !lines[4].is_one_sided);
         assert_eq!(figures.executed_percent(), 80.0);
+        let explained = Figures {
+            explained: 1,
+            ..figures
+        };
+        assert_eq!(explained.executed_of_rest_percent(), 100.0);
         // Nothing ran.
         let (_, figures) = of("");
         assert_eq!((figures.executed, figures.instructions), (0, 5));

@@ -6,10 +6,12 @@
 //! | `figures` | counts what ran of a kernel |
 //! | `source` | finds the Rust source behind PTX |
 //! | `unseen` | lists what did not run, and guards seen one way, by their source |
+//! | `reasons` | knows why some of it cannot run |
 //! | `pinned` | holds figures to those recorded before |
 
 mod figures;
 mod pinned;
+mod reasons;
 pub mod recorded;
 pub mod source;
 mod unseen;
@@ -25,7 +27,9 @@ use xtask::report::{Outcome, Report};
 
 use crate::kernels;
 use figures::{Figures, Line};
+use reasons::Reason;
 use recorded::Test;
+use source::Place;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -46,16 +50,21 @@ pub struct Covered {
     pub ptx: PathBuf,
     pub lines: Vec<Line>,
     pub figures: Figures,
+    /// How many instructions each of the reasons explains.
+    explained: Vec<u32>,
 }
 
 /// Prints the figures of what the last run of the tests recorded, and holds them to the recorded ones.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let build = kernels::compile_product()?;
     let tests = recorded::read(&paths::coverage()).context("run the tests first")?;
-    let covered = covered(&build, &tests, args.kernel.as_deref().unwrap_or_default())?;
+    let reasons = reasons::read()?;
+    let part = args.kernel.as_deref().unwrap_or_default();
+    let covered = covered(&build, &tests, part, &reasons)?;
     if !args.brief {
         print_table(&covered);
         unseen::print_unexecuted(&covered)?;
+        print_reasons(&covered, &reasons);
         if args.kernel.is_some() {
             unseen::print_one_sided(&covered)?;
         }
@@ -65,17 +74,37 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut report = Report::default();
     hold(&covered, &mut report)?;
+    if part.is_empty() {
+        name_useless(&covered, &reasons, &mut report);
+    }
     report.finish("coverage")
 }
 
 /// The coverage of every kernel whose name contains `part`.
-pub fn covered(build: &Build, tests: &[Test], part: &str) -> anyhow::Result<Vec<Covered>> {
+fn covered(
+    build: &Build,
+    tests: &[Test],
+    part: &str,
+    reasons: &[Reason],
+) -> anyhow::Result<Vec<Covered>> {
     let wanted = build.kernels.iter().filter(|k| k.entry.contains(part));
     let covered = wanted.map(|kernel| {
         let ptx = fs::read_to_string(&kernel.ptx)?;
         let seen = |instructions| recorded::of_kernel(tests, &kernel.entry, instructions);
-        let (lines, figures) = figures::lines(&ptx, seen)?;
+        let (lines, mut figures) = figures::lines(&ptx, seen)?;
+        let unexecuted = unseen::unexecuted(&kernel.ptx, &lines)?;
+        let mut explained = vec![0; reasons.len()];
+        for text in unexecuted.iter().flatten().filter_map(Place::text) {
+            let reason = reasons
+                .iter()
+                .position(|r| r.explains(&kernel.entry, &text));
+            if let Some(reason) = reason {
+                explained[reason] += 1;
+                figures.explained += 1;
+            }
+        }
         Ok(Covered {
+            explained,
             entry: kernel.entry.clone(),
             ptx: kernel.ptx.clone(),
             lines,
@@ -103,17 +132,49 @@ fn print_table(covered: &[Covered]) {
 }
 
 fn print_rows(what: &str, rows: impl IntoIterator<Item = (String, Figures)>) {
-    println!("| {what} | instructions | executed | not executed | guards | seen both ways |");
-    println!("|---|---|---|---|---|---|");
+    println!(
+        "| {what} | instructions | executed | not executed | with a reason | of the rest executed | guards | seen both ways |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     for (name, figures) in rows {
         println!(
-            "| {name} | {} | {:.1} % | {} | {} | {:.1} % |",
+            "| {name} | {} | {:.1} % | {} | {} | {:.1} % | {} | {:.1} % |",
             figures.instructions,
             figures.executed_percent(),
             figures.instructions - figures.executed,
+            figures.explained,
+            figures.executed_of_rest_percent(),
             figures.guarded,
             figures.both_ways_percent(),
         );
+    }
+}
+
+/// Instructions that each reason explains, of all kernels.
+fn explained(covered: &[Covered], reason: usize) -> u32 {
+    covered.iter().map(|kernel| kernel.explained[reason]).sum()
+}
+
+fn print_reasons(covered: &[Covered], reasons: &[Reason]) {
+    println!("\nof these with a reason:");
+    for (number, reason) in reasons.iter().enumerate() {
+        let instructions = explained(covered, number);
+        if instructions > 0 {
+            let (subject, because) = (reason.subject(), &reason.because);
+            println!("{instructions:>6} instructions: {subject}: {because}");
+        }
+    }
+}
+
+/// A reason that explains nothing is one no longer.
+fn name_useless(covered: &[Covered], reasons: &[Reason], report: &mut Report) {
+    for (number, reason) in reasons.iter().enumerate() {
+        if explained(covered, number) == 0 {
+            let subject = reason.subject();
+            report.add(Outcome::Failed(format!(
+                "kernels-gpu/unexecuted.json: every instruction of {subject} is executed, or there is none"
+            )));
+        }
     }
 }
 

@@ -101,6 +101,7 @@ mod tests {
     const FIGURES: Figures = Figures {
         instructions: 1000,
         executed: 966,
+        explained: 0,
         guarded: 100,
         both_ways: 80,
     };

@@ -14,6 +14,15 @@ pub struct Place {
     pub line: u32,
 }
 
+impl Place {
+    /// The line, without the space around it, of a file that is there.
+    pub fn text(&self) -> Option<String> {
+        let text = fs::read_to_string(paths::root().join(&self.file)).ok()?;
+        let line = text.lines().nth(self.line.checked_sub(1)? as usize)?;
+        Some(line.trim().to_owned())
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)

@@ -1,6 +1,7 @@
 //! What was not seen, by the source lines it is of: instructions that did not run, and guards of which one outcome never came.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use super::Covered;
 use super::figures::Line;
@@ -40,7 +41,7 @@ fn print(covered: &[Covered], is_meant: impl Fn(&Line) -> bool) -> anyhow::Resul
             continue;
         }
         let source = Source::of(&kernel.ptx)?;
-        for (number, place) in places(kernel, &source, &is_meant) {
+        for (number, place) in places(&kernel.lines, &source, &is_meant) {
             let of_place = missing.entry(place).or_default();
             of_place.instructions += 1;
             of_place.kernels.insert(kernel.entry.clone());
@@ -67,14 +68,24 @@ fn print(covered: &[Covered], is_meant: impl Fn(&Line) -> bool) -> anyhow::Resul
     Ok(())
 }
 
+/// The source lines behind instructions that did not run, one for each.
+pub fn unexecuted(ptx: &Path, lines: &[Line]) -> anyhow::Result<Vec<Option<Place>>> {
+    let is_meant = |line: &Line| !line.is_executed;
+    if !lines.iter().any(is_meant) {
+        return Ok(Vec::new());
+    }
+    let places = places(lines, &Source::of(ptx)?, is_meant);
+    Ok(places.into_iter().map(|(_, place)| place).collect())
+}
+
 /// The lines of PTX that are meant, each with the source line that it is named by: its own where that is a kernel's, else the
 /// nearest kernel's line before it in the same run of such lines, else the nearest behind.
 fn places(
-    kernel: &Covered,
+    lines: &[Line],
     source: &Source,
     is_meant: impl Fn(&Line) -> bool,
 ) -> Vec<(u32, Option<Place>)> {
-    let runs = kernel.lines.split(|line| !is_meant(line));
+    let runs = lines.split(|line| !is_meant(line));
     let mut found = Vec::new();
     for run in runs {
         let own = |number| {

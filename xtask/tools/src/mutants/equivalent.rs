@@ -51,10 +51,7 @@ impl Equivalent {
 
 /// The line of Rust that a mutant is of.
 pub fn source_text(mutant: &Mutant) -> Option<String> {
-    let place = mutant.source.as_ref()?;
-    let text = fs::read_to_string(paths::root().join(&place.file)).ok()?;
-    let line = text.lines().nth(place.line.checked_sub(1)? as usize)?;
-    Some(line.trim().to_owned())
+    mutant.source.as_ref()?.text()
 }
 
 #[cfg(test)]
