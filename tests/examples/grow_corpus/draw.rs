@@ -76,6 +76,11 @@ impl Draws {
         }
     }
 
+    /// Whether there is no kernel to draw for.
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
     /// A kernel, and a case for it.
     pub fn next(&mut self, sim: &mut Sim, seen: &Seen) -> Option<(&'static str, CorpusCase)> {
         let target = self.target(seen);

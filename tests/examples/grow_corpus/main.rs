@@ -110,6 +110,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let is_wanted = |name: &str| args.kernel.iter().all(|part| name.contains(part));
     let mut draws = Draws::new(is_wanted, Xoshiro256PlusPlus::seed_from_u64(args.seed));
+    if draws.is_empty() {
+        return Err(format!(
+            "cases are drawn for no kernel whose name contains {:?}",
+            args.kernel
+        )
+        .into());
+    }
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let mut said = Instant::now();
     while Instant::now() < end {

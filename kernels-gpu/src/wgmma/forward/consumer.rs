@@ -185,7 +185,8 @@ where
     #[inline(always)]
     unsafe fn skip(&mut self, blocks: u32, in_turn: bool) {
         let mut i = 0;
-        while i < blocks {
+        // Hidden: they are few, and no loop for two at once is worth its code.
+        while i < black_box(blocks) {
             self.k.consumer_wait();
             self.release_k();
             self.v.consumer_wait();
