@@ -103,13 +103,13 @@ pub fn longest_first(block: u32, blocks: u32, tiles_of_head: u32) -> (u32, u32) 
     (head, tile)
 }
 
-/// Quotient and remainder of a division by `divisor`, which is not 0.
+/// Quotient and remainder of `number` by `by`, which is not 0.
 #[inline(always)]
-pub fn divide(dividend: u32, divisor: u32) -> (u32, u32) {
+pub fn divide(number: u32, by: u32) -> (u32, u32) {
     // SAFETY: callers divide only where there is an element, so no extent is zero. Without this the division has a
     // panic branch.
-    unsafe { core::hint::assert_unchecked(divisor != 0) };
-    (dividend / divisor, dividend % divisor)
+    unsafe { core::hint::assert_unchecked(by != 0) };
+    (number / by, number % by)
 }
 
 /// As [`divide`], of numbers that may need 64 bits; in 32 bits if they suffice: a 64-bit division takes about 100

@@ -42,6 +42,7 @@ impl Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coverage::source::tests::kernel_lines;
 
     #[test]
     fn a_reason_is_of_a_line_and_of_kernels() {
@@ -58,12 +59,11 @@ mod tests {
     }
 
     #[test]
-    fn the_list_can_be_read() {
-        assert!(
-            read()
-                .expect("it is there")
-                .iter()
-                .all(|r| !r.because.is_empty())
-        );
+    fn every_reason_is_of_one_line() {
+        let lines = kernel_lines();
+        for reason in read().expect("the list") {
+            let count = lines.iter().filter(|line| **line == reason.source).count();
+            assert_eq!(count, 1, "lines of kernels that say {}", reason.subject());
+        }
     }
 }

@@ -68,8 +68,29 @@ impl Source {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// All lines of Rust that kernels are of, without the space around them.
+    pub fn kernel_lines() -> Vec<String> {
+        let mut lines = vec![];
+        for folder in ["kernels-gpu/src", "cuda/cuda_std/src"] {
+            add_lines(&paths::root().join(folder), &mut lines);
+        }
+        lines
+    }
+
+    fn add_lines(folder: &Path, lines: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                add_lines(&path, lines);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("text");
+                lines.extend(text.lines().map(|line| line.trim().to_owned()));
+            }
+        }
+    }
 
     #[test]
     fn a_line_is_of_the_place_before_it() {

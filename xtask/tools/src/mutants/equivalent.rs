@@ -57,27 +57,11 @@ pub fn source_text(mutant: &Mutant) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-
-    /// Adds the lines of all files of Rust in `folder`, without the space around them.
-    fn add_lines(folder: &Path, lines: &mut Vec<String>) {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                add_lines(&path, lines);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("text");
-                lines.extend(text.lines().map(|line| line.trim().to_owned()));
-            }
-        }
-    }
+    use crate::coverage::source::tests::kernel_lines;
 
     #[test]
     fn every_entry_names_a_line_that_is_there() {
-        let mut lines = vec![];
-        for folder in ["kernels-gpu/src", "cuda/cuda_std/src"] {
-            add_lines(&paths::root().join(folder), &mut lines);
-        }
+        let lines = kernel_lines();
         for entry in read().expect("the list") {
             if let Some(source) = entry.source {
                 assert!(lines.contains(&source), "no kernel has the line `{source}`");
