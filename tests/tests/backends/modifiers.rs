@@ -446,7 +446,16 @@ fn sink_gradients_are_differences<B: Backend>(backend: &mut B, dtype: DType) {
         dropout: Some(0.2),
         ..ModifierSpec::default()
     };
-    let mut case = spec(dtype, 64, modifiers).build_backward().unwrap();
+    // An odd number of sequences: kernels take two at once, and the last.
+    let spec = CaseSpec {
+        lengths: Lengths::Dense {
+            batch: 3,
+            seq_q: 70,
+            seq_kv: 90,
+        },
+        ..spec(dtype, 64, modifiers)
+    };
+    let mut case = spec.build_backward().unwrap();
     case.forward.options = case.forward.options.clone().mask(Mask::Causal);
     let memory = backend.memory();
     let [q, k, v] =
