@@ -6,12 +6,12 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use cuda_builder::compiler::RUSTC_VAR;
 use cuda_builder::{Build, Kernel};
 use kernels_gpu::instances::{CACHED, INSTANCES, MODIFIED};
 use serde::{Deserialize, Serialize};
 
+use crate::json;
 use crate::kernels::CRATES;
 use xtask::paths;
 
@@ -53,9 +53,7 @@ pub fn read() -> anyhow::Result<Budgets> {
 }
 
 fn read_one(crate_dir: &str) -> anyhow::Result<Budgets> {
-    let path = path(crate_dir);
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    json::read(&path(crate_dir))
 }
 
 /// Pins the counts that ptxas reports now; kernels that were not assembled keep theirs. A compiler chosen by `$FERROFLASH_RUSTC` is

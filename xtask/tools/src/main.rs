@@ -4,6 +4,7 @@
 mod budgets;
 mod build;
 mod coverage;
+mod json;
 mod kernels;
 mod mutants;
 mod package;

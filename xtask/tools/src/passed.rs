@@ -14,6 +14,7 @@ use fnv::FnvHasher;
 use xtask::paths;
 
 use crate::budgets::Budgets;
+use crate::json;
 use crate::kernels::{self, Tools};
 use crate::ptx_checks;
 
@@ -36,12 +37,7 @@ fn path() -> PathBuf {
 impl Passed {
     /// Reads the digests.
     pub fn read() -> anyhow::Result<Self> {
-        let path = path();
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let digests = serde_json::from_str(&text);
-        digests
-            .map(Self)
-            .with_context(|| path.display().to_string())
+        json::read(&path()).map(Self)
     }
 
     /// Whether `kernel` is as it was when it passed.

@@ -29,7 +29,6 @@ use crate::kernels;
 use figures::{Figures, Line};
 use reasons::Reason;
 use recorded::Test;
-use source::Place;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -92,17 +91,15 @@ fn covered(
         let ptx = fs::read_to_string(&kernel.ptx)?;
         let seen = |instructions| recorded::of_kernel(tests, &kernel.entry, instructions);
         let (lines, mut figures) = figures::lines(&ptx, seen)?;
-        let unexecuted = unseen::unexecuted(&kernel.ptx, &lines)?;
         let mut explained = vec![0; reasons.len()];
-        for text in unexecuted.iter().flatten().filter_map(Place::text) {
-            let reason = reasons
-                .iter()
-                .position(|r| r.explains(&kernel.entry, &text));
-            if let Some(reason) = reason {
-                explained[reason] += 1;
-                figures.explained += 1;
+        for (place, instructions) in unseen::unexecuted(&kernel.ptx, &lines)? {
+            let text = place.text().unwrap_or_default();
+            let is_meant = |reason: &Reason| reason.explains(&kernel.entry, &text);
+            if let Some(reason) = reasons.iter().position(is_meant) {
+                explained[reason] += instructions;
             }
         }
+        figures.explained = explained.iter().sum();
         Ok(Covered {
             explained,
             entry: kernel.entry.clone(),

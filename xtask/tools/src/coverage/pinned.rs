@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use xtask::paths;
 
 use super::figures::Figures;
+use crate::json;
 
 /// What is asked of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,9 +41,7 @@ fn path() -> PathBuf {
 
 /// Reads the recorded figures.
 pub fn read() -> anyhow::Result<Floors> {
-    let path = path();
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    json::read(&path())
 }
 
 /// Records figures in place of those before.

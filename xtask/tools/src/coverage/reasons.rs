@@ -1,10 +1,9 @@
 //! Instructions that no test can execute, or none is worth executing, each with the reason.
 
-use std::fs;
-
-use anyhow::Context;
 use serde::Deserialize;
 use xtask::paths;
+
+use crate::json;
 
 /// Why what a line of Rust became is not executed.
 #[derive(Clone, Debug, Deserialize)]
@@ -19,9 +18,7 @@ pub struct Reason {
 
 /// Reads the list.
 pub fn read() -> anyhow::Result<Vec<Reason>> {
-    let path = paths::root().join("kernels-gpu/unexecuted.json");
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    json::read(&paths::root().join("kernels-gpu/unexecuted.json"))
 }
 
 impl Reason {

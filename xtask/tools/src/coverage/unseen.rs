@@ -68,14 +68,15 @@ fn print(covered: &[Covered], is_meant: impl Fn(&Line) -> bool) -> anyhow::Resul
     Ok(())
 }
 
-/// The source lines behind instructions that did not run, one for each.
-pub fn unexecuted(ptx: &Path, lines: &[Line]) -> anyhow::Result<Vec<Option<Place>>> {
-    let is_meant = |line: &Line| !line.is_executed;
-    if !lines.iter().any(is_meant) {
-        return Ok(Vec::new());
+/// The source lines behind instructions that did not run, each with how many these are.
+pub fn unexecuted(ptx: &Path, lines: &[Line]) -> anyhow::Result<BTreeMap<Place, u32>> {
+    let mut counts = BTreeMap::new();
+    for (_, place) in places(lines, &Source::of(ptx)?, |line| !line.is_executed) {
+        if let Some(place) = place {
+            *counts.entry(place).or_default() += 1;
+        }
     }
-    let places = places(lines, &Source::of(ptx)?, is_meant);
-    Ok(places.into_iter().map(|(_, place)| place).collect())
+    Ok(counts)
 }
 
 /// The lines of PTX that are meant, each with the source line that it is named by: its own where that is a kernel's, else the

@@ -1,12 +1,10 @@
 //! Mutants that are known to change nothing a test could see, each with the reason.
 
-use std::fs;
-
-use anyhow::Context;
 use serde::Deserialize;
 use xtask::paths;
 
 use super::draw::Mutant;
+use crate::json;
 
 /// Mutants that are equivalent for one reason.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,9 +26,7 @@ pub struct Equivalent {
 
 /// Reads the list.
 pub fn read() -> anyhow::Result<Vec<Equivalent>> {
-    let path = paths::root().join("kernels-gpu/equivalent-mutants.json");
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    json::read(&paths::root().join("kernels-gpu/equivalent-mutants.json"))
 }
 
 impl Equivalent {
