@@ -14,6 +14,7 @@ pub mod packed_kernels;
 pub mod paths;
 pub mod random_cases;
 pub mod replaced;
+pub mod result_bits;
 pub mod schedules;
 pub mod specs;
 pub mod verdicts;

@@ -54,6 +54,12 @@ impl Code {
         }
     }
 
+    /// For the rows of a warpgroup whose threads have `sum_regs` registers of a gradient, half as many as a row has components.
+    pub const fn of_sum(sum_regs: usize) -> Self {
+        // Each of 32 lanes takes a part of a row.
+        Self::of_lane_dims(sum_regs / 16)
+    }
+
     /// For anything, as long as it can be.
     pub const LONG: Self = Self {
         lane_dims: MOST_LANE_DIMS,

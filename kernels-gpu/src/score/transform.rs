@@ -138,16 +138,10 @@ impl ScoreTransform {
         scores: &mut [[f32; COLS]; ROWS],
         distance: impl Fn(usize) -> i32,
         column: impl Fn(usize) -> i32,
-        mut slope: impl FnMut(usize, usize, f32),
+        slope: impl FnMut(usize, usize, f32),
     ) {
         if self.softcap > 0.0 {
-            for (i, row) in scores.iter_mut().enumerate() {
-                for (j, score) in row.iter_mut().enumerate() {
-                    let tanh = tanh(*score * self.factor);
-                    slope(i, j, fma(-tanh, tanh, 1.0));
-                    *score = self.softcap * tanh;
-                }
-            }
+            self.cap(scores, slope);
         } else if self.factor != 1.0 {
             for score in scores.as_flattened_mut() {
                 *score *= self.factor;
@@ -155,6 +149,37 @@ impl ScoreTransform {
         }
         if self.slope != 0.0 {
             alibi::add_bias(scores, self.slope, distance, column);
+        }
+    }
+
+    /// As [`apply_with_slope`](Self::apply_with_slope), of a transform that has a softcap.
+    #[inline(always)]
+    pub fn apply_capped_with_slope<const COLS: usize, const ROWS: usize>(
+        &self,
+        scores: &mut [[f32; COLS]; ROWS],
+        distance: impl Fn(usize) -> i32,
+        column: impl Fn(usize) -> i32,
+        slope: impl FnMut(usize, usize, f32),
+    ) {
+        self.cap(scores, slope);
+        if self.slope != 0.0 {
+            alibi::add_bias(scores, self.slope, distance, column);
+        }
+    }
+
+    /// Turns `q · k` into what the softcap makes of them, and calls `slope(i, j, s)` with the derivative `s` of each.
+    #[inline(always)]
+    fn cap<const COLS: usize, const ROWS: usize>(
+        &self,
+        scores: &mut [[f32; COLS]; ROWS],
+        mut slope: impl FnMut(usize, usize, f32),
+    ) {
+        for (i, row) in scores.iter_mut().enumerate() {
+            for (j, score) in row.iter_mut().enumerate() {
+                let tanh = tanh(*score * self.factor);
+                slope(i, j, fma(-tanh, tanh, 1.0));
+                *score = self.softcap * tanh;
+            }
         }
     }
 }

@@ -184,6 +184,12 @@ impl Draws {
                 };
             }
         }
+        if let Some(queries) = &mut spec.queries {
+            queries.resize(spec.kv_lens.len(), spec.seq_q);
+            for rows in queries {
+                *rows = spec.seq_q.min(*rows);
+            }
+        }
     }
 
     fn attention(&mut self, target: &Instance) -> AttentionCase {

@@ -13,6 +13,8 @@ use ferroflash_testing::cases::{
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
+use ferroflash_tests::result_bits;
+use ferroflash_tests::result_bits::ResultBits;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
@@ -252,7 +254,12 @@ pub fn case<D: Device>(
 }
 
 /// Runs a case for each kernel that none before was for, on one of `gpus`; `shift` turns masks, options and schedules.
-fn every_pair_counts<D: Device>(gpus: &mut [Gpu<D>], scores: Scores, shift: usize) {
+fn every_pair_counts<D: Device>(
+    gpus: &mut [Gpu<D>],
+    scores: Scores,
+    shift: usize,
+    bits: &mut ResultBits,
+) {
     let here = gpus[0].gpu_capabilities();
     let fits = |row: &Instance| {
         here.families.contains(&row.family) && row.shared_bytes <= here.shared_bytes
@@ -271,7 +278,9 @@ fn every_pair_counts<D: Device>(gpus: &mut [Gpu<D>], scores: Scores, shift: usiz
         };
         if !kernels.iter().all(|kernel| is_untouched(kernel)) {
             let outcome = corpus::check(gpu, &case);
-            outcome.unwrap_or_else(|wrong| panic!("{}: {case}: {wrong}", instance.name));
+            let checksum =
+                outcome.unwrap_or_else(|wrong| panic!("{}: {case}: {wrong}", instance.name));
+            bits.take(instance.name.to_owned(), checksum);
         }
         ran.extend(kernels);
     }
@@ -283,11 +292,12 @@ fn every_pair_counts<D: Device>(gpus: &mut [Gpu<D>], scores: Scores, shift: usiz
 }
 
 /// On the simulator's schedules, and by turns on so few multiprocessors that blocks of persistent kernels take several tiles.
-fn simulated(scores: Scores, shift: usize) {
+fn simulated(scores: Scores, shift: usize, mut bits: ResultBits) {
     let multiprocessors = [4, 2][shift % 2];
     let device = |seed| SimDevice::with_schedule(seed).multiprocessors(multiprocessors);
     let mut sims = SCHEDULES.map(|seed| Sim::on(device(seed)));
-    every_pair_counts(&mut sims, scores, shift);
+    every_pair_counts(&mut sims, scores, shift, &mut bits);
+    bits.finish();
 }
 
 /// The tests of a sort of scores: of each of these shifts one.
@@ -299,7 +309,13 @@ macro_rules! tests_of {
             $(
                 #[test]
                 fn $test() {
-                    simulated($scores, $shift);
+                    let bits = result_bits!(concat!(
+                        "borders-",
+                        stringify!($name),
+                        "-",
+                        stringify!($test)
+                    ));
+                    simulated($scores, $shift, bits);
                 }
             )+
 
@@ -308,7 +324,9 @@ macro_rules! tests_of {
                 if let Some(gpu) = gpu_or_not_run("problems in which every pair counts") {
                     let mut gpus = [gpu];
                     for shift in [$($shift),+] {
-                        every_pair_counts(&mut gpus, $scores, shift);
+                        // A GPU's exponentials and products have bits of their own.
+                        let mut unrecorded = ResultBits::default();
+                        every_pair_counts(&mut gpus, $scores, shift, &mut unrecorded);
                     }
                 }
             }

@@ -16,7 +16,7 @@ use crate::units::F32_BYTES;
 
 /// What becomes of the derivative that scores have by the scaled product where there is a softcap.
 pub enum Slope<'a, const ROWS: usize, const COLS: usize> {
-    /// It is written here, where 1 is before.
+    /// It is written here, where 1 is before. There is a softcap, or a modification with a derivative.
     Into(&'a mut [[f32; COLS]; ROWS]),
     /// Nobody asks for it.
     Unused,
@@ -66,7 +66,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
             let distance = |i: usize| self.row(i) as i32 + diagonal;
             match slope {
                 Slope::Into(slope) => {
-                    transform.apply_with_slope(s, distance, column, |i, j, of| slope[i][j] = of);
+                    let slope = |i: usize, j: usize, of| slope[i][j] = of;
+                    transform.apply_capped_with_slope(s, distance, column, slope);
                 }
                 Slope::Unused | Slope::One => transform.apply(s, distance, column),
             }

@@ -3,7 +3,7 @@
 use super::gradient::Gradient;
 use super::tile::Tile;
 use super::traits::BackwardKernel;
-use crate::backward::careful::Which;
+use crate::backward::careful::{Code, Which};
 use crate::backward::side::Side;
 use crate::modifiers::Modifiers;
 use crate::wgmma::forward::lanes::Lanes;
@@ -31,10 +31,17 @@ impl<S: Side, M: Modifiers> Epilogue<'_, S, M> {
     {
         let tile = self.tile;
         let row_of = |row: u32| self.kept_begin + row;
+        let code = if K::ADDS_DQ && M::IS_NONE && SUM_REGS == 64 {
+            // Of a head_dim of 128, where with less code here ptxas spills a register of the main loop.
+            Code::LONG
+        } else {
+            Code::of_sum(SUM_REGS)
+        };
         let first = Gradient {
             tile,
             scale: tile.params.attention.score.softmax_scale,
             which: Which::First,
+            code,
         };
         first.store::<K::Element, SUM_REGS>(sum_first, self.lanes, row_of);
         if S::HAS_SECOND {
@@ -42,6 +49,7 @@ impl<S: Side, M: Modifiers> Epilogue<'_, S, M> {
                 tile,
                 scale: tile.modifiers.dropout_scale(),
                 which: Which::Second,
+                code,
             };
             second.store::<K::Element, SUM_REGS>(sum_second, self.lanes, row_of);
         }

@@ -27,6 +27,8 @@ pub struct Gradient<'a, S, M> {
     /// The gradient is so many times the sum.
     pub scale: f32,
     pub which: Which,
+    /// What computes rows again.
+    pub code: Code,
 }
 
 impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
@@ -53,7 +55,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
         if any(!is_finite) {
             // Other lanes overwrite what was stored.
             sync_warp();
-            self.repair::<E, SUM_REGS>(lanes, row_of);
+            self.repair::<E>(lanes, row_of);
         }
     }
 
@@ -62,17 +64,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
     /// # Safety
     /// As [`Gradient::store`], of a warp.
     #[inline(always)]
-    unsafe fn repair<E: Half + Element, const SUM_REGS: usize>(
-        &self,
-        lanes: Lanes,
-        row_of: impl Fn(u32) -> u32,
-    ) {
-        let code = if M::IS_NONE && SUM_REGS == 64 {
-            // Of a head_dim of 128, where with less code here ptxas spills registers of the fused kernels' main loop.
-            Code::LONG
-        } else {
-            Code::of_lane_dims(SUM_REGS / 16)
-        };
+    unsafe fn repair<E: Half + Element>(&self, lanes: Lanes, row_of: impl Fn(u32) -> u32) {
         let tile = self.tile;
         let head = Head {
             params: tile.params,
@@ -81,7 +73,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
             extent: tile.extent(),
             batch: tile.batch(),
             head: tile.head(),
-            code,
+            code: self.code,
         };
         let mut of_warp = 0;
         while of_warp < WARP_ROWS {
@@ -90,7 +82,7 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
             if row < head.extent.kept {
                 head.compute::<E, S>(row, lanes.lane, self.which);
             }
-            of_warp = code.next(of_warp);
+            of_warp = self.code.next(of_warp);
         }
     }
 

@@ -147,7 +147,9 @@ where
         let work_tile = tile_pipe.work_tile();
         let sequence = tile_pipe.sequence(&params.attention, work_tile);
         let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
-        self.skip(ranges.cluster.end - ranges.block.end, false);
+        if config.cluster > 1 {
+            self.skip(ranges.cluster.end - ranges.block.end, false);
+        }
         self.skip(ranges.block.end - ranges.own.end, config.ping_pong);
         q.consumer_wait();
         let q_operand = K::QkOperand::load(q_smem, self.lanes);
@@ -169,7 +171,9 @@ where
             // Without a border on the left all ranges begin with block 0.
             let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
             self.skip(ranges.own.begin - ranges.block.begin, config.ping_pong);
-            self.skip(ranges.block.begin - ranges.cluster.begin, false);
+            if config.cluster > 1 {
+                self.skip(ranges.block.begin - ranges.cluster.begin, false);
+            }
         }
         let (launch, lanes) = (self.launch, self.lanes);
         let epilogue = Epilogue::new(launch, config, warpgroup, lanes, work_tile, &sequence);

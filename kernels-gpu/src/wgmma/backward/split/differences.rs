@@ -13,7 +13,7 @@ use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
-use crate::backward::careful::Which;
+use crate::backward::careful::{Code, Which};
 use crate::backward::side::{KeepKeys, Side};
 use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::layout::ds_tile;
@@ -62,6 +62,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
         tile,
         scale: attention.score.softmax_scale / P_SCALE,
         which: Which::First,
+        code: Code::of_sum(SUM_REGS),
     };
     let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {

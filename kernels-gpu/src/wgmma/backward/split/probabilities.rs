@@ -11,7 +11,7 @@ use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
 use super::super::tile::Tile;
 use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel};
-use crate::backward::careful::Which;
+use crate::backward::careful::{Code, Which};
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::score::plain_scale_log2;
@@ -53,6 +53,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
         tile,
         scale: 1.0,
         which: Which::Second,
+        code: Code::of_sum(SUM_REGS),
     };
     let mut sum = gradient.begun::<SUM_REGS>(lanes);
     if tile.has_steps() {

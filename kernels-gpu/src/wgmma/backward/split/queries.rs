@@ -13,7 +13,7 @@ use super::super::gradient::Gradient;
 use super::super::tile::Tile;
 use super::{P_SCALE, ds_tiles, ds_tiles_of_unit};
 use crate::abi::BackwardParams;
-use crate::backward::careful::Which;
+use crate::backward::careful::{Code, Which};
 use crate::backward::side::KeepQueries;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
 use crate::config::wgmma_backward_split::SplitQueriesConfig;
@@ -234,6 +234,7 @@ impl Block<'_> {
             tile,
             scale: attention.score.softmax_scale / P_SCALE,
             which: Which::First,
+            code: Code::of_sum(SUM_REGS),
         };
         let row_of = |place| warpgroup * WARPGROUP_ROWS + ds_tile::query(place);
         gradient.store::<K::Element, SUM_REGS>(&sum, lanes, row_of);
