@@ -40,7 +40,7 @@ pub enum InputKind {
     Falling,
     /// Scores grow by 2260 nats from the last key to the first.
     FallingFast,
-    /// The scores of every fourth query grow by 2260 nats from the first key to the last; those of the others stay, so that all of
+    /// The scores of two of sixteen queries grow by 2260 nats from the first key to the last; those of the others stay, so that all of
     /// their keys count where a tile is computed again for its neighbours' sake.
     GrowingSome,
     /// The same from the last key to the first.
@@ -116,8 +116,8 @@ impl InputKind {
             Self::GrowingFast => stress::slope(case, Queries::All, stress::FAST_GROWTH),
             Self::Falling => stress::slope(case, Queries::All, -stress::GROWTH),
             Self::FallingFast => stress::slope(case, Queries::All, -stress::FAST_GROWTH),
-            Self::GrowingSome => stress::slope(case, Queries::EveryFourth, stress::FAST_GROWTH),
-            Self::FallingSome => stress::slope(case, Queries::EveryFourth, -stress::FAST_GROWTH),
+            Self::GrowingSome => stress::slope(case, Queries::SomeOfSixteen, stress::FAST_GROWTH),
+            Self::FallingSome => stress::slope(case, Queries::SomeOfSixteen, -stress::FAST_GROWTH),
             Self::Scattered => scatter(&mut case.v),
         }
     }

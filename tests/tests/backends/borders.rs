@@ -28,7 +28,7 @@ pub enum Scores {
     Bent,
     /// All 0, as the scale is: of what is hidden 0 times −∞ must not come.
     Flat,
-    /// Products of which every fourth row's grow so much along the keys that a kernel computes the tile again, its other rows too.
+    /// Products of which two of sixteen rows' grow so much along the keys that a kernel computes the tile again, its other rows too.
     Grown,
     /// The same for kernels that begin with the last keys.
     Fallen,
