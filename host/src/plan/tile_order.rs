@@ -25,7 +25,7 @@ pub(super) fn schedule(
     gpu: &GpuCapabilities,
 ) -> Option<Schedule> {
     let on_gpu = |schedule: Schedule| schedule.on_gpu(gpu.multiprocessors, config.cluster);
-    let counted = Schedule::new(attention, pack_gqa, config.cluster_m()).map(on_gpu);
+    let counted = Schedule::new(attention, pack_gqa, config).map(on_gpu);
     if !config.varlen {
         return counted;
     }
@@ -39,7 +39,7 @@ pub(super) fn schedule(
     };
     counted
         .filter(|counted| may_be_counted && (has_one_each(counted) || are_even))
-        .or_else(|| Schedule::listed(attention, pack_gqa, config.cluster_m()).map(on_gpu))
+        .or_else(|| Schedule::listed(attention, pack_gqa, config).map(on_gpu))
 }
 
 /// Whether packed sequences are about equally long.

@@ -39,8 +39,8 @@ pub struct DeltaParams {
     pub heads: u32,
     pub seq: u32,
     pub dim: u32,
-    /// Device address of what is set to 0, if anything is: the count of tiles, and where dq is to be added up
-    /// ([`BackwardParams::tile_count`], [`BackwardParams::dq_sums`]).
+    /// Device address of what is set to 0, if anything is: the count of tiles, and where dq is to be added up, with its exponents
+    /// ([`BackwardParams::tile_count`], [`BackwardParams::dq_sums`], [`BackwardParams::dq_exponents`]).
     pub zeroed: Option<DeviceAddress>,
     /// How many bytes, a multiple of 16.
     pub zeroed_bytes: u64,
@@ -65,6 +65,9 @@ pub struct BackwardParams {
     /// The [`SumsOrder`](crate::tile::dq_sums::SumsOrder) of those.
     pub dq_sums_order: u32,
     pub reserved: u32,
+    /// Device address of u32 `[batch, heads_q]`, where kernels that add up dq times a power of two leave which one, for the kernel that
+    /// rounds it: as a biased exponent, 0 before the launch. `None` where dq is added up as it is, or not at all.
+    pub dq_exponents: Option<DeviceAddress>,
     /// Device address of a u32 with which blocks that take several tiles count those that are taken: 0 before a launch, and after
     /// it.
     pub tile_count: u64,

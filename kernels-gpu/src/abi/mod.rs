@@ -88,11 +88,11 @@ mod tests {
         assert_eq!(offset_of!(BackwardParams, d_o), 216);
         assert_eq!(offset_of!(BackwardParams, terms), 376);
         assert_eq!(offset_of!(BackwardParams, dq_sums), 408);
-        assert_eq!(offset_of!(BackwardParams, tile_count), 424);
-        assert_eq!(offset_of!(BackwardParams, ds), 432);
+        assert_eq!(offset_of!(BackwardParams, tile_count), 432);
+        assert_eq!(offset_of!(BackwardParams, ds), 440);
         assert_eq!(offset_of!(DsChunk, first_unit), 16);
         assert_eq!(offset_of!(DsChunk, end_q_block), 36);
-        assert_eq!(size_of::<BackwardParams>(), 472);
+        assert_eq!(size_of::<BackwardParams>(), 480);
         assert_eq!(offset_of!(SlopeSumsParams, batch), 16);
         assert_eq!(offset_of!(SlopeSumsParams, is_batched), 28);
         assert_eq!(size_of::<SlopeSumsParams>(), 32);

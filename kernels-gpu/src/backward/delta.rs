@@ -16,7 +16,7 @@ use crate::math::{fma, max};
 use crate::tile::element::Element;
 use crate::tile::row_coord::RowCoord;
 use crate::tile::warp_per_row::each_row_by_warp;
-use crate::units::F32_BYTES;
+use crate::units::{F32_BYTES, HALF_BYTES};
 
 /// Computes the terms of all rows of o, with any number of blocks of whole warps.
 ///
@@ -29,7 +29,10 @@ pub unsafe fn delta<E: Element>(params: &DeltaParams) {
     each_row_by_warp(rows.div_ceil(DELTA_WARP_ROWS), |chunk| unsafe {
         of_chunk::<E>(params, chunk, rows)
     });
-    if let Some(address) = params.zeroed {
+    // No kernel adds up dq of f32.
+    if E::BYTES == HALF_BYTES
+        && let Some(address) = params.zeroed
+    {
         // SAFETY: forwarded to the caller.
         unsafe { clear(address.get(), params.zeroed_bytes) };
     }

@@ -63,3 +63,36 @@ pub unsafe fn of_head(params: &BackwardParams, sequence: &Sequence, rows: u32, h
         uniform(biased) as i32 - EXPONENT_BIAS as i32
     }
 }
+
+/// Tells the kernel that rounds dq what dq of a query head of batch entry `batch` is added up times: 2^−`exponent`, in each block that
+/// adds to it.
+///
+/// # Safety
+/// `params` describes live allocations, with exponents of dq, and the head is one of them.
+#[inline(always)]
+pub unsafe fn tell(params: &BackwardParams, batch: u32, head: u32, exponent: i32) {
+    let biased = (exponent + EXPONENT_BIAS as i32) as u32;
+    // SAFETY: the array has an element for every head; others set the same bits.
+    unsafe { global::set_bits(of_dq(params, batch, head), biased) };
+}
+
+/// What turns sums of dq of a query head of batch entry `batch` into dq, where they are times a power of two; 0 of sums to which
+/// nothing was added.
+///
+/// # Safety
+/// As [`tell`]; the kernel that adds up dq has ended.
+#[inline(always)]
+pub unsafe fn told(params: &BackwardParams, batch: u32, head: u32) -> f32 {
+    // SAFETY: forwarded to the caller.
+    let biased = unsafe { global::load_bits(of_dq(params, batch, head)) };
+    f32::from_bits(biased << EXPONENT_SHIFT)
+}
+
+/// Address of the exponent of a head's dq.
+#[inline(always)]
+fn of_dq(params: &BackwardParams, batch: u32, head: u32) -> u64 {
+    let exponents = params.dq_exponents.map_or(0, |array| array.get());
+    // In 32 bits, as there are no more rows than they count.
+    let index = batch * params.attention.heads_q + head;
+    exponents + index as u64 * size_of::<u32>() as u64
+}

@@ -7,6 +7,7 @@ use cuda_std::thread::{block_idx_x, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp};
 
 use super::careful::{Code, Head, Which};
+use super::exponent;
 use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::config::round::ROWS;
@@ -68,6 +69,11 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
     let lane = lane_id();
     let is_by_lane = is_hoppers::<M>() || params.dq_sums_order == SumsOrder::Lanes as u32;
     let part = Part::of_lane(lane, is_by_lane);
+    let mut factor = attention.score.softmax_scale;
+    if E::SCALES_DS {
+        // SAFETY: forwarded to the caller.
+        factor *= unsafe { exponent::told(params, batch, head) };
+    }
     let mut is_finite = true;
     let mut col_unit = 0;
     while col_unit < attention.head_dim.div_ceil(TILE_N as u32) {
@@ -80,7 +86,7 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
         for mut sums in both {
             for i in 0..4 {
                 for j in 0..4 {
-                    sums[i][j] *= attention.score.softmax_scale;
+                    sums[i][j] *= factor;
                     is_finite &= sums[i][j].is_finite();
                 }
             }

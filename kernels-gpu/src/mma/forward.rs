@@ -39,7 +39,7 @@ use crate::modifiers::Modifiers;
 use crate::score::ScoreTransform;
 use crate::tile::black_box;
 use crate::tile::grid::{BlockCoord, TileGrid};
-use crate::tile::l2::section_of_queries;
+use crate::tile::l2::sections_of_queries;
 use crate::tile::softmax::largest;
 
 /// One pass over all tiles of the launch.
@@ -68,8 +68,8 @@ pub unsafe fn forward<
     let block_m = K::CONFIG.block_m() as u32;
     let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
     // Where tiles differ in length, all heads' last ones would wait for the last head's longest.
-    let section = section_of_queries(attention, K::Element::BYTES);
-    let coord = tiles.get_by_sections(block_idx_x(), section);
+    let sections = sections_of_queries(attention, K::Element::BYTES, tiles.m_blocks());
+    let coord = tiles.get_by_sections(block_idx_x(), sections);
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe { forward_tile::<K, ROWS, S_COLS, O_COLS, K_STEPS>(params, modifiers, coord) };
 }

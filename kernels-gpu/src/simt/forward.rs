@@ -30,7 +30,7 @@ use crate::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
 use crate::tile::block_range::BlockRange;
 use crate::tile::grid::{BlockCoord, TileGrid};
-use crate::tile::l2::section_of_queries;
+use crate::tile::l2::sections_of_queries;
 use crate::tile::mask;
 use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
@@ -49,8 +49,8 @@ pub unsafe fn forward<K: SimtKernel, const ROWS: usize, const O_COLS: usize>(
     let block_m = K::CONFIG.block_m() as u32;
     let tiles = TileGrid::new(attention.batch, attention.heads_q, attention.seq_q, block_m);
     // Where tiles differ in length, all heads' last ones would wait for the last head's longest.
-    let section = section_of_queries(attention, F32_BYTES);
-    let coord = tiles.get_by_sections(block_idx_x(), section);
+    let sections = sections_of_queries(attention, F32_BYTES, tiles.m_blocks());
+    let coord = tiles.get_by_sections(block_idx_x(), sections);
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe { forward_tile::<K, ROWS, O_COLS>(params, modifiers, coord) };
 }

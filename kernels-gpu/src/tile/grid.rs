@@ -1,6 +1,6 @@
 //! Which tile of queries a block works on.
 
-use super::l2::in_section;
+use super::l2::Sections;
 
 /// One tile: rows `m_block · block_m ..` of one query head of one batch entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,12 @@ impl TileGrid {
         }
     }
 
+    /// Tiles of a head.
+    #[inline(always)]
+    pub fn m_blocks(&self) -> u32 {
+        self.m_blocks
+    }
+
     /// Tile number `index`, which is below [`TileGrid::count`].
     #[inline(always)]
     pub fn get(&self, index: u32) -> BlockCoord {
@@ -49,15 +55,14 @@ impl TileGrid {
         self.coord(sequence, reversed)
     }
 
-    /// As [`get`](Self::get), where sections of so many heads of all batch entries, if any, are taken together ([`super::l2`]).
+    /// As [`get`](Self::get), where heads of all batch entries are taken in `sections`, if any ([`super::l2`]).
     #[inline(always)]
-    pub fn get_by_sections(&self, index: u32, section: Option<u32>) -> BlockCoord {
-        let Some(section) = section else {
-            // A division less, which short tiles notice.
+    pub fn get_by_sections(&self, index: u32, sections: Option<Sections>) -> BlockCoord {
+        let Some(sections) = sections else {
+            // Fewer divisions, which short tiles notice.
             return self.get(index);
         };
-        let section_tiles = section * self.m_blocks;
-        let (reversed, sequence) = in_section(index, self.sequences, section, section_tiles);
+        let (reversed, sequence) = sections.get(index, self.sequences);
         self.coord(sequence, reversed)
     }
 
@@ -181,8 +186,13 @@ mod tests {
     #[test]
     fn the_longest_tiles_of_a_section_come_first() {
         let list = TileGrid::new(2, 3, 100, 32);
-        // Sections of four heads and of the last two.
-        for (begin, section, heads) in [(0, 0..4, 4), (16, 4..6, 2)] {
+        // A section of two heads, and one of the last four.
+        let sections = Some(Sections {
+            size: 2,
+            tiles: 8,
+            last: 1,
+        });
+        for (begin, section, heads) in [(0, 0..2, 2), (8, 2..6, 4)] {
             for index in 0..4 * heads {
                 let sequence = section.start + index % heads;
                 let expected = BlockCoord {
@@ -190,7 +200,7 @@ mod tests {
                     head: sequence % 3,
                     batch: sequence / 3,
                 };
-                assert_eq!(list.get_by_sections(begin + index, Some(4)), expected);
+                assert_eq!(list.get_by_sections(begin + index, sections), expected);
             }
         }
     }

@@ -86,6 +86,7 @@ pub(crate) fn bind_backward(
     params.dv.address = dv;
     params.terms = layout.terms(workspace);
     params.dq_sums = layout.dq_sums(workspace);
+    params.dq_exponents = layout.dq_exponents(workspace);
     params.tile_count = workspace + layout.tile_count();
     params.ds.tiles = layout.ds(workspace);
     params.ds.sums = layout.ds_sums(workspace);

@@ -186,6 +186,7 @@ pub(super) fn backward_params(problem: &Problem, keys: &Instance) -> BackwardPar
         dq_sums: None,
         dq_sums_order: dq_sums_order(keys) as u32,
         reserved: 0,
+        dq_exponents: None,
         tile_count: 0,
         ds: DsChunk::zeroed(),
     }

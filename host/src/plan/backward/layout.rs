@@ -17,6 +17,7 @@ use crate::{DType, Problem};
 /// 0    what other launches find as they left it ([`TileListWorkspace`])
 /// 32   lse in bits, delta, and for f16 the largest |d_o|, of every row; the last also of every chunk of rows
 /// ..   the count of tiles, of kernels that take them in turn
+/// ..   for f16 whose dq is summed, the exponent of each head's
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ..   a sum of each tile for the gradient by slopes
 /// ..   states of the blocks of kernels with modifiers
@@ -29,6 +30,8 @@ pub(crate) struct WorkspaceLayout {
     has_largest_d_o: bool,
     /// 0 where no kernel counts tiles.
     tile_count_bytes: u64,
+    /// 0 without sums, or where those are not times a power of two.
+    dq_exponents_bytes: u64,
     /// 0 without sums.
     dq_sums_bytes: u64,
     /// 0 where no dS is stored.
@@ -49,8 +52,8 @@ const _: () = {
     assert!(RESERVED_BYTES.is_multiple_of(WORKSPACE_ALIGN_BYTES));
 };
 
-/// Bytes of the count of tiles, so that the sums behind it begin with a sector.
-const TILE_COUNT_BYTES: u64 = 32;
+/// A sector, with which sums begin.
+const SECTOR_BYTES: u64 = 32;
 
 impl WorkspaceLayout {
     pub(super) fn new(
@@ -59,15 +62,24 @@ impl WorkspaceLayout {
         modified: Option<&StatesOfKernels>,
     ) -> Self {
         let bytes = rows(problem) as u64 * size_of::<f32>() as u64;
+        let has_largest_d_o = problem.q().dtype == DType::F16;
         let (ds_bytes, ds_sums_bytes) = kernels.ds.map_or((0, 0), |ds| ds.bytes());
         Self {
             array_bytes: bytes.next_multiple_of(WORKSPACE_ALIGN_BYTES),
             chunks_bytes: bytes
                 .div_ceil(DELTA_WARP_ROWS)
                 .next_multiple_of(WORKSPACE_ALIGN_BYTES),
-            has_largest_d_o: problem.q().dtype == DType::F16,
+            has_largest_d_o,
             tile_count_bytes: match takes_tiles_in_turn(kernels.keys) {
-                true => TILE_COUNT_BYTES,
+                true => SECTOR_BYTES,
+                false => 0,
+            },
+            dq_exponents_bytes: match kernels.adds_dq() && has_largest_d_o {
+                true => {
+                    let attention = backward_attention(problem);
+                    let heads = u64::from(attention.batch) * u64::from(attention.heads_q);
+                    (heads * size_of::<u32>() as u64).next_multiple_of(SECTOR_BYTES)
+                }
                 false => 0,
             },
             dq_sums_bytes: match kernels.adds_dq() {
@@ -86,7 +98,7 @@ impl WorkspaceLayout {
 
     /// Bytes that are set to 0 before the kernels of dk, dv and dq run.
     pub(super) fn zeroed_bytes(&self) -> u64 {
-        self.tile_count_bytes + self.dq_sums_bytes
+        self.tile_count_bytes + self.dq_exponents_bytes + self.dq_sums_bytes
     }
 
     /// Where the arrays end, and what is set to 0 begins.
@@ -98,9 +110,14 @@ impl WorkspaceLayout {
         RESERVED_BYTES + 2 * self.array_bytes + largest_bytes
     }
 
+    /// Where the exponents of dq begin.
+    fn first_dq_exponent(&self) -> u64 {
+        self.tile_count() + self.tile_count_bytes
+    }
+
     /// Where sums of dq or dS begin.
     fn sums(&self) -> u64 {
-        self.tile_count() + self.tile_count_bytes
+        self.first_dq_exponent() + self.dq_exponents_bytes
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -122,6 +139,12 @@ impl WorkspaceLayout {
             largest_d_o,
             largest_of_chunk: array(3),
         }
+    }
+
+    /// The exponents of dq in a workspace at `address`, if there are any.
+    pub(super) fn dq_exponents(&self, address: u64) -> Option<DeviceAddress> {
+        let exponents = DeviceAddress::new(address + self.first_dq_exponent());
+        exponents.filter(|_| self.dq_exponents_bytes > 0)
     }
 
     /// The sums of dq in a workspace at `address`, if there are any.

@@ -153,7 +153,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         let operand = if attempt.takes_first() { 0 } else { 1 };
         self.sanitize(stage[operand]);
         if self.is_late {
-            self.add_dq::<Q_ROWS, Q_COLS>(ds_smem, pow2(sums.exponent));
+            self.add_dq::<Q_ROWS, Q_COLS>(ds_smem);
             if self.tile.next(self.now).is_some() {
                 named_barrier::arrive(TURNS_BARRIER, K::CONFIG.threads());
             }
@@ -302,7 +302,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
     /// # Safety
     /// As [`Block::take`]; dS is visible.
     #[inline(always)]
-    pub unsafe fn add_dq<const ROWS: usize, const COLS: usize>(&self, ds_smem: u32, factor: f32) {
+    pub unsafe fn add_dq<const ROWS: usize, const COLS: usize>(&self, ds_smem: u32) {
         let thread = black_box(thread_idx_x());
         let (lane, warp) = (thread % WARP_SIZE, thread / WARP_SIZE);
         let MmaBackwardConfig {
@@ -322,7 +322,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             let acc = product_of_columns::<K::Element, ROWS, COLS>(a, b, block_m / TILE_K);
             // Not before: its address would take registers from the product.
             let sums = HeadSums::new(self.tile, self.now);
-            sums.add(&acc, factor, (self.now.begin + row, col), lane);
+            sums.add(&acc, (self.now.begin + row, col), lane);
         }
     }
 
@@ -340,6 +340,9 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         }
         let (sequence, head) = (self.tile.sequence(), self.tile.query_head(self.now.head));
         let exponent = exponent::of_head(self.tile.params, &sequence, sequence.seq_q, head);
+        if K::ADDS_DQ && thread_idx_x() == 0 {
+            exponent::tell(self.tile.params, self.tile.batch(), head, exponent);
+        }
         let factor = pow2(sums.exponent - exponent);
         sums.exponent = exponent;
         for row in &mut sums.first {

@@ -45,8 +45,8 @@ impl HeadSums {
         }
     }
 
-    /// Adds a warp's part, `factor · acc`, whose first row and column are `row` and `col`. Rows and dimensions are
-    /// there for all of a block.
+    /// Adds a warp's part, whose first row and column are `row` and `col`, times 2^−κ, where dS is. Rows and dimensions are there for
+    /// all of a block.
     ///
     /// # Safety
     /// The sums were 0 before the launch.
@@ -54,7 +54,6 @@ impl HeadSums {
     pub unsafe fn add<const ROWS: usize, const COLS: usize>(
         &self,
         acc: &[[f32; COLS]; ROWS],
-        factor: f32,
         (row, col): (u32, u32),
         lane: u32,
     ) {
@@ -68,7 +67,7 @@ impl HeadSums {
                     for register in 0..4 {
                         let value = acc[2 * i + register / 2][2 * j + register % 2];
                         let offset = j as u32 * UNIT_BYTES + register as u32 * REGISTER_BYTES;
-                        global::add(address + offset as u64, value * factor);
+                        global::add(address + offset as u64, value);
                     }
                 }
             }

@@ -213,7 +213,7 @@ unsafe fn try_tile<
                 is_late,
             };
             let [ds_smem, _] = Smem::ds_and_p::<K>(passing.stage ^ 1);
-            block.add_dq::<Q_ROWS, Q_COLS>(ds_smem, pow2(sums.exponent));
+            block.add_dq::<Q_ROWS, Q_COLS>(ds_smem);
         }
         before = step;
         let Some(now) = step else { break };

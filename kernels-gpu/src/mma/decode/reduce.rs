@@ -217,10 +217,12 @@ impl<'a> Ring<'a> {
         staged
     }
 
-    /// Starts copying part `index` of a step, a number that is not known when this is compiled.
+    /// Starts copying part `index` of a step, a number that is not known when this is compiled; one of those that [`fill`](Self::fill)
+    /// reaches.
     #[inline(always)]
     unsafe fn copy(&mut self, index: u32, slot: u32) {
-        for known in 0..2 * self.config.parts() {
+        let parts = (2 * self.config.parts()).min(self.config.slots() as usize);
+        for known in 0..parts {
             if index == known as u32 {
                 self.loader.copy_part(known, slot);
             }

@@ -35,9 +35,9 @@ where
     pub(super) kept_begin: u32,
     pub(super) kept_first: K::Kept,
     pub(super) kept_second: K::Kept,
-    /// lse in bits, and delta times 2^−κ, of the thread's rows, where queries are kept.
+    /// lse in bits, and −delta times 2^−κ, of the thread's rows, where queries are kept.
     kept_lse: [f32; 2],
-    kept_delta: [f32; 2],
+    kept_minus_delta: [f32; 2],
     pub(super) barriers: &'a Barriers,
     /// Number of the tile's first block among all that pass in this thread block, and of the present one.
     pub(super) first_step: u32,
@@ -50,9 +50,8 @@ where
     pub(super) acc_dq: [f32; S_REGS],
     pub(super) p_frag: [u32; P_REGS],
     pub(super) ds_frag: [u32; P_REGS],
-    /// κ of the query head, and of the one of the block before. Zero where dS is not scaled.
+    /// κ of the query head. Zero where dS is not scaled.
     pub(super) exponent: i32,
-    pub(super) dq_exponent: i32,
     /// dK, or dQ, times 2^−κ.
     pub(super) sum_first: [f32; SUM_REGS],
     /// dV.
@@ -135,7 +134,7 @@ where
         kept_first: kept(0),
         kept_second: kept(1),
         kept_lse: kept_terms(tile, terms.lse_log2, f32::INFINITY, kept_begin, lanes),
-        kept_delta: delta.map(|delta| delta * pow2(-exponent)),
+        kept_minus_delta: delta.map(|delta| delta * -pow2(-exponent)),
         barriers,
         first_step: *step,
         step: *step,
@@ -147,7 +146,6 @@ where
         p_frag: [0; P_REGS],
         ds_frag: [0; P_REGS],
         exponent,
-        dq_exponent: 0,
         sum_first: [0.0; SUM_REGS],
         sum_second: [0.0; SUM_REGS],
     };
@@ -270,7 +268,7 @@ where
         let stage =
             |operand| smem + config.stages_offset(operand) + first.stage * config.stage_bytes();
         let (a, b) = (stage(0), stage(1));
-        let (lse, delta) = self.terms(smem, self.step);
+        let (lse, minus_delta) = self.terms(smem, self.step);
         let k_major = Descriptor::<KMajor>::k_major;
         let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
 
@@ -295,7 +293,8 @@ where
         }
         let (p, dp) = (&self.acc_s, &self.acc_dp);
         let factor = self.factor();
-        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, factor, kept);
+        self.ds_frag =
+            pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, minus_delta, factor, kept);
 
         // dA += dS a
         K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
@@ -338,19 +337,6 @@ where
         }
     }
 
-    /// dq of the block before, without the power of two that dS had.
-    #[inline(always)]
-    pub(super) fn scaled_dq(&self) -> [f32; S_REGS] {
-        let mut dq = self.acc_dq;
-        if K::SCALES_DS {
-            let factor = pow2(self.dq_exponent);
-            for i in 0..S_REGS {
-                dq[i] *= factor;
-            }
-        }
-        dq
-    }
-
     /// The order in which consumers issue their products.
     #[inline(always)]
     pub(super) fn turns(&self) -> WarpSchedulerBarrier {
@@ -375,17 +361,20 @@ where
         self.barriers.consumer(operand).at(self.step)
     }
 
-    /// lse in bits, and delta times 2^−κ, of the present block's queries.
+    /// lse in bits, and −delta times 2^−κ, of the present block's queries.
     #[inline(always)]
     pub(super) fn terms(&self, smem: u32, step: u32) -> (Terms, Terms) {
         let config = &K::CONFIG;
         if K::Side::HAS_SECOND {
             let stage = self.barriers.consumer(0).at(step).stage;
             let stage = smem + config.terms_offset() + stage * config.terms_bytes();
-            let delta = stage + config.block_n * F32_BYTES;
-            (Terms::Passing(stage), Terms::Passing(delta))
+            let minus_delta = stage + config.block_n * F32_BYTES;
+            (Terms::Passing(stage), Terms::Passing(minus_delta))
         } else {
-            (Terms::Kept(self.kept_lse), Terms::Kept(self.kept_delta))
+            (
+                Terms::Kept(self.kept_lse),
+                Terms::Kept(self.kept_minus_delta),
+            )
         }
     }
 }

@@ -110,7 +110,7 @@ impl Dq<'_> {
         }
     }
 
-    /// Adds that product, which has been waited for, at `address`.
+    /// Adds that product, which has been waited for, at `address`; times 2^−κ, where dS is.
     ///
     /// # Safety
     /// All lanes of the warp reach the same call; the sums were 0 before the launch.

@@ -16,6 +16,7 @@ use super::consumer::Consumer;
 use super::dq::Dq;
 use super::pairs::BlockPairs;
 use super::traits::BackwardKernel;
+use crate::backward::exponent;
 use crate::config::wgmma::WARPGROUP_ROWS;
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
@@ -86,6 +87,10 @@ where
         loop {
             let begin = at.block * config.block_n;
             let is_last = walk.is_last(at);
+            if at.block == walk.begin {
+                self.take_exponent(black_box(self.smem));
+                self.tell_exponent(at.head);
+            }
             if needs_mask {
                 self.fused_block(self.pairs::<true>(begin), is_last);
             } else {
@@ -141,6 +146,8 @@ where
         self.start();
         loop {
             let is_last = told.is_last();
+            self.take_exponent(black_box(self.smem));
+            self.tell_exponent(told.head);
             match (told.needs_mask(), self.may_drop()) {
                 (false, false) => {
                     self.fused_block(self.modified_pairs::<false, false>(told), is_last)
@@ -162,6 +169,17 @@ where
             told = self.told(self.step);
         }
         self.finish_tile();
+    }
+
+    /// Tells the kernel that rounds dq what that of query head `head` is added times.
+    ///
+    /// # Safety
+    /// As [`Self::fused_steps`].
+    #[inline(always)]
+    unsafe fn tell_exponent(&self, head: u32) {
+        if K::SCALES_DS && self.kept_begin == 0 && self.lanes.reload().is_first() {
+            exponent::tell(self.tile.params, self.tile.batch(), head, self.exponent);
+        }
     }
 
     /// Computes the scores of the first block.
@@ -251,10 +269,9 @@ where
         let stage =
             |operand| smem + config.stages_offset(operand) + first.stage * config.stage_bytes();
         let (q, d_o) = (stage(0), stage(1));
-        let (_, delta) = self.terms(smem, self.step);
+        let (_, minus_delta) = self.terms(smem, self.step);
         let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
 
-        self.take_exponent(smem);
         second.consumer_wait();
         self.kept_second
             .issue_qk(&mut self.acc_dp, Descriptor::<KMajor>::k_major(d_o));
@@ -262,10 +279,10 @@ where
         let s = &mut self.acc_s;
         self.p_frag = pairs.probabilities::<K::Element, S_REGS, P_REGS>(s, self.lse, kept);
 
-        let delta = if K::CONFIG.has_spare_registers() && K::Modifiers::IS_NONE {
-            delta.load(self.lanes.reload())
+        let minus_delta = if K::CONFIG.has_spare_registers() && K::Modifiers::IS_NONE {
+            minus_delta.load(self.lanes.reload())
         } else {
-            delta
+            minus_delta
         };
 
         self.turns().sync();
@@ -273,7 +290,8 @@ where
         self.acc_dp.wait::<1>();
         let (p, dp) = (&self.acc_s, &self.acc_dp);
         let factor = self.factor();
-        self.ds_frag = pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, delta, factor, kept);
+        self.ds_frag =
+            pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, minus_delta, factor, kept);
         let next = self.step + u32::from(!is_last);
         let dq = self.dq();
         dq.write_ds(smem, &self.ds_frag);
@@ -287,7 +305,7 @@ where
             self.turns().arrive();
             self.take_lse_early(smem, next);
             self.acc_dq.wait::<1>();
-            dq.add(self.dq_address, &self.scaled_dq());
+            dq.add(self.dq_address, &self.acc_dq);
         } else {
             K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
             self.turns().arrive();
@@ -317,7 +335,7 @@ where
         if dq.is_due() {
             dq.issue::<K::Element, S_REGS>(black_box(self.smem), &mut self.acc_dq);
             self.acc_dq.wait::<0>();
-            dq.add(self.dq_address, &self.scaled_dq());
+            dq.add(self.dq_address, &self.acc_dq);
         }
     }
 
@@ -325,7 +343,6 @@ where
     #[inline(always)]
     fn close_step(&mut self, dq_address: u64) {
         self.dq_address = dq_address;
-        self.dq_exponent = self.exponent;
         self.step += 1;
     }
 

@@ -187,7 +187,7 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
         &self,
         p: &[f32; S_REGS],
         dp: &[f32; S_REGS],
-        delta: Terms,
+        minus_delta: Terms,
         factor: f32,
         kept: u32,
     ) -> [u32; P_REGS] {
@@ -198,13 +198,13 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
         }
         let mut ds_frag = [0; P_REGS];
         for group in 0..S_REGS / (ROWS * GROUP_ELEMS) {
-            let delta = delta.group(group, lanes);
+            let minus_delta = minus_delta.group(group, lanes);
             for_pairs!(group, h, i, at => {
                 let mut ds = [0.0; PAIR];
                 for c in 0..PAIR {
-                    let (p, delta) = (p[at + c], delta[h][i * PAIR + c]);
+                    let (p, minus_delta) = (p[at + c], minus_delta[h][i * PAIR + c]);
                     let dp = if Self::is_kept(kept, at + c) { dp[at + c] } else { 0.0 };
-                    ds[c] = p * fma(dp, scale, -delta);
+                    ds[c] = p * fma(dp, scale, minus_delta);
                     // Not by P's 0: a hidden pair's dP need not be finite.
                     let is_hidden = MASKED && p.to_bits() == HIDDEN.to_bits();
                     ds[c] = if is_hidden { 0.0 } else { ds[c] };

@@ -21,7 +21,7 @@ pub(super) const GROUP_PAIRS: usize = GROUP_ELEMS / PAIR;
 pub(super) const COLUMNS: usize = 16;
 pub(super) const GROUP_ELEMS: usize = terms::OF_LANE as usize;
 
-/// lse in bits, or delta, of a query of each pair.
+/// lse in bits, or −delta, of a query of each pair.
 #[derive(Clone, Copy)]
 pub enum Terms {
     /// In shared memory from this address on, one for each passing query.
@@ -114,7 +114,8 @@ pub trait BlockPairs {
         kept: u32,
     ) -> [u32; P_REGS];
 
-    /// dS times `factor`, a power of two, as an operand, from P, `dp` = dO · V, and delta, which is times `factor` already.
+    /// dS times `factor`, a power of two, as an operand, from P, `dp` = dO · V, and −delta, which is times `factor` already. Negative, as
+    /// ptxas else negates it in instructions of their own where `factor` is not 1.
     ///
     /// # Safety
     /// As [`BlockPairs::probabilities`].
@@ -122,7 +123,7 @@ pub trait BlockPairs {
         &self,
         p: &[f32; S_REGS],
         dp: &[f32; S_REGS],
-        delta: Terms,
+        minus_delta: Terms,
         factor: f32,
         kept: u32,
     ) -> [u32; P_REGS];
@@ -185,22 +186,22 @@ impl<const MASKED: bool> BlockPairs for Pairs<MASKED> {
         &self,
         p: &[f32; S_REGS],
         dp: &[f32; S_REGS],
-        delta: Terms,
+        minus_delta: Terms,
         factor: f32,
         _: u32,
     ) -> [u32; P_REGS] {
         let mut ds_frag = [0; P_REGS];
         let rows = self.rows();
         for group in 0..S_REGS / (ROWS * GROUP_ELEMS) {
-            let of_group = self.group_terms(delta, group);
+            let of_group = self.group_terms(minus_delta, group);
             for i in 0..GROUP_PAIRS {
                 let j = group * GROUP_PAIRS + i;
                 for h in 0..ROWS {
                     let at = (2 * j + h) * PAIR;
-                    let delta = self.pair_terms(delta, &of_group, group, i, h);
+                    let minus_delta = self.pair_terms(minus_delta, &of_group, group, i, h);
                     let mut ds = [0.0; PAIR];
                     for c in 0..PAIR {
-                        ds[c] = p[at + c] * fma(dp[at + c], factor, -delta[c]);
+                        ds[c] = p[at + c] * fma(dp[at + c], factor, minus_delta[c]);
                         // Not by P's 0: a hidden pair's dP need not be finite.
                         ds[c] = if rows[h].sees(8 * j + c) { ds[c] } else { 0.0 };
                     }

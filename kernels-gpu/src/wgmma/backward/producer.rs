@@ -251,7 +251,7 @@ impl Exponent {
     };
 }
 
-/// Loads lse in bits and delta of a tile's passing queries to the stages from `pipeline` on; those beyond the sequence see no
+/// Loads lse in bits and −delta of a tile's passing queries to the stages from `pipeline` on; those beyond the sequence see no
 /// key.
 ///
 /// # Safety
@@ -274,14 +274,14 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
     let mut exponent = Exponent::NONE;
     tile.each_block(config, |block| {
         let (head, begin) = (block.head, block.begin(config));
-        let address = |array| sequence.row_address(&params.attention, array, head);
-        let lse = address(params.terms.lse_log2);
-        let delta = address(params.terms.delta);
-        let stage = smem + config.terms_offset() + pipeline.stage * config.terms_bytes();
         if has_exponents && exponent.head != head {
             let of_head = exponent::of_head(params, &sequence, passing, head);
             exponent = Exponent { head, of_head };
         }
+        let address = |array| sequence.row_address(&params.attention, array, head);
+        let lse = address(params.terms.lse_log2);
+        let delta = address(params.terms.delta);
+        let stage = smem + config.terms_offset() + pipeline.stage * config.terms_bytes();
         pipeline.producer_acquire();
         if (E::SCALES_DS || !W::IS_NONE) && lane_id() == 0 {
             shared::store_bits(stage + config.exponent_offset(), exponent.of_head as u32);
@@ -297,9 +297,9 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
             };
             let at = stage + terms::index(index) * F32_BYTES;
             shared::store(at, lse);
-            // As dP will be.
-            let delta = delta * pow2(-exponent.of_head);
-            shared::store(at + config.block_n * F32_BYTES, delta);
+            // Times what dP will be.
+            let minus_delta = delta * -pow2(-exponent.of_head);
+            shared::store(at + config.block_n * F32_BYTES, minus_delta);
             index += WARP_SIZE;
         }
         mbarrier::arrive_if(true, pipeline.full_barrier());

@@ -8,8 +8,9 @@ use bytemuck::{Pod, Zeroable};
 
 use super::tile_list::{ListHeader, ListedCoord, ListedTile, Order, capacity};
 use crate::abi::AttentionParams;
+use crate::config::wgmma::WgmmaConfig;
 use crate::tile::grid::divide;
-use crate::tile::l2::{head_bytes, in_section, row_bytes, section, uneven};
+use crate::tile::l2::{Sections, head_bytes, row_bytes, uneven};
 use crate::units::HALF_BYTES;
 use crate::wgmma::pack_gqa::PackGqa;
 
@@ -46,63 +47,70 @@ pub struct Schedule {
     packs_of_group: u32,
     /// `batch · packs`; listed: `packs`.
     sequences: u32,
-    /// Sequences of a section; the last one may have fewer. Listed: 0 for [`Order::BySequence`], else not 0.
-    l2_section: u32,
-    /// Tiles of a section; listed: 0.
-    l2_section_tiles: u32,
+    /// Listed: the size is 0 for [`Order::BySequence`], else not 0, and says nothing more.
+    sections: Sections,
     /// Number of the last tile; listed: an upper bound on tile numbers.
     pub last: u32,
     pub pack_gqa: PackGqa,
     /// Clusters of the launch, which take the first tiles without fetching them.
     pub clusters: u32,
+    reserved: u32,
 }
 
 impl Schedule {
-    /// The tiles of dense `params`, or of varlen ones to be counted, for clusters of `cluster_m` rows; `None` if there are none,
-    /// or too many to number with 31 bits.
-    pub fn new(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<Self> {
+    /// The tiles of dense `params`, or of varlen ones to be counted, for a kernel of shape `config`; `None` if there are none, or too
+    /// many to number with 31 bits.
+    pub fn new(params: &AttentionParams, pack_gqa: PackGqa, config: &WgmmaConfig) -> Option<Self> {
         let rows = params.seq_q.checked_mul(pack_gqa.heads())?;
-        let cluster_m_blocks = rows.div_ceil(cluster_m);
+        let cluster_m_blocks = rows.div_ceil(config.cluster_m());
         let packs = params.heads_kv.checked_mul(pack_gqa.packs())?;
         let sequences = params.batch.checked_mul(packs)?;
         let last = last(cluster_m_blocks, sequences)?;
-        let l2_section = if uneven(params) {
+        let sections = if uneven(params) {
             let kv_heads = params.batch * params.heads_kv;
             let head_bytes = head_bytes(params.seq_kv, row_bytes(params, HALF_BYTES));
-            section(kv_heads, head_bytes) * pack_gqa.packs()
+            let (group, cluster) = (pack_gqa.packs(), config.cluster);
+            Sections::new(kv_heads, head_bytes, group, cluster_m_blocks, cluster)
         } else {
-            1
+            Sections::one_each(sequences, cluster_m_blocks)
         };
         Some(Self {
             cluster_m_blocks,
             packs,
             packs_of_group: pack_gqa.packs(),
             sequences,
-            l2_section,
-            l2_section_tiles: l2_section * cluster_m_blocks,
+            sections,
             last,
             pack_gqa,
             clusters: 0,
+            reserved: 0,
         })
     }
 
     /// The tiles of varlen `params` to be listed, whatever the lengths of its sequences; `None` if there may be too many to number.
-    pub fn listed(params: &AttentionParams, pack_gqa: PackGqa, cluster_m: u32) -> Option<Self> {
+    pub fn listed(
+        params: &AttentionParams,
+        pack_gqa: PackGqa,
+        config: &WgmmaConfig,
+    ) -> Option<Self> {
         let packs = params.heads_kv.checked_mul(pack_gqa.packs())?;
-        let last = last(capacity(params, pack_gqa, cluster_m)?, packs)?;
+        let last = last(capacity(params, pack_gqa, config.cluster_m())?, packs)?;
         Some(Self {
             cluster_m_blocks: 0,
             packs,
             packs_of_group: pack_gqa.packs(),
             sequences: packs,
-            l2_section: match Order::of(params) {
-                Order::BySequence => 0,
-                Order::LongestFirst { .. } => packs,
+            sections: Sections {
+                size: match Order::of(params) {
+                    Order::BySequence => 0,
+                    Order::LongestFirst { .. } => packs,
+                },
+                ..Sections::zeroed()
             },
-            l2_section_tiles: 0,
             last,
             pack_gqa,
             clusters: 0,
+            reserved: 0,
         })
     }
 
@@ -117,12 +125,7 @@ impl Schedule {
     /// Tile number `index`, at most [`Schedule::last`], of a dense or counted launch.
     #[inline(always)]
     pub fn get(&self, index: u32) -> TileCoord {
-        let (reversed, sequence) = in_section(
-            index,
-            self.sequences,
-            self.l2_section,
-            self.l2_section_tiles,
-        );
+        let (reversed, sequence) = self.sections.get(index, self.sequences);
         let (batch, pack) = divide(sequence, self.packs);
         let (head_kv, head) = self.heads_of(pack);
         TileCoord {
@@ -142,8 +145,7 @@ impl Schedule {
         index: u32,
         load: impl FnOnce(u64) -> ListedCoord,
     ) -> (TileCoord, u64) {
-        let (section, section_tiles) = (header.l2_section, header.l2_section_tiles);
-        let (number, pack) = in_section(index, self.sequences, section, section_tiles);
+        let (number, pack) = header.sections.get(index, self.sequences);
         let entry = number as u64 * size_of::<ListedTile>() as u64;
         let listed = load(entry);
         let (cluster_m_block, pack) = if self.is_by_sequence() {
@@ -180,7 +182,7 @@ impl Schedule {
     /// Whether a list is in [`Order::BySequence`].
     #[inline(always)]
     fn is_by_sequence(&self) -> bool {
-        self.l2_section == 0
+        self.sections.size == 0
     }
 
     /// The key/value head and the first query head, from the first of its group, of a batch entry's pack.
@@ -203,6 +205,7 @@ fn last(cluster_m_blocks: u32, sequences: u32) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::abi::{Band, Corner, MaskParams};
+    use crate::config::wgmma::HD128;
     use bytemuck::Zeroable;
 
     fn params(batch: u32, heads: [u32; 2], seq: u32, band: Band) -> AttentionParams {
@@ -219,9 +222,14 @@ mod tests {
         }
     }
 
-    fn one_head_a_tile(params: &AttentionParams, cluster_m: u32) -> Option<Schedule> {
+    /// For clusters of so many blocks of 128 rows.
+    fn one_head_a_tile(params: &AttentionParams, cluster: u32) -> Option<Schedule> {
         let group = params.heads_q / params.heads_kv;
-        Schedule::new(params, PackGqa::none(group), cluster_m)
+        Schedule::new(params, PackGqa::none(group), &config(cluster))
+    }
+
+    fn config(cluster: u32) -> WgmmaConfig {
+        WgmmaConfig { cluster, ..HD128 }
     }
 
     const CAUSAL: Band = Band {
@@ -232,9 +240,9 @@ mod tests {
     #[test]
     fn every_tile_once() {
         for band in [CAUSAL, Band::FULL] {
-            // 2 MiB of K and V a head: three sections of 14, 14 and 12 heads.
+            // 2 MiB of K and V a head: sections of four heads, which two query heads read each.
             let params = params(5, [16, 8], 4096, band);
-            let schedule = one_head_a_tile(&params, 256).unwrap();
+            let schedule = one_head_a_tile(&params, 2).unwrap();
             assert_eq!(schedule.last + 1, 5 * 16 * 16);
             let mut seen = [false; 5 * 16 * 16];
             for index in 0..=schedule.last {
@@ -250,18 +258,23 @@ mod tests {
     #[test]
     fn sections_are_equal_and_fit_the_l2() {
         let params = params(5, [16, 8], 4096, CAUSAL);
-        let schedule = one_head_a_tile(&params, 256).unwrap();
-        assert_eq!(schedule.l2_section, 14 * 2);
+        let schedule = one_head_a_tile(&params, 2).unwrap();
+        let sections = Sections {
+            size: 8,
+            tiles: 8 * 16,
+            last: 8,
+        };
+        assert_eq!(schedule.sections, sections);
         // The longest tiles of every head of a section come first.
-        let first = (0..28).map(|index| schedule.get(index));
+        let first = (0..8).map(|index| schedule.get(index));
         assert!(first.into_iter().all(|tile| tile.cluster_m_block == 15));
-        assert_eq!(schedule.get(28).cluster_m_block, 14);
+        assert_eq!(schedule.get(8).cluster_m_block, 14);
     }
 
     #[test]
     fn full_attention_keeps_to_one_head() {
         let params = params(1, [2, 2], 1024, Band::FULL);
-        let schedule = one_head_a_tile(&params, 256).unwrap();
+        let schedule = one_head_a_tile(&params, 2).unwrap();
         assert!((0..4).all(|index| schedule.get(index).head_kv == 0));
     }
 
@@ -271,7 +284,7 @@ mod tests {
         let params = params(3, [10, 2], 100, CAUSAL);
         let pack_gqa = PackGqa::fewest_tiles(5, [100].into_iter(), 1024);
         assert_eq!(pack_gqa.heads(), 8);
-        let schedule = Schedule::new(&params, pack_gqa, 256).unwrap();
+        let schedule = Schedule::new(&params, pack_gqa, &config(2)).unwrap();
         assert_eq!(schedule.last + 1, 3 * 2 * 4);
         let mut seen = [false; 3 * 2 * 4];
         for index in 0..=schedule.last {
@@ -282,7 +295,7 @@ mod tests {
         }
         // 32 queries: packs of four, the second with one head of its own.
         let pack_gqa = PackGqa::fewest_tiles(5, [32].into_iter(), 128);
-        let schedule = Schedule::new(&params, pack_gqa, 512).unwrap();
+        let schedule = Schedule::new(&params, pack_gqa, &config(4)).unwrap();
         let heads = (0..4).map(|index| {
             let tile = schedule.get(index);
             (tile.head_kv, tile.head)
@@ -293,17 +306,17 @@ mod tests {
 
     #[test]
     fn refuses_what_cannot_be_numbered() {
-        assert!(one_head_a_tile(&params(1, [1, 1], 0, CAUSAL), 256).is_none());
-        assert!(one_head_a_tile(&params(1 << 16, [1 << 10, 1], 1 << 15, CAUSAL), 128).is_none());
-        assert!(one_head_a_tile(&params(1 << 20, [1 << 13, 1], 1, CAUSAL), 128).is_none());
+        assert!(one_head_a_tile(&params(1, [1, 1], 0, CAUSAL), 2).is_none());
+        assert!(one_head_a_tile(&params(1 << 16, [1 << 10, 1], 1 << 15, CAUSAL), 1).is_none());
+        assert!(one_head_a_tile(&params(1 << 20, [1 << 13, 1], 1, CAUSAL), 1).is_none());
         // 2³¹ tiles fit 32 bits, but not with room for numbers past the end; half as many do.
-        assert!(one_head_a_tile(&params(1 << 16, [1 << 8, 1], 1 << 14, CAUSAL), 128).is_none());
-        assert!(one_head_a_tile(&params(1 << 16, [1 << 8, 1], 1 << 13, CAUSAL), 128).is_some());
+        assert!(one_head_a_tile(&params(1 << 16, [1 << 8, 1], 1 << 14, CAUSAL), 1).is_none());
+        assert!(one_head_a_tile(&params(1 << 16, [1 << 8, 1], 1 << 13, CAUSAL), 1).is_some());
     }
 
     #[test]
     fn the_grid_is_whole_clusters() {
-        let schedule = one_head_a_tile(&params(1, [2, 2], 1024, CAUSAL), 256).unwrap();
+        let schedule = one_head_a_tile(&params(1, [2, 2], 1024, CAUSAL), 2).unwrap();
         assert_eq!(schedule.on_gpu(132, 2).clusters, 8);
         assert_eq!(schedule.on_gpu(7, 2).clusters, 3);
     }

@@ -220,11 +220,17 @@ where
             p[2 * i] = low;
             p[2 * i + 1] = high;
         }
-        // delta comes with Q.
+        // −delta comes with Q.
         self.q.consumer_wait();
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
-        let delta = Terms::Passing(terms + config.block_n * F32_BYTES);
-        pairs.differences::<K::Element, S_REGS, P_REGS>(&p, &self.acc_dp, delta, 1.0, ALL_KEPT)
+        let minus_delta = Terms::Passing(terms + config.block_n * F32_BYTES);
+        pairs.differences::<K::Element, S_REGS, P_REGS>(
+            &p,
+            &self.acc_dp,
+            minus_delta,
+            1.0,
+            ALL_KEPT,
+        )
     }
 
     /// Stores dS for the kernel of dq.

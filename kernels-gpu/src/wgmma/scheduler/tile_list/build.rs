@@ -75,15 +75,13 @@ impl<T: Team> Builder<'_, T> {
         let TileListParams {
             attention,
             pack_gqa,
+            cluster,
             ..
         } = self.params;
-        let packs_of_group = pack_gqa.packs();
-        let l2_section = self.order.l2_section(rows, attention.heads_kv) * packs_of_group;
+        let heads = [attention.heads_kv, pack_gqa.packs()];
         self.team.put_header(ListHeader {
-            tiles: entries * attention.heads_kv * packs_of_group,
-            l2_section,
-            l2_section_tiles: l2_section * entries,
-            entries,
+            tiles: entries * heads[0] * heads[1],
+            sections: self.order.sections(rows, heads, entries, *cluster),
         });
     }
 

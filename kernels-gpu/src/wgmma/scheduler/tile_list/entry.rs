@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::abi::SequenceRows;
+use crate::tile::l2::Sections;
 
 /// Header of the list. 16 bytes, which one load fetches.
 #[repr(C)]
@@ -10,12 +11,8 @@ use crate::abi::SequenceRows;
 pub struct ListHeader {
     /// Tiles of the launch: entries times packs. 0 if no sequence has rows.
     pub tiles: u32,
-    /// Packs of a section, all where there are no sections; the last one may have fewer.
-    pub l2_section: u32,
-    /// Tiles of a section.
-    pub l2_section_tiles: u32,
-    /// Entries of the list.
-    pub entries: u32,
+    /// Sections of packs.
+    pub sections: Sections,
 }
 
 /// One tile of a pack of heads, in the list.

@@ -1,7 +1,7 @@
 //! The orders in which tiles are listed.
 
 use crate::abi::AttentionParams;
-use crate::tile::l2::{L2_BYTES, head_bytes, row_bytes, section, uneven};
+use crate::tile::l2::{L2_BYTES, Sections, head_bytes, row_bytes, uneven};
 use crate::units::HALF_BYTES;
 
 /// Order of the tiles in the list of a varlen launch, and how tile numbers walk the list. Both orders keep long tiles
@@ -47,11 +47,23 @@ impl Order {
         }
     }
 
-    /// Key/value heads of a section if the sequences have `rows` keys in total.
-    pub fn l2_section(self, rows: u32, kv_heads: u32) -> u32 {
+    /// Sections of the packs of `heads_kv` key/value heads, of which each has `packs_of_group`, if the sequences have `rows` keys and a
+    /// pack `tiles` tiles in total, of `cluster` blocks each.
+    pub fn sections(
+        self,
+        rows: u32,
+        [heads_kv, packs_of_group]: [u32; 2],
+        tiles: u32,
+        cluster: u32,
+    ) -> Sections {
         match self {
-            Self::BySequence => kv_heads,
-            Self::LongestFirst { row_bytes } => section(kv_heads, head_bytes(rows, row_bytes)),
+            Self::BySequence => Sections::one(heads_kv * packs_of_group, tiles),
+            Self::LongestFirst { row_bytes } => {
+                let head_bytes = head_bytes(rows, row_bytes);
+                // Without a tile, any will do.
+                let tiles = tiles.max(1);
+                Sections::new(heads_kv, head_bytes, packs_of_group, tiles, cluster)
+            }
         }
     }
 }

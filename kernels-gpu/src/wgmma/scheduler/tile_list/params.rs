@@ -23,8 +23,8 @@ pub struct TileListParams {
     /// Whether k and v are a cache: queries alone may be packed then, and `seqused_kv` is
     /// [`CachePages::lens`](crate::abi::CachePages::lens).
     pub reads_cache: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Blocks of a cluster, which work on a tile.
+    pub cluster: u32,
 }
 
 impl TileListParams {
@@ -44,7 +44,7 @@ impl TileListParams {
             capacity: capacity(attention, pack_gqa, cluster_m)?,
             workspace,
             reads_cache: config.cached as u32,
-            reserved: 0,
+            cluster: config.cluster,
         })
     }
 

@@ -124,8 +124,8 @@ impl Case {
     /// Every tile in the order of its number, as the attention kernel finds it, with the entry that has its rows.
     pub fn walk(&self, made: &Made) -> Vec<(TileCoord, ListedTile)> {
         let params = self.params();
-        let cluster_m = self.config.cluster_m();
-        let Some(schedule) = Schedule::listed(&params.attention, self.pack_gqa, cluster_m) else {
+        let Some(schedule) = Schedule::listed(&params.attention, self.pack_gqa, &self.config)
+        else {
             assert_eq!(made.header.tiles, 0);
             return Vec::new();
         };

@@ -78,8 +78,9 @@ pub fn list(params: &TileListParams, lengths: &[i32], size: u32) -> Made {
     let header = shared.header.into_inner().unwrap().expect("it is written");
     let entries = shared.entries.into_inner().unwrap();
     let indices: Vec<_> = entries.keys().copied().collect();
+    let packs = params.attention.heads_kv * params.pack_gqa.packs();
     assert!(
-        indices.iter().copied().eq(0..header.entries),
+        indices.iter().copied().eq(0..header.tiles / packs),
         "{header:?}: {indices:?}"
     );
     Made {

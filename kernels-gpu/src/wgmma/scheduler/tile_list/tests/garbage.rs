@@ -20,7 +20,7 @@ fn length() -> impl Strategy<Value = i32> {
 fn check(case: &Case, memory: &[i32]) {
     let params = case.params();
     let made = crew::list(&params, memory, case.crew);
-    assert!(made.header.entries <= params.capacity);
+    assert!(made.entries.len() <= params.capacity as usize);
     let attention = &params.attention;
     let (q, kv) = match case.has_cu_seqlens {
         true => (attention.lengths.total_q, attention.lengths.total_kv),
@@ -84,11 +84,11 @@ fn sequences_that_overlap_leave_the_list_empty() {
     let ends = (0..=BATCH).map(|index| [0, i32::MAX][index % 2]);
     let memory: Vec<i32> = ends.clone().chain(ends).collect();
     let made = crew::list(&params, &memory, 4);
-    assert_eq!((made.header.entries, made.header.tiles), (0, 0));
+    assert_eq!((made.entries.len(), made.header.tiles), (0, 0));
     // Twice the rows are too many too.
     case.lengths.truncate(3);
     let mut params = case.params();
     params.attention.seq_q = params.attention.lengths.total_q;
     let made = crew::list(&params, &[0, i32::MAX, 0, i32::MAX, 0, 0, 0, 0], 4);
-    assert_eq!(made.header.entries, 0);
+    assert_eq!(made.header.tiles, 0);
 }

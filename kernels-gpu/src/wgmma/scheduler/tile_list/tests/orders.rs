@@ -6,6 +6,7 @@ use std::vec::Vec;
 use super::case::Case;
 use crate::abi::{Band, Corner, MaskParams};
 use crate::config::wgmma::{HD128, WgmmaConfig};
+use crate::tile::l2::Sections;
 use crate::wgmma::pack_gqa::PackGqa;
 use crate::wgmma::scheduler::tile_list::ListedTile;
 
@@ -14,7 +15,7 @@ const CAUSAL: Band = Band {
     upper: 0,
 };
 
-/// K and V of 4 KiB a row: 32 MiB are 8192 rows.
+/// K and V of 4 KiB a row: 8 MiB, a section's, are 2048 rows, and 32 MiB, a part's, are 8192.
 fn long(lengths: &[u32], band: Band) -> Case {
     Case {
         lengths: lengths.iter().map(|&length| (length, length)).collect(),
@@ -55,12 +56,18 @@ fn batches(tiles: &[ListedTile]) -> Vec<u32> {
 
 #[test]
 fn causal_heads_come_in_sections_that_fit_the_l2() {
-    // Two heads of K and V, four of Q.
-    let case = long(&[1000, 3000], CAUSAL);
-    case.check_tiles(&case.list());
-    let expected = (0..4).flat_map(|l2_section| {
-        let heads = l2_section * 4..l2_section * 4 + 4;
-        [1, 0].map(|batch| heads.clone().map(move |head| (batch, head)))
+    let mut case = long(&[200, 800], CAUSAL);
+    case.heads_kv = 48;
+    let made = case.list();
+    case.check_tiles(&made);
+    // Two heads of K and V, four of Q, but for the last section.
+    let Sections { size: 4, last, .. } = made.header.sections else {
+        panic!("{:?}", made.header);
+    };
+    assert!(last > 3, "or the test tests little");
+    let expected = (0..=last).flat_map(|section| {
+        let end = if section == last { 96 } else { section * 4 + 4 };
+        [1, 0].map(|batch| (section * 4..end).map(move |head| (batch, head)))
     });
     assert!(firsts(&case).into_iter().eq(expected.flatten()));
 }
@@ -69,10 +76,10 @@ fn causal_heads_come_in_sections_that_fit_the_l2() {
 fn rows_that_are_not_used_take_no_room_in_the_l2() {
     let mut case = long(&[4000, 4000, 4000, 4000], CAUSAL);
     case.has_cu_seqlens = false;
-    case.used = Some(vec![100, 2000, 1000, 900]);
+    case.used = Some(vec![100, 400, 300, 200]);
     let made = case.list();
-    // 16000 rows would fit by half; 4000 are two heads' worth.
-    assert_eq!(made.header.l2_section, 2 * 2);
+    // 16000 rows of a head would not fit; 1000 of two do.
+    assert_eq!(made.header.sections.size, 2 * 2);
     case.check_tiles(&made);
 }
 
