@@ -301,6 +301,8 @@ fn what_no_kernel_computes_is_refused() {
 fn the_kernel_follows_the_options() {
     // Two heads of 64 rows of 64 numbers, which hold 16 of 8.
     const SUMS_BYTES: usize = 2 * 64 * 64 * 4;
+    // An exponent of each head, which fill a sector.
+    const EXPONENTS_BYTES: usize = 32;
     let spec = TensorSpec::contiguous(DType::F16, SHAPE, Layout::Bshd).unwrap();
     let plan = |options: &BackwardOptions| {
         let problem =
@@ -314,5 +316,5 @@ fn the_kernel_follows_the_options() {
     assert_eq!(fused.0, "fa_bwd_fused_mma_sm80_f16_hd64");
     assert_eq!(less.0, "fa_bwd_dkdv_mma_sm80_f16_hd64");
     assert_eq!(repeats, less);
-    assert_eq!(fused.1, less.1 + SUMS_BYTES);
+    assert_eq!(fused.1, less.1 + SUMS_BYTES + EXPONENTS_BYTES);
 }
