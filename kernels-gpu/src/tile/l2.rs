@@ -87,7 +87,7 @@ impl Sections {
     pub fn new(kv_heads: u32, head_bytes: u64, group: u32, tiles: u32, cluster: u32) -> Self {
         let sequences = kv_heads * group;
         let most = fitting(L2_BYTES, kv_heads, head_bytes) * group;
-        // Tiles of a long sequence go through its keys in step with the next one's of as many keys, else with none.
+        // Two, where they fit: blocks that go through a long head's keys side by side then have tiles of the same length.
         let size = (fitting(SECTION_BYTES, kv_heads, head_bytes) * group).max(most.min(2));
         // Rounded up, without `div_ceil`, which has a panic branch.
         let of_last_blocks = divide(LAST_BLOCKS - 1, tiles * cluster).0 + 1;
