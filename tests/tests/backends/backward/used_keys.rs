@@ -1,18 +1,26 @@
-//! Keys that `seqused_kv` leaves unused: no query sees them, and their gradients are 0.
+//! Keys that `seqused_kv` leaves unused: no query sees them, and their gradients are 0. By every kernel of either pass that is not for
+//! packed sequences alone.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use bytemuck::cast_slice;
 use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::{Device, Gpu};
 use ferroflash::{
-    Backend, BackwardOptions, Cpu, DType, DeviceLengths, ForwardOptions, GradientOperands,
-    HostTensor, KnownArrays, Layout, Mask, Memory, Operands, Plan, Problem, Shape, Tensor,
-    TensorSpec,
+    Backend, Cpu, DType, DeviceLengths, Error, GradientOperands, HostTensor, KnownArrays, Mask,
+    Memory, Operands, Plan, Problem, Shape, Tensor, TensorSpec, Variant,
 };
-use ferroflash_testing::cases::normal;
-use ferroflash_testing::oracle::{BackwardInputs, GradientTensors, Inputs, Rows, check_backward};
+use ferroflash_testing::cases::{
+    AlibiSpec, BackwardCase, BackwardRun, Case, CaseSpec, Lengths, ModifierSpec,
+};
+use ferroflash_testing::oracle::{
+    self, BackwardInputs, GradientTensors, Inputs, Rows, check_backward,
+};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::schedules::SCHEDULES;
+use ferroflash_tests::specs::plain;
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
+use kernels_gpu::instances::{self, Family, Instance, Operation};
 
 const BATCH: usize = 4;
 const SEQ_Q: usize = 70;
@@ -20,139 +28,200 @@ const SEQ_KV: usize = 150;
 /// More than there are, some, one, none.
 const USED: [i32; BATCH] = [200, 67, 1, 0];
 
-fn shape(heads: usize, seq: usize, dim: usize) -> Shape {
-    Shape {
-        batch: BATCH,
-        heads,
-        seq,
-        dim,
-    }
+/// Keys that a sequence uses.
+fn used(batch: usize) -> usize {
+    (USED[batch] as usize).min(SEQ_KV)
 }
 
-/// Uploads bytes that no gradient is.
-fn filled<M: Memory>(memory: &mut M, spec: TensorSpec) -> Tensor<M> {
-    let bytes = vec![0x5a; spec.shape.element_count().unwrap() * spec.dtype.bytes()];
-    HostTensor::new(spec, 0, bytes)
-        .unwrap()
-        .upload(memory)
-        .unwrap()
-}
-
-fn unused_keys_have_no_gradient<B: Backend>(backend: &mut B) {
-    for dtype in DType::ALL {
-        for deterministic in [false, true] {
-            // Without a mask, nothing but the lengths hides them.
-            for mask in [Mask::Causal, Mask::None] {
-                of_dtype(backend, dtype, deterministic, mask, 40);
-            }
-        }
-    }
-    for mask in [Mask::Causal, Mask::None] {
-        of_dtype(backend, DType::Bf16, true, mask, 136);
-    }
-}
-
-/// Keys or values of which the unused ones are NaN.
-fn with_unused(mut tensor: HostTensor) -> HostTensor {
-    let Shape { heads, dim, .. } = tensor.spec().shape;
-    for (batch, used) in USED.into_iter().enumerate() {
-        for key in (used as usize).min(SEQ_KV)..SEQ_KV {
-            for head in 0..heads {
+/// A case whose unused keys and values are NaN, in the lengths that only the device knows.
+fn case(spec: &CaseSpec) -> BackwardCase {
+    let mut case = spec.build_backward().expect("small");
+    let Case { k, v, options, .. } = &mut case.forward;
+    options.lengths = DeviceLengths::seqused_kv().into();
+    for tensor in [k, v] {
+        let Shape { heads, dim, .. } = tensor.spec().shape;
+        for (batch, head) in (0..BATCH).flat_map(|b| (0..heads).map(move |h| (b, h))) {
+            for key in used(batch)..SEQ_KV {
                 (0..dim).for_each(|dim| tensor.set(batch, head, key, dim, f32::NAN));
             }
         }
     }
-    tensor
+    case
 }
 
-fn of_dtype<B: Backend>(
-    backend: &mut B,
-    dtype: DType,
-    deterministic: bool,
-    mask: Mask,
-    dim: usize,
-) {
-    let tensor =
-        |heads, seq, seed| normal(dtype, shape(heads, seq, dim), Layout::Bshd, seed).unwrap();
-    let (q, d_o) = (tensor(4, SEQ_Q, 1), tensor(4, SEQ_Q, 2));
-    let [k, v] = [3, 4].map(|seed| with_unused(tensor(2, SEQ_KV, seed)));
-    let options = ForwardOptions::new()
-        .mask(mask)
-        .lengths(DeviceLengths::seqused_kv());
-    let (q_spec, kv_spec) = (*q.spec(), *k.spec());
+fn spec(dtype: DType, head_dim: usize) -> CaseSpec {
+    let lengths = Lengths::Dense {
+        batch: BATCH,
+        seq_q: SEQ_Q,
+        seq_kv: SEQ_KV,
+    };
+    CaseSpec {
+        group: 2,
+        seed: 7, // with d_lse, and gradients by slopes and bias
+        ..plain(dtype, lengths, head_dim)
+    }
+}
 
+/// Uploads bytes that no result is.
+fn filled<M: Memory>(memory: &mut M, spec: TensorSpec) -> Tensor<M> {
+    let bytes = vec![0x5a; spec.shape.element_count().unwrap() * spec.dtype.bytes()];
+    let tensor = HostTensor::new(spec, 0, bytes).unwrap();
+    tensor.upload(memory).unwrap()
+}
+
+/// The plans of both passes; that of the backward pass by what is best where the family that is asked for has none.
+fn plans<B: Backend>(backend: &B, case: &BackwardCase) -> Result<[Plan; 2], Error> {
+    let here = backend.capabilities();
+    let forward = Plan::new(&case.forward.problem()?, &here)?;
+    let mut by_any = case.clone();
+    by_any.forward.options.force = None;
+    let backward =
+        Plan::new(&case.problem()?, &here).or_else(|_| Plan::new(&by_any.problem()?, &here))?;
+    Ok([forward, backward])
+}
+
+/// The kernels of `plans`.
+fn names(plans: &[Plan; 2]) -> Vec<String> {
+    let names = plans.iter().flat_map(Plan::kernel_names);
+    names.map(str::to_owned).collect()
+}
+
+fn run<B: Backend>(backend: &mut B, case: &BackwardCase, plans: &[Plan; 2]) -> BackwardRun {
+    let [forward, problem] = plans.each_ref().map(Plan::problem);
+    let gradients = problem.gradients().expect("of a backward pass");
     let memory = backend.memory();
-    let [q_there, k_there, v_there, d_o_there] =
-        [&q, &k, &v, &d_o].map(|tensor| tensor.upload(memory).unwrap());
+    let Case { q, k, v, .. } = &case.forward;
+    let [q, k, v, d_o] = [q, k, v, &case.d_o].map(|tensor| tensor.upload(memory).unwrap());
+    let d_lse = (case.d_lse.as_ref()).map(|d_lse| d_lse.upload(memory).unwrap());
     let mut used = memory.alloc(size_of_val(&USED)).unwrap();
     memory.write(&mut used, cast_slice(&USED)).unwrap();
-    let used = Arc::new(used);
-    let o = filled(memory, q_spec);
-    let lse_spec = TensorSpec::contiguous(
-        DType::F32,
-        Shape {
-            dim: 1,
-            ..shape(4, SEQ_Q, dim)
-        },
-        Layout::Bhsd,
-    );
-    let lse = filled(memory, lse_spec.unwrap());
-    let [dq, dk, dv] = [q_spec, kv_spec, kv_spec].map(|spec| filled(memory, spec));
+    let lse_shape = Shape {
+        dim: 1,
+        ..forward.o().shape
+    };
+    let lse_spec = TensorSpec::contiguous(DType::F32, lse_shape, ferroflash::Layout::Bhsd);
+    let [o, lse] = [*forward.o(), lse_spec.unwrap()].map(|spec| filled(memory, spec));
+    let [dq, dk, dv] = [gradients.dq, gradients.dk, gradients.dv].map(|spec| filled(memory, spec));
+    let [d_slopes, d_bias] = [problem.d_alibi_slopes(), problem.d_bias()]
+        .map(|spec| spec.map(|spec| filled(memory, *spec)));
     let at = |tensor: &Tensor<B::Memory>| tensor.address(&*memory);
-    let gradients = GradientOperands::new(at(&d_o_there), at(&dq), at(&dk), at(&dv));
-    let operands = Operands::new(at(&q_there), at(&k_there), at(&v_there), at(&o))
+    let of_gradients = GradientOperands::new(at(&d_o), at(&dq), at(&dk), at(&dv))
+        .d_lse(d_lse.as_ref().map(at))
+        .d_alibi_slopes(d_slopes.as_ref().map(at))
+        .d_bias(d_bias.as_ref().map(at));
+    let operands = Operands::new(at(&q), at(&k), at(&v), at(&o))
         .lse(at(&lse))
         .seqused_kv(memory.address(&used))
-        .gradients(gradients);
-
-    let forward = Problem::with_dense_output(q_spec, kv_spec, kv_spec, &options).unwrap();
-    let problem = Problem::backward_with_dense_gradients(
-        q_spec,
-        kv_spec,
-        kv_spec,
-        *forward.o(),
-        *d_o.spec(),
-        &BackwardOptions::of(&options).deterministic(deterministic),
-    )
-    .unwrap();
-    for problem in [&forward, &problem] {
-        let plan = Plan::new(problem, &backend.capabilities()).unwrap();
+        .gradients(of_gradients);
+    for plan in plans {
         // SAFETY: every tensor is of the problem's shape, and lives until it is read below.
-        unsafe { backend.launch(&plan, &operands) }.unwrap();
+        unsafe { backend.launch(plan, &operands) }.unwrap();
     }
-
     let memory = backend.memory();
-    let [o, lse, dq, dk, dv] =
-        [&o, &lse, &dq, &dk, &dv].map(|tensor| tensor.download(memory).unwrap());
-    let known = problem.with_known_arrays(&KnownArrays {
-        seqused_kv: &USED,
-        ..KnownArrays::default()
-    });
+    let mut download = |tensor: &Tensor<B::Memory>| tensor.download(memory).unwrap();
+    BackwardRun {
+        o: download(&o),
+        lse: download(&lse),
+        dq: download(&dq),
+        dk: download(&dk),
+        dv: download(&dv),
+        d_alibi_slopes: d_slopes.as_ref().map(&mut download),
+        d_bias: d_bias.as_ref().map(&mut download),
+    }
+}
+
+/// Compares all results with the oracle's of the used keys, and the gradients of the others with 0.
+fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
+    let known = |problem: Problem| {
+        problem.with_known_arrays(&KnownArrays {
+            seqused_kv: &USED,
+            ..KnownArrays::default()
+        })
+    };
+    let Case { q, k, v, .. } = &case.forward;
+    let inputs = Inputs { q, k, v };
+    let (o, lse) = (&run.o, &run.lse);
+    let forward = known(case.forward.problem().unwrap());
+    let verdict = oracle::check(&forward, inputs, o, lse, Rows::All);
+    assert!(verdict.passed(), "{what}: {verdict}");
     let given = BackwardInputs {
-        inputs: Inputs {
-            q: &q,
-            k: &k,
-            v: &v,
-        },
-        o: &o,
-        lse: &lse,
-        d_o: &d_o,
-        d_lse: None,
+        inputs: Inputs { q, k, v },
+        o,
+        lse,
+        d_o: &case.d_o,
+        d_lse: case.d_lse.as_ref(),
     };
     let computed = GradientTensors {
-        dq: &dq,
-        dk: &dk,
-        dv: &dv,
-        d_alibi_slopes: None,
-        d_bias: None,
+        dq: &run.dq,
+        dk: &run.dk,
+        dv: &run.dv,
+        d_alibi_slopes: run.d_alibi_slopes.as_ref(),
+        d_bias: run.d_bias.as_ref(),
     };
-    let verdict = check_backward(&known, given, computed, Rows::All);
-    assert!(verdict.passed(), "{verdict}");
-    for (batch, &used) in USED.iter().enumerate() {
-        for key in (used as usize).min(SEQ_KV)..SEQ_KV {
-            for tensor in [&dk, &dv] {
-                let is_zero = |head| (0..dim).all(|dim| tensor.get(batch, head, key, dim) == 0.0);
-                assert!((0..2).all(is_zero), "batch {batch}, key {key}");
+    let verdict = check_backward(&known(case.problem().unwrap()), given, computed, Rows::All);
+    assert!(verdict.passed(), "{what}: {verdict}");
+    for tensor in [&run.dk, &run.dv] {
+        let Shape { heads, dim, .. } = tensor.spec().shape;
+        for (batch, head) in (0..BATCH).flat_map(|b| (0..heads).map(move |h| (b, h))) {
+            for key in used(batch)..SEQ_KV {
+                let is_zero = (0..dim).all(|dim| tensor.get(batch, head, key, dim) == 0.0);
+                assert!(is_zero, "{what}: batch {batch}, key {key}");
+            }
+        }
+    }
+}
+
+/// Cases of each option that has kernels of its own: slopes and their gradient, modifiers and the gradient by a bias, both, neither.
+fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
+    let plain = CaseSpec {
+        mask: Mask::Causal,
+        ..spec(dtype, head_dim)
+    };
+    let slopes = CaseSpec {
+        // Nothing but the lengths hides unused keys.
+        mask: Mask::None,
+        alibi: Some(AlibiSpec {
+            steepest: 0.1,
+            is_batched: true,
+        }),
+        ..plain.clone()
+    };
+    let modified = |spec: &CaseSpec| CaseSpec {
+        modifiers: ModifierSpec {
+            bias: Some(([true, false, false], DType::F16)),
+            documents: Some((60, false)),
+            sinks: true,
+            dropout: Some(0.25),
+            ..ModifierSpec::default()
+        },
+        ..spec.clone()
+    };
+    let both = [modified(&plain), modified(&slopes)];
+    [plain, slopes].iter().chain(&both).map(case).collect()
+}
+
+/// Each kernel that a family has for these cases on this GPU, with and without gradients that repeat, once; adds which they are.
+fn by_families<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<String>) {
+    for (dtype, head_dim) in (DType::ALL.into_iter())
+        .flat_map(|dtype| [40, 72, 136, 200].map(|head_dim| (dtype, head_dim)))
+    {
+        for mut case in cases(dtype, head_dim) {
+            for (variant, deterministic) in [Variant::Simt, Variant::Mma, Variant::Wgmma]
+                .into_iter()
+                .flat_map(|variant| [false, true].map(|deterministic| (variant, deterministic)))
+            {
+                case.forward.options.force = Some(variant);
+                case.deterministic = deterministic;
+                let Ok(plans) = plans(gpu, &case) else {
+                    continue;
+                };
+                let names = names(&plans);
+                if names.iter().all(|name| ran.contains(name)) {
+                    continue;
+                }
+                let run = run(gpu, &case, &plans);
+                check(&case, &run, &format!("{names:?}"));
+                ran.extend(names);
             }
         }
     }
@@ -160,17 +229,40 @@ fn of_dtype<B: Backend>(
 
 #[test]
 fn cpu() {
-    unused_keys_have_no_gradient(&mut Cpu::new());
+    let mut cpu = Cpu::new();
+    for dtype in DType::ALL {
+        for case in cases(dtype, 40) {
+            let plans = plans(&cpu, &case).unwrap();
+            let run = run(&mut cpu, &case, &plans);
+            check(&case, &run, dtype.name());
+        }
+    }
 }
 
 #[test]
 fn sim() {
-    unused_keys_have_no_gradient(&mut Sim::on(SimDevice::with_schedule(SCHEDULES[1])));
+    let mut ran = BTreeSet::new();
+    for shared_bytes in [SM90_SHARED_BYTES, SM80_SHARED_BYTES, SM86_SHARED_BYTES] {
+        let mut sim = Sim::on(SimDevice::with_schedule(SCHEDULES[1]));
+        sim.limit_shared_bytes(shared_bytes);
+        by_families(&mut sim, &mut ran);
+    }
+    let tables: [&[Instance]; 3] = [instances::BACKWARD, instances::MODIFIED, instances::BIAS];
+    // Hopper's forward kernels for such lengths are those for packed sequences.
+    let knows_lengths = |kernel: &Instance| {
+        let is_hopper = kernel.family == Family::Wgmma && kernel.operation == Operation::Forward;
+        is_hopper && !kernel.name.contains("varlen")
+    };
+    let missing: Vec<_> = (tables.into_iter().flatten())
+        .filter(|kernel| !knows_lengths(kernel) && !ran.contains(kernel.name))
+        .map(|kernel| kernel.name)
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("gradients of unused keys") {
-        unused_keys_have_no_gradient(&mut gpu);
+        by_families(&mut gpu, &mut BTreeSet::new());
     }
 }
