@@ -75,16 +75,19 @@ pub enum KeyKind {
     LastDominates,
     /// Keys whose scores grow from one to the next, so that maxima move all the time.
     Growing,
+    /// Keys whose scores fall, so that they do where blocks are taken from the last one on.
+    Falling,
     /// Normal numbers, but for a NaN or an infinity in each head's keys and in its values.
     NonFinite,
 }
 
 impl KeyKind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Random,
         Self::LastDominates,
         Self::Growing,
+        Self::Falling,
         Self::NonFinite,
     ];
 }
@@ -261,6 +264,7 @@ impl DecodeSpec {
                     KeyKind::LastDominates if key + 1 == kv_len => 2.0,
                     KeyKind::LastDominates => 0.0,
                     KeyKind::Growing => 2.0 * key as f32 / kv_len as f32,
+                    KeyKind::Falling => 2.0 - 2.0 * key as f32 / kv_len as f32,
                 };
                 let at = [page, head, row];
                 let k_scale = scale_of(scales.map(|[k, _]| k), at);

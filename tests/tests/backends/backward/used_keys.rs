@@ -184,6 +184,7 @@ fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
             steepest: 0.1,
             is_batched: true,
         }),
+        softcap: Some(3.0),
         ..plain.clone()
     };
     let modified = |spec: &CaseSpec| CaseSpec {

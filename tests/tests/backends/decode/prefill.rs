@@ -117,6 +117,16 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             keys: KeyKind::LastDominates,
             ..plain.clone()
         };
+        // Maxima that were left are raised.
+        let falling = DecodeSpec {
+            keys: KeyKind::Falling,
+            ..plain.clone()
+        };
+        // What is not capped is scaled at once.
+        let sloped = DecodeSpec {
+            softcap: None,
+            ..bent.clone()
+        };
         // Scores far beyond the cap beside small ones.
         let capped = DecodeSpec {
             softcap: Some(1.5),
@@ -135,7 +145,8 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             ..plain.clone()
         };
         for spec in [
-            plain, windowed, bent, packed, narrower, growing, last, capped, outgrown, one,
+            plain, windowed, bent, sloped, packed, narrower, growing, falling, last, capped,
+            outgrown, one,
         ] {
             run_right(gpu, &spec);
         }
