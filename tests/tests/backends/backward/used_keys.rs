@@ -1,5 +1,5 @@
-//! Keys that `seqused_kv` leaves unused: no query sees them, and their gradients are 0. By every kernel of either pass that is not for
-//! packed sequences alone.
+//! Keys that `seqused_kv` leaves unused: no query sees them, and their gradients are 0. By every kernel of gradients, and every one with
+//! modifiers that is given such lengths; plain forward kernels meet them in `device_lengths`.
 
 use std::collections::BTreeSet;
 
@@ -139,13 +139,13 @@ fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
         })
     };
     let Case { q, k, v, .. } = &case.forward;
-    let inputs = Inputs { q, k, v };
+    let inputs = || Inputs { q, k, v };
     let (o, lse) = (&run.o, &run.lse);
     let forward = known(case.forward.problem().unwrap());
-    let verdict = oracle::check(&forward, inputs, o, lse, Rows::All);
+    let verdict = oracle::check(&forward, inputs(), o, lse, Rows::All);
     assert!(verdict.passed(), "{what}: {verdict}");
     let given = BackwardInputs {
-        inputs: Inputs { q, k, v },
+        inputs: inputs(),
         o,
         lse,
         d_o: &case.d_o,
@@ -160,13 +160,18 @@ fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
     };
     let verdict = check_backward(&known(case.problem().unwrap()), given, computed, Rows::All);
     assert!(verdict.passed(), "{what}: {verdict}");
-    for tensor in [&run.dk, &run.dv] {
-        let Shape { heads, dim, .. } = tensor.spec().shape;
-        for (batch, head) in (0..BATCH).flat_map(|b| (0..heads).map(move |h| (b, h))) {
-            for key in used(batch)..SEQ_KV {
-                let is_zero = (0..dim).all(|dim| tensor.get(batch, head, key, dim) == 0.0);
-                assert!(is_zero, "{what}: batch {batch}, key {key}");
-            }
+    for gradient in [&run.dk, &run.dv] {
+        check_unused(gradient, what);
+    }
+}
+
+/// Asserts that unused keys have the gradient 0.
+fn check_unused(gradient: &HostTensor, what: &str) {
+    let Shape { heads, dim, .. } = gradient.spec().shape;
+    for (batch, head) in (0..BATCH).flat_map(|b| (0..heads).map(move |h| (b, h))) {
+        for key in used(batch)..SEQ_KV {
+            let is_zero = (0..dim).all(|dim| gradient.get(batch, head, key, dim) == 0.0);
+            assert!(is_zero, "{what}: batch {batch}, key {key}");
         }
     }
 }
