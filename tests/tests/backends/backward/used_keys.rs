@@ -7,8 +7,8 @@ use bytemuck::cast_slice;
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{
-    Backend, Cpu, DType, DeviceLengths, Error, GradientOperands, HostTensor, KnownArrays, Mask,
-    Memory, Operands, Plan, Problem, Shape, Tensor, TensorSpec, Variant,
+    Backend, Cpu, DType, DeviceLengths, Error, GradientOperands, HostTensor, KnownArrays, Layout,
+    Mask, Memory, Operands, Plan, Problem, Shape, Tensor, TensorSpec, Variant,
 };
 use ferroflash_testing::cases::{
     AlibiSpec, BackwardCase, BackwardRun, Case, CaseSpec, Lengths, ModifierSpec,
@@ -16,6 +16,7 @@ use ferroflash_testing::cases::{
 use ferroflash_testing::oracle::{
     self, BackwardInputs, GradientTensors, Inputs, Rows, check_backward,
 };
+use ferroflash_tests::device_lengths::PATTERN;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
@@ -27,10 +28,21 @@ const SEQ_Q: usize = 70;
 const SEQ_KV: usize = 150;
 /// More than there are, some, one, none.
 const USED: [i32; BATCH] = [200, 67, 1, 0];
+const HEAD_DIMS: [usize; 4] = [40, 72, 136, 200];
+/// Of these, plain cases have two heads of k and v, and one is without a mask.
+const DEARER_DIMS: [usize; 2] = [40, 136];
 
 /// Keys that a sequence uses.
 fn used(batch: usize) -> usize {
     (USED[batch] as usize).min(SEQ_KV)
+}
+
+/// Batch entry, head, key and component of each element of an unused key.
+fn unused(shape: Shape) -> impl Iterator<Item = [usize; 4]> {
+    let heads = (0..BATCH).flat_map(move |batch| (0..shape.heads).map(move |head| [batch, head]));
+    let keys =
+        heads.flat_map(|[batch, head]| (used(batch)..SEQ_KV).map(move |key| [batch, head, key]));
+    keys.flat_map(move |[batch, head, key]| (0..shape.dim).map(move |dim| [batch, head, key, dim]))
 }
 
 /// A case whose unused keys and values are NaN, in the lengths that only the device knows.
@@ -39,11 +51,8 @@ fn case(spec: &CaseSpec) -> BackwardCase {
     let Case { k, v, options, .. } = &mut case.forward;
     options.lengths = DeviceLengths::seqused_kv().into();
     for tensor in [k, v] {
-        let Shape { heads, dim, .. } = tensor.spec().shape;
-        for (batch, head) in (0..BATCH).flat_map(|b| (0..heads).map(move |h| (b, h))) {
-            for key in used(batch)..SEQ_KV {
-                (0..dim).for_each(|dim| tensor.set(batch, head, key, dim, f32::NAN));
-            }
+        for [batch, head, key, dim] in unused(tensor.spec().shape) {
+            tensor.set(batch, head, key, dim, f32::NAN);
         }
     }
     case
@@ -64,7 +73,7 @@ fn spec(dtype: DType, head_dim: usize) -> CaseSpec {
 
 /// Uploads bytes that no result is.
 fn filled<M: Memory>(memory: &mut M, spec: TensorSpec) -> Tensor<M> {
-    let bytes = vec![0x5a; spec.shape.element_count().unwrap() * spec.dtype.bytes()];
+    let bytes = vec![PATTERN; spec.shape.element_count().unwrap() * spec.dtype.bytes()];
     let tensor = HostTensor::new(spec, 0, bytes).unwrap();
     tensor.upload(memory).unwrap()
 }
@@ -73,10 +82,11 @@ fn filled<M: Memory>(memory: &mut M, spec: TensorSpec) -> Tensor<M> {
 fn plans<B: Backend>(backend: &B, case: &BackwardCase) -> Result<[Plan; 2], Error> {
     let here = backend.capabilities();
     let forward = Plan::new(&case.forward.problem()?, &here)?;
-    let mut by_any = case.clone();
-    by_any.forward.options.force = None;
-    let backward =
-        Plan::new(&case.problem()?, &here).or_else(|_| Plan::new(&by_any.problem()?, &here))?;
+    let backward = Plan::new(&case.problem()?, &here).or_else(|_| {
+        let mut by_any = case.clone();
+        by_any.forward.options.force = None;
+        Plan::new(&by_any.problem()?, &here)
+    })?;
     Ok([forward, backward])
 }
 
@@ -99,7 +109,7 @@ fn run<B: Backend>(backend: &mut B, case: &BackwardCase, plans: &[Plan; 2]) -> B
         dim: 1,
         ..forward.o().shape
     };
-    let lse_spec = TensorSpec::contiguous(DType::F32, lse_shape, ferroflash::Layout::Bhsd);
+    let lse_spec = TensorSpec::contiguous(DType::F32, lse_shape, Layout::Bhsd);
     let [o, lse] = [*forward.o(), lse_spec.unwrap()].map(|spec| filled(memory, spec));
     let [dq, dk, dv] = [gradients.dq, gradients.dk, gradients.dv].map(|spec| filled(memory, spec));
     let [d_slopes, d_bias] = [problem.d_alibi_slopes(), problem.d_bias()]
@@ -161,38 +171,36 @@ fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
     let verdict = check_backward(&known(case.problem().unwrap()), given, computed, Rows::All);
     assert!(verdict.passed(), "{what}: {verdict}");
     for gradient in [&run.dk, &run.dv] {
-        check_unused(gradient, what);
-    }
-}
-
-/// Asserts that unused keys have the gradient 0.
-fn check_unused(gradient: &HostTensor, what: &str) {
-    let Shape { heads, dim, .. } = gradient.spec().shape;
-    for (batch, head) in (0..BATCH).flat_map(|b| (0..heads).map(move |h| (b, h))) {
-        for key in used(batch)..SEQ_KV {
-            let is_zero = (0..dim).all(|dim| gradient.get(batch, head, key, dim) == 0.0);
-            assert!(is_zero, "{what}: batch {batch}, key {key}");
+        for [batch, head, key, dim] in unused(gradient.spec().shape) {
+            let element = gradient.get(batch, head, key, dim);
+            assert!(element == 0.0, "{what}: batch {batch}, key {key}");
         }
     }
 }
 
-/// Cases of each option that has kernels of its own: slopes and their gradient, modifiers and the gradient by a bias, both, neither.
+/// Cases without a mask, in which nothing but the lengths hides unused keys, and with one; and of each option that has kernels of its own:
+/// slopes and their gradient, modifiers and the gradient by a bias, both.
 fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
-    let plain = CaseSpec {
+    let one_head = spec(dtype, head_dim);
+    let is_dearer = DEARER_DIMS.contains(&head_dim);
+    let open = CaseSpec {
+        heads_kv: if is_dearer { 2 } else { 1 },
+        ..one_head.clone()
+    };
+    let causal = CaseSpec {
         mask: Mask::Causal,
-        ..spec(dtype, head_dim)
+        ..open.clone()
     };
     let slopes = CaseSpec {
-        // Nothing but the lengths hides unused keys.
-        mask: Mask::None,
         alibi: Some(AlibiSpec {
             steepest: 0.1,
             is_batched: true,
         }),
         softcap: Some(3.0),
-        ..plain.clone()
+        ..one_head.clone()
     };
-    let modified = |spec: &CaseSpec| CaseSpec {
+    let modified = |mask: Mask, spec: &CaseSpec| CaseSpec {
+        mask,
         modifiers: ModifierSpec {
             bias: Some(([true, false, false], DType::F16)),
             documents: Some((60, false)),
@@ -202,16 +210,22 @@ fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
         },
         ..spec.clone()
     };
-    let both = [modified(&plain), modified(&slopes)];
-    [plain, slopes].iter().chain(&both).map(case).collect()
+    let both = modified(Mask::None, &slopes);
+    let modified = modified(Mask::Causal, &one_head);
+    [open, causal, slopes, modified, both]
+        .iter()
+        .map(case)
+        .collect()
 }
 
-/// Each kernel that a family has for these cases on this GPU, with and without gradients that repeat, once; adds which they are.
-fn by_families<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<String>) {
-    for (dtype, head_dim) in (DType::ALL.into_iter())
-        .flat_map(|dtype| [40, 72, 136, 200].map(|head_dim| (dtype, head_dim)))
+/// Each kernel that a family has for these cases on this GPU, with and without gradients that repeat, once without a mask and once with
+/// one; adds whether it was without, and which kernels they are.
+fn by_families<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<(bool, String)>) {
+    for (dtype, head_dim) in
+        (DType::ALL.into_iter()).flat_map(|dtype| HEAD_DIMS.map(|head_dim| (dtype, head_dim)))
     {
         for mut case in cases(dtype, head_dim) {
+            let is_open = case.forward.options.mask == Mask::None;
             for (variant, deterministic) in [Variant::Simt, Variant::Mma, Variant::Wgmma]
                 .into_iter()
                 .flat_map(|variant| [false, true].map(|deterministic| (variant, deterministic)))
@@ -222,12 +236,13 @@ fn by_families<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<String>) {
                     continue;
                 };
                 let names = names(&plans);
-                if names.iter().all(|name| ran.contains(name)) {
+                let kernels: Vec<_> = names.iter().map(|name| (is_open, name.clone())).collect();
+                if kernels.iter().all(|kernel| ran.contains(kernel)) {
                     continue;
                 }
                 let run = run(gpu, &case, &plans);
                 check(&case, &run, &format!("{names:?}"));
-                ran.extend(names);
+                ran.extend(kernels);
             }
         }
     }
@@ -259,6 +274,7 @@ fn sim() {
         let is_hopper = kernel.family == Family::Wgmma && kernel.operation == Operation::Forward;
         is_hopper && !kernel.name.contains("varlen")
     };
+    let ran: BTreeSet<_> = ran.into_iter().map(|(_, name)| name).collect();
     let missing: Vec<_> = (tables.into_iter().flatten())
         .filter(|kernel| !knows_lengths(kernel) && !ran.contains(kernel.name))
         .map(|kernel| kernel.name)
