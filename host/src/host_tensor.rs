@@ -113,15 +113,42 @@ impl HostTensor {
         );
     }
 
+    /// Overwrites a row with `value` of each component, rounding to the tensor's dtype.
+    ///
+    /// # Panics
+    /// If an index is not below the size of its axis.
+    pub fn set_row(
+        &mut self,
+        batch: usize,
+        head: usize,
+        seq: usize,
+        value: impl FnMut(usize) -> f32,
+    ) {
+        let shape = self.spec.shape;
+        assert!(batch < shape.batch && head < shape.heads && seq < shape.seq);
+        if shape.dim == 0 {
+            return;
+        }
+        let first = self.index(batch, head, seq, 0);
+        visit(
+            self.spec.dtype,
+            WriteRow {
+                bytes: &mut self.bytes,
+                first,
+                stride: self.spec.strides.dim,
+                dims: shape.dim,
+                value,
+            },
+        );
+    }
+
     /// Overwrites every element, in the axis order batch, head, seq, dim.
     pub fn fill(&mut self, mut value: impl FnMut() -> f32) {
         let shape = self.spec.shape;
         for batch in 0..shape.batch {
             for head in 0..shape.heads {
                 for seq in 0..shape.seq {
-                    for dim in 0..shape.dim {
-                        self.set(batch, head, seq, dim, value());
-                    }
+                    self.set_row(batch, head, seq, |_| value());
                 }
             }
         }
@@ -247,6 +274,27 @@ impl VisitElement for WriteOne<'_> {
         let start = self.index * size_of::<T>();
         let value = T::from_f32(self.value);
         self.bytes[start..start + size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+    }
+}
+
+struct WriteRow<'a, F> {
+    bytes: &'a mut [u8],
+    /// Index of component 0, and from one to the next, in elements.
+    first: usize,
+    stride: i64,
+    dims: usize,
+    value: F,
+}
+
+impl<F: FnMut(usize) -> f32> VisitElement for WriteRow<'_, F> {
+    type Output = ();
+    fn visit<T: Element>(mut self) {
+        for dim in 0..self.dims {
+            let index = self.first as i64 + dim as i64 * self.stride;
+            let start = index as usize * size_of::<T>();
+            let value = T::from_f32((self.value)(dim));
+            self.bytes[start..start + size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        }
     }
 }
 

@@ -138,7 +138,7 @@ fn check_forward<B: Backend>(backend: &mut B, spec: &CaseSpec) -> Result<Vec<Che
         checked.push(Checked {
             kernel: backends::in_words(&plan.kernel_name(), plan.heads_per_tile()),
             ratios: vec![Some(verdict.o.ratio), Some(verdict.lse.ratio)],
-            quality: verdict.quality(),
+            quality: case.quality(&verdict)?,
             passed: verdict.passed(),
             detail: verdict.to_string(),
         });

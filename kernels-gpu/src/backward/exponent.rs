@@ -37,11 +37,11 @@ pub unsafe fn of_head(params: &BackwardParams, sequence: &Sequence, rows: u32, h
     // SAFETY: the array has an element for every row.
     let mut largest = unsafe { global::load(of_rows + (row * F32_BYTES) as u64) };
     let of_chunks = terms.largest_of_chunk + (first + before as u64) / DELTA_WARP_ROWS * element;
-    let mut chunk = lane_id();
-    while chunk < chunks {
+    let mut of_lane = lane_id();
+    while of_lane < chunks {
         // The last chunk in place of those that do not exist, so that all are loaded at once.
         let load = |i: u32| {
-            let chunk = (chunk + i * WARP_SIZE).min(chunks - 1);
+            let chunk = (of_lane + i * WARP_SIZE).min(chunks - 1);
             // SAFETY: the array has an element for every chunk.
             unsafe { global::load(of_chunks + (chunk * F32_BYTES) as u64) }
         };
@@ -49,7 +49,7 @@ pub unsafe fn of_head(params: &BackwardParams, sequence: &Sequence, rows: u32, h
         let (e, f, g, h) = (load(4), load(5), load(6), load(7));
         let halves = [max(max(a, b), max(c, d)), max(max(e, f), max(g, h))];
         largest = max(largest, max(halves[0], halves[1]));
-        chunk += LOADS * WARP_SIZE;
+        of_lane += LOADS * WARP_SIZE;
     }
     // SAFETY: forwarded to the caller.
     unsafe {

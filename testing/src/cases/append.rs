@@ -311,7 +311,7 @@ impl AppendCase {
                     _ => *exact,
                 };
                 let found = f64::from(found.get(batch, head, seq, dim));
-                if (found - exact.value).abs() > exact.error || found.is_nan() {
+                if !exact.allows(found) {
                     return Err(format!(
                         "{name}: row {row} of sequence {sequence}, head {head}, component {dim}: {found} for {exact:?}"
                     ));

@@ -269,13 +269,10 @@ impl DecodeSpec {
                 let at = [page, head, row];
                 let k_scale = scale_of(scales.map(|[k, _]| k), at);
                 let v_scale = scale_of(scales.map(|[_, v]| v), at);
-                for dim in 0..self.head_dim {
-                    let value = keys() + part * towards(q, dim);
-                    k.set(page, head, row, dim, value / k_scale);
-                }
-                for dim in 0..self.head_dim_v {
-                    v.set(page, head, row, dim, values() / v_scale);
-                }
+                k.set_row(page, head, row, |dim| {
+                    (keys() + part * towards(q, dim)) / k_scale
+                });
+                v.set_row(page, head, row, |_| values() / v_scale);
             }
             if self.keys == KeyKind::NonFinite && kv_len > 0 {
                 let mut rng = Xoshiro256PlusPlus::seed_from_u64(mix(stream, 201 + head as u64));

@@ -139,7 +139,7 @@ impl fmt::Display for InputKind {
 }
 
 /// Overwrites every sixteenth element of every third row, from one row to the next others of the sixteen.
-fn scatter(tensor: &mut HostTensor) {
+pub fn scatter(tensor: &mut HostTensor) {
     const APART: usize = 16;
     /// Has no divisor in common with it, so that all have their turn.
     const STEP: usize = 5;

@@ -35,7 +35,7 @@ pub use decode::{DecodeSpec, KeyKind};
 pub use decode_case::{DecodeCase, QRows};
 pub use decode_strategy::{append_strategy, cache_dtypes_of, decode_strategy, drawn_caches};
 pub use fill::normal;
-pub use kind::InputKind;
+pub use kind::{InputKind, scatter};
 pub use lengths::Lengths;
 pub use limits::{Limits, dtypes_of, tile_sizes};
 pub use modifiers::ModifierSpec;

@@ -235,12 +235,24 @@ impl Case {
     /// # Errors
     /// Those of [`problem`](Self::problem).
     pub fn check(&self, o: &HostTensor, lse: &HostTensor, rows: Rows) -> Result<Verdict, Error> {
-        let inputs = Inputs {
+        let problem = self.problem()?;
+        Ok(oracle::check(&problem, self.inputs(), o, lse, rows))
+    }
+
+    /// [`oracle::quality`] of a result whose `verdict` on all rows this is.
+    ///
+    /// # Errors
+    /// Those of [`problem`](Self::problem).
+    pub fn quality(&self, verdict: &Verdict) -> Result<Option<f64>, Error> {
+        Ok(oracle::quality(&self.problem()?, self.inputs(), verdict))
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs {
             q: &self.q,
             k: &self.k,
             v: &self.v,
-        };
-        Ok(oracle::check(&self.problem()?, inputs, o, lse, rows))
+        }
     }
 }
 

@@ -18,11 +18,8 @@ pub struct Verdict {
     pub o: Worst,
     /// Worst element of lse.
     pub lse: Worst,
-    /// Largest error of o, and that of plain attention in the same dtype; see
-    /// [`quality`](Self::quality).
+    /// Largest error of o.
     pub max_error: f64,
-    /// Largest error of plain attention in the same dtype.
-    pub max_naive_error: f64,
 }
 
 impl Verdict {
@@ -31,19 +28,12 @@ impl Verdict {
         self.o.ratio <= 1.0 && self.lse.ratio <= 1.0
     }
 
-    /// FlashAttention's quality figure: largest error over that of plain attention in the same dtype;
-    /// 2 or less is good. `None` where plain attention is exact.
-    pub fn quality(&self) -> Option<f64> {
-        (self.max_naive_error > 0.0).then(|| self.max_error / self.max_naive_error)
-    }
-
     fn merge(self, other: Self) -> Self {
         Self {
             rows: self.rows + other.rows,
             o: self.o.larger(other.o),
             lse: self.lse.larger(other.lse),
             max_error: self.max_error.max(other.max_error),
-            max_naive_error: self.max_naive_error.max(other.max_naive_error),
         }
     }
 }
@@ -117,7 +107,6 @@ fn check_head(
         let place = sequence.q_rows.start + row;
         let q_row = inputs.q.head(sequence.batch, head, place..place + 1);
         let exact = reference(&rules, &keys, &q_row, row);
-        let naive = naive(&rules, &keys, &q_row, row);
         let value =
             |tensor: &HostTensor, dim| f64::from(tensor.get(sequence.batch, head, place, dim));
         let worst = |got, exact, allowed, dim| Worst {
@@ -133,22 +122,45 @@ fn check_head(
         };
         let lse = worst(value(lse, 0), exact.lse, bound::of_lse(&exact), 0);
         verdict.lse = verdict.lse.larger(lse);
-        for (dim, &naive) in naive.iter().enumerate() {
+        for dim in 0..exact.o.len() {
             let got = value(o, dim);
             let allowed = bound::of_o(dtype, &exact, dim);
             if !exact.may_not_be_finite[dim] || got.is_finite() {
                 verdict.o = verdict.o.larger(worst(got, exact.o[dim], allowed, dim));
             }
-            // Values without a finite distance, which the bound judges alone, stay out of the quality figure.
-            let error = |value: f64| match (value - exact.o[dim]).abs() {
-                distance if distance.is_finite() => distance,
-                _ => 0.0,
-            };
-            verdict.max_error = verdict.max_error.max(error(got));
-            let naive_error = error(f64::from(naive));
-            verdict.max_naive_error = verdict.max_naive_error.max(naive_error);
+            verdict.max_error = verdict.max_error.max(error(got, exact.o[dim]));
         }
         verdict.rows += 1;
     }
     verdict
+}
+
+/// An element's distance from the exact one; 0 where that is not finite, which the bound judges alone.
+fn error(value: f64, exact: f64) -> f64 {
+    let distance = (value - exact).abs();
+    if distance.is_finite() { distance } else { 0.0 }
+}
+
+/// FlashAttention's quality figure of a result whose verdict on all rows is given: its largest error over that of plain attention in
+/// the same dtype; 2 or less is good. `None` where plain attention is exact.
+pub fn quality(problem: &Problem, inputs: Inputs<'_>, verdict: &Verdict) -> Option<f64> {
+    let heads = problem.q().shape.heads;
+    let tasks = row_tasks(problem, heads, |sequence| sequence.seq_q(), Rows::All);
+    let errors = tasks.par_iter().map(|task| {
+        let rules = Rules::new(problem, task.batch, task.head);
+        let sequence = problem.sequence(task.batch);
+        let keys = Head::new(problem, inputs, &sequence, task.head);
+        let of_row = |&row: &usize| {
+            let place = sequence.q_rows.start + row;
+            let q_row = inputs.q.head(sequence.batch, task.head, place..place + 1);
+            let exact = reference(&rules, &keys, &q_row, row);
+            let naive = naive(&rules, &keys, &q_row, row);
+            let of_elements = naive.iter().zip(&exact.o);
+            let errors = of_elements.map(|(&naive, &exact)| error(f64::from(naive), exact));
+            errors.fold(0.0, f64::max)
+        };
+        task.rows.iter().map(of_row).fold(0.0, f64::max)
+    });
+    let of_plain = errors.reduce(|| 0.0, f64::max);
+    (of_plain > 0.0).then(|| verdict.max_error / of_plain)
 }

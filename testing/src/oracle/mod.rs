@@ -15,7 +15,7 @@ mod score;
 mod worst;
 
 pub use backward::{BackwardInputs, BackwardVerdict, GradientTensors, check_backward};
-pub use check::{Verdict, check, check_as};
+pub use check::{Verdict, check, check_as, quality};
 pub use rotary::{Bounded, rotated_row};
 #[cfg(test)]
 pub(crate) use row::scores;

@@ -12,6 +12,15 @@ pub struct Bounded {
 }
 
 impl Bounded {
+    /// Whether `found` may be a result: NaN where the value is, and nowhere else, and an infinity where the value is that one.
+    pub fn allows(self, found: f64) -> bool {
+        let Self { value, error } = self;
+        match value.is_finite() {
+            true => (found - value).abs() <= error,
+            false => found == value || found.is_nan() && value.is_nan(),
+        }
+    }
+
     /// The value in units of `scale`, rounded to e4m3.
     pub fn as_code(self, scale: f64) -> Self {
         let largest = f64::from(kernels_gpu::e4m3::MAX);

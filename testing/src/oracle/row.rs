@@ -33,6 +33,18 @@ pub struct RowReference {
     pub score_errors_v: Vec<f64>,
 }
 
+impl RowReference {
+    /// Adds a key's values, of probability `p` and `share` of what the weights' sum divides.
+    fn add(&mut self, p: f64, share: f64, v: &[f64]) {
+        let sums = self.o.iter_mut().zip(&mut self.abs_pv);
+        for (((o, abs_pv), abs_v_over_sum), v) in sums.zip(&mut self.abs_v_over_sum).zip(v) {
+            *o += p * v;
+            *abs_pv += p * v.abs();
+            *abs_v_over_sum += share * v.abs();
+        }
+    }
+}
+
 /// Weights below this, relative to the row's largest, vanish in f32 arithmetic: near f32's smallest normal number, with
 /// room for an error in the exponent.
 const VANISHING: f64 = 1e-36;
@@ -212,14 +224,18 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
     let v_row = |j: usize| &head.v[j * head_dim_v..][..head_dim_v];
     for (&j, &weight) in keys.iter().zip(&weights) {
         let kept = rules.dropout(i, j);
+        let (p, share) = (weight / sum * kept, kept / sum);
+        if !nothing_weighs && weight >= VANISHING && kept != 0.0 {
+            row.add(p, share, v_row(j));
+            continue;
+        }
         for (dim, &v) in v_row(j).iter().enumerate() {
-            if (nothing_weighs || weight < VANISHING || kept == 0.0) && !v.is_finite() {
+            if !v.is_finite() {
                 row.may_not_be_finite[dim] = true;
             } else if !nothing_weighs {
-                let p = weight / sum * kept;
                 row.o[dim] += p * v;
                 row.abs_pv[dim] += p * v.abs();
-                row.abs_v_over_sum[dim] += kept * v.abs() / sum;
+                row.abs_v_over_sum[dim] += share * v.abs();
             }
         }
     }
@@ -231,10 +247,10 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
         let error = weight / sum * score.error;
         row.score_errors += error;
         let kept = rules.dropout(i, j);
-        for (dim, &v) in v_row(j).iter().enumerate() {
-            if v.is_finite() {
-                row.score_errors_v[dim] += error * (kept * v - row.o[dim]).abs();
-            }
+        let sums = row.score_errors_v.iter_mut().zip(&row.o);
+        for ((sum, o), v) in sums.zip(v_row(j)) {
+            let distance = if v.is_finite() { kept * v - o } else { 0.0 };
+            *sum += error * distance.abs();
         }
     }
     row

@@ -87,10 +87,7 @@ impl ScoreRule {
         distance: i64,
         bias: f64,
     ) -> ScoreWithSlope {
-        let products = q_row.iter().zip(k_row).map(|(q, k)| q * k);
-        let (dot, sizes) = products.fold((0.0, 0.0), |(dot, sizes), product| {
-            (dot + product, sizes + f64::abs(product))
-        });
+        let (dot, sizes) = sum_of_products(q_row, k_row);
         let (scaled, sizes) = (self.scale * dot, self.scale.abs() * sizes);
         let (capped, slope) = match self.softcap {
             Some(cap) => {
@@ -110,4 +107,24 @@ impl ScoreRule {
             softcap: self.softcap,
         }
     }
+}
+
+/// `Σ aᵢ bᵢ` and `Σ |aᵢ bᵢ|`. A product is added to one of several sums in turn, which do not wait for one another.
+pub(super) fn sum_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
+    const SUMS: usize = 8;
+    let (mut sums, mut sizes) = ([0.0; SUMS], [0.0; SUMS]);
+    let (a, a_rest) = a.as_chunks::<SUMS>();
+    let (b, b_rest) = b.as_chunks::<SUMS>();
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..SUMS {
+            let product = a[i] * b[i];
+            sums[i] += product;
+            sizes[i] += f64::abs(product);
+        }
+    }
+    for (i, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        sums[i] += a * b;
+        sizes[i] += f64::abs(a * b);
+    }
+    (sums.iter().sum(), sizes.iter().sum())
 }

@@ -4,7 +4,7 @@
 use ferroflash::backend::sim::Sim;
 use ferroflash::plan::{GpuCapabilities, find_instance, preferred, why_not};
 use ferroflash::{Backend, DType, Layout, Mask, Plan, Precision, Variant};
-use ferroflash_testing::cases::{Case, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::verdicts::variant_is_right;
@@ -131,11 +131,29 @@ fn growing<B: Backend>(backend: &mut B) {
     }
 }
 
+/// Caps that bend all scores and hardly any, and operands whose elements lie apart or begin between multiples of 16 bytes.
+fn bent<B: Backend>(backend: &mut B) {
+    for head_dim in HEAD_DIMS {
+        for (softcap, arrangement) in [(0.25, Arrangement::COLUMNS), (20.0, Arrangement::ODD_ROWS)]
+        {
+            let spec = CaseSpec {
+                softcap: Some(softcap),
+                arrangements: [arrangement; 3],
+                o: Some(arrangement),
+                ..spec(head_dim, Mask::Causal)
+            };
+            let mut case = spec.build().expect("small");
+            variant_is_right(backend, Variant::Mma, &mut case, &spec.to_string());
+        }
+    }
+}
+
 fn all<B: Backend>(backend: &mut B) {
     magnitudes(backend);
     single_elements(backend);
     sums_of_one_sign(backend);
     growing(backend);
+    bent(backend);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, Cpu, DType, Mask, Variant};
-use ferroflash_testing::cases::{Case, CaseSpec, Lengths};
+use ferroflash_testing::cases::{Case, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::specs::plain;
@@ -19,8 +19,14 @@ use kernels_gpu::instances::Family;
 /// Keys whose scores stay small: more than a block of any kernel.
 const SMALL_KEYS: usize = 256;
 const KEYS: usize = 320;
-/// Nats by which the other keys' scores exceed them: more than f16 has room for, then more than bf16 has.
-const STEPS: [f32; 3] = [10.0, 14.0, 200.0];
+
+/// Nats by which the other keys' scores exceed them: up to what probabilities of `dtype` have room for, and more than f32 has.
+fn steps(dtype: DType) -> [f32; 3] {
+    match dtype {
+        DType::F16 => [10.0, 14.0, 200.0],
+        _ => [14.0, 70.0, 200.0],
+    }
+}
 
 /// One head of `keys` queries and keys. The first component raises the score of key number `key` by `nats(key)` over
 /// the score that the others give.
@@ -61,7 +67,7 @@ fn growing_scores<B: Backend>(backend: &mut B, keys: usize, head_dim: usize) {
     for dtype in [DType::F16, DType::Bf16] {
         for (mask, step, rising) in [Mask::None, Mask::Causal]
             .into_iter()
-            .flat_map(|mask| STEPS.map(|step| (mask, step)))
+            .flat_map(|mask| steps(dtype).map(|step| (mask, step)))
             .flat_map(|(mask, step)| [true, false].map(|rising| (mask, step, rising)))
         {
             let mut case = raised(dtype, mask, keys, head_dim, |key| {
@@ -104,30 +110,56 @@ fn growing_scores_cuda() {
 const MANY_KEYS: usize = 1100;
 const FEW_ROWS: usize = 16;
 
+/// A modifier that hides nothing and leaves scores as they are.
+fn sinks() -> ModifierSpec {
+    ModifierSpec {
+        sinks: true,
+        ..ModifierSpec::default()
+    }
+}
+
+/// Each of Hopper's head_dims for either way to give lengths, and those of kernels with modifiers.
+fn hopper_specs(rows: usize, keys: usize) -> Vec<CaseSpec> {
+    let mut specs = Vec::new();
+    for lengths in [
+        Lengths::one(rows, keys),
+        Lengths::Varlen(vec![(rows, keys)]),
+    ] {
+        for dtype in [DType::F16, DType::Bf16] {
+            let of = |head_dim| plain(dtype, lengths.clone(), head_dim);
+            let narrower = CaseSpec {
+                head_dim_v: 128,
+                ..of(192)
+            };
+            let without = [64, 96, 128, 192, 256]
+                .map(of)
+                .into_iter()
+                .chain([narrower]);
+            let beside = [64, 128, 256].map(|head_dim| CaseSpec {
+                modifiers: sinks(),
+                ..of(head_dim)
+            });
+            specs.extend(without.chain(beside));
+        }
+    }
+    specs
+}
+
 /// Hopper's kernels keep a block's K until they know whether its scores outgrew their reference. The stage is free again
 /// afterwards: later blocks need it.
 fn blocks_after_growth<B: Backend>(backend: &mut B) {
-    for lengths in [
-        Lengths::one(FEW_ROWS, MANY_KEYS),
-        Lengths::Varlen(vec![(FEW_ROWS, MANY_KEYS)]),
-    ] {
-        for dtype in [DType::F16, DType::Bf16] {
-            for (head_dim, step) in [64, 96, 128, 192, 256]
-                .into_iter()
-                .flat_map(|head_dim| STEPS.map(|step| (head_dim, step)))
-            {
-                let spec = plain(dtype, lengths.clone(), head_dim);
-                // Hopper's kernels begin with the last keys.
-                let mut case = raised_of(&spec, FEW_ROWS, MANY_KEYS, |key| {
-                    if key >= MANY_KEYS - SMALL_KEYS {
-                        0.0
-                    } else {
-                        step
-                    }
-                });
-                let what = format!("{spec}, {step} nats");
-                variant_is_right(backend, Variant::Wgmma, &mut case, &what);
-            }
+    for spec in hopper_specs(FEW_ROWS, MANY_KEYS) {
+        for step in steps(spec.dtype) {
+            // Hopper's kernels begin with the last keys.
+            let mut case = raised_of(&spec, FEW_ROWS, MANY_KEYS, |key| {
+                if key >= MANY_KEYS - SMALL_KEYS {
+                    0.0
+                } else {
+                    step
+                }
+            });
+            let what = format!("{spec}, {step} nats");
+            variant_is_right(backend, Variant::Wgmma, &mut case, &what);
         }
     }
 }
@@ -168,20 +200,42 @@ const PEAKS: [f32; 6] = [70.0, 90.0, 95.0, 100.0, 105.0, 110.0];
 /// Nats from the middle level down to the last.
 const FALL: f32 = 9.0;
 
-/// Small scores, then a few that take nearly all the range above them, then somewhat smaller ones, whose reference is
+/// Nats of a key of small scores, of a few that take nearly all the range above them, or of somewhat smaller ones, whose reference is
 /// farther from the first than the smallest factor f32 has.
+fn peaked(key: usize, peak: f32) -> f32 {
+    match key.saturating_sub(SMALL_KEYS) / PEAK_KEYS {
+        _ if key < SMALL_KEYS => 0.0,
+        0 => peak,
+        _ => peak - FALL,
+    }
+}
+
 fn peaked_scores<B: Backend>(backend: &mut B, head_dim: usize) {
     for dtype in [DType::F16, DType::Bf16] {
         for peak in PEAKS {
-            let mut case = raised(dtype, Mask::None, PEAKED_KEYS, head_dim, |key| {
-                match key.saturating_sub(SMALL_KEYS) / PEAK_KEYS {
-                    _ if key < SMALL_KEYS => 0.0,
-                    0 => peak,
-                    _ => peak - FALL,
-                }
-            });
+            let nats = |key| peaked(key, peak);
+            let mut case = raised(dtype, Mask::None, PEAKED_KEYS, head_dim, nats);
             let what = format!("{head_dim} dims, {peak} nats, then {FALL} less");
             every_variant_is_right(backend, &mut case, &what);
+        }
+    }
+}
+
+/// The same beside modifiers, by the kernels of every GPU since Ampere.
+fn peaked_scores_beside_sinks<B: Backend>(backend: &mut B) {
+    for dtype in [DType::F16, DType::Bf16] {
+        for (head_dim, peak) in [64, 128, 256]
+            .into_iter()
+            .flat_map(|head_dim| PEAKS.map(|peak| (head_dim, peak)))
+        {
+            let lengths = Lengths::one(FEW_ROWS, PEAKED_KEYS);
+            let spec = CaseSpec {
+                modifiers: sinks(),
+                ..plain(dtype, lengths, head_dim)
+            };
+            let mut case = raised_of(&spec, FEW_ROWS, PEAKED_KEYS, |key| peaked(key, peak));
+            let what = format!("{spec}, {peak} nats, then {FALL} less");
+            variant_is_right(backend, Variant::Mma, &mut case, &what);
         }
     }
 }
@@ -194,6 +248,18 @@ fn peaked_scores_sim() {
 #[test]
 fn peaked_scores_cuda() {
     with_every_head_dim("peaked scores", peaked_scores);
+}
+
+#[test]
+fn peaked_scores_beside_sinks_sim() {
+    peaked_scores_beside_sinks(&mut Sim::new());
+}
+
+#[test]
+fn peaked_scores_beside_sinks_cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("peaked scores beside sinks") {
+        peaked_scores_beside_sinks(&mut gpu);
+    }
 }
 
 /// Nats of the last keys, a bit and a half from one to the next: from where nothing overflows to where a probability does.

@@ -161,9 +161,35 @@ fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
     }
 }
 
+/// More blocks of keys than a warp has lanes, which look at one each: a tile's blocks are looked at more than once.
+fn many_blocks_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
+    for (name, _, modifiers) in options() {
+        if !matches!(name, "dilation" | "sinks") {
+            continue;
+        }
+        let spec = CaseSpec {
+            group: 1,
+            lengths: Lengths::one(10, 33 * 64 + 5),
+            ..spec(dtype, head_dim, modifiers)
+        };
+        let mut case = spec.build_backward().unwrap();
+        case.deterministic = true;
+        agrees_by_expected_kernels(backend, case, name);
+    }
+}
+
 #[test]
 fn options_agree_bf16_hd64() {
     options_agree(&mut Sim::new(), DType::Bf16, 64);
+}
+
+#[test]
+fn many_blocks_agree_in_the_simulator() {
+    for dtype in [DType::Bf16, DType::F16] {
+        for head_dim in [64, 128] {
+            many_blocks_agree(&mut Sim::new(), dtype, head_dim);
+        }
+    }
 }
 
 #[test]
@@ -195,6 +221,7 @@ fn options_agree_on_a_gpu() {
     for dtype in [DType::Bf16, DType::F16] {
         for head_dim in [64, 128] {
             options_agree(&mut gpu, dtype, head_dim);
+            many_blocks_agree(&mut gpu, dtype, head_dim);
         }
     }
 }

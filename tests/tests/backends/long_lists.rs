@@ -2,7 +2,7 @@
 
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{DType, Mask, Sim, Variant};
-use ferroflash_testing::cases::{CaseSpec, Lengths, ModifierSpec};
+use ferroflash_testing::cases::{CaseSpec, DecodeSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::on_schedules_in_turn_and_gpu;
@@ -41,6 +41,27 @@ fn every_tile_is_listed<D: Device>(gpu: &mut Gpu<D>) {
     let (o, lse) = case.run(gpu).expect("it runs");
     let verdict = case.check(&o, &lse, Rows::All).expect("checked");
     assert!(verdict.passed(), "{verdict}");
+    of_caches(gpu);
+}
+
+/// The same of sequences of a cache, of which all have as many queries, or each its own.
+fn of_caches<D: Device>(gpu: &mut Gpu<D>) {
+    for queries in [None, Some(vec![70, 3, 0, 20])] {
+        let spec = DecodeSpec {
+            seq_q: 40,
+            queries,
+            page_size: Some(256),
+            heads_kv: 1,
+            group: 1,
+            head_dim: HEAD_DIM,
+            head_dim_v: HEAD_DIM,
+            ..DecodeSpec::plain(&[9_000, 12_000, 80, 13_000])
+        };
+        let mut case = spec.build().expect("it fits");
+        case.options.force = Some(Variant::Wgmma);
+        let (o, lse) = case.run(gpu).expect("it runs");
+        assert_eq!(case.check_all(&o, &lse).expect("checked"), None, "{spec}");
+    }
 }
 
 on_schedules_in_turn_and_gpu!(every_tile_is_listed, "long lists of tiles");

@@ -1,6 +1,7 @@
 //! `cargo xtask test`
 
 use std::path::PathBuf;
+use std::{env, thread};
 
 use xshell::{Shell, cmd};
 
@@ -14,6 +15,9 @@ use xtask::times::Times;
 /// A sample of the mutants, new every day: what survives is printed for whoever looks. It fails where tests notice next to none,
 /// as when what they run is not the text that was broken.
 const MUTANTS: [&str; 3] = ["mutants", "--count=8", "--at-least=25"];
+
+/// How many tests a test binary runs at once.
+const THREADS_VAR: &str = "RUST_TEST_THREADS";
 
 #[derive(Default, clap::Args)]
 pub struct Args {
@@ -63,6 +67,11 @@ fn of_workspace(filter: &[String], folder: Option<PathBuf>) -> anyhow::Result<Ou
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
     let mut tests = cmd!(sh, "cargo test --workspace --no-fail-fast -- {filter...}");
+    if env::var_os(THREADS_VAR).is_none() {
+        // More than there are cores: between launches a test leaves all but one of them idle.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        tests = tests.env(THREADS_VAR, (2 * cores).to_string());
+    }
     if let Some(folder) = folder {
         tests = tests.env(coverage::FOLDER_VAR, folder);
     }

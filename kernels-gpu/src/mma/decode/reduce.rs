@@ -209,19 +209,19 @@ impl<'a> Ring<'a> {
         let parts = 2 * self.config.parts() as u32;
         let mut slot = 0;
         while slot < black_box(last) {
-            self.copy(slot % parts, slot);
+            self.copy_early(slot % parts, slot);
             slot += 1;
         }
         let staged = free_last();
-        self.copy(last % parts, last);
+        self.loader.copy_part((last % parts) as usize, last);
         staged
     }
 
-    /// Starts copying part `index` of a step, a number that is not known when this is compiled; one of those that [`fill`](Self::fill)
-    /// reaches.
+    /// Starts copying part `index` of a step, a number that is not known when this is compiled: into a slot before the last.
     #[inline(always)]
-    unsafe fn copy(&mut self, index: u32, slot: u32) {
-        let parts = (2 * self.config.parts()).min(self.config.slots() as usize);
+    unsafe fn copy_early(&mut self, index: u32, slot: u32) {
+        let early = self.config.slots() as usize - 1;
+        let parts = (2 * self.config.parts()).min(early);
         for known in 0..parts {
             if index == known as u32 {
                 self.loader.copy_part(known, slot);

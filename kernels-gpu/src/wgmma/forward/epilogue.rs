@@ -154,9 +154,9 @@ impl<'a> Epilogue<'a> {
     /// As [`Epilogue::store`].
     #[inline(always)]
     unsafe fn skip_v_stages(&self, v: &mut PipelineState, stages: u32) {
-        // black_box: otherwise the trip counts of an unrolled loop would be kept through the kernel.
-        let mut left = black_box(stages);
-        while left > 0 {
+        let mut left = stages;
+        // black_box: otherwise the loop is unrolled, whose trip counts are kept through the kernel, for more stages than there are.
+        while black_box(left) > 0 {
             v.consumer_wait();
             v.consumer_release(self.lanes.lane, self.config.cluster);
             v.advance();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::row::{Head, Inputs, Rules};
+use super::super::score::sum_of_products;
 use super::bound::{self, Pair, Precision};
 use ferroflash::{DType, HostTensor, Problem};
 
@@ -131,14 +132,7 @@ impl<'a> QueryHead<'a> {
         } else {
             (score.exact - lse).exp()
         };
-        let products = self
-            .d_o_row(i)
-            .iter()
-            .zip(self.v_row(j))
-            .map(|(d_o, v)| d_o * v);
-        let (dp, dp_size) = products.fold((0.0, 0.0), |(sum, size), product| {
-            (sum + product, size + f64::abs(product))
-        });
+        let (dp, dp_size) = sum_of_products(self.d_o_row(i), self.v_row(j));
         let kept = self.rules.dropout(i, j);
         // What is dropped has no gradient, whatever it would have been.
         let (dp, dp_size) = match kept {
@@ -303,8 +297,18 @@ impl Sum {
 
     /// Adds a row with `weight`, which may be off by `error` and is of a pair of probability `p`.
     fn add(&mut self, p: f64, weight: f64, error: f64, row: &[f64]) {
-        for (dim, &value) in row.iter().enumerate() {
-            self.add_at(dim, p, weight, error, value);
+        if p < VANISHING {
+            for (dim, &value) in row.iter().enumerate() {
+                self.add_at(dim, p, weight, error, value);
+            }
+            return;
+        }
+        // As `add_at` has it, without a question.
+        let sums = self.exact.iter_mut().zip(&mut self.size);
+        for (((exact, size), of_error), value) in sums.zip(&mut self.error).zip(row) {
+            *exact += weight * value;
+            *size += (weight * value).abs();
+            *of_error += error * value.abs();
         }
     }
 

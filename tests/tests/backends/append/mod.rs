@@ -67,6 +67,32 @@ fn pages_of_any_size<B: Backend>(backend: &mut B, dtype: DType) {
     }
 }
 
+/// NaN, infinities, and numbers up to the largest and down to the smallest, in each component that a thread takes.
+fn values_of_any_size<B: Backend>(backend: &mut B, dtype: DType) {
+    let values = [f32::NAN, f32::INFINITY, 3e4, -449.0, 1e-3, -1e-7];
+    for e4m3 in [None, Some(ScaleKind::Head)] {
+        for (style, dim) in [(RotaryStyle::Neox, 30), (RotaryStyle::Interleaved, 64)] {
+            let mut spec = of_pages(dtype, Some(16));
+            spec.rotary = Some((style, dim));
+            spec.cache.e4m3 = e4m3;
+            let mut case = spec.build().unwrap();
+            for tensor in [&mut case.k, &mut case.v] {
+                let heads = tensor.spec().shape.heads;
+                for (number, &value) in values.iter().enumerate() {
+                    // Of each row another quarter, so that others keep their values.
+                    let (head, row) = (number % heads, number % 3);
+                    for component in (number * 11 % 64..64).step_by(4) {
+                        tensor.set(number, head, row, component, value);
+                    }
+                }
+            }
+            let run = case.run(backend).unwrap();
+            case.check(&run)
+                .unwrap_or_else(|wrong| panic!("{spec}: {wrong}"));
+        }
+    }
+}
+
 /// What a run of `spec` leaves after `spoil`, checked as a case that has nothing of sequence 1.
 fn spoilt<B: Backend>(
     backend: &mut B,
@@ -172,6 +198,7 @@ fn a_step_appends_and_attends<B: Backend>(backend: &mut B, dtype: DType, e4m3: O
 
 fn all_of<B: Backend>(backend: &mut B, dtype: DType) {
     pages_of_any_size(backend, dtype);
+    values_of_any_size(backend, dtype);
     for e4m3 in [None, Some(ScaleKind::Page)] {
         what_cannot_be_is_not_written(backend, dtype, e4m3);
         a_step_appends_and_attends(backend, dtype, e4m3);

@@ -100,9 +100,32 @@ fn every_shape<B: Backend>(backend: &mut B) -> BTreeSet<String> {
     ran
 }
 
+/// Blocks of f32 that are whole, or lack a few rows, of two sequences whose gradients are added up, beside slopes.
+fn whole_tiles<B: Backend>(backend: &mut B) {
+    for head_dim in [64, 128, 256] {
+        let spec = CaseSpec {
+            modifiers: ModifierSpec {
+                bias: Some(([true, false, false], DType::F32)),
+                ..ModifierSpec::default()
+            },
+            alibi: Some(AlibiSpec {
+                steepest: 0.1,
+                is_batched: false,
+            }),
+            ..plain(
+                DType::F32,
+                Lengths::Varlen(vec![(130, 248), (120, 120)]),
+                head_dim,
+            )
+        };
+        run(backend, &spec, false);
+    }
+}
+
 #[test]
 fn every_shape_agrees_on_the_cpu() {
     every_shape(&mut Cpu::new());
+    whole_tiles(&mut Cpu::new());
 }
 
 #[test]
@@ -113,9 +136,15 @@ fn every_kernel_and_shape_agrees_in_the_simulator() {
 }
 
 #[test]
+fn whole_tiles_agree_in_the_simulator() {
+    whole_tiles(&mut Sim::new());
+}
+
+#[test]
 fn every_shape_agrees_on_a_gpu() {
     if let Some(mut gpu) = gpu_or_not_run("gradients by a bias") {
         every_shape(&mut gpu);
+        whole_tiles(&mut gpu);
     }
 }
 

@@ -4,6 +4,7 @@ mod bad_input;
 mod bias;
 mod by_plan;
 mod differences;
+mod not_finite;
 mod planted;
 mod random;
 mod scattered;

@@ -5,7 +5,7 @@ use ferroflash::backend::{Device, Gpu};
 use ferroflash::plan::eligible;
 use ferroflash::{Backend, DType, HostTensor, Mask, Variant};
 use ferroflash_testing::cases::{
-    AlibiSpec, Arrangement, DecodeCase, DecodeSpec, KeyKind, decode_strategy,
+    AlibiSpec, Arrangement, DecodeCase, DecodeSpec, KeyKind, decode_strategy, scatter,
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
@@ -170,6 +170,12 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
                 ..spec(instance, config, &[70, 200])
             };
             run_right(gpu, &spec);
+            if softcap.is_none() {
+                // In each component of some key that the first queries do not see.
+                let mut scattered = forced(&spec);
+                scatter(&mut scattered.v);
+                run_case_right(gpu, &scattered, &spec);
+            }
         }
     });
 }

@@ -1,0 +1,54 @@
+//! NaN and infinities in operands of gradients, in rows that some of a block see and others do not: nothing of what is hidden comes
+//! through. Of every kernel of f32, which ask blocks for what is not finite.
+
+use ferroflash::backend::sim::Sim;
+use ferroflash::{Backend, DType, Mask, Variant};
+use ferroflash_testing::cases::{CaseSpec, InputKind, Lengths, ModifierSpec};
+use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::replaced::is_plan_untouched;
+use ferroflash_tests::specs::plain;
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
+
+fn agrees<B: Backend>(backend: &mut B) {
+    // An odd number of rows: what is computed one at a time is at times computed two at a time.
+    for (head_dim, sinks) in [64, 128, 256]
+        .into_iter()
+        .flat_map(|head_dim| [(head_dim, false), (head_dim, true)])
+    {
+        let modifiers = ModifierSpec {
+            sinks,
+            ..ModifierSpec::default()
+        };
+        let spec = CaseSpec {
+            mask: Mask::Causal,
+            kind: InputKind::NonFinite,
+            modifiers,
+            ..plain(DType::F32, Lengths::one(71, 71), head_dim)
+        };
+        let mut case = spec.build_backward().unwrap();
+        case.forward.options.force = Some(Variant::Simt);
+        let plan = backend.plan(&case.problem().unwrap()).unwrap();
+        if is_plan_untouched(&plan) {
+            continue;
+        }
+        let run = case.run(backend).unwrap();
+        let wrong = case.check_all(&run).unwrap();
+        assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
+    }
+}
+
+#[test]
+fn sim() {
+    for shared_bytes in [SM86_SHARED_BYTES, SM80_SHARED_BYTES] {
+        let mut sim = Sim::new();
+        sim.limit_shared_bytes(shared_bytes);
+        agrees(&mut sim);
+    }
+}
+
+#[test]
+fn cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("gradients of what is not finite") {
+        agrees(&mut gpu);
+    }
+}
