@@ -7,8 +7,12 @@ use crate::compiler::RUSTC_VAR;
 use crate::{Compression, CudaBuilder, Error};
 
 /// Environment variable that names a folder for cargo's intermediate files, shared by several builds. A workspace sets
-/// it for itself (`.cargo/config.toml`), so that kernels are compiled once for all of its profiles and commands.
+/// it for itself (`.cargo/config.toml`), so that kernels are compiled once for all of its profiles and commands, and
+/// compressed once in each way.
 pub const TARGET_DIR_VAR: &str = "FERROFLASH_GPU_TARGET_DIR";
+
+/// The folder in it for what is compressed.
+pub const PACKS_FOLDER: &str = "packs";
 
 /// Environment variable by which `cuda_std::kernel` leaves kernels out.
 const KERNELS_VAR: &str = "CUDA_STD_KERNELS";
@@ -36,8 +40,9 @@ pub fn embed<A: Into<String>>(
     println!("cargo::rerun-if-env-changed={TARGET_DIR_VAR}");
     println!("cargo::rerun-if-env-changed={KERNELS_VAR}");
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo runs build scripts"));
+    let target_dir = target_dir(&out_dir);
     let mut builder = CudaBuilder::new(crate_dir)
-        .target_dir(target_dir(&out_dir))
+        .target_dir(&target_dir)
         .copy_to(out_dir.join("ptx"));
     for arch in archs {
         builder = builder.arch(arch);
@@ -46,7 +51,10 @@ pub fn embed<A: Into<String>>(
         Ok("release") => Compression::Small,
         _ => Compression::Fast,
     };
-    builder.build()?.embed(&out_dir.join("ptx"), compression)
+    let kept = target_dir.join(PACKS_FOLDER);
+    builder
+        .build()?
+        .embed(&out_dir.join("ptx"), compression, &kept)
 }
 
 /// The shared folder, if there is one that can be written to.

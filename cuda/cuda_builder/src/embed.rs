@@ -1,27 +1,20 @@
 //! PTX in the form that a crate embeds.
 
-use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZero;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, process, thread};
 
-use ptx_pack::Compression;
+use ptx_pack::{Compression, compress, decompress};
 
 use crate::manifest::write_if_changed;
 use crate::{Build, Error, Kernel};
 
 /// The file that lists what is embedded.
 const TABLE: &str = "modules.rs";
-
-/// The end of a stream's file name. It tells of what it was made and how, so that a file of another is not taken for it.
-fn suffix(compression: Compression) -> &'static str {
-    match compression {
-        Compression::Fast => "fast.ptxpack",
-        Compression::Small => "small.ptxpack",
-    }
-}
 
 /// Most bytes of text that are compressed together, and how far back a repetition may be: kernels of a family share a pack,
 /// and reading one takes less than a tenth of a second.
@@ -60,58 +53,76 @@ impl<'a> Pack<'a> {
         self.bytes = end;
     }
 
-    /// File name of the stream: the first and the last kernel, and how many there are. Where others are in a pack of that name,
-    /// one of them is newer than the stream.
-    fn stream(&self, compression: Compression) -> String {
+    /// File name of the stream: the first and the last kernel, and how many there are.
+    fn stream(&self) -> String {
         let entry = |index: usize| &self.kernels[index].0.entry;
-        let (count, suffix) = (self.kernels.len(), suffix(compression));
-        format!("{}..{}.{count}.{suffix}", entry(0), entry(count - 1))
+        let count = self.kernels.len();
+        format!("{}..{}.{count}.ptxpack", entry(0), entry(count - 1))
     }
 
-    /// Compresses the kernels' files into `stream`, unless that was done since they changed.
-    fn compress(&self, stream: &Path, compression: Compression) -> Result<(), Error> {
-        let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
-        let is_current = age(stream).is_ok_and(|done| {
-            let is_older = |kernel: &Kernel| age(&kernel.ptx).is_ok_and(|changed| changed < done);
-            self.kernels.iter().all(|(kernel, _)| is_older(kernel))
-        });
-        if is_current {
-            return Ok(());
-        }
+    /// Writes the kernels' files, compressed, to `stream`.
+    fn write(&self, stream: &Path, compression: Compression, kept: &Path) -> Result<(), Error> {
         let mut text = String::with_capacity(self.bytes);
         for (kernel, _) in &self.kernels {
             text += &fs::read_to_string(&kernel.ptx).map_err(Error::io(&kernel.ptx))?;
         }
-        ptx_pack::compress(&text, compression)
-            .and_then(|bytes| fs::write(stream, bytes))
-            .map_err(Error::io(stream))
+        let compressed = compressed(&text, compression, kept)?;
+        fs::write(stream, compressed).map_err(Error::io(stream))
     }
+}
+
+/// `text`, compressed, or what the folder `kept` has of it from another build, which takes most of a minute less of a small one.
+fn compressed(text: &str, compression: Compression, kept: &Path) -> Result<Vec<u8>, Error> {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let name = format!("{:016x}.{compression:?}", hasher.finish());
+    let path = kept.join(&name);
+    // What was compressed in another way, or is of another text with the same hash, does not come out as this text.
+    let is_of_text = |bytes: &Vec<u8>| decompress(bytes, text.len()).is_ok_and(|old| old == text);
+    if let Some(bytes) = fs::read(&path).ok().filter(is_of_text) {
+        return Ok(bytes);
+    }
+    // Under another name until it is whole: other builds may run at the same time.
+    let partial = kept.join(format!("{name}.{}", process::id()));
+    let bytes = compress(text, compression).map_err(Error::io(&path))?;
+    fs::write(&partial, &bytes)
+        .and_then(|()| fs::rename(&partial, &path))
+        .map_err(Error::io(&path))?;
+    Ok(bytes)
 }
 
 impl Build {
     /// Writes every module into `folder`, compressed, and next to them a Rust file, whose path it returns: see
-    /// [`build_script::embed`](crate::build_script::embed). The folder may be moved as a whole.
+    /// [`build_script::embed`](crate::build_script::embed). The folder may be moved as a whole. What is compressed stays in the folder
+    /// `kept` too, and is not compressed again.
     ///
     /// # Errors
     /// [`Error::Io`] if a file cannot be read or written.
-    pub fn embed(&self, folder: &Path, compression: Compression) -> Result<PathBuf, Error> {
-        fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    pub fn embed(
+        &self,
+        folder: &Path,
+        compression: Compression,
+        kept: &Path,
+    ) -> Result<PathBuf, Error> {
+        for folder in [folder, kept] {
+            fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        }
         let packs = Pack::all(&self.kernels)?;
         each_in_parallel(&packs, |pack| {
-            pack.compress(&folder.join(pack.stream(compression)), compression)
+            pack.write(&folder.join(pack.stream()), compression, kept)
         })?;
         let path = folder.join(TABLE);
-        write_if_changed(&path, &table(&packs, compression))?;
+        write_if_changed(&path, &table(&packs))?;
         Ok(path)
     }
 }
 
 /// The Rust file that lists `packs` and their kernels.
-fn table(packs: &[Pack], compression: Compression) -> String {
+fn table(packs: &[Pack]) -> String {
     let mut streams = String::new();
     let mut modules = String::new();
     for (index, pack) in packs.iter().enumerate() {
-        let (bytes, stream) = (pack.bytes, pack.stream(compression));
+        let (bytes, stream) = (pack.bytes, pack.stream());
         streams += &format!("    Pack::new({bytes}, include_bytes!({stream:?})),\n");
         for (kernel, place) in &pack.kernels {
             let entry = &kernel.entry;
@@ -131,14 +142,16 @@ fn each_in_parallel(
     work: impl Fn(&Pack) -> Result<(), Error> + Sync,
 ) -> Result<(), Error> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let of_chunk = |chunk: &[Pack]| chunk.iter().try_for_each(&work);
-    let of_chunk = &of_chunk;
+    let next = AtomicUsize::new(0);
+    let rest = || {
+        let packs = std::iter::from_fn(|| packs.get(next.fetch_add(1, Ordering::Relaxed)));
+        packs.fuse().try_for_each(&work)
+    };
     thread::scope(|scope| {
-        let chunks: Vec<_> = packs
-            .chunks(packs.len().div_ceil(threads).max(1))
-            .map(|chunk| scope.spawn(move || of_chunk(chunk)))
+        let started: Vec<_> = (0..threads.min(packs.len()))
+            .map(|_| scope.spawn(rest))
             .collect();
-        let mut results = chunks
+        let mut results = started
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         results.try_for_each(|result| result)

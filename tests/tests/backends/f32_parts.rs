@@ -131,19 +131,22 @@ fn growing<B: Backend>(backend: &mut B) {
     }
 }
 
-/// Caps that bend all scores and hardly any, and operands whose elements lie apart or begin between multiples of 16 bytes.
+/// Caps that bend all scores and hardly any, and operands whose elements lie apart or begin between multiples of 16 bytes; once of
+/// numbers that are too large for the parts.
 fn bent<B: Backend>(backend: &mut B) {
+    let arranged = [(0.25, Arrangement::COLUMNS), (20.0, Arrangement::ODD_ROWS)];
     for head_dim in HEAD_DIMS {
-        for (softcap, arrangement) in [(0.25, Arrangement::COLUMNS), (20.0, Arrangement::ODD_ROWS)]
-        {
+        for (softcap, arrangement) in arranged {
             let spec = CaseSpec {
                 softcap: Some(softcap),
                 arrangements: [arrangement; 3],
                 o: Some(arrangement),
                 ..spec(head_dim, Mask::Causal)
             };
-            let mut case = spec.build().expect("small");
-            variant_is_right(backend, Variant::Mma, &mut case, &spec.to_string());
+            for factors in [[1.0; 3], [1e37, 1e-37, 1.0]] {
+                let what = format!("{spec}, multiplied by {factors:?}");
+                variant_is_right(backend, Variant::Mma, &mut scaled(&spec, factors), &what);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use cuda_builder::Compression;
+use cuda_builder::build_script::PACKS_FOLDER;
 use toml_edit::{Array, DocumentMut, Item};
 use xshell::Shell;
 use xtask::paths;
@@ -37,7 +38,8 @@ pub fn stage(sh: &Shell, root: &Path) -> anyhow::Result<()> {
         }
     }
     let ptx = root.join("ferroflash-ptx/prebuilt");
-    kernels::compile_product()?.embed(&ptx, Compression::Small)?;
+    let kept = paths::target().join("gpu").join(PACKS_FOLDER);
+    kernels::compile_product()?.embed(&ptx, Compression::Small, &kept)?;
 
     let mut document = read(&paths::root().join("Cargo.toml"))?;
     edit_workspace(&mut document);
