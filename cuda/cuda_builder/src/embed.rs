@@ -157,3 +157,31 @@ fn each_in_parallel(
         results.try_for_each(|result| result)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_taken_where_it_is_of_the_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = folder.path();
+        let text = ".version 8.1\nadd.f32 %f1, %f2, %f2;\n".repeat(100);
+        let fast = compressed(&text, Compression::Fast, kept).unwrap();
+        let files: Vec<_> = fs::read_dir(kept).unwrap().collect();
+        let [Ok(file)] = &files[..] else {
+            panic!("{files:?}");
+        };
+        // Of the text too, but other bytes.
+        let small = compress(&text, Compression::Small).unwrap();
+        assert_ne!(small, fast);
+        fs::write(file.path(), &small).unwrap();
+        assert_eq!(compressed(&text, Compression::Fast, kept).unwrap(), small);
+        let of_another = compress(&text.replace('1', "3"), Compression::Fast).unwrap();
+        for spoilt in [&of_another[..], b"nothing"] {
+            fs::write(file.path(), spoilt).unwrap();
+            assert_eq!(compressed(&text, Compression::Fast, kept).unwrap(), fast);
+            assert_eq!(fs::read(file.path()).unwrap(), fast);
+        }
+    }
+}
