@@ -19,6 +19,11 @@ pub fn ptx() -> PathBuf {
     target().join("ptx")
 }
 
+/// The folder of what is made on the way to PTX, which build scripts share (`.cargo/config.toml`).
+pub fn gpu() -> PathBuf {
+    target().join("gpu")
+}
+
 /// The folder into which tests write what they executed of the kernels.
 pub fn coverage() -> PathBuf {
     target().join("coverage")

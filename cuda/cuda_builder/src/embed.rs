@@ -144,8 +144,8 @@ fn each_in_parallel(
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let next = AtomicUsize::new(0);
     let rest = || {
-        let packs = std::iter::from_fn(|| packs.get(next.fetch_add(1, Ordering::Relaxed)));
-        packs.fuse().try_for_each(&work)
+        let mut packs = std::iter::from_fn(|| packs.get(next.fetch_add(1, Ordering::Relaxed)));
+        packs.try_for_each(&work)
     };
     thread::scope(|scope| {
         let started: Vec<_> = (0..threads.min(packs.len()))

@@ -45,6 +45,10 @@ impl RowReference {
     }
 }
 
+fn finite_or_0(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
 /// Weights below this, relative to the row's largest, vanish in f32 arithmetic: near f32's smallest normal number, with
 /// room for an error in the exponent.
 const VANISHING: f64 = 1e-36;
@@ -225,18 +229,18 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
     for (&j, &weight) in keys.iter().zip(&weights) {
         let kept = rules.dropout(i, j);
         let (p, share) = (weight / sum * kept, kept / sum);
-        if !nothing_weighs && weight >= VANISHING && kept != 0.0 {
-            row.add(p, share, v_row(j));
+        let v = v_row(j);
+        let vanishes = nothing_weighs || weight < VANISHING || kept == 0.0;
+        if !vanishes {
+            row.add(p, share, v);
             continue;
         }
-        for (dim, &v) in v_row(j).iter().enumerate() {
-            if !v.is_finite() {
-                row.may_not_be_finite[dim] = true;
-            } else if !nothing_weighs {
-                row.o[dim] += p * v;
-                row.abs_pv[dim] += p * v.abs();
-                row.abs_v_over_sum[dim] += share * v.abs();
-            }
+        for (may_not, v) in row.may_not_be_finite.iter_mut().zip(v) {
+            *may_not |= !v.is_finite();
+        }
+        if !nothing_weighs {
+            let finite: Vec<f64> = v.iter().map(|&v| finite_or_0(v)).collect();
+            row.add(p, share, &finite);
         }
     }
     for ((&j, &weight), score) in keys.iter().zip(&weights).zip(&scores) {
@@ -249,8 +253,11 @@ pub(super) fn reference(rules: &Rules<'_>, head: &Head, q_row: &[f64], i: usize)
         let kept = rules.dropout(i, j);
         let sums = row.score_errors_v.iter_mut().zip(&row.o);
         for ((sum, o), v) in sums.zip(v_row(j)) {
-            let distance = if v.is_finite() { kept * v - o } else { 0.0 };
-            *sum += error * distance.abs();
+            *sum += if v.is_finite() {
+                error * (kept * v - o).abs()
+            } else {
+                0.0
+            };
         }
     }
     row

@@ -66,7 +66,7 @@ pub fn compile_product() -> Result<Build, Error> {
 /// Compiles the kernels of one crate, as a build script does, into the shared folder.
 fn compile_crate(crate_dir: &str) -> Result<Build, Error> {
     let builder = CudaBuilder::new(paths::root().join(crate_dir))
-        .target_dir(paths::target().join("gpu"))
+        .target_dir(paths::gpu())
         .source_lines(true)
         .copy_to(paths::ptx());
     let archs = Arch::ALL.into_iter().map(Arch::name);

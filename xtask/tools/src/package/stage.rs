@@ -38,7 +38,7 @@ pub fn stage(sh: &Shell, root: &Path) -> anyhow::Result<()> {
         }
     }
     let ptx = root.join("ferroflash-ptx/prebuilt");
-    let kept = paths::target().join("gpu").join(PACKS_FOLDER);
+    let kept = paths::gpu().join(PACKS_FOLDER);
     kernels::compile_product()?.embed(&ptx, Compression::Small, &kept)?;
 
     let mut document = read(&paths::root().join("Cargo.toml"))?;
