@@ -16,7 +16,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Of sequences with `kv_lens` keys. Pages are in an order by `seed`; `slack` chooses how much room nobody uses, 0 for none
-    /// but a page.
+    /// but a page. An odd `seed` leaves the first page to nobody: then nothing that is right lies where a cache begins.
     pub fn new(kv_lens: &[usize], page_size: Option<usize>, seed: u64, slack: usize) -> Self {
         let batch = kv_lens.len();
         let longest = kv_lens.iter().copied().max().unwrap_or(0);
@@ -34,6 +34,11 @@ impl Place {
         let pages = owned + 1 + slack % 3;
         let mut numbers: Vec<i32> = (0..pages as i32).collect();
         numbers.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(mix(seed, 999)));
+        if let Some(first) = numbers.iter().position(|&page| page == 0)
+            && seed % 2 == 1
+        {
+            numbers.swap(first, pages - 1);
+        }
         let mut numbers = numbers.into_iter();
         // What lies beyond a sequence's pages must not be looked at.
         let mut table = vec![i32::MIN; batch * max_pages];

@@ -3,11 +3,14 @@
 //!
 //! ```text
 //! cargo run -p ferroflash-tests --example grow_corpus -- --seconds 600 [--kernel PART …] [--seed S] [--tries FILE] [--shrink MS]
+//!     [--beside target/coverage [--without PART …]]
 //! ```
 //!
 //! It runs the cases that are kept already first, and in the end leaves out those that others have made superfluous. With `--shrink`
-//! it then makes dear cases smaller, as long as they execute what no other does.
+//! it then makes dear cases smaller, as long as they execute what no other does. With `--beside` what other tests execute counts too, as
+//! `cargo xtask coverage` has recorded it, so that the corpus keeps what nothing else executes.
 
+mod beside;
 mod draw;
 mod own;
 mod seen;
@@ -27,6 +30,7 @@ use ferroflash_tests::schedules::{SCHEDULES, counting};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use beside::Beside;
 use draw::Draws;
 use seen::{Kept, Seen};
 
@@ -53,6 +57,13 @@ struct Args {
     /// Milliseconds, without checks, from which a case is made smaller
     #[arg(long)]
     shrink: Option<u64>,
+    /// The folder of what tests executed, so that cases are left out which others than the corpus's make superfluous
+    #[arg(long)]
+    beside: Option<PathBuf>,
+    /// Of these tests those whose names contain this do not count, nor every other that is given: those of the corpus, and those of inputs
+    /// that are not finite
+    #[arg(long, requires = "beside")]
+    without: Vec<String>,
 }
 
 /// A simulated GPU for each schedule, made anew after a case that it stopped at. It counts and checks nothing, which is faster:
@@ -92,6 +103,9 @@ impl Runner {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let mut corpus = Corpus::new(args.least);
+    if let Some(folder) = &args.beside {
+        corpus.beside = Beside::read(folder, &args.without)?;
+    }
     let file = args.corpus.clone().unwrap_or_else(corpus::path);
     let text = fs::read_to_string(&file).unwrap_or_default();
     for case in corpus::parse(&text)? {
@@ -132,10 +146,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             save(&file, &corpus.kept)?;
         }
     }
-    corpus.kept = own::without_superfluous(corpus.kept);
+    corpus.kept = own::without_superfluous(corpus.kept, &corpus.beside);
     if let Some(dear) = args.shrink {
         corpus.shrink(Duration::from_millis(dear));
-        corpus.kept = own::without_superfluous(corpus.kept);
+        corpus.kept = own::without_superfluous(corpus.kept, &corpus.beside);
     }
     save(&file, &corpus.kept)?;
     corpus.seen = Seen::of(&corpus.kept);
@@ -151,6 +165,8 @@ struct Corpus {
     checked: Sim,
     seen: Seen,
     kept: Vec<Kept>,
+    /// What other tests execute.
+    beside: Beside,
     /// What a case has to gain.
     least: usize,
 }
@@ -162,6 +178,7 @@ impl Corpus {
             checked: Sim::new(),
             seen: Seen::default(),
             kept: vec![],
+            beside: Beside::default(),
             least,
         }
     }

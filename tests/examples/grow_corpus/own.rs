@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::seen::Kept;
+use super::beside::Beside;
+use super::seen::{Kept, ways_of};
 
 /// How many cases execute each instruction, or see a guard not hold, by kernel; those of finite inputs counted once more.
 pub struct Counts(BTreeMap<&'static str, Vec<[u32; 4]>>);
@@ -12,21 +13,33 @@ pub struct Counts(BTreeMap<&'static str, Vec<[u32; 4]>>);
 pub type Place = (&'static str, usize, usize);
 
 impl Counts {
-    pub fn of(kept: &[Kept]) -> Self {
+    /// Of the cases of the corpus, and of what other tests execute, as if it were one more, of finite inputs.
+    pub fn of(kept: &[Kept], beside: &Beside) -> Self {
         let mut counts = Self(BTreeMap::new());
         for one in kept {
             counts.add(one);
         }
+        for (kernel, coverage) in beside.kernels() {
+            for (index, ways) in ways_of(coverage, true) {
+                counts.count(kernel, index, ways);
+            }
+        }
         counts
     }
 
+    fn count(&mut self, kernel: &'static str, index: usize, ways: [bool; 4]) {
+        let of_kernel = self.0.entry(kernel).or_default();
+        if of_kernel.len() <= index {
+            of_kernel.resize(index + 1, [0; 4]);
+        }
+        for (count, way) in of_kernel[index].iter_mut().zip(ways) {
+            *count += u32::from(way);
+        }
+    }
+
     pub fn add(&mut self, one: &Kept) {
-        for (kernel, index, way) in places(one) {
-            let of_kernel = self.0.entry(kernel).or_default();
-            if of_kernel.len() <= index {
-                of_kernel.resize(index + 1, [0; 4]);
-            }
-            of_kernel[index][way] += 1;
+        for (kernel, index, ways) in one.ways() {
+            self.count(kernel, index, ways);
         }
     }
 
@@ -53,8 +66,8 @@ pub fn places(one: &Kept) -> impl Iterator<Item = Place> + '_ {
 
 /// Those of `kept` without which something would not be executed, and the last of a pass by a family, whose results no other case
 /// checks; the dearest are left out first.
-pub fn without_superfluous(mut kept: Vec<Kept>) -> Vec<Kept> {
-    let mut counts = Counts::of(&kept);
+pub fn without_superfluous(mut kept: Vec<Kept>, beside: &Beside) -> Vec<Kept> {
+    let mut counts = Counts::of(&kept, beside);
     let sort = |one: &Kept| (one.case.variant().name(), one.case.is_forward());
     let mut of_sort: BTreeMap<_, usize> = BTreeMap::new();
     for one in &kept {

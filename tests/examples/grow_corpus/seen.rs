@@ -48,10 +48,18 @@ impl Kept {
         let is_finite = self.case.is_finite();
         let kernels = self.kernels.iter();
         kernels.flat_map(move |(kernel, coverage)| {
-            let indices = 0..coverage.len();
-            indices.map(move |index| (*kernel, index, both_bits(coverage, index, is_finite)))
+            ways_of(coverage, is_finite).map(|(index, ways)| (*kernel, index, ways))
         })
     }
+}
+
+/// As [`Kept::ways`], of a kernel's coverage by inputs that are finite or not.
+pub fn ways_of(
+    coverage: &Coverage,
+    is_finite: bool,
+) -> impl Iterator<Item = (usize, [bool; 4])> + '_ {
+    let indices = 0..coverage.len();
+    indices.map(move |index| (index, both_bits(coverage, index, is_finite)))
 }
 
 /// Whether instruction `index` ran, and whether a guard of it did not hold.

@@ -17,7 +17,7 @@ const MUCH_LESS: f64 = 1.2;
 impl Corpus {
     /// Makes those that take longer than `dear` smaller, the dearest first.
     pub fn shrink(&mut self, dear: Duration) {
-        let mut counts = Counts::of(&self.kept);
+        let mut counts = Counts::of(&self.kept, &self.beside);
         self.kept.sort_by_key(|one| Reverse(one.time()));
         let is_dear = |one: &&mut Kept| one.time() > dear;
         for one in self.kept.iter_mut().take_while(is_dear) {

@@ -8,7 +8,7 @@ use ferroflash::{Backend, Cpu, DType, DeviceLengths, Plan, Variant};
 use ferroflash_tests::device_lengths::{Outcome, Scene, Shape, scene};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::packed_kernels::{self, every_kernel, head_dim_v, mixed};
-use kernels_gpu::instances::{INSTANCES, Instance};
+use kernels_gpu::instances::{Family, INSTANCES, Instance};
 use ptx_sim::Checks;
 
 /// Lengths that decrease, are negative, or lie beyond the total or what is promised.
@@ -26,9 +26,10 @@ const WRONG: [i32; 11] = [
     33,
 ];
 
-/// More sequences than run at once.
+/// More sequences than a warp of the kernel that lists Hopper's tiles has lanes; a few where none are listed.
 fn tiny(instance: &Instance) -> Vec<(usize, usize)> {
-    packed_kernels::tiny(instance, 40)
+    let is_listed = instance.family == Family::Wgmma;
+    packed_kernels::tiny(instance, if is_listed { 40 } else { 9 })
 }
 
 fn shape(instance: &Instance) -> Shape {
@@ -140,7 +141,9 @@ fn wrong_slopes<D: Device>(gpu: &mut Gpu<D>) {
             lse[..lse.len() / 2].to_vec()
         };
         let expected = first_head(&run(gpu, &scene, &plan, &what));
-        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+        // Two of them a kernel, in turn.
+        let wrongs = [[f32::NAN, f32::MAX], [f32::INFINITY, f32::NEG_INFINITY]];
+        for wrong in wrongs[number % 2] {
             for slope in scene.slopes.iter_mut().skip(1).step_by(2) {
                 *slope = wrong;
             }

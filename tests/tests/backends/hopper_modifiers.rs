@@ -8,7 +8,7 @@ use ferroflash_testing::cases::{BackwardCase, CaseSpec, Lengths, Limits, Modifie
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
-use ferroflash_tests::replaced::is_plan_untouched;
+use ferroflash_tests::replaced::{is_backward_untouched, is_plan_untouched};
 use ferroflash_tests::schedules::{SCHEDULES, counting};
 use ferroflash_tests::specs::plain;
 use proptest::prelude::*;
@@ -125,9 +125,11 @@ fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, name: &str) -> Ve
     case.forward.options.force = Some(Variant::Wgmma);
     let plan = backend.plan(&case.problem().unwrap()).unwrap();
     let names: Vec<_> = plan.kernel_names().collect();
-    let run = case.run(backend).unwrap();
-    let verdict = case.check(&run, Rows::All).unwrap();
-    assert!(verdict.passed(), "{name}: {names:?}: {verdict}");
+    if !is_backward_untouched(backend, &case) {
+        let run = case.run(backend).unwrap();
+        let verdict = case.check(&run, Rows::All).unwrap();
+        assert!(verdict.passed(), "{name}: {names:?}: {verdict}");
+    }
     names
 }
 

@@ -10,6 +10,7 @@ use ferroflash::{
 use ferroflash_testing::cases::{AlibiSpec, BackwardCase, BackwardRun, CaseSpec, Lengths};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::replaced::is_backward_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 
@@ -86,6 +87,9 @@ fn of_case<B: Backend>(backend: &mut B, mut case: BackwardCase) {
         for deterministic in [false, true] {
             case.forward.options.force = Some(variant);
             case.deterministic = deterministic;
+            if is_backward_untouched(backend, &case) {
+                continue;
+            }
             let expected = case.run(backend).unwrap();
             let plan = backend.plan(&case.problem().unwrap()).unwrap();
             let scene = scene(backend, &case);

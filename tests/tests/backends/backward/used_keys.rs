@@ -18,19 +18,20 @@ use ferroflash_testing::oracle::{
 };
 use ferroflash_tests::device_lengths::PATTERN;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use kernels_gpu::instances::{self, Family, Instance, Operation};
 
 const BATCH: usize = 4;
-const SEQ_Q: usize = 70;
-const SEQ_KV: usize = 150;
+const SEQ_Q: usize = 40;
+const SEQ_KV: usize = 100;
 /// More than there are, some, one, none.
 const USED: [i32; BATCH] = [200, 67, 1, 0];
 const HEAD_DIMS: [usize; 4] = [40, 72, 136, 200];
-/// Of these, plain cases have two heads of k and v, and one is without a mask.
-const DEARER_DIMS: [usize; 2] = [40, 136];
+/// Of this one, plain cases have two heads of k and v.
+const DEARER_DIM: usize = 40;
 
 /// Keys that a sequence uses.
 fn used(batch: usize) -> usize {
@@ -182,9 +183,8 @@ fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
 /// slopes and their gradient, modifiers and the gradient by a bias, both.
 fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
     let one_head = spec(dtype, head_dim);
-    let is_dearer = DEARER_DIMS.contains(&head_dim);
     let open = CaseSpec {
-        heads_kv: if is_dearer { 2 } else { 1 },
+        heads_kv: if head_dim == DEARER_DIM { 2 } else { 1 },
         ..one_head.clone()
     };
     let causal = CaseSpec {
@@ -240,8 +240,10 @@ fn by_families<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<(bool, String)>) 
                 if kernels.iter().all(|kernel| ran.contains(kernel)) {
                     continue;
                 }
-                let run = run(gpu, &case, &plans);
-                check(&case, &run, &format!("{names:?}"));
+                if !names.iter().all(|name| is_untouched(name)) {
+                    let run = run(gpu, &case, &plans);
+                    check(&case, &run, &format!("{names:?}"));
+                }
                 ran.extend(kernels);
             }
         }
