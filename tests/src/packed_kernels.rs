@@ -47,13 +47,13 @@ pub fn tiny(instance: &Instance, count: usize) -> Vec<(usize, usize)> {
     some.into_iter().cycle().take(count).chain(long).collect()
 }
 
-/// Sequences of about one length, whose tiles no kernel has to list: whole tiles and a few rows, and, of the second, less than the whole
-/// tiles alone, so that it has one tile less.
+/// Sequences of about one length, whose tiles no kernel has to list: whole tiles and a few rows, and, of the second, the whole tiles
+/// alone, so that the tile that it lacks begins where its rows end.
 pub fn even(instance: &Instance) -> Vec<(usize, usize)> {
     let rows = (instance.block_m * instance.cluster) as usize;
-    let rows = rows.max(shortest(instance));
+    let rows = shortest(instance).next_multiple_of(rows).max(rows);
     let keys = instance.block_n as usize;
-    vec![(rows + 5, keys + 9), (rows - 3, keys + 7)]
+    vec![(rows + 5, keys + 9), (rows, keys + 7)]
 }
 
 /// Sequences of so many blocks of keys that the next tile is fetched in the middle of one, whose tiles are listed or need not be; a

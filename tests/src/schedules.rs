@@ -23,12 +23,17 @@ pub fn simulated_gpus() -> [Sim; SCHEDULES.len()] {
 
 /// A simulated GPU that counts what it runs, from the first launch on, and checks nothing, which is faster.
 pub fn counting(schedule: u64) -> Sim {
+    counting_on(SimDevice::with_schedule(schedule))
+}
+
+/// The same of a GPU that has other properties than usual.
+pub fn counting_on(device: SimDevice) -> Sim {
     let counts = Checks {
         statistics: true,
         coverage: true,
         ..Checks::NONE
     };
-    let mut sim = Sim::on(SimDevice::with_schedule(schedule).checks(counts));
+    let mut sim = Sim::on(device.checks(counts));
     sim.memory().take_statistics();
     sim
 }

@@ -6,7 +6,7 @@
 
 use cuda_std::global;
 use cuda_std::thread::{block_idx_x, grid_dim_x, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, any, lane_id, sync_warp, uniform};
+use cuda_std::warp::{WARP_SIZE, any, lane_id, uniform};
 
 use crate::abi::{AttentionParams, BlockState, BlockStatesParams};
 use crate::modifiers::{Modifiers, Pair, Place};
@@ -43,7 +43,6 @@ pub unsafe fn block_states<const WARPS: u32, M: Modifiers>(
         if lane_id() == 0 {
             global::store_u8(address, state as u8);
         }
-        sync_warp();
         index += grid_dim_x() as u64 * WARPS as u64;
     }
 }

@@ -27,8 +27,8 @@ pub const fn seen_keys(seq_q: u32, kv_len: u32, band: Band) -> (u32, u32) {
     let begin = clamp(band.lower, most);
     // No sum overflows: both are at most `Band::OPEN`.
     let end = clamp(seq_q as i32 + band.upper, most);
-    // No query sees the keys of a band that is empty.
-    if band.lower > band.upper || end < begin {
+    // No query sees the keys of a band that is empty; of another, no end lies before the begin.
+    if band.lower > band.upper {
         (0, 0)
     } else {
         (begin as u32, end as u32)

@@ -7,12 +7,14 @@
 
 use std::collections::HashMap;
 
+use super::Touch;
 use super::async_order::MbarrierClock;
 use super::clock::Known;
 use super::scopes::Scoped;
 use super::shadow::{Cell, IN_FLIGHT, Kind, Reader, Shadow, Writer};
 use super::threads::Threads;
-use crate::exec::{MbarrierKey, State, WarpId};
+use crate::decode::SHARED_BASE;
+use crate::exec::{MbarrierKey, State, WarpId, lanes};
 use crate::fault::{Access, FaultKind};
 use crate::ir::Scope;
 
@@ -138,10 +140,11 @@ impl Races {
         };
         let shadow = &mut self.shared[rank as usize];
         let ordered = shadow.each(start, size, |_, cell| {
-            let w = cell.writer;
-            let is_settled = w.time != IN_FLIGHT && w.kind != Kind::Mbarrier;
-            let is_ordered = w.time == 0 || is_settled && seen.get(w.slot) >= w.time;
-            if is_ordered { Ok(()) } else { Err(()) }
+            if cell.writer.is_seen(seen) {
+                Ok(())
+            } else {
+                Err(())
+            }
         });
         let read = |_, cell: &mut Cell| {
             cell.read(Reader {
@@ -155,6 +158,41 @@ impl Races {
         ordered
             .and_then(|()| shadow.each(start, size, read))
             .is_ok()
+    }
+
+    /// Records the plain reads of a warp's instruction where all lanes know the same, and what they read is ordered before by that.
+    /// Returns the lanes of which it is not known.
+    pub(super) fn read_alike(
+        &mut self,
+        warp: WarpId,
+        touch: &Touch<'_>,
+        rank: u32,
+        line: u32,
+    ) -> u32 {
+        let Some(seen) = self.threads.known_alike(warp, touch.mask) else {
+            return touch.mask;
+        };
+        let shadow = &mut self.shared[rank as usize];
+        let time = self.threads.now(warp);
+        let mut left = 0;
+        for lane in lanes(touch.mask) {
+            let reader = Reader {
+                who: warp.number,
+                mask: 1 << lane,
+                time,
+                line,
+            };
+            let start = (touch.at[lane] - u64::from(SHARED_BASE)) as usize;
+            let read = shadow.each(start, touch.bytes as usize, |_, cell| {
+                let is_ordered = cell.writer.is_seen(seen);
+                if is_ordered {
+                    cell.read(reader);
+                }
+                if is_ordered { Ok(()) } else { Err(()) }
+            });
+            left |= u32::from(read.is_err()) << lane;
+        }
+        left
     }
 
     /// A new agent's slot.

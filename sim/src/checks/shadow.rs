@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use super::clock::Clock;
 use super::threads::Threads;
 use crate::ir::Scope;
 
@@ -36,6 +37,15 @@ pub(crate) struct Writer {
     pub(crate) kind: Kind,
     /// Scope of a strong write.
     pub(crate) scope: Scope,
+}
+
+impl Writer {
+    /// Whether a plain read by who has `seen` this is ordered after the write, by that alone.
+    #[inline(always)]
+    pub(super) fn is_seen(&self, seen: &Clock) -> bool {
+        let is_settled = self.time != IN_FLIGHT && self.kind != Kind::Mbarrier;
+        self.time == 0 || is_settled && seen.get(self.slot) >= self.time
+    }
 }
 
 impl Default for Writer {

@@ -27,7 +27,10 @@ impl State<'_> {
         };
         let bytes = touch.bytes as usize;
         let together = !touch.write && kind == Kind::Plain && touch.repeats_first();
-        let mut rest = touch.mask;
+        let mut rest = match kind {
+            Kind::Plain if !touch.write && !together => races.read_alike(warp, touch, rank, line),
+            _ => touch.mask,
+        };
         while rest != 0 {
             let lane = rest.trailing_zeros() as usize;
             let now = Now {

@@ -148,8 +148,20 @@ impl State<'_> {
                     lane,
                 ));
             }
-            for (i, &slot) in op.slots.iter().enumerate() {
-                let value = shared.load(start + elem as usize * i, elem);
+        }
+        let shared = &self.ctas[rank as usize].shared;
+        for (i, &slot) in op.slots.iter().enumerate() {
+            let ahead = elem as usize * i;
+            if elem == 4 && !slot.wide {
+                // Nearly all are: a register at a time.
+                let register = &mut warp.regs.r32[slot.reg as usize].0;
+                for lane in lanes(mask) {
+                    register[lane] = shared.word(starts[lane] + ahead);
+                }
+                continue;
+            }
+            for lane in lanes(mask) {
+                let value = shared.load(starts[lane] + ahead, elem);
                 put(warp, slot, lane, sign_extend(value, elem, op.signed));
             }
         }

@@ -3,6 +3,7 @@
 use super::cluster::State;
 use super::place::{Memory, address, locate};
 use super::regs::{LANES, lanes};
+use super::rng::Rng;
 use super::warp::{Wait, Warp, WarpId};
 use crate::fault::{Exec, FaultKind};
 use crate::ir::{Addr, MbarrierKind, MbarrierOp, Space};
@@ -12,7 +13,8 @@ const MAX_COUNT: u32 = (1 << 20) - 1;
 /// Bytes and alignment of an object.
 const BYTES: u64 = 8;
 
-/// With a seed, one `test_wait` or `try_wait` in this many returns false if it may.
+/// With a seed, one `test_wait` or `try_wait` in this many returns false if it may, and one phase in so many has not ended for any warp
+/// that asks first.
 const UNLUCKY: usize = 4;
 
 /// CTA rank and shared address of an object.
@@ -32,6 +34,8 @@ pub(crate) struct Mbarrier {
     /// An asynchronous copy completed on the current phase, and on the one before.
     by_copy: bool,
     last_by_copy: bool,
+    /// Warps that were told at once that a phase has not ended, and of which.
+    refused: Vec<(u32, u32)>,
 }
 
 impl Mbarrier {
@@ -136,6 +140,8 @@ impl State<'_> {
         {
             return self.mbarrier_wait(warp, timed_out, m, op, [d, state], [parity, acquire]);
         }
+        // Of which this instruction has ended a phase.
+        let mut ended: Vec<Key> = Vec::new();
         for lane in lanes(m) {
             let key = self.mbarrier_key(warp, op, lane)?;
             let count_of = |r: u32| warp.regs.get32(r)[lane];
@@ -162,7 +168,16 @@ impl State<'_> {
                         self.mbarrier_releases(warp.id, key, lane, op.scope);
                     }
                     let count = count.map_or(1, count_of);
+                    let phase = self.known_mbarrier(key, lane)?.phase;
+                    if ended.contains(&key) {
+                        let object = self.mbarriers[&key].describe(key.1);
+                        let wrong = "lanes of one instruction arrive in several phases of ";
+                        return Err(misuse(format!("{wrong}{object}")).at(lane));
+                    }
                     let token = self.arrive(key, count, drop, lane)?;
+                    if self.mbarriers[&key].phase != phase {
+                        ended.push(key);
+                    }
                     if let Some(d) = state {
                         warp.regs.r64[d as usize].0[lane] = token;
                     }
@@ -215,6 +230,7 @@ impl State<'_> {
                 phase: 0,
                 by_copy: false,
                 last_by_copy: false,
+                refused: Vec::new(),
             },
         );
         Ok(())
@@ -299,6 +315,8 @@ impl State<'_> {
         let mut done = 0u32;
         let mut blocked = None;
         let mut keys = [(0, 0); LANES];
+        let first = m.trailing_zeros() as usize % LANES;
+        let mut asked = 0;
         for lane in lanes(m) {
             let key = self.mbarrier_key(warp, op, lane)?;
             keys[lane] = key;
@@ -311,6 +329,9 @@ impl State<'_> {
                 phase != warp.regs.get64(state)[lane] as u32
             };
             done |= u32::from(over) << lane;
+            if lane == first {
+                asked = phase.wrapping_sub(over.into());
+            }
             if !over {
                 blocked = Some(Wait::Mbarrier {
                     cta: key.0,
@@ -319,7 +340,11 @@ impl State<'_> {
                 });
             }
         }
-        let unlucky = self.launch.config.schedule_seed != 0 && self.rng.below(UNLUCKY) == 0;
+        let mut unlucky = false;
+        if self.launch.config.schedule_seed != 0 {
+            let by_itself = self.rng.below(UNLUCKY) == 0;
+            unlucky = self.is_late_for_all(warp.id, keys[first], asked) || by_itself;
+        }
         if let Some(wait) = blocked.filter(|_| !timed_out && !unlucky) {
             return Ok(Some(wait));
         }
@@ -344,6 +369,24 @@ impl State<'_> {
         }
         warp.regs.put_pred(d, done, m);
         Ok(None)
+    }
+
+    /// Whether phase `asked` is one about which the first answer to every warp is no, as when what ends it is late for all of them at
+    /// once: of warps that meet at a barrier after it, one that waited would hide that others did not.
+    fn is_late_for_all(&mut self, warp: WarpId, key: Key, asked: u32) -> bool {
+        let place = key.1 ^ u64::from(key.0) << 32 ^ u64::from(asked) << 40;
+        if Rng::new(self.launch.config.schedule_seed, place).below(UNLUCKY) != 0 {
+            return false;
+        }
+        let Some(mbarrier) = self.mbarriers.get_mut(&key) else {
+            return false;
+        };
+        let is_first = !mbarrier.refused.contains(&(warp.number, asked));
+        if is_first {
+            mbarrier.refused.retain(|(_, phase)| phase + 1 >= asked);
+            mbarrier.refused.push((warp.number, asked));
+        }
+        is_first
     }
 
     /// May a thread not know yet that the last phase ended?

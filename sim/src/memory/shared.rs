@@ -26,11 +26,17 @@ impl Shared {
     #[inline(always)]
     pub(crate) fn load(&self, at: usize, size: u32) -> u64 {
         match size {
-            4 => u32::from_le_bytes(self.array(at)).into(),
+            4 => self.word(at).into(),
             8 => u64::from_le_bytes(self.array(at)),
             2 => u16::from_le_bytes(self.array(at)).into(),
             _ => self.data[at].into(),
         }
+    }
+
+    /// The four bytes at `at`.
+    #[inline(always)]
+    pub(crate) fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
     }
 
     #[inline(always)]

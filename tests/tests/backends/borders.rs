@@ -27,7 +27,8 @@ pub enum Scores {
     Plain,
     /// A cap that bends half of them, but in the last shift, slopes, and a scale that turns their order round.
     Bent,
-    /// A cap, alone, that no score reaches half of: what Hopper's kernels bend by a polynomial, as far as it goes.
+    /// A cap, alone, which Hopper's kernels have own code for: one that no score reaches half of, as far as their polynomial goes; and,
+    /// where rows see few keys, one that bends half of them.
     Capped,
     /// All 0, as the scale is: of what is hidden 0 times −∞ must not come.
     Flat,
@@ -64,12 +65,12 @@ impl Scores {
         matches!(self, Self::Bent | Self::Flat)
     }
 
-    /// Whether fp32 kernels are left out, which take more than half of the time and are noticed by other shifts: they copy in one way,
-    /// and have no fragments.
+    /// Whether fp32 kernels are left out, which would take three quarters of the time, and in which other shifts notice as much.
     fn is_cheaper_without_simt(self, shift: usize) -> bool {
         match self {
-            Self::Plain => shift == 0,
-            Self::Bent => !matches!(shift, 1 | FEW_KEYS),
+            Self::Plain => matches!(shift, 0 | CUT),
+            Self::Bent => shift != PACKED,
+            Self::Flat => true,
             _ => false,
         }
     }
@@ -78,6 +79,7 @@ impl Scores {
     fn softcap(self, shift: usize) -> Option<f32> {
         match self {
             Self::Bent if shift != CUT => Some(1.5),
+            Self::Capped if shift == FEW_KEYS => Some(1.5),
             Self::Capped => Some(11.0),
             _ => None,
         }
@@ -140,8 +142,8 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
 }
 
 /// A shift of packed sequences, of which the last begins behind another, and of two heads, where any kernel takes them.
-const PACKED: usize = 2;
-/// A shift at which operands of a kernel that copies by vec16s have a few components less, so that the last one of a row is cut.
+pub const PACKED: usize = 2;
+/// A shift at which operands have a few components less, so that the last vec16 of a row is cut; fp32 kernels have those among packed ones.
 const CUT: usize = 3;
 /// A shift of so few keys that a tile of rows and more see none.
 const FEW_KEYS: usize = 4;
@@ -162,9 +164,9 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     };
     match (is_packed, shift) {
         (false, _) => Lengths::one(rows, keys),
-        // As many heads are worth few rows.
+        // As many heads are worth few rows. The last has fewer than another, and begins behind it.
         (true, PACKED) if !is_of_hopper(instance) => {
-            Lengths::Varlen(vec![SHORT, (24, instance.block_n as usize + 20)])
+            Lengths::Varlen(vec![SHORT, (24, instance.block_n as usize + 20), (3, 5)])
         }
         (true, PACKED) => Lengths::Varlen(vec![SHORT, (rows, keys)]),
         (true, _) => Lengths::Varlen(vec![(rows, keys), SHORT]),
@@ -180,9 +182,11 @@ fn components(
 ) -> usize {
     let head_dim = head_dim as usize;
     let cuts = VEC16_BYTES as usize / instance.dtype.bytes() - 1;
-    match shift {
-        CUT if is_of_hopper(instance) => head_dim - 8,
-        CUT => head_dim - 1 - (number + scores as usize) % cuts,
+    let by_some = head_dim - 1 - (number + scores as usize) % cuts;
+    match (instance.family, shift) {
+        (Family::Wgmma, CUT) => head_dim - 8,
+        (Family::Mma, CUT) | (Family::Simt, PACKED) => by_some,
+        (Family::Mma | Family::Simt, FEW_KEYS) => by_some,
         _ => head_dim,
     }
 }
@@ -218,6 +222,10 @@ fn arrangements(
     shift: usize,
     usual: [Arrangement; 3],
 ) -> ([Arrangement; 3], Option<Arrangement>) {
+    // Then rows end within what is copied by elements.
+    if shift == FEW_KEYS && !is_of_hopper(instance) {
+        return ([Arrangement::ODD_ROWS; 3], None);
+    }
     let mut inputs = usual;
     if !scores.lie_apart(shift) {
         return (inputs, None);
@@ -230,6 +238,10 @@ fn arrangements(
     };
     if is_packed(instance) != Some(true) {
         inputs[turn % 3] = other;
+        if (scores, shift) == (Scores::Bent, CUT) {
+            // V, and d_o as it, cut.
+            inputs[2] = other;
+        }
     }
     (inputs, Some(other))
 }
@@ -435,7 +447,7 @@ macro_rules! tests_of {
 tests_of!(plain_scores, Scores::Plain);
 tests_of!(bent_scores, Scores::Bent);
 // What these are for is in few of a kernel's lines, which do not ask where a border is.
-tests_of!(capped_scores, Scores::Capped, sim_otherwise at 1);
+tests_of!(capped_scores, Scores::Capped, sim_otherwise at 1, sim_few_keys at FEW_KEYS);
 tests_of!(flat_scores, Scores::Flat, sim_few_keys at FEW_KEYS);
 tests_of!(grown_scores, Scores::Grown, sim_otherwise at 1, sim_cut at CUT);
 tests_of!(fallen_scores, Scores::Fallen, sim_otherwise at 1, sim_cut at CUT);

@@ -8,6 +8,8 @@ use ferroflash_testing::cases::{Case, CaseSpec, InputKind, Lengths};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_plan_untouched;
+use ferroflash_tests::result_bits;
+use ferroflash_tests::result_bits::{ResultBits, checksum};
 use kernels_gpu::instances::{Family, INSTANCES, Instance};
 
 use crate::every_kernel::case_for;
@@ -63,8 +65,8 @@ fn case(instance: &Instance) -> Case {
     case
 }
 
-/// Runs every case; returns the kernels that were chosen.
-fn both_ways<B: Backend>(backend: &mut B) -> BTreeSet<String> {
+/// Runs every case; returns the kernels that were chosen, and gives `bits` their results'.
+fn both_ways<B: Backend>(backend: &mut B, bits: &mut ResultBits) -> BTreeSet<String> {
     let mut chosen = BTreeSet::new();
     for instance in hopper_kernels() {
         let case = case(instance);
@@ -78,6 +80,7 @@ fn both_ways<B: Backend>(backend: &mut B) -> BTreeSet<String> {
         let (o, lse) = case.run(backend).expect(instance.name);
         let verdict = case.check(&o, &lse, Rows::All).expect("checked");
         assert!(verdict.passed(), "{}: {verdict}", plan.kernel_name());
+        bits.take(instance.name.to_owned(), checksum([&o, &lse]));
     }
     chosen
 }
@@ -88,7 +91,9 @@ fn hopper_kernels() -> impl Iterator<Item = &'static Instance> {
 
 #[test]
 fn sim() {
-    let chosen = both_ways(&mut Sim::new());
+    let mut bits = result_bits!("softcaps");
+    let chosen = both_ways(&mut Sim::new(), &mut bits);
+    bits.finish();
     assert_eq!(
         chosen,
         hopper_kernels().map(|row| row.name.to_owned()).collect()
@@ -98,6 +103,7 @@ fn sim() {
 #[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("softcaps: both ways to bend scores") {
-        both_ways(&mut gpu);
+        // A GPU's exponentials and products have bits of their own.
+        both_ways(&mut gpu, &mut ResultBits::default());
     }
 }

@@ -41,7 +41,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         K::CONFIG.scores().origin(self.warp)
     }
 
-    /// Turns `q · k` into P, 0 of pairs that are masked out.
+    /// Turns `q · k` into P. It is 0 of pairs that are masked out where it is multiplied with d_o; [`Pairs::differentiate`] looks at
+    /// no other's.
     ///
     /// # Safety
     /// As [`Tile::new`]; lse has arrived and is visible; all 32 lanes must reach the same call.
@@ -51,6 +52,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         s: &mut [[f32; COLS]; ROWS],
         slope: Slope<'_, ROWS, COLS>,
     ) {
+        let is_multiplied = K::Side::HAS_SECOND && !matches!(slope, Slope::Unused);
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
         let modifiers = self.tile.modifiers;
@@ -80,7 +82,9 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         self.each_term::<ROWS, COLS>(lse_smem, |i, j, lse| {
             s[i][j] = exp2(fma(s[i][j], scale_log2, -lse));
         });
-        self.clear_hidden(s);
+        if is_multiplied {
+            self.clear_hidden(s);
+        }
         self.mark_dropped(s);
     }
 
@@ -172,7 +176,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
             if K::Modifiers::IS_NONE {
                 dp[i][j] = (dp[i][j] - delta) * weights[i][j];
             } else {
-                let is_kept = !weights[i][j].is_sign_negative();
+                let is_kept = weights[i][j].to_bits() >> 31 == 0;
                 let dp_kept = if is_kept { dp[i][j] * scale } else { 0.0 };
                 dp[i][j] = (dp_kept - delta) * weights[i][j].abs();
             }

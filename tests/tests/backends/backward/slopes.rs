@@ -106,17 +106,28 @@ fn uniform<B: Backend>(backend: &mut B) {
     }
 }
 
-/// Keys that no query sees, though one beyond the last would, in a tile that has some that are seen: they may hold NaN.
+/// Keys that no query sees, though one beyond the last, or before the first, would, in a tile that has some that are seen: they may hold
+/// NaN.
 fn keys_beyond_all_queries<B: Backend>(backend: &mut B) {
-    for dtype in DType::ALL {
+    let from_20 = Mask::Band {
+        lower: Some(20),
+        upper: None,
+    };
+    let masks = [(Mask::CAUSAL_TOP_LEFT, 90..110), (from_20, 0..20)];
+    let kernels = DType::ALL
+        .into_iter()
+        .flat_map(|dtype| [64, 128, 256].map(|head_dim| (dtype, head_dim)));
+    for ((dtype, head_dim), (mask, unseen)) in
+        kernels.flat_map(|kernel| masks.clone().map(|mask| (kernel, mask)))
+    {
         let spec = CaseSpec {
-            mask: Mask::CAUSAL_TOP_LEFT,
+            mask,
             alibi: alibi(false),
-            ..plain(dtype, Lengths::one(70, 90), 64)
+            ..plain(dtype, Lengths::one(90, 110), head_dim)
         };
         let mut case = build(&spec);
-        for key in 70..90 {
-            for dim in 0..64 {
+        for key in unseen {
+            for dim in 0..head_dim {
                 case.forward.k.set(0, 0, key, dim, f32::NAN);
                 case.forward.v.set(0, 0, key, dim, f32::NAN);
             }
