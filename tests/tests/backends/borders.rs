@@ -146,7 +146,7 @@ pub const PACKED: usize = 2;
 /// A shift at which operands have a few components less, so that the last vec16 of a row is cut; fp32 kernels have those among packed ones.
 const CUT: usize = 3;
 /// A shift of so few keys that a tile of rows and more see none.
-const FEW_KEYS: usize = 4;
+pub const FEW_KEYS: usize = 4;
 
 /// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few or, every other time, whole; four where rows
 /// of a tile and tiles of a cluster may begin with different blocks. Of packed sequences another is before them, or behind.

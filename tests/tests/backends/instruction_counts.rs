@@ -14,7 +14,7 @@ use ferroflash_tests::schedules::{SCHEDULES, counting, counting_on};
 use kernels_gpu::instances::{self, Family, Instance, KernelConfig, Operation};
 use serde::{Deserialize, Serialize};
 
-use super::borders::{self, PACKED, Scores};
+use super::borders::{self, FEW_KEYS, PACKED, Scores};
 use super::decode::{kernels, prefill};
 
 /// Asks for the counts to be recorded anew, whatever its value.
@@ -55,17 +55,17 @@ fn cases(sim: &mut Sim, instance: &Instance) -> Vec<CorpusCase> {
             of_cache(prefill::spec(instance, config, &LENGTHS))
         }
         _ if borders::is_wanted(instance) => {
-            let mut at = |shift| borders::case(sim, instance, Scores::Plain, shift, shift);
-            let shifts = match instance.family {
-                Family::Simt => &[PACKED][..],
-                _ => &[0, 1],
+            let mut at =
+                |(number, shift)| borders::case(sim, instance, Scores::Plain, number, shift);
+            let problems = match instance.family {
+                // Of few keys, so that tiles of rows see none.
+                Family::Simt => &[(PACKED, PACKED), (FEW_KEYS, FEW_KEYS)][..],
+                // With a bias again, and parts of blocks of which all is seen.
+                _ if instance.name.ends_with("_modified") => &[(0, 0), (1, 1), (6, PACKED)],
+                _ => &[(0, 0), (1, 1)],
             };
-            shifts
-                .iter()
-                .copied()
-                .filter_map(&mut at)
-                .map(|(case, _)| case)
-                .collect()
+            let cases = problems.iter().copied().filter_map(&mut at);
+            cases.map(|(case, _)| case).collect()
         }
         _ => vec![],
     }

@@ -25,6 +25,16 @@ fn case(dtype: DType, alibi: Option<AlibiSpec>) -> BackwardCase {
     spec.build_backward().unwrap()
 }
 
+/// So few rows that what is read behind their terms is behind the workspace too.
+fn few_rows(dtype: DType, head_dim: usize) -> BackwardCase {
+    let spec = CaseSpec {
+        mask: Mask::Causal,
+        seed: 1, // with d_lse
+        ..plain(dtype, Lengths::one(9, 20), head_dim)
+    };
+    spec.build_backward().unwrap()
+}
+
 /// The tensors of a case on a backend, and what its forward pass gave.
 struct Scene<M: Memory> {
     inputs: [Tensor<M>; 3],
@@ -166,6 +176,9 @@ fn all<B: Backend>(backend: &mut B) {
     for dtype in DType::ALL {
         for alibi in [None, alibi] {
             of_case(backend, case(dtype, alibi));
+        }
+        for head_dim in [64, 128, 256] {
+            of_case(backend, few_rows(dtype, head_dim));
         }
     }
 }

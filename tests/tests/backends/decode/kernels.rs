@@ -81,6 +81,16 @@ fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         run_right(gpu, &spec(instance, config, &[64 * chunk + 300]));
+        // Beginning within the second group, so that neither chunks nor groups are counted from 0.
+        let mask = Mask::Window {
+            left: Some(64 * chunk as u32),
+            right: Some(0),
+        };
+        let spec = DecodeSpec {
+            mask,
+            ..spec(instance, config, &[72 * chunk + 300])
+        };
+        run_right(gpu, &spec);
     });
 }
 
@@ -132,7 +142,7 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
     });
 }
 
-/// So many sequences that an item is a super, of two groups in one of them, and that a warp does not see all of them.
+/// So many sequences that an item is a super, and that a warp does not see all of them.
 fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
@@ -140,8 +150,17 @@ fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>]) {
         let sequences = (4 * blocks).max(WARP_SIZE + 3) as usize;
         let lengths = (0..sequences).map(|sequence| 3 * sequence % 100);
         let mut kv_lens: Vec<_> = lengths.collect();
-        kv_lens[1] = 9 * chunk + 5;
-        run_right(gpu, &spec(instance, config, &kv_lens));
+        // Two supers of two groups each, of which the first begins within a group.
+        kv_lens[1] = 72 * chunk + 5;
+        let mask = Mask::Window {
+            left: Some(18 * chunk as u32),
+            right: Some(0),
+        };
+        let spec = DecodeSpec {
+            mask,
+            ..spec(instance, config, &kv_lens)
+        };
+        run_right(gpu, &spec);
     });
 }
 
@@ -236,7 +255,6 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
                 [spec.seq_q; 4],
                 [spec.seq_q - 1; 4],
                 [130; 4],
-                [260; 4],
                 [390; 4],
                 [901; 4],
             ]
@@ -244,6 +262,9 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
             ..spec
         };
         run_right(gpu, &spec);
+        // Alone: the table ends with their pages, so that an entry behind them is none.
+        let kv_lens = vec![260; 4];
+        run_right(gpu, &DecodeSpec { kv_lens, ..spec });
     });
 }
 
