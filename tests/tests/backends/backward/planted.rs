@@ -1,6 +1,6 @@
 //! Inputs whose gradients are known, or that faults show on.
 
-use ferroflash::backend::sim::{Sim, SimDevice};
+use ferroflash::backend::sim::{Sim, SimDevice, replaced_kernel};
 use ferroflash::plan::eligible;
 use ferroflash::{Backend, Cpu, DType, HostTensor, Layout, Mask};
 use ferroflash_testing::cases::{BackwardCase, BackwardRun, CaseSpec, Lengths};
@@ -271,7 +271,11 @@ fn grouped_heads<B: Backend>(backend: &mut B) {
     repeated.d_o = case.d_o.clone();
     let mut of_repeated = None;
     each_variant(backend, repeated, |_, run| of_repeated = Some(run.clone()));
-    let of_repeated = of_repeated.unwrap();
+    // Of a kernel that is replaced alone, and is none of these, there is no run.
+    let Some(of_repeated) = of_repeated else {
+        assert!(replaced_kernel().is_some());
+        return;
+    };
     each_variant(backend, case, |_, run| {
         for (sum, parts) in [(&run.dk, &of_repeated.dk), (&run.dv, &of_repeated.dv)] {
             for key in 0..90 {
