@@ -184,11 +184,11 @@ impl Races {
             };
             let start = (touch.at[lane] - u64::from(SHARED_BASE)) as usize;
             let read = shadow.each(start, touch.bytes as usize, |_, cell| {
-                let is_ordered = cell.writer.is_seen(seen);
-                if is_ordered {
-                    cell.read(reader);
+                if !cell.writer.is_seen(seen) {
+                    return Err(());
                 }
-                if is_ordered { Ok(()) } else { Err(()) }
+                cell.read(reader);
+                Ok(())
             });
             left |= u32::from(read.is_err()) << lane;
         }

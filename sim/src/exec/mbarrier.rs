@@ -383,7 +383,9 @@ impl State<'_> {
         };
         let is_first = !mbarrier.refused.contains(&(warp.number, asked));
         if is_first {
-            mbarrier.refused.retain(|(_, phase)| phase + 1 >= asked);
+            // What was asked of before the first phase is the last number.
+            let is_recent = |phase: u32| phase.wrapping_add(1) >= asked;
+            mbarrier.refused.retain(|(_, phase)| is_recent(*phase));
             mbarrier.refused.push((warp.number, asked));
         }
         is_first

@@ -185,8 +185,7 @@ fn components(
     let by_some = head_dim - 1 - (number + scores as usize) % cuts;
     match (instance.family, shift) {
         (Family::Wgmma, CUT) => head_dim - 8,
-        (Family::Mma, CUT) | (Family::Simt, PACKED) => by_some,
-        (Family::Mma | Family::Simt, FEW_KEYS) => by_some,
+        (Family::Mma, CUT | FEW_KEYS) | (Family::Simt, PACKED | FEW_KEYS) => by_some,
         _ => head_dim,
     }
 }
