@@ -25,7 +25,7 @@ fn case(dtype: DType, alibi: Option<AlibiSpec>) -> BackwardCase {
     spec.build_backward().unwrap()
 }
 
-/// So few rows that what is read behind their terms is behind the workspace too.
+/// Fewer rows than a block has, whose terms do not fill what it copies of them.
 fn few_rows(dtype: DType, head_dim: usize) -> BackwardCase {
     let spec = CaseSpec {
         mask: Mask::Causal,
