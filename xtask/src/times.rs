@@ -12,8 +12,13 @@ impl Times {
     pub fn of<T>(&mut self, name: &'static str, step: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let outcome = step();
-        self.0.push((name, begin.elapsed()));
+        self.add(name, begin.elapsed());
         outcome
+    }
+
+    /// Notes how long a step took that ran elsewhere.
+    pub fn add(&mut self, name: &'static str, took: Duration) {
+        self.0.push((name, took));
     }
 }
 

@@ -12,7 +12,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// Lints and tests the crate; crates that cannot be had are no failure: it is then not run, for that reason.
-pub fn test(report: &mut Report) -> anyhow::Result<()> {
+fn test(report: &mut Report) -> anyhow::Result<()> {
     let shell = Shell::new()?;
     let folder = paths::root().join("fronts/candle");
     shell.change_dir(&folder);

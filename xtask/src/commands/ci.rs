@@ -2,16 +2,18 @@
 
 use xshell::{Shell, cmd};
 use xtask::paths;
+use xtask::report::Report;
 use xtask::times::Times;
 
+use crate::commands::beside::{self, Beside};
 use crate::commands::{docs, test};
 use crate::tools;
 
 /// A step's name, and the function that runs it.
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
 
-/// The steps in order: those that fail soonest come first.
-const STEPS: [Step; 9] = [
+/// The steps before the tests in order: those that fail soonest come first.
+const STEPS: [Step; 7] = [
     ("formatting", |sh| {
         Ok(cmd!(sh, "cargo fmt --all --check").run()?)
     }),
@@ -47,14 +49,19 @@ const STEPS: [Step; 9] = [
         Ok(cmd!(sh, "cargo doc --workspace --no-deps --quiet").run()?)
     }),
     ("docs", |_| docs::run(&docs::Args::check())),
-    ("tests", |_| test::run(&test::Args::default())),
-    ("packages", |_| tools::run_alone(&["package"])),
 ];
+
+/// What Python's tests need is downloaded while kernels are compiled.
+const DOWNLOADS: [beside::Step; 1] = [("downloads", &["wheel", "--install"])];
+
+/// The packages are tried as a user would, in build folders of their own.
+const PACKAGES: [beside::Step; 1] = [("packages", &["package"])];
 
 pub fn run() -> anyhow::Result<()> {
     let sh = Shell::new()?;
     sh.change_dir(paths::root());
     let mut times = Times::default();
+    let downloads = Beside::start(&DOWNLOADS);
     for (name, step) in STEPS {
         let outcome = times.of(name, || step(&sh));
         if outcome.is_err() {
@@ -62,6 +69,13 @@ pub fn run() -> anyhow::Result<()> {
         }
         outcome?;
     }
+    if let Err(error) = downloads.finish(&mut Report::default(), &mut times) {
+        // The tests say what they do not run for it.
+        println!("{error:#}");
+    }
+    let packages = Beside::start(&PACKAGES);
+    let tested = times.of("tests", || test::run(&test::Args::default()));
+    let packed = packages.finish(&mut Report::default(), &mut times);
     println!("ci: {times}");
-    Ok(())
+    tested.and(packed)
 }

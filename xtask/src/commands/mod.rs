@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub mod bench;
+pub mod beside;
 pub mod candle;
 pub mod ci;
 pub mod coverage;

@@ -5,8 +5,9 @@ use std::{env, thread};
 
 use xshell::{Shell, cmd};
 
+use crate::commands::beside::{Beside, Step};
+use crate::commands::coverage;
 use crate::commands::verify::has_gpu;
-use crate::commands::{candle, coverage, wheel};
 use crate::tools;
 use xtask::paths;
 use xtask::report::{Outcome, Report};
@@ -15,6 +16,9 @@ use xtask::times::Times;
 /// A sample of the mutants, new every day: what survives is printed for whoever looks. It fails where tests notice next to none,
 /// as when what they run is not the text that was broken.
 const MUTANTS: [&str; 3] = ["mutants", "--count=8", "--at-least=25"];
+
+/// What has build folders of its own, and so can run beside the workspace's tests.
+const FRONTS: [Step; 2] = [("Python", &["wheel", "--test"]), ("candle", &["candle"])];
 
 /// How many tests a test binary runs at once.
 const THREADS_VAR: &str = "RUST_TEST_THREADS";
@@ -41,12 +45,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     report.finish("test")
 }
 
-/// The kernels' PTX, the workspace's tests with what they execute of it, and the packages for Python and candle.
+/// What there is of kernels and the workspace, and beside it the packages for Python and candle.
 fn everything(report: &mut Report) -> anyhow::Result<()> {
     let mut times = Times::default();
+    let fronts = Beside::start(&FRONTS);
+    let own = workspace(report, &mut times);
+    fronts.finish(report, &mut times)?;
+    println!("test: {times}");
+    own
+}
+
+/// The kernels' PTX, the workspace's tests, and what they execute of it and notice.
+fn workspace(report: &mut Report, times: &mut Times) -> anyhow::Result<()> {
     times.of("PTX", || tools::run(&["ptx"], report))?;
     let folder = coverage::empty_folder()?;
-    let tests = times.of("workspace", || of_workspace(&[], Some(folder)))?;
+    let tests = times.of("tests", || of_workspace(&[], Some(folder)))?;
     let passed = matches!(tests, Outcome::Passed(_));
     report.add(tests);
     if passed {
@@ -56,9 +69,6 @@ fn everything(report: &mut Report) -> anyhow::Result<()> {
         let reason = "coverage and mutants of the PTX: tests failed";
         report.add(Outcome::NotRun(reason.to_owned()));
     }
-    times.of("Python", || wheel::test(report))?;
-    times.of("candle", || candle::test(report))?;
-    println!("test: {times}");
     Ok(())
 }
 

@@ -21,6 +21,9 @@ pub struct Args {
     /// Also lint and test it, beside a PyTorch and a JAX without CUDA
     #[arg(long, conflicts_with = "zig")]
     test: bool,
+    /// Only install what it is built and tested with
+    #[arg(long, conflicts_with_all = ["zig", "test"])]
+    install: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -30,6 +33,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return report.finish("wheel");
     }
     let python = Python::new()?;
+    if args.install {
+        python.install_all()?;
+        python.install("jax", &[])?;
+        return Ok(());
+    }
     python.install("build", &[])?;
     println!("{}", python.build(args.zig)?.display());
     Ok(())
@@ -38,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Builds the wheel, installs it beside a torch and a JAX that need no CUDA, and runs its tests.
 ///
 /// Packages that cannot be had are no failure: the tests are then not run, for that reason.
-pub fn test(report: &mut Report) -> anyhow::Result<()> {
+fn test(report: &mut Report) -> anyhow::Result<()> {
     let python = Python::new()?;
     if let Err(error) = python.install_all() {
         let reason = format!("tests of the Python package: {error:#}");
