@@ -63,14 +63,13 @@ unsafe fn of_row<E: Element>(params: &MergeParams, row: u64) {
             E::store(component::<E>(&params.o, coord, dim), o * norm);
             dim += WARP;
         }
-        if lane == 0 {
-            let lse = if sees_none {
-                f32::NEG_INFINITY
-            } else {
-                fma(log2(sum), LN_2, lse_max)
-            };
-            global::store(params.lse + row * F32_BYTES as u64, lse);
-        }
+        let lse = if sees_none {
+            f32::NEG_INFINITY
+        } else {
+            fma(log2(sum), LN_2, lse_max)
+        };
+        // All lanes store the same number: a store of one lane takes as long, and a branch more.
+        global::store(params.lse + row * F32_BYTES as u64, lse);
     }
 }
 

@@ -53,7 +53,7 @@ pub fn even(instance: &Instance) -> Vec<(usize, usize)> {
     let rows = (instance.block_m * instance.cluster) as usize;
     let rows = shortest(instance).next_multiple_of(rows).max(rows);
     let keys = instance.block_n as usize;
-    vec![(rows + 5, keys + 9), (rows, keys + 7)]
+    vec![(rows + 5, keys + 9), (rows, keys + 1)]
 }
 
 /// Sequences of so many blocks of keys that the next tile is fetched in the middle of one, whose tiles are listed or need not be; a

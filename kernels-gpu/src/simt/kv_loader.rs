@@ -76,6 +76,19 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
         ]
     }
 
+    /// [`Self::sources`], asked for again rather than kept.
+    ///
+    /// # Safety
+    /// As [`KvLoader::load_k`].
+    #[inline(always)]
+    unsafe fn again(&self) -> [Source; 2] {
+        let sequence = Sequence {
+            seq_kv: self.seq_kv,
+            ..self.tile.sequence()
+        };
+        Self::sources(self.tile, &sequence, self.head_kv)
+    }
+
     /// Whether rows `begin .. begin + count` of K and V exist.
     #[inline(always)]
     fn has_rows(&self, begin: u32, count: u32) -> bool {
@@ -126,7 +139,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
             self.inner_k
                 .copy(K::workers(), to, key_begin, keys, dim_begin);
         } else {
-            let [k, _] = Self::sources(self.tile, &self.tile.sequence(), self.head_kv);
+            let [k, _] = self.again();
             k.copy(K::workers(), to, key_begin, keys, dim_begin);
         }
         commit_group();
@@ -148,7 +161,7 @@ impl<'a, K: SimtKernel> KvLoader<'a, K> {
         if self.has_columns && self.has_rows(key_begin, keys) {
             self.inner_v.copy(K::workers(), to, key_begin, keys, 0);
         } else {
-            let [_, v] = Self::sources(self.tile, &self.tile.sequence(), self.head_kv);
+            let [_, v] = self.again();
             v.copy(K::workers(), to, key_begin, keys, 0);
         }
         commit_group();

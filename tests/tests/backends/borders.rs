@@ -100,11 +100,17 @@ impl Scores {
     }
 }
 
-/// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers one of each sort in turn, where scores grow one
+/// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers, or for the gradient by one, one of each sort in turn, where scores grow one
 /// that hides nothing, so that it is the growth by which a tile is computed again.
 fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec {
-    let is_modified = instance.name.ends_with("_modified");
+    // By turns, whose shifts are 1 and 3.
+    let number = if scores.is_grown() {
+        number / 2
+    } else {
+        number
+    };
     let needs_bias = instance.operation == Operation::BackwardBias;
+    let is_modified = instance.name.ends_with("_modified") || needs_bias;
     let sorts = if scores.is_grown() { 2 } else { 8 };
     let takes = |sort: usize| is_modified && number % sorts == sort;
     ModifierSpec {
@@ -164,28 +170,36 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     };
     match (is_packed, shift) {
         (false, _) => Lengths::one(rows, keys),
-        // As many heads are worth few rows. The last has fewer than another, and begins behind it.
+        // As many heads are worth few rows. The last has fewer than the first, and begins behind it, so that its first block is another if
+        // it were as long.
         (true, PACKED) if !is_of_hopper(instance) => {
-            Lengths::Varlen(vec![SHORT, (24, instance.block_n as usize + 20), (3, 5)])
+            let block = instance.block_n as usize;
+            Lengths::Varlen(vec![(158, 23), (24, block + 40), (3, 5)])
         }
         (true, PACKED) => Lengths::Varlen(vec![SHORT, (rows, keys)]),
         (true, _) => Lengths::Varlen(vec![(rows, keys), SHORT]),
     }
 }
 
-/// Components that a kernel for `head_dim` is given: fewer where the last vec16 of a row, or TMA's box, is to be cut; how many, differs.
-fn components(
-    instance: &Instance,
-    head_dim: u32,
-    scores: Scores,
-    [number, shift]: [usize; 2],
-) -> usize {
+/// Components that a kernel for `head_dim` is given: fewer where the last vec16 of a row, or TMA's box, is to be cut, each time by another
+/// number, so that plain and bent scores together cut it in every way.
+fn components(instance: &Instance, head_dim: u32, scores: Scores, shift: usize) -> usize {
     let head_dim = head_dim as usize;
     let cuts = VEC16_BYTES as usize / instance.dtype.bytes() - 1;
-    let by_some = head_dim - 1 - (number + scores as usize) % cuts;
+    let of_scores = match scores {
+        Scores::Plain => 0,
+        Scores::Bent => 4,
+        _ => 1,
+    };
+    let of_shift = match shift {
+        CUT => 1,
+        FEW_KEYS => 2,
+        _ => 0,
+    };
+    let by_some = head_dim - 1 - (of_scores + of_shift) % cuts;
     match (instance.family, shift) {
         (Family::Wgmma, CUT) => head_dim - 8,
-        (Family::Mma, CUT | FEW_KEYS) | (Family::Simt, PACKED | FEW_KEYS) => by_some,
+        (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED | FEW_KEYS) => by_some,
         _ => head_dim,
     }
 }
@@ -195,6 +209,16 @@ fn cut_rows(head_dim: u32, dims: usize) -> Arrangement {
     Arrangement {
         padding: [0, 0, 0, head_dim as usize - dims],
         ..Arrangement::BSHD
+    }
+}
+
+/// Rows of `dims` components that begin anywhere.
+fn odd_rows(dims: usize) -> Arrangement {
+    // Not as far apart as rows of a few components more.
+    let padding = if (dims + 3).is_multiple_of(4) { 4 } else { 3 };
+    Arrangement {
+        padding: [1, 0, 2, padding],
+        ..Arrangement::ODD_ROWS
     }
 }
 
@@ -212,37 +236,40 @@ fn is_packed(instance: &Instance) -> Option<bool> {
     }
 }
 
-/// How q, k and v lie, of which rows are `usual`, and then o. Every other time one of the inputs, and o, have other things between
+/// How q, k and v lie, of which rows have `dims` components and are `usual`, and then o. Every other time one of the inputs, and o, have other things between
 /// their elements or rows: a kernel has a fast way to copy rows of which every operand asks whether it is open. What Hopper's kernels
 /// copy are rows of whole pieces of 16 bytes.
 fn arrangements(
     instance: &Instance,
     scores: Scores,
     shift: usize,
-    usual: [Arrangement; 3],
+    (dims, usual): ([usize; 3], [Arrangement; 3]),
 ) -> ([Arrangement; 3], Option<Arrangement>) {
     // Then rows end within what is copied by elements.
     if shift == FEW_KEYS && !is_of_hopper(instance) {
-        return ([Arrangement::ODD_ROWS; 3], None);
+        return (dims.map(odd_rows), None);
     }
     let mut inputs = usual;
     if !scores.lie_apart(shift) {
         return (inputs, None);
     }
     let turn = 2 * scores as usize + shift / 2;
-    let other = match turn / 3 % 2 {
+    let others = dims.map(|dims| match turn / 3 % 2 {
         _ if is_of_hopper(instance) => Arrangement::ALIGNED_ROWS,
         0 => Arrangement::ALIGNED_COLUMNS,
-        _ => Arrangement::ODD_ROWS,
-    };
-    if is_packed(instance) != Some(true) {
-        inputs[turn % 3] = other;
+        _ => odd_rows(dims),
+    });
+    if instance.family == Family::Simt {
+        // Each operand asks for itself, and at no other place do they lie apart in several blocks.
+        inputs = others;
+    } else if is_packed(instance) != Some(true) {
+        inputs[turn % 3] = others[turn % 3];
         if (scores, shift) == (Scores::Bent, CUT) {
             // V, and d_o as it, cut.
-            inputs[2] = other;
+            inputs[2] = others[2];
         }
     }
-    (inputs, Some(other))
+    (inputs, Some(others[2]))
 }
 
 /// How dq, dk and dv lie: in places of their own where o does.
@@ -269,7 +296,7 @@ fn spec(
     let most = instance.wgmma().map_or([instance.head_dim; 2], |config| {
         [config.head_dim, config.head_dim_v]
     });
-    let dims = most.map(|most| components(instance, most, scores, [number, shift]));
+    let dims = most.map(|most| components(instance, most, scores, shift));
     let [qk, v] = [0, 1].map(|i| cut_rows(most[i], dims[i]));
     let slopes = AlibiSpec {
         steepest: 0.01,
@@ -277,7 +304,8 @@ fn spec(
     };
     let is_bent = scores == Scores::Bent;
     let needs_slopes = instance.operation == Operation::BackwardSlopes;
-    let (arrangements, o) = arrangements(instance, scores, shift, [qk, qk, v]);
+    let rows = ([dims[0], dims[0], dims[1]], [qk, qk, v]);
+    let (arrangements, o) = arrangements(instance, scores, shift, rows);
     let has_heads = is_packed && shift == PACKED && !is_of_hopper(instance);
     CaseSpec {
         heads_kv: if has_heads { 2 } else { 1 },

@@ -79,10 +79,12 @@ fn single_elements<B: Backend>(backend: &mut B) {
                     "k" => case.k.set(0, 0, key, dim, value),
                     _ => case.v.set(0, 0, key, dim, value),
                 }
-                // Scores are in range only if the other factor is subnormal.
+                // Scores are in range only if the other factor is subnormal; of both signs, so that of an infinite key some rows of each
+                // thread see −∞, and are right.
                 if value.abs() >= LARGE {
                     for row in 0..ROWS {
-                        case.q.set(0, 0, row, dim, 2e-39);
+                        let factor = if row % 2 == 0 { 2e-39 } else { -2e-39 };
+                        case.q.set(0, 0, row, dim, factor);
                     }
                 }
                 let what = format!("{spec}, {value} in {operand}");

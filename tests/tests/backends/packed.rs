@@ -90,11 +90,21 @@ fn sim_even() {
 #[test]
 fn sim_long() {
     let mut sim = Sim::on(SimDevice::with_schedule(0x10e6));
-    // One of the two gives a kernel a mask that leaves all blocks.
-    for shift in [0, 2] {
-        every_kernel(&mut sim, |instance| long(instance, false), shift);
-        every_kernel(&mut sim, |instance| long(instance, true), shift);
-    }
+    packed_kernels::every_kernel(&mut sim, "long sequences", |sim, instance, number| {
+        // Masks that leave all blocks.
+        let options = MASKS.len() * number + number % 2;
+        // Only Hopper's kernels list tiles.
+        let lists = [false, true]
+            .into_iter()
+            .take(1 + usize::from(instance.wgmma().is_some()));
+        lists.fold(true, |ran, is_listed| {
+            ran & runs_right(
+                sim,
+                instance,
+                &case_for(instance, options, long(instance, is_listed)),
+            )
+        })
+    });
 }
 
 /// Fewer tiles than blocks, as a list alone tells, for the kernels of options of single pairs.

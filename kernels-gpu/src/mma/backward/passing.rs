@@ -154,7 +154,8 @@ impl<'a, K: MmaBackwardKernel> Passing<'a, K> {
     /// As [`Passing::wait_all`].
     #[inline(always)]
     pub unsafe fn take_turns(&self, now: Step, warp: u32) {
-        self.wait_all();
+        // Nothing of this thread's is on its way: `pass` has waited.
+        sync_block::<K>();
         if any(warp < K::CONFIG.warps / 2)
             && let Some(next) = self.tile.next(now)
         {

@@ -178,11 +178,8 @@ fn or_nothing<const HALVES: usize, const O_COLS: usize>(
         } else {
             row.row_max
         };
-        row.row_sum = if is_there {
-            of_row.row_sum
-        } else {
-            row.row_sum
-        };
+        // Under the maximum of no key it weighs nothing, and is of a row that is there.
+        row.row_sum = of_row.row_sum;
         for col in 0..O_COLS {
             let acc_o = &mut result.acc_o[i][col];
             *acc_o = if is_there {

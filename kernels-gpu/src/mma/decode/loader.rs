@@ -243,9 +243,9 @@ impl<'a> KvLoader<'a> {
         }
         // All lanes take as many rows: counted by a number that is the same in all of them. It is not known when this is compiled:
         // so the loop stays rolled, and the code of a step short.
-        let rows = DecodeConfig::WARP_KEYS + mode / CopyMode::COUNT;
-        let mut taken = 0;
-        while taken < rows {
+        let turns = DecodeConfig::WARP_KEYS / rows_at_once + mode / CopyMode::COUNT;
+        let mut turn = 0;
+        while turn < turns {
             let address = of_lane(row_address, row);
             let dims = if address != 0 { dims } else { 0 };
             let to = slot + offset(units, row, vec16);
@@ -266,7 +266,7 @@ impl<'a> KvLoader<'a> {
                 shared::store4_bits(to, words);
             }
             row += rows_at_once;
-            taken += rows_at_once;
+            turn += 1;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::half::Half;
+use cuda_std::math::fma;
 use cuda_std::warp::{any, sync_warp, uniform};
 
 use super::tile::Tile;
@@ -44,15 +45,16 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
         lanes: Lanes,
         row_of: impl Fn(u32) -> u32,
     ) {
-        let mut is_finite = true;
+        // 0 times what is not finite is NaN.
+        let mut zero = 0.0;
         for i in 0..SUM_REGS {
-            is_finite &= sum[i].is_finite();
+            zero = fma(sum[i], 0.0, zero);
         }
         for h in 0..2 {
             let row = self.tile.begin() + row_of(lanes.row() + h as u32 * ROW_STEP);
             self.store_row::<E, SUM_REGS>(sum, h, row, lanes);
         }
-        if any(!is_finite) {
+        if any(zero != 0.0) {
             // Other lanes overwrite what was stored.
             sync_warp();
             self.repair::<E>(lanes, row_of);

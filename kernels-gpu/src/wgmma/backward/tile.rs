@@ -70,7 +70,13 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
         shared::store4_bits(self.smem, place);
         shared::store4_bits(self.smem + ROW_BYTES, rows);
         shared::store4_bits(self.smem + 2 * ROW_BYTES, seen);
-        let mut blocks = self.blocks(0, block_m, config.block_n);
+        let mut blocks = if S::HAS_SECOND {
+            self.blocks(0, block_m, config.block_n)
+        } else {
+            // Nobody asks for those of a tile without queries.
+            let end = (place[0] + block_m).min(extent.kept);
+            BlockRange::new(place[0], end, extent.band, extent.passing, config.block_n)
+        };
         if self.modifiers.hides() && place[0] < extent.kept {
             // Any block may be shown: the states tell.
             blocks = BlockRange::all(extent.passing, config.block_n);

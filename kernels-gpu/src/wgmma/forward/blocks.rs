@@ -3,7 +3,7 @@
 use super::Launch;
 use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaConfig};
 use crate::tile::black_box;
-use crate::tile::block_range::BlockRange;
+use crate::tile::block_range::{BlockRange, visible_keys};
 use crate::tile::sequence::Sequence;
 use crate::wgmma::pack_gqa::PackGqa;
 use crate::wgmma::scheduler::TileCoord;
@@ -53,15 +53,55 @@ impl Ranges {
         work_tile: TileCoord,
         warpgroup: u32,
     ) -> Self {
-        let pack_gqa = launch.pack_gqa();
-        let cluster = cluster_range(sequence, config, work_tile, pack_gqa);
-        let m_begin = row_begin(launch, config, work_tile, 0);
-        let row_begin = row_begin(launch, config, work_tile, warpgroup);
+        let cluster = cluster_range(sequence, config, work_tile, launch.pack_gqa());
+        Self::within(cluster, launch, config, sequence, work_tile, warpgroup)
+    }
+
+    /// As [`Ranges::new`], of which only the distances between `begin`s are asked for: where no row of the cluster sees a key they are 0,
+    /// whatever its own is.
+    #[inline(always)]
+    pub fn begins(
+        launch: &Launch,
+        config: &WgmmaConfig,
+        sequence: &Sequence,
+        work_tile: TileCoord,
+        warpgroup: u32,
+    ) -> Self {
+        let row = work_tile.cluster_m_block * config.cluster_m();
+        let query = launch.pack_gqa().query(row);
+        let (first, _) = visible_keys(query as i32, sequence.band, sequence.seq_kv);
+        let cluster = BlockRange::masked_out(first as u32 / config.block_n);
+        Self::within(cluster, launch, config, sequence, work_tile, warpgroup)
+    }
+
+    /// Those of a cluster whose own is `cluster`.
+    #[inline(always)]
+    fn within(
+        cluster: BlockRange,
+        launch: &Launch,
+        config: &WgmmaConfig,
+        sequence: &Sequence,
+        work_tile: TileCoord,
+        warpgroup: u32,
+    ) -> Self {
         // Rows that see no key take a block that the others load anyway.
         let part = |outer: &BlockRange, begin: u32, rows: u32| {
-            range(sequence, config, pack_gqa, begin, rows, outer.begin)
+            range(
+                sequence,
+                config,
+                launch.pack_gqa(),
+                begin,
+                rows,
+                outer.begin,
+            )
         };
-        let block = part(&cluster, m_begin, config.block_m());
+        let block = if config.cluster == 1 {
+            cluster
+        } else {
+            let m_begin = row_begin(launch, config, work_tile, 0);
+            part(&cluster, m_begin, config.block_m())
+        };
+        let row_begin = row_begin(launch, config, work_tile, warpgroup);
         let own = part(&block, row_begin, WARPGROUP_ROWS);
         Self {
             cluster,

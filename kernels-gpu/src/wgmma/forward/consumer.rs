@@ -169,7 +169,7 @@ where
         let sequence = tile_pipe.sequence(&params.attention, work_tile);
         if K::Modifiers::IS_NONE && params.attention.mask.band.lower > -Band::OPEN {
             // Without a border on the left all ranges begin with block 0.
-            let ranges = Ranges::new(self.launch, config, &sequence, work_tile, warpgroup);
+            let ranges = Ranges::begins(self.launch, config, &sequence, work_tile, warpgroup);
             self.skip(ranges.own.begin - ranges.block.begin, config.ping_pong);
             if config.cluster > 1 {
                 self.skip(ranges.block.begin - ranges.cluster.begin, false);

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, DType, Mask, Variant};
-use ferroflash_testing::cases::{CaseSpec, InputKind, Lengths, ModifierSpec};
+use ferroflash_testing::cases::{BackwardCase, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::{is_backward_untouched, is_plan_untouched};
 use ferroflash_tests::specs::plain;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 
-fn agrees<B: Backend>(backend: &mut B) {
+/// A key, its value, a query and its d_o that are not finite in half of their components, so that gradients by the others are of finite
+/// numbers: of rows near enough to see them, in one block with rows that are not. Each kernel once: `ran` are those that have been.
+fn agrees<B: Backend>(backend: &mut B, ran: &mut BTreeSet<Vec<String>>) {
     // An odd number of rows: what is computed one at a time is at times computed two at a time.
     for (head_dim, sinks) in [64, 128, 256]
         .into_iter()
@@ -22,15 +24,30 @@ fn agrees<B: Backend>(backend: &mut B) {
             ..ModifierSpec::default()
         };
         let spec = CaseSpec {
-            mask: Mask::Causal,
-            kind: InputKind::NonFinite,
+            mask: Mask::Window {
+                left: Some(10),
+                right: Some(0),
+            },
             modifiers,
             ..plain(DType::F32, Lengths::one(71, 71), head_dim)
         };
         let mut case = spec.build_backward().unwrap();
+        // Those of every other thread of a warp, which then go different ways.
+        for dim in (0..head_dim).filter(|dim| dim / 4 % 2 == 0) {
+            let value = [f32::NAN, f32::INFINITY][dim % 2];
+            for row in [40, 70] {
+                case.forward.k.set(0, 0, row, dim, value);
+                case.forward.v.set(0, 0, row, dim, value);
+            }
+            for row in [8, 70] {
+                case.forward.q.set(0, 0, row, dim, value);
+                case.d_o.set(0, 0, row, dim, value);
+            }
+        }
         case.forward.options.force = Some(Variant::Simt);
         let plan = backend.plan(&case.problem().unwrap()).unwrap();
-        if is_plan_untouched(&plan) {
+        let is_new = ran.insert(plan.kernel_names().map(str::to_owned).collect());
+        if !is_new || is_plan_untouched(&plan) {
             continue;
         }
         let run = case.run(backend).unwrap();
@@ -39,78 +56,153 @@ fn agrees<B: Backend>(backend: &mut B) {
     }
 }
 
-/// A key, its value, a query and its d_o that are not finite in any component, which rows within ten of them see: every element of what
-/// a thread has is one of a pair that must not show it. With a softcap, whose scores stay finite, keys and queries that each are infinite
-/// in one component, which alone is not finite in the gradients.
-/// Each kernel once with a softcap and once without: `ran` are those that have been.
-fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(bool, Vec<String>)>) {
-    let dtypes = [DType::F16, DType::Bf16];
-    let kernels = (dtypes.into_iter()).flat_map(|dtype| [64, 128, 256].map(|d| (dtype, d)));
-    for ((dtype, head_dim), softcap) in
-        kernels.flat_map(|kernel| [None, Some(1.5)].map(|softcap| (kernel, softcap)))
-    {
-        let spec = CaseSpec {
-            mask: Mask::Window {
-                left: Some(10),
-                right: Some(10),
+/// Options beside operands that are not finite.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Beside {
+    Nothing,
+    /// Its scores stay finite, however large keys and queries are.
+    Softcap,
+    /// And every option that hides pairs.
+    AllThatHide,
+    /// Two options that hide pairs, neither of which hides all that the other does.
+    Chunks,
+}
+
+impl Beside {
+    const ALL: [Self; 4] = [
+        Self::Nothing,
+        Self::Softcap,
+        Self::AllThatHide,
+        Self::Chunks,
+    ];
+
+    fn softcap(self) -> Option<f32> {
+        matches!(self, Self::Softcap | Self::AllThatHide).then_some(1.5)
+    }
+
+    fn modifiers(self) -> ModifierSpec {
+        let none = ModifierSpec::default();
+        match self {
+            Self::Nothing | Self::Softcap => none,
+            Self::AllThatHide => ModifierSpec {
+                mask: Some(([false; 3], 30)),
+                documents: Some((40, false)),
+                chunk: Some(48),
+                dilation: Some(2),
+                blocks: Some([8, 8]),
+                prefix: Some((4, false)),
+                ..none
             },
-            softcap,
-            ..plain(dtype, Lengths::one(71, 71), head_dim)
-        };
-        let mut case = spec.build_backward().unwrap();
-        // Each at another place in 16 bytes.
-        for place in (0..8).take_while(|_| softcap.is_some()) {
-            case.forward
-                .k
-                .set(0, 0, 40 + place, 9 * place, f32::INFINITY);
-            case.forward
-                .q
-                .set(0, 0, 8 + place, 9 * place, f32::INFINITY);
-        }
-        for dim in (0..head_dim).take_while(|_| softcap.is_none()) {
-            let value = [f32::NAN, f32::INFINITY][dim % 2];
-            for (tensor, row) in [
-                (&mut case.forward.k, 40),
-                (&mut case.forward.v, 40),
-                (&mut case.forward.q, 8),
-                (&mut case.d_o, 8),
-            ] {
-                tensor.set(0, 0, row, dim, value);
-            }
-        }
-        case.forward.options.force = Some(Variant::Mma);
-        // Without a workspace other kernels compute dq.
-        for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
-            case.deterministic = deterministic;
-            case.workspace_limit_bytes = limit;
-            let plan = backend.plan(&case.problem().unwrap()).unwrap();
-            let kernels = plan.kernel_names().map(str::to_owned).collect();
-            let is_new = ran.insert((softcap.is_some(), kernels));
-            if !is_new || is_backward_untouched(backend, &case) {
-                continue;
-            }
-            let run = case.run(backend).unwrap();
-            let wrong = case.check_all(&run).unwrap();
-            assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
+            Self::Chunks => ModifierSpec {
+                chunk: Some(24),
+                dilation: Some(2),
+                ..none
+            },
         }
     }
 }
 
-#[test]
-fn sim() {
-    for shared_bytes in [SM86_SHARED_BYTES, SM80_SHARED_BYTES] {
+/// Makes a key, its value, a query and its d_o not finite, in any component; with a softcap keys and queries, each in one component, which
+/// alone is not finite in the gradients, at another place in 16 bytes each. Of Hopper's kernels in one component, so that what is computed
+/// again is not spoilt by rows beside it.
+fn spoil(case: &mut BackwardCase, variant: Variant, beside: Beside) {
+    let BackwardCase { forward, d_o, .. } = case;
+    if beside.softcap().is_some() {
+        for place in 0..8 {
+            forward.k.set(0, 0, 40 + place, 9 * place, f32::INFINITY);
+            forward.q.set(0, 0, 8 + place, 9 * place, f32::INFINITY);
+        }
+        return;
+    }
+    let dims = match variant {
+        Variant::Wgmma => 1,
+        _ => forward.q.spec().shape.dim,
+    };
+    for dim in 0..dims {
+        let value = [f32::NAN, f32::INFINITY][dim % 2];
+        for (tensor, row) in [
+            (&mut forward.k, 40),
+            (&mut forward.v, 40),
+            (&mut forward.q, 8),
+            (&mut *d_o, 8),
+        ] {
+            tensor.set(0, 0, row, dim, value);
+        }
+    }
+}
+
+/// Rows that are not finite, which those within ten of them see: every element of what a thread has is one of a pair that must not show it.
+/// Each kernel once beside each option: `ran` are those that have been.
+fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec<String>)>) {
+    let of_mma = Beside::ALL.map(|beside| (Variant::Mma, beside));
+    let sorts = of_mma
+        .into_iter()
+        .chain([(Variant::Wgmma, Beside::Nothing)]);
+    for (variant, beside) in sorts {
+        for (dtype, head_dim) in [DType::F16, DType::Bf16]
+            .into_iter()
+            .flat_map(|dtype| [64, 128, 192, 256].map(|head_dim| (dtype, head_dim)))
+        {
+            // Kernels of `mma` for 256 are for 192 too.
+            if (variant, head_dim) == (Variant::Mma, 192) {
+                continue;
+            }
+            let spec = CaseSpec {
+                mask: Mask::Window {
+                    left: Some(10),
+                    right: Some(10),
+                },
+                softcap: beside.softcap(),
+                modifiers: beside.modifiers(),
+                ..plain(dtype, Lengths::one(71, 71), head_dim)
+            };
+            let mut case = spec.build_backward().unwrap();
+            spoil(&mut case, variant, beside);
+            case.forward.options.force = Some(variant);
+            // Without a workspace other kernels compute dq.
+            for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
+                case.deterministic = deterministic;
+                case.workspace_limit_bytes = limit;
+                let Ok(plan) = backend.plan(&case.problem().unwrap()) else {
+                    // Not of every GPU.
+                    assert_eq!(variant, Variant::Wgmma, "{spec}");
+                    continue;
+                };
+                let kernels = plan.kernel_names().map(str::to_owned).collect();
+                let is_new = ran.insert((beside, kernels));
+                if !is_new || is_backward_untouched(backend, &case) {
+                    continue;
+                }
+                let run = case.run(backend).unwrap();
+                let wrong = case.check_all(&run).unwrap();
+                assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
+            }
+        }
+    }
+}
+
+/// Simulated GPUs with as much shared memory as those that there are.
+fn sims() -> impl Iterator<Item = Sim> {
+    let sizes = [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES];
+    sizes.into_iter().map(|shared_bytes| {
         let mut sim = Sim::new();
         sim.limit_shared_bytes(shared_bytes);
-        agrees(&mut sim);
+        sim
+    })
+}
+
+#[test]
+fn sim() {
+    let mut ran = BTreeSet::new();
+    for mut sim in sims() {
+        agrees(&mut sim, &mut ran);
     }
 }
 
 #[test]
 fn sim_whole_rows() {
     let mut ran = BTreeSet::new();
-    for shared_bytes in [SM86_SHARED_BYTES, SM80_SHARED_BYTES, SM90_SHARED_BYTES] {
-        let mut sim = Sim::new();
-        sim.limit_shared_bytes(shared_bytes);
+    for mut sim in sims() {
         whole_rows_agree(&mut sim, &mut ran);
     }
 }
@@ -118,7 +210,7 @@ fn sim_whole_rows() {
 #[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("gradients of what is not finite") {
-        agrees(&mut gpu);
+        agrees(&mut gpu, &mut BTreeSet::new());
         whole_rows_agree(&mut gpu, &mut BTreeSet::new());
     }
 }

@@ -210,6 +210,33 @@ fn sizes<B: Backend>(backend: &mut B) {
     }
 }
 
+/// The largest |d_o| of a row of f16, by which dS is scaled, may be at any of a lane's components, and negative: if one is overlooked, dS is ∞.
+fn largest_d_o_is_anywhere<B: Backend>(backend: &mut B) {
+    const HEADS: usize = 16;
+    let spec = CaseSpec {
+        heads_kv: 1,
+        group: HEADS,
+        seed: 2, // even: without d_lse
+        ..plain(DType::F16, Lengths::one(8, 8), 128)
+    };
+    let mut case = spec.build_backward().unwrap();
+    fill(&mut case.d_o, || 0.0);
+    for head in 0..HEADS {
+        let (half, in_half) = (head / 8, head % 8);
+        case.d_o
+            .set(0, head, in_half, 64 * half + 9 * in_half, -6e4);
+    }
+    for (tensor, factor) in [
+        (&mut case.forward.q, 0.125),
+        (&mut case.forward.k, 0.125),
+        (&mut case.forward.v, 16.0),
+    ] {
+        let mut scaled = tensor.to_f32(Layout::Bshd).into_iter();
+        fill(tensor, || factor * scaled.next().unwrap());
+    }
+    each_variant(backend, case, |_, _| {});
+}
+
 /// (m) What follows from the probabilities' sum of 1: `Σⱼ dvⱼ = Σᵢ d_oᵢ` over rows that see a key, and with all keys alike
 /// dq is 0 without d_lse and `softmax_scale · d_lse · k` with it.
 fn identities<B: Backend>(backend: &mut B) {
@@ -317,6 +344,7 @@ fn all<B: Backend>(backend: &mut B, edges: &[usize]) {
     rows_without_keys(backend);
     packed_keys_without_queries(backend);
     sizes(backend);
+    largest_d_o_is_anywhere(backend);
     identities(backend);
     grouped_heads(backend);
 }

@@ -102,14 +102,12 @@ fn packed<B: Backend>(backend: &mut B) {
 
 /// ∞ and NaN in inputs reach the gradients of what sees them, and no others.
 fn not_finite<B: Backend>(backend: &mut B, head_dim: usize) {
-    for (mask, seed) in [(Mask::Causal, 3), (WINDOW, 4), (Mask::Causal, 5)] {
-        let spec = CaseSpec {
-            kind: InputKind::NonFinite,
-            seed,
-            ..of_width(head_dim, Lengths::one(150, 140), mask)
-        };
-        run(backend, &spec, None);
-    }
+    let spec = CaseSpec {
+        kind: InputKind::NonFinite,
+        seed: 4,
+        ..of_width(head_dim, Lengths::one(150, 140), WINDOW)
+    };
+    run(backend, &spec, None);
 }
 
 /// However the heads are cut into chunks, the bits are the same, as at every run.

@@ -216,6 +216,8 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             DecodeSpec {
                 tree: Some(tree),
                 mask: Mask::None,
+                // Of a scale of 0 all keys count alike.
+                scale_factor: (!is_wild).then_some(0.0),
                 ..plain.clone()
             }
         };

@@ -141,7 +141,9 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             ..growing.clone()
         };
         // Whose tiles no kernel lists.
+        // Of a scale of 0 all keys count alike.
         let one = DecodeSpec {
+            scale_factor: Some(0.0),
             kv_lens: lengths(config)[..1].to_vec(),
             ..plain.clone()
         };

@@ -184,7 +184,11 @@ impl Breaker<'_, '_> {
             self.compute(Synchronisation, "expects fewer bytes", 2, sub);
         }
         if opcode.contains("try_wait.parity") {
-            let other = ("b32", "xor.b32 {to}, {from}, 1;");
+            // Every other lane's alone: lanes that each have a block would swap them, and reach the same ones.
+            let other = (
+                "b32",
+                "mov.u32 {to}, %laneid; not.b32 {to}, {to}; and.b32 {to}, {to}, 1; xor.b32 {to}, {to}, {from};",
+            );
             self.compute(Synchronisation, "the other parity", 2, other);
             let done = format!("setp.eq.b32 {}, 0, 0;", s.operands[0]);
             self.add(Synchronisation, "does not wait", done);

@@ -83,10 +83,12 @@ pub fn run(
     Ok(Verdict::Survived(reaching.len()))
 }
 
-/// The tests that execute the broken instruction. What they cost is foremost the kernel's own part, since most leave out
+/// The tests that reach the broken instruction, of a branch also those that never take it. What they cost is foremost the kernel's own part, since most leave out
 /// what does not launch it.
 fn reaching<'t>(mutant: &Mutant, tests: &'t [Test]) -> Vec<&'t Test> {
-    let executes = |coverage: &Coverage| coverage.is_executed(mutant.index);
+    let executes = |coverage: &Coverage| {
+        coverage.is_executed(mutant.index) || coverage.is_skipped(mutant.index)
+    };
     let of_kernel = |test: &Test| test.kernels.get(&mutant.kernel).cloned();
     let mut found: Vec<_> = tests
         .iter()
