@@ -62,11 +62,16 @@ const MASKS: [Mask; 6] = {
     [Mask::CAUSAL_TOP_LEFT, none, causal, window, narrow, band]
 };
 
+/// Whether the sequences of scene `number` are packed.
+pub fn is_packed(number: usize) -> bool {
+    number.is_multiple_of(2)
+}
+
 /// Sequences of (seq_q, seq_kv): packed in operands that have some rows more, or a batch whose keys are partly used.
 /// The other options depend on `number`.
 pub fn scene(shape: Shape, number: usize, sequences: &[(usize, usize)]) -> Scene {
     let batch = sequences.len();
-    let is_packed = number.is_multiple_of(2);
+    let is_packed = is_packed(number);
     let sums = |of: fn(&(usize, usize)) -> usize| -> Vec<i32> {
         let ends = sequences.iter().scan(0, |end, sequence| {
             *end += of(sequence) as i32;

@@ -205,3 +205,14 @@ pub unsafe fn uniform(value: u32) -> u32 {
     // SAFETY: the caller vouches that the whole warp arrives.
     unsafe { redux_sync_umax(value, ALL_LANES) }
 }
+
+/// The largest of all lanes' `bits`, as numbers without a sign: of f32's bits the largest float, where none is negative or NaN
+/// (PTX ISA: redux.sync, for sm_80 and later).
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn reduce_max_bits(bits: u32) -> u32 {
+    // SAFETY: forwarded to the caller.
+    unsafe { redux_sync_umax(bits, ALL_LANES) }
+}

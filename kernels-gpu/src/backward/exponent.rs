@@ -1,7 +1,7 @@
 //! The power of two that dS is rounded in, where its dtype has less range than it needs.
 
 use cuda_std::global;
-use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, uniform};
+use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max_bits};
 
 use crate::abi::BackwardParams;
 use crate::config::warp_per_row::DELTA_WARP_ROWS;
@@ -51,17 +51,16 @@ pub unsafe fn of_head(params: &BackwardParams, sequence: &Sequence, rows: u32, h
         largest = max(largest, max(halves[0], halves[1]));
         of_lane += LOADS * WARP_SIZE;
     }
+    // Absolute values are in the order of their bits.
     // SAFETY: forwarded to the caller.
-    unsafe {
-        let exponent = reduce_max::<WARP_SIZE>(largest).to_bits() >> EXPONENT_SHIFT;
-        // Of zeros any will do.
-        let biased = if exponent == 0 {
-            EXPONENT_BIAS
-        } else {
-            exponent
-        };
-        uniform(biased) as i32 - EXPONENT_BIAS as i32
-    }
+    let exponent = unsafe { reduce_max_bits(largest.to_bits()) } >> EXPONENT_SHIFT;
+    // Of zeros any will do.
+    let biased = if exponent == 0 {
+        EXPONENT_BIAS
+    } else {
+        exponent
+    };
+    biased as i32 - EXPONENT_BIAS as i32
 }
 
 /// Tells the kernel that rounds dq what dq of a query head of batch entry `batch` is added up times: 2^−`exponent`, in each block that

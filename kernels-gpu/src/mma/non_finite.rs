@@ -119,8 +119,10 @@ impl NonFiniteMask {
             let (first, last) = visible_keys((m_begin + row) as i32, band, seq_kv);
             first <= key && key <= last
         };
-        // The rows that see a key are consecutive.
-        if sees(0) && sees(self.rows - 1) {
+        // The band moves right as the row grows: the last row has the last first key, the first row the first last one.
+        let (_, last) = visible_keys(m_begin as i32, band, seq_kv);
+        let (first, _) = visible_keys((m_begin + self.rows - 1) as i32, band, seq_kv);
+        if first <= key && key <= last {
             shared::atomic_or(self.address(self.rows, vec16), kinds);
             return;
         }

@@ -25,7 +25,7 @@ use kernels_gpu::layout::swizzle::VEC16_BYTES;
 pub enum Scores {
     /// Products, times the scale.
     Plain,
-    /// A cap that bends half of them, but in the last shift, slopes, and a scale that turns their order round.
+    /// A cap that bends half of them, at one shift none, and at one there is none; slopes, and a scale that turns their order round.
     Bent,
     /// A cap, alone, which Hopper's kernels have own code for: one that no score reaches half of, as far as their polynomial goes; and,
     /// where rows see few keys, one that bends half of them.
@@ -78,6 +78,8 @@ impl Scores {
     /// The softcap at a shift.
     fn softcap(self, shift: usize) -> Option<f32> {
         match self {
+            // So far above all scores that what tanh loses of small numbers shows.
+            Self::Bent if shift == 1 => Some(1000.0),
             Self::Bent if shift != CUT => Some(1.5),
             Self::Capped if shift == FEW_KEYS => Some(1.5),
             Self::Capped => Some(11.0),
@@ -102,7 +104,7 @@ impl Scores {
 
 /// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers, or for the gradient by one, one of each sort in turn, where scores grow one
 /// that hides nothing, so that it is the growth by which a tile is computed again.
-fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec {
+fn modifiers(instance: &Instance, scores: Scores, [number, shift]: [usize; 2]) -> ModifierSpec {
     // By turns, whose shifts are 1 and 3.
     let number = if scores.is_grown() {
         number / 2
@@ -113,6 +115,8 @@ fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec
     let is_modified = instance.name.ends_with("_modified") || needs_bias;
     let sorts = if scores.is_grown() { 2 } else { 8 };
     let takes = |sort: usize| is_modified && number % sorts == sort;
+    // By which a later block is seen than one that is hidden.
+    let is_of_blocks = instance.family == Family::Simt && (scores, shift) == (Scores::Bent, PACKED);
     ModifierSpec {
         bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
         dropout: takes(1).then_some(0.2),
@@ -121,7 +125,7 @@ fn modifiers(instance: &Instance, scores: Scores, number: usize) -> ModifierSpec
         dilation: takes(4).then_some(3),
         blocks: takes(5).then_some([32, 48]),
         documents: takes(6).then_some((20, false)),
-        prefix: takes(7).then_some((15, false)),
+        prefix: (takes(7) || is_modified && is_of_blocks).then_some((15, false)),
         ..ModifierSpec::default()
     }
 }
@@ -137,6 +141,15 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
         return Mask::Window { left, right };
     }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
+    // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart.
+    if instance.family == Family::Simt && matches!(shift, 1 | PACKED) {
+        let [left, right] = match shift {
+            1 => [block, 12 + block / 2],
+            _ => [49, 52],
+        }
+        .map(Some);
+        return Mask::Window { left, right };
+    }
     let half = shift as u32 % 2 * (block / 2);
     let left = match (scores, shift) {
         (Scores::Bent | Scores::Capped, 1) => None,
@@ -170,6 +183,12 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     };
     match (is_packed, shift) {
         (false, _) => Lengths::one(rows, keys),
+        // Of fp32 kernels, for which scores are bent here alone, one is so long that every element of a thread is of a pair, and one begins
+        // with blocks between which some are hidden.
+        (true, PACKED) if instance.family == Family::Simt && scores == Scores::Bent => {
+            let blocks = 2 * instance.block_n as usize;
+            Lengths::Varlen(vec![(158, 151), (24, blocks + 60), (3, 5)])
+        }
         // As many heads are worth few rows. The last has fewer than the first, and begins behind it, so that its first block is another if
         // it were as long.
         (true, PACKED) if !is_of_hopper(instance) => {
@@ -296,7 +315,11 @@ fn spec(
     let most = instance.wgmma().map_or([instance.head_dim; 2], |config| {
         [config.head_dim, config.head_dim_v]
     });
-    let dims = most.map(|most| components(instance, most, scores, shift));
+    let mut dims = most.map(|most| components(instance, most, scores, shift));
+    if instance.family == Family::Simt && shift == 1 {
+        // Rows end in the last and the first of the parts that they are copied in, by turns anywhere in one.
+        dims = [most[0] as usize - 1 - number % 4, 12 + number / 4 % 4];
+    }
     let [qk, v] = [0, 1].map(|i| cut_rows(most[i], dims[i]));
     let slopes = AlibiSpec {
         steepest: 0.01,
@@ -318,7 +341,7 @@ fn spec(
             _ => None,
         },
         head_dim_v: dims[1],
-        modifiers: modifiers(instance, scores, number),
+        modifiers: modifiers(instance, scores, [number, shift]),
         kind: scores.kind(),
         arrangements,
         o,

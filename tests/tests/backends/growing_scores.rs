@@ -8,13 +8,17 @@
 
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
-use ferroflash::{Backend, Cpu, DType, Mask, Variant};
+use ferroflash::{Backend, Cpu, DType, Layout, Mask, Variant};
 use ferroflash_testing::cases::{Case, CaseSpec, Lengths, ModifierSpec};
+use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::replaced::is_plan_untouched;
+use ferroflash_tests::result_bits;
+use ferroflash_tests::result_bits::{ResultBits, checksum};
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::verdicts::{every_variant_is_right, variant_is_right, with_every_variant};
-use kernels_gpu::instances::Family;
+use kernels_gpu::instances::{Family, INSTANCES, Instance, MODIFIED, Operation};
 
 /// Keys whose scores stay small: more than a block of any kernel.
 const SMALL_KEYS: usize = 256;
@@ -64,9 +68,16 @@ fn raised_of(spec: &CaseSpec, rows: usize, keys: usize, nats: impl Fn(usize) -> 
 
 const MASKS: [Mask; 2] = [Mask::None, Mask::Causal];
 
+const HALVES: [DType; 2] = [DType::F16, DType::Bf16];
+
 /// On `keys` keys of `head_dim` dimensions.
-fn growing_scores<B: Backend>(backend: &mut B, masks: &[Mask], keys: usize, head_dim: usize) {
-    for dtype in [DType::F16, DType::Bf16] {
+fn growing_scores<B: Backend>(
+    backend: &mut B,
+    (dtypes, masks): (&[DType], &[Mask]),
+    keys: usize,
+    head_dim: usize,
+) {
+    for &dtype in dtypes {
         for (mask, step, rising) in masks
             .iter()
             .copied()
@@ -85,14 +96,14 @@ fn growing_scores<B: Backend>(backend: &mut B, masks: &[Mask], keys: usize, head
 
 #[test]
 fn growing_scores_cpu() {
-    growing_scores(&mut Cpu::new(), &MASKS, KEYS, 64);
+    growing_scores(&mut Cpu::new(), (&HALVES, &MASKS), KEYS, 64);
 }
 
 #[test]
 fn growing_scores_sim() {
     // 192 runs in clusters on Hopper.
-    for (mask, head_dim) in MASKS.into_iter().zip([192, 64]) {
-        growing_scores(&mut Sim::new(), &[mask], KEYS, head_dim);
+    for ((dtype, mask), head_dim) in HALVES.into_iter().zip(MASKS).zip([192, 64]) {
+        growing_scores(&mut Sim::new(), (&[dtype], &[mask]), KEYS, head_dim);
     }
 }
 
@@ -104,7 +115,7 @@ fn growing_scores_cuda() {
     // From 1024 rows on every Hopper kernel but that of 64 dims runs in clusters.
     for keys in [KEYS, 1100] {
         for head_dim in [64, 128, 192, 256] {
-            growing_scores(&mut gpu, &MASKS, keys, head_dim);
+            growing_scores(&mut gpu, (&HALVES, &MASKS), keys, head_dim);
         }
     }
 }
@@ -164,6 +175,76 @@ fn blocks_after_growth<B: Backend>(backend: &mut B) {
             let what = format!("{spec}, {step} nats");
             variant_is_right(backend, Variant::Wgmma, &mut case, &what);
         }
+    }
+}
+
+/// One row of a tile, of each row that a thread has another, grows by one key, in the first of a thread's columns, so much that it is
+/// computed again: its maximum is taken of all columns, and that it overflows is told from this row alone. f16's probability is too large; of
+/// bf16, with large values, the output.
+fn one_row_grows<B: Backend>(backend: &mut B, bits: &mut ResultBits) {
+    let kernels = INSTANCES.iter().chain(MODIFIED);
+    let is_wanted = |row: &&Instance| {
+        let is_forward = row.operation == Operation::Forward;
+        is_forward && row.family == Family::Mma && row.dtype != DType::F32
+    };
+    for instance in kernels.filter(is_wanted) {
+        let [keys, raised_key] = [2, 1].map(|blocks| blocks * instance.block_n as usize);
+        let (nats, factor) = match instance.dtype {
+            DType::F16 => (14.0f32, 1.0),
+            _ => (70.0, 2f32.powi(100)),
+        };
+        let is_modified = instance.name.ends_with("_modified");
+        let spec = CaseSpec {
+            group: 4,
+            scale_factor: Some(1.0),
+            modifiers: if is_modified {
+                sinks()
+            } else {
+                ModifierSpec::default()
+            },
+            ..plain(
+                instance.dtype,
+                Lengths::one(32, keys),
+                instance.head_dim as usize,
+            )
+        };
+        let mut case = spec.build().expect("small");
+        for (head, row) in (0..4).flat_map(|head| (0..32).map(move |row| (head, row))) {
+            let is_raised = row == 8 * head;
+            case.q.set(0, head, row, 0, f32::from(u8::from(is_raised)));
+        }
+        for key in 0..keys {
+            let is_raised = f32::from(u8::from(key == raised_key));
+            let score = is_raised * nats * (spec.head_dim as f32).sqrt();
+            case.k.set(0, 0, key, 0, score);
+        }
+        let mut values = case.v.to_f32(Layout::Bshd).into_iter();
+        case.v.fill(|| factor * values.next().expect("as many"));
+        case.options.force = Some(Variant::Mma);
+        let plan = backend.plan(&case.problem().expect("valid"));
+        let plan = plan.expect("eligible");
+        assert_eq!(plan.kernel_name(), instance.name);
+        if is_plan_untouched(&plan) {
+            continue;
+        }
+        let (o, lse) = case.run(backend).expect(instance.name);
+        let verdict = case.check(&o, &lse, Rows::All).expect("checked");
+        assert!(verdict.passed(), "{}: {verdict}", instance.name);
+        bits.take(instance.name.to_owned(), checksum([&o, &lse]));
+    }
+}
+
+#[test]
+fn one_row_grows_sim() {
+    let mut bits = result_bits!("growing_scores-one_row_grows");
+    one_row_grows(&mut Sim::new(), &mut bits);
+    bits.finish();
+}
+
+#[test]
+fn one_row_grows_cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("one row that grows") {
+        one_row_grows(&mut gpu, &mut ResultBits::default());
     }
 }
 

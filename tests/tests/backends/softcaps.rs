@@ -16,6 +16,8 @@ use crate::every_kernel::case_for;
 
 /// Far above the scores of random inputs, of which the largest is about 6.
 const SOFTCAP: f32 = 50.0;
+/// Scores that are as far below 0, in nats.
+const LOW: f32 = -60.0;
 /// An element of the queries whose scores are larger than the softcap.
 const LARGE: f32 = 400.0;
 /// The score of one query with a key of the first block, in nats: small beside the softcap, and e¹² times as probable as any key of
@@ -55,7 +57,16 @@ fn case(instance: &Instance) -> Case {
             case.q.set(0, 0, row, dim, LARGE);
         }
     }
-    let key = if config.varlen { 17 } else { 0 } + 5;
+    let first_key = if config.varlen { 17 } else { 0 };
+    // All scores of three other queries are so far below 0 that each key whose sign is lost counts.
+    for key in 0..keys {
+        case.k.set(0, 0, first_key + key, 0, 1.0);
+    }
+    for row in [last - 1, last - 5, last - 9] {
+        let low = LOW * (instance.head_dim as f32).sqrt();
+        case.q.set(0, 0, row, 0, low);
+    }
+    let key = first_key + 5;
     let scale = 1.0 / (instance.head_dim as f32).sqrt();
     for dim in 0..instance.head_dim as usize {
         case.q.set(0, 0, last - 20, dim, 1.0);

@@ -125,9 +125,9 @@ impl<'a> KvLoader<'a> {
         };
         self.place = self.entry_place;
         let index = lane_id() % DecodeConfig::WARP_KEYS;
-        // Both by all lanes, whatever the first says.
-        let first = [shuffle(self.page, 0), shuffle(self.place, 0)];
-        let is_next = self.page == first[0] && self.place == first[1].wrapping_add(index);
+        // By all lanes. Keys of different pages have other places than keys that follow each other.
+        let first = shuffle(self.place, 0);
+        let is_next = self.place == first.wrapping_add(index);
         self.is_run = !any(self.page == NOWHERE || !is_next);
         self.step += 1;
         self.look_up();

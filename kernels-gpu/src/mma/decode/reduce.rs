@@ -1,6 +1,5 @@
 //! A node's state: steps to chunks, chunks to groups and supers.
 
-use cuda_std::cp_async::wait_group;
 use cuda_std::thread::sync_threads;
 use cuda_std::warp::{any, sync_warp, uniform};
 
@@ -107,8 +106,7 @@ pub unsafe fn reduce<
             ring.refill(config.parts() + last);
         }
     }
-    // What has been copied ahead is nothing, but is waited for before shared memory is used otherwise.
-    wait_group::<0>();
+    // What has been copied ahead is nothing: no group that is still open has a copy.
     let is_bad = tile.get(Word::IsBad) != 0;
     if is_bad {
         report(tile, CacheFault::BadLength);

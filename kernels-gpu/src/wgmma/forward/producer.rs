@@ -58,7 +58,9 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers, const KEYS: bool, const 
         if KEYS {
             scheduler.publish_first(&tile_pipe, block_idx_x() / config.cluster);
         }
-        while tile_pipe.producer_wait() {
+        // In a cluster of one block the thread that loads keys has published the tile itself.
+        let is_own = KEYS && config.cluster == 1;
+        while tile_pipe.producer_wait(is_own) {
             let (work_tile, sequence) = tile_pipe.producer_read(&params.attention);
             if !M::IS_NONE {
                 let walk = BlockWalk::new(launch, config, modifiers, work_tile, &sequence);

@@ -121,13 +121,15 @@ impl<'a> WorkTilePipe<'a> {
         Sequence::of_rows(params, work_tile.batch, bytemuck::must_cast(rows))
     }
 
-    /// As [`Self::consumer_wait`], for the producer thread.
+    /// As [`Self::consumer_wait`], for the producer thread, which need not wait for what `is_own`.
     ///
     /// # Safety
-    /// The producer thread calls it.
+    /// The producer thread calls it, which has published the tile itself if it `is_own`.
     #[inline(always)]
-    pub unsafe fn producer_wait(&mut self) -> bool {
-        self.wait_full();
+    pub unsafe fn producer_wait(&mut self, is_own: bool) -> bool {
+        if !is_own {
+            self.wait_full();
+        }
         self.read(0)[3] != 0
     }
 

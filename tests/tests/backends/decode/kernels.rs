@@ -75,13 +75,18 @@ fn assert_is_run_by<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &Dec
     assert_eq!(corpus::kernels(gpu, &case), Some(vec![instance.name]));
 }
 
-/// Two supers of a row, which are merged from groups: items themselves on a GPU with few multiprocessors, and merged from chunks where there
-/// are many.
+/// Two supers of a row, which are merged from groups.
 fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         run_right(gpu, &spec(instance, config, &[64 * chunk + 300]));
-        // Beginning within the second group, so that neither chunks nor groups are counted from 0.
+    });
+}
+
+/// The same of keys that begin within the second group, so that neither chunks nor groups are counted from 0.
+fn windows_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
+    each_kernel(gpus, |gpu, instance, config| {
+        let chunk = config.chunk_keys() as usize;
         let mask = Mask::Window {
             left: Some(64 * chunk as u32),
             right: Some(0),
@@ -239,9 +244,14 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
 fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
         let plain = spec(instance, config, &[]);
+        // Of which each query sees its own alone.
         let spec = DecodeSpec {
             kv_lens: vec![plain.seq_q; 8],
             keys: KeyKind::NonFinite,
+            mask: Mask::Window {
+                left: Some(0),
+                right: Some(0),
+            },
             ..plain
         };
         run_right(gpu, &spec);
@@ -252,6 +262,8 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
                 is_wild: false,
             }),
             mask: Mask::None,
+            // A page ends within what a warp has of a step.
+            page_size: Some(24),
             // As many queries as keys, more, and drafts of each of the first steps, and of one that is copied when a ring is full.
             kv_lens: [
                 [spec.seq_q; 4],
@@ -277,6 +289,7 @@ fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
     });
 }
 
+// From groups, which are items themselves on a GPU with few multiprocessors.
 tests_of!(climbing, trees_are_climbed, "trees of each decode kernel");
 
 /// GPUs with so many multiprocessors that nine groups are too few for items.
@@ -284,10 +297,17 @@ fn wide_gpus() -> [Sim; 3] {
     SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed).multiprocessors(32)))
 }
 
-/// As `climbing`, but from chunks.
+/// From chunks, which are items where there are many.
 #[test]
 fn sim_climbs_from_chunks() {
-    trees_are_climbed(&mut wide_gpus());
+    windows_are_climbed(&mut wide_gpus());
+}
+
+#[test]
+fn cuda_climbs_from_chunks() {
+    if let Some(gpu) = gpu_or_not_run("trees of each decode kernel, from chunks") {
+        windows_are_climbed(&mut [gpu]);
+    }
 }
 
 #[test]

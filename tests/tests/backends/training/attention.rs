@@ -5,7 +5,7 @@ use ferroflash::{
     backward, forward,
 };
 
-use super::matrix::{Matrix, add_scaled, dot};
+use ferroflash_testing::matrix::{Matrix, add_scaled, dot};
 
 /// Sequences and heads of q, k and v, which are matrices `[batch · seq, heads · dim]`.
 #[derive(Clone, Copy)]

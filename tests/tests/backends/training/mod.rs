@@ -4,7 +4,6 @@
 //! those of exact gradients.
 
 mod attention;
-mod matrix;
 mod model;
 
 use ferroflash::{Backend, Cpu, Sim};

@@ -1,11 +1,11 @@
 //! A two-layer transformer that predicts the next character, with gradients by hand, all in f64 except attention.
 
+use ferroflash_testing::matrix::{Matrix, add_scaled, dot};
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::attention::{Attention, Heads};
-use super::matrix::{Matrix, add_scaled, dot};
 
 pub const LAYERS: usize = 2;
 const WIDTH: usize = 32;

@@ -104,28 +104,28 @@ impl Team for Block {
     }
 
     #[inline(always)]
-    unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2] {
+    unsafe fn sums<const N: usize>(&self, values: [u32; N]) -> [u32; N] {
         // SAFETY: the whole block is here, as the caller vouches. Until the barriers the words are the warp's own, and
-        // the totals the first warp's; only whole warps branch.
+        // the totals the first warp's, whose lanes all have the same sums and store them; only whole warps branch.
         unsafe {
-            for which in 0..2 {
-                let sum = warp_sum(values[which as usize]);
-                if lane_id() == 0 {
-                    shared::store_bits(self.partial_address(which, warp_id()), sum);
-                }
+            for which in 0..N {
+                let sum = warp_sum(values[which]);
+                shared::store_bits(self.partial_address(which as u32, warp_id()), sum);
             }
             sync_threads();
-            let totals = self.shared + TOTALS;
+            let total = |which: usize| self.shared + TOTALS + which as u32 * WORD;
             if warp_id() == 0 {
-                for which in 0..2 {
-                    let sum = warp_sum(self.partial(which));
-                    if lane_id() == 0 {
-                        shared::store_bits(totals + which * WORD, sum);
-                    }
+                for which in 0..N {
+                    let sum = warp_sum(self.partial(which as u32));
+                    shared::store_bits(total(which), sum);
                 }
             }
             sync_threads();
-            [shared::load_bits(totals), shared::load_bits(totals + WORD)]
+            let mut sums = [0; N];
+            for which in 0..N {
+                sums[which] = shared::load_bits(total(which));
+            }
+            sums
         }
     }
 

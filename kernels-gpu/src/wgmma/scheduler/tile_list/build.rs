@@ -38,7 +38,7 @@ pub unsafe fn build<T: Team>(team: &T, params: &TileListParams) {
             if !team.any(part < parts) {
                 return;
             }
-            begin += team.sums([listed, 0])[0];
+            begin += team.sums([listed])[0];
         }
     }
 }

@@ -29,8 +29,8 @@ pub trait Team {
     /// The sums of all members' `values`, saturated at `u32::MAX`. A barrier.
     ///
     /// # Safety
-    /// As [`Team::barrier`]; a barrier separates two calls of this.
-    unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2];
+    /// As [`Team::barrier`]; a barrier separates two calls of this. There are two values at most.
+    unsafe fn sums<const N: usize>(&self, values: [u32; N]) -> [u32; N];
 
     /// The sum of the `value` of all members before this one. A barrier.
     ///

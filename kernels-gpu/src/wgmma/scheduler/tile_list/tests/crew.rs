@@ -104,17 +104,17 @@ impl Team for Member<'_> {
 
     unsafe fn any(&self, condition: bool) -> bool {
         // SAFETY: the caller's contract is this function's.
-        unsafe { self.sums([condition.into(), 0])[0] > 0 }
+        unsafe { self.sums([condition.into()])[0] > 0 }
     }
 
-    unsafe fn sums(&self, values: [u32; 2]) -> [u32; 2] {
+    unsafe fn sums<const N: usize>(&self, values: [u32; N]) -> [u32; N] {
         let Shared { sums, barrier, .. } = self.shared;
         for (sum, value) in sums.iter().zip(values) {
             sum.fetch_add(value.into(), SeqCst);
         }
         barrier.wait();
-        let totals =
-            [0, 1].map(|which: usize| sums[which].load(SeqCst).min(u32::MAX.into()) as u32);
+        let total = |which: usize| sums[which].load(SeqCst).min(u32::MAX.into()) as u32;
+        let totals = std::array::from_fn(total);
         if barrier.wait().is_leader() {
             sums.iter().for_each(|sum| sum.store(0, SeqCst));
         }

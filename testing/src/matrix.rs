@@ -3,21 +3,27 @@
 /// A row-major matrix, `rows × cols`.
 #[derive(Clone, Debug)]
 pub struct Matrix {
+    /// Rows.
     pub rows: usize,
+    /// Elements of a row.
     pub cols: usize,
+    /// `rows · cols` elements.
     pub values: Vec<f64>,
 }
 
 impl Matrix {
+    /// One whose elements are all 0.
     pub fn zeros(rows: usize, cols: usize) -> Self {
         let values = vec![0.0; rows * cols];
         Self { rows, cols, values }
     }
 
+    /// The elements of a row.
     pub fn row(&self, row: usize) -> &[f64] {
         &self.values[row * self.cols..][..self.cols]
     }
 
+    /// The elements of a row, to be changed.
     pub fn row_mut(&mut self, row: usize) -> &mut [f64] {
         &mut self.values[row * self.cols..][..self.cols]
     }
@@ -74,6 +80,7 @@ pub fn add_scaled(sum: &mut [f64], factor: f64, values: &[f64]) {
     }
 }
 
+/// The sum of the products of two rows' elements.
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
