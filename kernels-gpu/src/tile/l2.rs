@@ -42,7 +42,8 @@ pub fn head_bytes(rows: u32, row_bytes: u32) -> u64 {
 /// Heads of K and V whose `head_bytes` fit `bytes`, at least one: equal parts of all `kv_heads`.
 #[inline(always)]
 fn fitting(bytes: u64, kv_heads: u32, head_bytes: u64) -> u32 {
-    // Not by `div_ceil`, which asks for a remainder.
+    // `div_ceil` asks for a remainder.
+    #[allow(clippy::manual_div_ceil)]
     let parts = (kv_heads as u64 * head_bytes + (bytes - 1)) / bytes;
     // Not by `clamp`, which has a panic branch.
     let parts = parts.min(kv_heads as u64).max(1) as u32;
