@@ -121,10 +121,11 @@ fn modifiers(instance: &Instance, scores: Scores, [number, shift]: [usize; 2]) -
         bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
         dropout: takes(1).then_some(0.2),
         mask: takes(2).then_some(([false; 3], 30)),
-        chunk: takes(3).then_some(40),
+        // Chunks and documents would hide the first blocks as well.
+        chunk: (takes(3) && !is_of_blocks).then_some(40),
         dilation: takes(4).then_some(3),
         blocks: takes(5).then_some([32, 48]),
-        documents: takes(6).then_some((20, false)),
+        documents: (takes(6) && !is_of_blocks).then_some((20, false)),
         prefix: (takes(7) || is_modified && is_of_blocks).then_some((15, false)),
         ..ModifierSpec::default()
     }

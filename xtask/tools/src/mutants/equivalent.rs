@@ -17,6 +17,9 @@ pub struct Equivalent {
     /// Text of the line of Rust that it is of, without the space around it: lines move, and what they say moves with them.
     /// Any line, if it is left out.
     source: Option<String>,
+    /// Part of the instruction's text, such as an operand by whose value nothing changes, and what stands around it. Any text, if it is left
+    /// out.
+    text: Option<String>,
     /// What the kernel's name begins with; any kernel, if it is left out.
     kernel: Option<String>,
     /// Why nothing can tell.
@@ -39,6 +42,7 @@ impl Equivalent {
         };
         self.operator == mutant.operator
             && opcode.starts_with(&self.opcode)
+            && (self.text.as_deref()).is_none_or(|wanted| mutant.before.contains(wanted))
             && (self.kernel.as_deref()).is_none_or(|wanted| mutant.kernel.starts_with(wanted))
             && (self.source.as_deref())
                 .is_none_or(|wanted| source_text(mutant) == Some(wanted.to_owned()))
