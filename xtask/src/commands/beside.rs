@@ -73,3 +73,32 @@ fn run((name, arguments): &Step) -> anyhow::Result<Ended> {
         took: begin.elapsed(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The report, and whether waiting succeeds, of a program that ends so and has printed `output`.
+    fn finished(program: &str, output: &str) -> (Report, bool) {
+        let ended = Ended {
+            name: "one",
+            status: Command::new(program).status().unwrap(),
+            output: output.to_owned(),
+            took: Duration::ZERO,
+        };
+        let beside = Beside(thread::spawn(|| Ok(vec![ended])));
+        let mut report = Report::default();
+        let succeeds = beside.finish(&mut report, &mut Times::default()).is_ok();
+        (report, succeeds)
+    }
+
+    #[test]
+    fn a_failure_is_told_by_a_line_or_by_the_status() {
+        let (report, succeeds) = finished("true", "ok       all\n");
+        assert!(succeeds && report.finish("one").is_ok());
+        let (report, succeeds) = finished("false", "ok       all\nFAILED   some\n");
+        assert!(succeeds && report.finish("one").is_err());
+        let (_, succeeds) = finished("false", "error: before a check\n");
+        assert!(!succeeds);
+    }
+}

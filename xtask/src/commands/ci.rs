@@ -75,7 +75,9 @@ pub fn run() -> anyhow::Result<()> {
     }
     let packages = Beside::start(&PACKAGES);
     let tested = times.of("tests", || test::run(&test::Args::default()));
-    let packed = packages.finish(&mut Report::default(), &mut times);
+    let mut report = Report::default();
+    let packed = packages.finish(&mut report, &mut times);
     println!("ci: {times}");
-    tested.and(packed)
+    tested.and(packed)?;
+    report.finish("packages")
 }
