@@ -142,8 +142,9 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
         return Mask::Window { left, right };
     }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
-    // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart.
-    if instance.family == Family::Simt && matches!(shift, 1 | PACKED) {
+    // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart. Where scores are bent, blocks are to be hidden.
+    let is_packed = shift == PACKED && scores != Scores::Bent;
+    if instance.family == Family::Simt && (shift == 1 || is_packed) {
         let [left, right] = match shift {
             1 => [block, 12 + block / 2],
             _ => [49, 52],
