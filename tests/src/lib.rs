@@ -17,4 +17,5 @@ pub mod replaced;
 pub mod result_bits;
 pub mod schedules;
 pub mod specs;
+pub mod tensors;
 pub mod verdicts;

@@ -115,18 +115,18 @@ fn modifiers(instance: &Instance, scores: Scores, [number, shift]: [usize; 2]) -
     let is_modified = instance.name.ends_with("_modified") || needs_bias;
     let sorts = if scores.is_grown() { 2 } else { 8 };
     let takes = |sort: usize| is_modified && number % sorts == sort;
-    // By which a later block is seen than one that is hidden.
-    let is_of_blocks = instance.family == Family::Simt && (scores, shift) == (Scores::Bent, PACKED);
+    let hides_blocks = hides_blocks(instance, scores, shift);
     ModifierSpec {
         bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
         dropout: takes(1).then_some(0.2),
         mask: takes(2).then_some(([false; 3], 30)),
         // Chunks and documents would hide the first blocks as well.
-        chunk: (takes(3) && !is_of_blocks).then_some(40),
+        chunk: (takes(3) && !hides_blocks).then_some(40),
         dilation: takes(4).then_some(3),
         blocks: takes(5).then_some([32, 48]),
-        documents: (takes(6) && !is_of_blocks).then_some((20, false)),
-        prefix: (takes(7) || is_modified && is_of_blocks).then_some((15, false)),
+        documents: (takes(6) && !hides_blocks).then_some((20, false)),
+        // By which a block is seen before one that is hidden.
+        prefix: (takes(7) || is_modified && hides_blocks).then_some((15, false)),
         ..ModifierSpec::default()
     }
 }
@@ -142,9 +142,9 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
         return Mask::Window { left, right };
     }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
-    // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart. Where scores are bent, blocks are to be hidden.
-    let is_packed = shift == PACKED && scores != Scores::Bent;
-    if instance.family == Family::Simt && (shift == 1 || is_packed) {
+    // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart.
+    let is_simt = instance.family == Family::Simt && !hides_blocks(instance, scores, shift);
+    if is_simt && matches!(shift, 1 | PACKED) {
         let [left, right] = match shift {
             1 => [block, 12 + block / 2],
             _ => [49, 52],
@@ -169,6 +169,11 @@ const CUT: usize = 3;
 /// A shift of so few keys that a tile of rows and more see none.
 pub const FEW_KEYS: usize = 4;
 
+/// Whether blocks between seen ones are hidden: at the place alone where scores of fp32 kernels are bent.
+fn hides_blocks(instance: &Instance, scores: Scores, shift: usize) -> bool {
+    instance.family == Family::Simt && (scores, shift) == (Scores::Bent, PACKED)
+}
+
 /// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few or, every other time, whole; four where rows
 /// of a tile and tiles of a cluster may begin with different blocks. Of packed sequences another is before them, or behind.
 fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -> Lengths {
@@ -185,27 +190,35 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     };
     match (is_packed, shift) {
         (false, _) => Lengths::one(rows, keys),
-        // Of fp32 kernels, for which scores are bent here alone, one is so long that every element of a thread is of a pair, and one begins
-        // with blocks between which some are hidden.
-        (true, PACKED) if instance.family == Family::Simt && scores == Scores::Bent => {
-            let blocks = 2 * instance.block_n as usize;
-            Lengths::Varlen(vec![(158, 151), (24, blocks + 60), (3, 5)])
-        }
         // As many heads are worth few rows. The last has fewer than the first, and begins behind it, so that its first block is another if
         // it were as long.
         (true, PACKED) if !is_of_hopper(instance) => {
             let block = instance.block_n as usize;
-            Lengths::Varlen(vec![(158, 23), (24, block + 40), (3, 5)])
+            let [first, second] = match hides_blocks(instance, scores, shift) {
+                // So long that every element of a thread is of a pair; and blocks of which the middle one is hidden.
+                true => [151, 2 * block + 60],
+                false => [23, block + 40],
+            };
+            Lengths::Varlen(vec![(158, first), (24, second), (3, 5)])
         }
         (true, PACKED) => Lengths::Varlen(vec![SHORT, (rows, keys)]),
         (true, _) => Lengths::Varlen(vec![(rows, keys), SHORT]),
     }
 }
 
-/// Components that a kernel for `head_dim` is given: fewer where the last vec16 of a row, or TMA's box, is to be cut, each time by another
-/// number, so that plain and bent scores together cut it in every way.
-fn components(instance: &Instance, head_dim: u32, scores: Scores, shift: usize) -> usize {
-    let head_dim = head_dim as usize;
+/// Components of q and of v that a kernel for `most` is given: fewer where the last vec16 of a row, or TMA's box, is to be cut, each time by
+/// another number, so that plain and bent scores together cut it in every way.
+fn components(
+    instance: &Instance,
+    most: [u32; 2],
+    scores: Scores,
+    [number, shift]: [usize; 2],
+) -> [usize; 2] {
+    let most = most.map(|most| most as usize);
+    if instance.family == Family::Simt && shift == 1 {
+        // Rows end in the last and the first of the parts that they are copied in, by turns anywhere in one.
+        return [most[0] - 1 - number % 4, 12 + number / 4 % 4];
+    }
     let cuts = VEC16_BYTES as usize / instance.dtype.bytes() - 1;
     let of_scores = match scores {
         Scores::Plain => 0,
@@ -217,12 +230,14 @@ fn components(instance: &Instance, head_dim: u32, scores: Scores, shift: usize) 
         FEW_KEYS => 2,
         _ => 0,
     };
-    let by_some = head_dim - 1 - (of_scores + of_shift) % cuts;
-    match (instance.family, shift) {
-        (Family::Wgmma, CUT) => head_dim - 8,
-        (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED | FEW_KEYS) => by_some,
-        _ => head_dim,
-    }
+    let cut = match (instance.family, shift) {
+        (Family::Wgmma, CUT) => 8,
+        (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED | FEW_KEYS) => {
+            1 + (of_scores + of_shift) % cuts
+        }
+        _ => 0,
+    };
+    most.map(|most| most - cut)
 }
 
 /// Rows of `dims` components of which each begins at a multiple of 16 bytes, as those of `head_dim` do.
@@ -317,11 +332,7 @@ fn spec(
     let most = instance.wgmma().map_or([instance.head_dim; 2], |config| {
         [config.head_dim, config.head_dim_v]
     });
-    let mut dims = most.map(|most| components(instance, most, scores, shift));
-    if instance.family == Family::Simt && shift == 1 {
-        // Rows end in the last and the first of the parts that they are copied in, by turns anywhere in one.
-        dims = [most[0] as usize - 1 - number % 4, 12 + number / 4 % 4];
-    }
+    let dims = components(instance, most, scores, [number, shift]);
     let [qk, v] = [0, 1].map(|i| cut_rows(most[i], dims[i]));
     let slopes = AlibiSpec {
         steepest: 0.01,

@@ -37,11 +37,6 @@ fn tiny(instance: &Instance, is_packed: bool) -> Vec<(usize, usize)> {
     lengths
 }
 
-/// [`mixed`] ones, packed or not.
-fn mixed_of(instance: &Instance, _: bool) -> Vec<(usize, usize)> {
-    mixed(instance)
-}
-
 fn shape(instance: &Instance) -> Shape {
     Shape {
         dtype: instance.dtype,
@@ -182,7 +177,11 @@ fn without_races(seed: u64) -> Sim {
 
 #[test]
 fn sim() {
-    right(&mut Sim::on(SimDevice::with_schedule(0x5eed)), mixed_of, 0);
+    right(
+        &mut Sim::on(SimDevice::with_schedule(0x5eed)),
+        |instance, _| mixed(instance),
+        0,
+    );
 }
 
 #[test]
@@ -312,7 +311,7 @@ fn nothing_is_promised() {
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("device lengths") {
         for shift in 0..12 {
-            right(&mut gpu, mixed_of, shift);
+            right(&mut gpu, |instance, _| mixed(instance), shift);
             // Of few dense ones other kernels are preferred, where there are many multiprocessors.
             right(&mut gpu, |instance, _| tiny(instance, true), shift);
             wrong_lengths(&mut gpu, shift);

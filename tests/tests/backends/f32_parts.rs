@@ -3,10 +3,11 @@
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::plan::{GpuCapabilities, find_instance, preferred, why_not};
-use ferroflash::{Backend, DType, Layout, Mask, Plan, Precision, Variant};
+use ferroflash::{Backend, DType, Mask, Plan, Precision, Variant};
 use ferroflash_testing::cases::{Arrangement, Case, CaseSpec, InputKind, Lengths};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::tensors::multiply;
 use ferroflash_tests::verdicts::variant_is_right;
 use kernels_gpu::instances::Family;
 
@@ -27,9 +28,7 @@ fn scaled(spec: &CaseSpec, factors: [f32; 3]) -> Case {
     let mut case = spec.build().expect("small");
     let operands = [&mut case.q, &mut case.k, &mut case.v];
     for (operand, factor) in operands.into_iter().zip(factors) {
-        let values = operand.to_f32(Layout::Bhsd);
-        let mut values = values.into_iter().map(|value| value * factor);
-        operand.fill(|| values.next().expect("as many"));
+        multiply(operand, factor);
     }
     case
 }

@@ -8,7 +8,7 @@
 
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
-use ferroflash::{Backend, Cpu, DType, Layout, Mask, Variant};
+use ferroflash::{Backend, Cpu, DType, Mask, Variant};
 use ferroflash_testing::cases::{Case, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
@@ -17,6 +17,7 @@ use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::result_bits;
 use ferroflash_tests::result_bits::{ResultBits, checksum};
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::tensors::multiply;
 use ferroflash_tests::verdicts::{every_variant_is_right, variant_is_right, with_every_variant};
 use kernels_gpu::instances::{Family, INSTANCES, Instance, MODIFIED, Operation};
 
@@ -218,8 +219,7 @@ fn one_row_grows<B: Backend>(backend: &mut B, bits: &mut ResultBits) {
             let score = is_raised * nats * (spec.head_dim as f32).sqrt();
             case.k.set(0, 0, key, 0, score);
         }
-        let mut values = case.v.to_f32(Layout::Bshd).into_iter();
-        case.v.fill(|| factor * values.next().expect("as many"));
+        multiply(&mut case.v, factor);
         case.options.force = Some(Variant::Mma);
         let plan = backend.plan(&case.problem().expect("valid"));
         let plan = plan.expect("eligible");

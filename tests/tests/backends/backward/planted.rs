@@ -9,6 +9,7 @@ use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_backward_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::tensors::multiply;
 
 /// Lengths beside the ends of tiles of every kernel.
 const EDGES: [usize; 6] = [63, 64, 79, 80, 127, 128];
@@ -58,10 +59,6 @@ fn set_row(tensor: &mut HostTensor, head: usize, row: usize, value: impl Fn(usiz
     for dim in 0..tensor.spec().shape.dim {
         tensor.set(0, head, row, dim, value(dim));
     }
-}
-
-fn fill(tensor: &mut HostTensor, mut value: impl FnMut() -> f32) {
-    tensor.fill(&mut value);
 }
 
 /// (a) A key that equals a query four times over, at the last visible and the first hidden place.
@@ -131,7 +128,7 @@ fn one_key_weighs<B: Backend>(backend: &mut B) {
     let mut case = spec(DType::Bf16, 70, 70, Mask::None)
         .build_backward()
         .unwrap();
-    fill(&mut case.forward.q, || 1.0);
+    case.forward.q.fill(|| 1.0);
     set_row(&mut case.forward.k, 0, 33, |_| 6.0);
     each_variant(backend, case, |_, _| {});
 }
@@ -190,9 +187,7 @@ fn sizes<B: Backend>(backend: &mut B) {
         }
         for factor in [1024.0, 1.0 / 16384.0] {
             let mut case = spec(dtype, 100, 100, Mask::None).build_backward().unwrap();
-            let scaled = case.d_o.to_f32(Layout::Bshd);
-            let mut scaled = scaled.into_iter();
-            fill(&mut case.d_o, || factor * scaled.next().unwrap());
+            multiply(&mut case.d_o, factor);
             each_variant(backend, case, |_, _| {});
         }
         let mut case = spec(dtype, 100, 100, Mask::Causal)
@@ -203,8 +198,7 @@ fn sizes<B: Backend>(backend: &mut B) {
             (&mut case.forward.k, 3.0),
             (&mut case.forward.v, 3.0),
         ] {
-            let mut scaled = tensor.to_f32(Layout::Bshd).into_iter();
-            fill(tensor, || factor * scaled.next().unwrap());
+            multiply(tensor, factor);
         }
         each_variant(backend, case, |_, _| {});
     }
@@ -220,7 +214,7 @@ fn largest_d_o_is_anywhere<B: Backend>(backend: &mut B) {
         ..plain(DType::F16, Lengths::one(8, 8), 128)
     };
     let mut case = spec.build_backward().unwrap();
-    fill(&mut case.d_o, || 0.0);
+    case.d_o.fill(|| 0.0);
     for head in 0..HEADS {
         let (half, in_half) = (head / 8, head % 8);
         case.d_o
@@ -231,8 +225,7 @@ fn largest_d_o_is_anywhere<B: Backend>(backend: &mut B) {
         (&mut case.forward.k, 0.125),
         (&mut case.forward.v, 16.0),
     ] {
-        let mut scaled = tensor.to_f32(Layout::Bshd).into_iter();
-        fill(tensor, || factor * scaled.next().unwrap());
+        multiply(tensor, factor);
     }
     each_variant(backend, case, |_, _| {});
 }

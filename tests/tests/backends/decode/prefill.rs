@@ -140,8 +140,7 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>]) {
             scale_factor: Some(-1.5 * (128.0 / config.head_dim as f32).sqrt()),
             ..growing.clone()
         };
-        // Whose tiles no kernel lists.
-        // Of a scale of 0 all keys count alike.
+        // Whose tiles no kernel lists; of a scale of 0 all keys count alike.
         let one = DecodeSpec {
             scale_factor: Some(0.0),
             kv_lens: lengths(config)[..1].to_vec(),
