@@ -1,7 +1,7 @@
 //! A parsed PTX module.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use crate::analysis::{self, Divergence};
 use crate::decode;
@@ -49,6 +49,8 @@ pub struct Module {
     source: Arc<str>,
     target: String,
     kernels: Vec<Kernel>,
+    /// The same as they are run, each made when it is first launched.
+    packed: Vec<OnceLock<Kernel>>,
     variables: Vec<Variable>,
     /// Names this module in a [`Memory`].
     id: u64,
@@ -109,10 +111,12 @@ impl Module {
                 external: var.external,
             });
         }
+        let kernels = decode::kernels(&ast)?;
         Ok(Self {
             source: ptx.into(),
             target: ast.target.to_owned(),
-            kernels: decode::kernels(&ast)?,
+            packed: vec![OnceLock::new(); kernels.len()],
+            kernels,
             variables,
             id: NEXT_ID.fetch_add(1, Relaxed),
         })
@@ -135,8 +139,10 @@ impl Module {
         &self.source
     }
 
+    /// The kernel `name`, ready to run.
     pub(crate) fn kernel(&self, name: &str) -> Result<&Kernel, SimError> {
-        self.kernels.iter().find(|k| k.name == name).ok_or_else(|| {
+        let index = self.kernels.iter().position(|k| k.name == name);
+        let index = index.ok_or_else(|| {
             let names: Vec<_> = self
                 .kernels
                 .iter()
@@ -150,7 +156,8 @@ impl Module {
                     names.join(", ")
                 },
             }
-        })
+        })?;
+        Ok(self.packed[index].get_or_init(|| self.kernels[index].packed()))
     }
 
     /// Places the module's variables in `memory` on the first launch; returns their addresses.

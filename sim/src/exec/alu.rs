@@ -1,44 +1,27 @@
 //! Register-to-register instructions, 32 lanes at a time.
 //!
-//! Everything here is inlined into one function compiled twice: for the build's baseline, and for
-//! AVX2 + FMA, where a lane loop becomes a few vector instructions. The choice is made at run time.
+//! Everything here is inlined into one function compiled for each [vector unit](super::vector), where a lane loop becomes a few
+//! vector instructions.
 
 use super::bits;
 use super::convert;
 use super::float;
 use super::integer;
 use super::regs::{LANES, Regs, each1, each2, select};
+use super::vector::vectorised;
 use crate::ir::{BoolOp, FloatClass, Op, SetpDst};
 
-/// Executes `op` for the lanes of `m`; false if it is not a register-to-register operation.
-#[inline]
-pub(crate) fn execute(op: &Op, regs: &mut Regs, m: u32) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if vector_unit() {
-        // SAFETY: `vector_unit` has just checked that this CPU has AVX2, FMA and F16C.
-        return unsafe { execute_avx2(op, regs, m) };
-    }
-    execute_inline(op, regs, m)
+vectorised! {
+    /// Executes `op` for the lanes of `m`; false if it is not a register-to-register operation.
+    pub(crate) fn execute(op: &Op, regs: &mut Regs, m: u32) -> bool = execute_inline;
 }
 
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn vector_unit() -> bool {
-    std::arch::is_x86_feature_detected!("avx2")
-        && std::arch::is_x86_feature_detected!("fma")
-        && std::arch::is_x86_feature_detected!("f16c")
-}
-
-/// # Safety
-/// The CPU has AVX2, FMA and F16C.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-unsafe fn execute_avx2(op: &Op, regs: &mut Regs, m: u32) -> bool {
-    execute_inline(op, regs, m)
-}
-
+#[expect(
+    clippy::extra_unused_type_parameters,
+    reason = "no product here is exact"
+)]
 #[inline(always)]
-fn execute_inline(op: &Op, regs: &mut Regs, m: u32) -> bool {
+fn execute_inline<A>(op: &Op, regs: &mut Regs, m: u32) -> bool {
     match *op {
         Op::F32 { f, d, a, b, c } => float::f32_plain(regs, m, f, [d, a, b, c]),
         Op::F32Mod {

@@ -28,6 +28,7 @@ mod shape;
 mod step;
 mod stream;
 mod tensor;
+mod vector;
 mod warp;
 mod work;
 

@@ -10,6 +10,7 @@ pub mod kernel;
 mod memory_ops;
 mod operands;
 mod ops;
+mod packed;
 mod tensor_ops;
 mod touched;
 
@@ -17,7 +18,7 @@ pub use arithmetic::*;
 pub use control::*;
 pub use kernel::{Kernel, Parameter};
 pub use memory_ops::*;
-pub use operands::{Operands, Place};
+pub use operands::{Access, Operands, Place, visit};
 pub use ops::*;
 pub use tensor_ops::*;
 pub use touched::Touched;

@@ -5,6 +5,15 @@ use super::{
     Reg, SINK, SetpDst, Slot, VoteMode, WgmmaA, Width,
 };
 
+/// What an instruction does to a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// Both, by one operand.
+    Update,
+}
+
 /// A register, by the file it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -16,10 +25,6 @@ pub enum Place {
 }
 
 impl Place {
-    fn sized(wide: bool, reg: Reg) -> Self {
-        if wide { Self::R64(reg) } else { Self::R32(reg) }
-    }
-
     fn is_sink(self) -> bool {
         matches!(
             self,
@@ -39,43 +44,84 @@ impl Operands {
     /// The registers of `op`.
     pub fn of(op: &Op) -> Self {
         let mut operands = Self::default();
-        operands.add(op);
-        operands.writes.retain(|place| !place.is_sink());
+        visit(&mut op.clone(), &mut |access, place, _| {
+            if access != Access::Write {
+                operands.reads.push(place);
+            }
+            if access != Access::Read && !place.is_sink() {
+                operands.writes.push(place);
+            }
+        });
+        if let Op::AddCarry {
+            carry_in,
+            carry_out,
+            ..
+        } = op
+        {
+            operands.reads.extend(carry_in.then_some(Place::Carry));
+            operands.writes.extend(carry_out.then_some(Place::Carry));
+        }
         operands
     }
+}
 
-    fn r32(&mut self, regs: &[Reg]) -> &mut Self {
-        self.reads.extend(regs.iter().map(|&r| Place::R32(r)));
+/// Calls `f` for every register of `op`, once for each operand; it may put another register there.
+pub fn visit(op: &mut Op, f: &mut impl FnMut(Access, Place, &mut Reg)) {
+    Visitor(f).add(op);
+}
+
+struct Visitor<'f, F>(&'f mut F);
+
+/// Operands of one kind.
+trait Of<'r, T: 'r>: IntoIterator<Item = &'r mut T> {}
+
+impl<'r, T: 'r, I: IntoIterator<Item = &'r mut T>> Of<'r, T> for I {}
+
+impl<F: FnMut(Access, Place, &mut Reg)> Visitor<'_, F> {
+    fn each<'r>(
+        &mut self,
+        access: Access,
+        file: fn(Reg) -> Place,
+        regs: impl Of<'r, Reg>,
+    ) -> &mut Self {
+        for reg in regs {
+            (self.0)(access, file(*reg), reg);
+        }
         self
     }
 
-    fn w32(&mut self, regs: &[Reg]) -> &mut Self {
-        self.writes.extend(regs.iter().map(|&r| Place::R32(r)));
-        self
+    fn r32<'r>(&mut self, regs: impl Of<'r, Reg>) -> &mut Self {
+        self.each(Access::Read, Place::R32, regs)
     }
 
-    fn r64(&mut self, regs: &[Reg]) -> &mut Self {
-        self.reads.extend(regs.iter().map(|&r| Place::R64(r)));
-        self
+    fn w32<'r>(&mut self, regs: impl Of<'r, Reg>) -> &mut Self {
+        self.each(Access::Write, Place::R32, regs)
     }
 
-    fn w64(&mut self, regs: &[Reg]) -> &mut Self {
-        self.writes.extend(regs.iter().map(|&r| Place::R64(r)));
-        self
+    fn r64<'r>(&mut self, regs: impl Of<'r, Reg>) -> &mut Self {
+        self.each(Access::Read, Place::R64, regs)
     }
 
-    fn rp(&mut self, preds: &[Pred]) -> &mut Self {
-        self.reads.extend(preds.iter().map(|p| Place::Pred(p.reg)));
-        self
+    fn w64<'r>(&mut self, regs: impl Of<'r, Reg>) -> &mut Self {
+        self.each(Access::Write, Place::R64, regs)
     }
 
-    fn wp(&mut self, preds: &[Reg]) -> &mut Self {
-        self.writes.extend(preds.iter().map(|&p| Place::Pred(p)));
-        self
+    fn rp<'r>(&mut self, preds: impl Of<'r, Pred>) -> &mut Self {
+        let regs = preds.into_iter().map(|pred| &mut pred.reg);
+        self.each(Access::Read, Place::Pred, regs)
+    }
+
+    fn wp<'r>(&mut self, preds: impl Of<'r, Reg>) -> &mut Self {
+        self.each(Access::Write, Place::Pred, preds)
     }
 
     /// Registers of one class.
-    fn sized(&mut self, wide: bool, writes: &[Reg], reads: &[Reg]) -> &mut Self {
+    fn sized<'r>(
+        &mut self,
+        wide: bool,
+        writes: impl Of<'r, Reg>,
+        reads: impl Of<'r, Reg>,
+    ) -> &mut Self {
         if wide {
             self.w64(writes).r64(reads)
         } else {
@@ -83,83 +129,85 @@ impl Operands {
         }
     }
 
-    fn typed(&mut self, t: IntTy, writes: &[Reg], reads: &[Reg]) -> &mut Self {
+    fn typed<'r>(
+        &mut self,
+        t: IntTy,
+        writes: impl Of<'r, Reg>,
+        reads: impl Of<'r, Reg>,
+    ) -> &mut Self {
         self.sized(t.width() == Width::W64, writes, reads)
     }
 
-    fn setp(&mut self, to: &SetpDst) -> &mut Self {
-        if let Some((_, with)) = to.combine {
-            self.rp(&[with]);
+    fn setp(&mut self, to: &mut SetpDst) -> &mut Self {
+        if let Some((_, with)) = &mut to.combine {
+            self.rp([with]);
         }
-        self.wp(&[to.d, to.q])
+        self.wp([&mut to.d, &mut to.q])
     }
 
-    fn slots(&mut self, slots: &[Slot], write: bool) {
-        let places = slots.iter().map(|s| Place::sized(s.wide, s.reg));
-        if write {
-            self.writes.extend(places);
-        } else {
-            self.reads.extend(places);
+    fn slots<'r>(&mut self, access: Access, slots: impl Of<'r, Slot>) {
+        for slot in slots {
+            let file = if slot.wide { Place::R64 } else { Place::R32 };
+            self.each(access, file, [&mut slot.reg]);
         }
     }
 
-    fn addr(&mut self, addr: &Addr) -> &mut Self {
-        self.reads.push(Place::sized(addr.wide, addr.base));
-        self
+    fn addr(&mut self, addr: &mut Addr) -> &mut Self {
+        self.sized(addr.wide, [], [&mut addr.base])
     }
 
-    fn access(&mut self, op: &LdSt, load: bool) {
-        self.addr(&op.addr);
-        self.slots(&op.slots, load);
+    fn access(&mut self, op: &mut LdSt, access: Access) {
+        self.addr(&mut op.addr);
+        self.slots(access, &mut op.slots);
     }
 
-    fn add(&mut self, op: &Op) {
+    fn add(&mut self, op: &mut Op) {
         match op {
             Op::Mov32 { d, a } => {
-                self.w32(&[*d]).r32(&[*a]);
+                self.w32([d]).r32([a]);
             }
             Op::Mov64 { d, a } | Op::Cvta { d, a, .. } => {
-                self.w64(&[*d]).r64(&[*a]);
+                self.w64([d]).r64([a]);
             }
             Op::MovPred { d, a } | Op::PredNot { d, a } => {
-                self.wp(&[*d]).rp(&[*a]);
+                self.wp([d]).rp([a]);
             }
             Op::PredBin { d, a, b, .. } => {
-                self.wp(&[*d]).rp(&[*a, *b]);
+                self.wp([d]).rp([a, b]);
             }
             Op::Read { d, wide, .. } => {
-                self.sized(*wide, &[*d], &[]);
+                self.sized(*wide, [d], []);
             }
             Op::IntBin { t, d, a, b, .. } => {
-                self.typed(*t, &[*d], &[*a, *b]);
+                self.typed(*t, [d], [a, b]);
             }
             Op::IntUn { t, d, a, .. } => {
-                self.typed(*t, &[*d], &[*a]);
+                self.typed(*t, [d], [a]);
             }
             Op::BitCount { t, d, a, .. } => {
-                self.w32(&[*d]).typed(*t, &[], &[*a]);
+                self.w32([d]).typed(*t, [], [a]);
             }
             Op::Shl { t, d, a, b } | Op::Shr { t, d, a, b } => {
-                self.r32(&[*b]).typed(*t, &[*d], &[*a]);
+                self.r32([b]).typed(*t, [d], [a]);
             }
             Op::Mad { t, d, a, b, c, .. } => {
-                self.typed(*t, &[*d], &[*a, *b, *c]);
+                self.typed(*t, [d], [a, b, c]);
             }
             Op::MulWide { t, d, a, b, add } => {
-                self.r32(&[*a, *b]);
-                self.sized(t.bits() == 32, &[*d], add.as_slice());
+                self.r32([a, b]);
+                self.sized(t.bits() == 32, [d], add);
             }
             Op::Tern32 { d, a, b, c, .. }
             | Op::F32 { d, a, b, c, .. }
             | Op::F32Mod { d, a, b, c, .. }
             | Op::Half { d, a, b, c, .. } => {
-                self.w32(&[*d]).r32(&[*a, *b, *c]);
+                self.w32([d]).r32([a, b, c]);
             }
             Op::F64 { d, a, b, c, .. } => {
-                self.w64(&[*d]).r64(&[*a, *b, *c]);
+                self.w64([d]).r64([a, b, c]);
             }
             Op::Bfe64 { d, a, pos, len, .. } => {
-                self.w64(&[*d]).r64(&[*a]).r32(&[*pos, *len]);
+                self.w64([d]).r64([a]).r32([pos, len]);
             }
             Op::Bfi {
                 wide,
@@ -169,91 +217,81 @@ impl Operands {
                 pos,
                 len,
             } => {
-                self.r32(&[*pos, *len]).sized(*wide, &[*d], &[*a, *b]);
+                self.r32([pos, len]).sized(*wide, [d], [a, b]);
             }
-            Op::AddCarry {
-                wide,
-                carry_in,
-                carry_out,
-                d,
-                a,
-                b,
-                ..
-            } => {
-                self.sized(*wide, &[*d], &[*a, *b]);
-                self.reads.extend(carry_in.then_some(Place::Carry));
-                self.writes.extend(carry_out.then_some(Place::Carry));
+            Op::AddCarry { wide, d, a, b, .. } => {
+                self.sized(*wide, [d], [a, b]);
             }
             Op::Sel32 { d, a, b, p } => {
-                self.w32(&[*d]).r32(&[*a, *b]).rp(&[*p]);
+                self.w32([d]).r32([a, b]).rp([p]);
             }
             Op::Sel64 { d, a, b, p } => {
-                self.w64(&[*d]).r64(&[*a, *b]).rp(&[*p]);
+                self.w64([d]).r64([a, b]).rp([p]);
             }
             Op::SetpInt { t, a, b, to, .. } => {
-                self.typed(*t, &[], &[*a, *b]).setp(to);
+                self.typed(*t, [], [a, b]).setp(to);
             }
             Op::SetpF32 { a, b, to, .. } | Op::SetpHalf { a, b, to, .. } => {
-                self.r32(&[*a, *b]).setp(to);
+                self.r32([a, b]).setp(to);
             }
             Op::SetpF64 { a, b, to, .. } => {
-                self.r64(&[*a, *b]).setp(to);
+                self.r64([a, b]).setp(to);
             }
             Op::Testp { wide, d, a, .. } => {
-                self.wp(&[*d]).sized(*wide, &[], &[*a]);
+                self.wp([d]).sized(*wide, [], [a]);
             }
             Op::Cvt(c) => {
                 let from_wide = CvtTy::width(c.from) == Width::W64;
-                self.sized(c.dst == Width::W64, &[c.d], &[])
-                    .sized(from_wide, &[], &[c.a]);
+                self.sized(c.dst == Width::W64, [&mut c.d], [])
+                    .sized(from_wide, [], [&mut c.a]);
             }
             Op::CvtPack { d, hi, lo, .. } => {
-                self.w32(&[*d]).r32(&[*hi, *lo]);
+                self.w32([d]).r32([hi, lo]);
             }
             Op::Split64 { lo, hi, a } => {
-                self.w32(&[*lo, *hi]).r64(&[*a]);
+                self.w32([lo, hi]).r64([a]);
             }
             Op::Join64 { d, lo, hi } => {
-                self.w64(&[*d]).r32(&[*lo, *hi]);
+                self.w64([d]).r32([lo, hi]);
             }
             Op::Split32 { lo, hi, a } => {
-                self.w32(&[*lo, *hi]).r32(&[*a]);
+                self.w32([lo, hi]).r32([a]);
             }
             Op::Join32 { d, lo, hi } => {
-                self.w32(&[*d]).r32(&[*lo, *hi]);
+                self.w32([d]).r32([lo, hi]);
             }
             Op::Split64x4 { d, a } => {
-                self.w32(&d[..]).r64(&[*a]);
+                self.w32(&mut d[..]).r64([a]);
             }
             Op::Join64x4 { d, a } => {
-                self.w64(&[*d]).r32(&a[..]);
+                self.w64([d]).r32(&mut a[..]);
             }
-            Op::Ld(op) => self.access(op, true),
-            Op::St(op) => self.access(op, false),
+            Op::Ld(op) => self.access(op, Access::Write),
+            Op::St(op) => self.access(op, Access::Read),
             Op::Atom(op) => {
-                self.addr(&op.addr);
-                self.slots(&op.dst, true);
-                self.slots(&op.a, false);
-                self.slots(op.b.as_slice(), false);
+                self.addr(&mut op.addr);
+                self.slots(Access::Write, &mut op.dst);
+                self.slots(Access::Read, &mut op.a);
+                self.slots(Access::Read, &mut op.b);
             }
             Op::CpAsync(op) => {
-                self.addr(&op.dst).addr(&op.src);
-                self.r32(op.src_bytes.as_slice());
-                self.rp(op.ignore.as_slice());
+                self.addr(&mut op.dst).addr(&mut op.src);
+                self.r32(&mut op.src_bytes);
+                self.rp(&mut op.ignore);
             }
             Op::IsSpace { d, a, .. } => {
-                self.wp(&[*d]).r64(&[*a]);
+                self.wp([d]).r64([a]);
             }
             Op::Mapa {
                 wide, d, a, rank, ..
             } => {
-                self.r32(&[*rank]).sized(*wide, &[*d], &[*a]);
+                self.r32([rank]).sized(*wide, [d], [a]);
             }
             Op::GetCtaRank { wide, d, a, .. } => {
-                self.w32(&[*d]).sized(*wide, &[], &[*a]);
+                self.w32([d]).sized(*wide, [], [a]);
             }
             Op::BrxIdx { index, .. } => {
-                self.r32(&[*index]);
+                self.r32([index]);
             }
             Op::Bulk(op) => self.bulk(op),
             Op::Mbarrier(op) => self.mbarrier(op),
@@ -262,7 +300,7 @@ impl Operands {
     }
 
     /// Exchanges, barriers and matrix operations; the rest has no registers at all.
-    fn warp_wide(&mut self, op: &Op) {
+    fn warp_wide(&mut self, op: &mut Op) {
         match op {
             Op::Shfl {
                 d,
@@ -273,20 +311,20 @@ impl Operands {
                 mask,
                 ..
             } => {
-                self.w32(&[*d]).wp(&[*p]).r32(&[*a, *b, *c, *mask]);
+                self.w32([d]).wp([p]).r32([a, b, c, mask]);
             }
             Op::Vote { mode, d, a, mask } => {
-                self.rp(&[*a]).r32(&[*mask]);
+                self.rp([a]).r32([mask]);
                 match mode {
-                    VoteMode::Ballot => self.w32(&[*d]),
-                    _ => self.wp(&[*d]),
+                    VoteMode::Ballot => self.w32([d]),
+                    _ => self.wp([d]),
                 };
             }
             Op::Redux { d, a, mask, .. } => {
-                self.w32(&[*d]).r32(&[*a, *mask]);
+                self.w32([d]).r32([a, mask]);
             }
             Op::MatchAny { wide, d, a, mask } => {
-                self.w32(&[*d]).r32(&[*mask]).sized(*wide, &[], &[*a]);
+                self.w32([d]).r32([mask]).sized(*wide, [], [a]);
             }
             Op::MatchAll {
                 wide,
@@ -295,36 +333,42 @@ impl Operands {
                 a,
                 mask,
             } => {
-                self.w32(&[*d]).wp(&[*p]).r32(&[*mask]);
-                self.sized(*wide, &[], &[*a]);
+                self.w32([d]).wp([p]).r32([mask]);
+                self.sized(*wide, [], [a]);
             }
             Op::Elect { d, p, mask } => {
-                self.w32(&[*d]).wp(&[*p]).r32(&[*mask]);
+                self.w32([d]).wp([p]).r32([mask]);
             }
             Op::BarWarp { mask } => {
-                self.r32(&[*mask]);
+                self.r32([mask]);
             }
             Op::Barrier(op) => {
-                self.r32(&[op.id]).r32(op.count.as_slice());
+                self.r32([&mut op.id]).r32(&mut op.count);
                 match op.mode {
-                    BarrierMode::RedPopc => self.rp(&[op.p]).w32(&[op.d]),
-                    BarrierMode::RedAnd | BarrierMode::RedOr => self.rp(&[op.p]).wp(&[op.d]),
+                    BarrierMode::RedPopc => self.rp([&mut op.p]).w32([&mut op.d]),
+                    BarrierMode::RedAnd | BarrierMode::RedOr => {
+                        self.rp([&mut op.p]).wp([&mut op.d])
+                    }
                     BarrierMode::Sync | BarrierMode::Arrive => self,
                 };
             }
             Op::LdMatrix(op) => {
-                self.addr(&op.addr).w32(&op.regs);
+                self.addr(&mut op.addr).w32(&mut op.regs);
             }
             Op::StMatrix(op) => {
-                self.addr(&op.addr).r32(&op.regs);
+                self.addr(&mut op.addr).r32(&mut op.regs);
             }
             Op::Mma(op) => {
-                self.w32(&op.d).r32(&op.a).r32(&op.b).r32(&op.c);
+                self.w32(&mut op.d)
+                    .r32(&mut op.a)
+                    .r32(&mut op.b)
+                    .r32(&mut op.c);
             }
             Op::Wgmma(op) => {
-                self.w32(&op.d).r32(&op.d).r64(&[op.b]).rp(&[op.scale_d]);
-                match &op.a {
-                    WgmmaA::Descriptor(a) => self.r64(&[*a]),
+                self.each(Access::Update, Place::R32, &mut op.d);
+                self.r64([&mut op.b]).rp([&mut op.scale_d]);
+                match &mut op.a {
+                    WgmmaA::Descriptor(a) => self.r64([a]),
                     WgmmaA::Registers(a) => self.r32(a),
                 };
             }
@@ -332,11 +376,11 @@ impl Operands {
         }
     }
 
-    fn mbarrier(&mut self, op: &MbarrierOp) {
-        self.addr(&op.addr);
-        match op.kind {
+    fn mbarrier(&mut self, op: &mut MbarrierOp) {
+        self.addr(&mut op.addr);
+        match &mut op.kind {
             MbarrierKind::Init { count } => {
-                self.r32(&[count]);
+                self.r32([count]);
             }
             MbarrierKind::Arrive {
                 count,
@@ -344,25 +388,25 @@ impl Operands {
                 state,
                 ..
             } => {
-                self.r32(count.as_slice()).r32(expect_tx.as_slice());
-                self.w64(state.as_slice());
+                self.r32(count).r32(expect_tx);
+                self.w64(state);
             }
             MbarrierKind::ExpectTx { bytes } | MbarrierKind::CompleteTx { bytes } => {
-                self.r32(&[bytes]);
+                self.r32([bytes]);
             }
             MbarrierKind::Wait {
                 d, state, parity, ..
             } => {
-                self.wp(&[d]).sized(!parity, &[], &[state]);
+                self.wp([d]).sized(!*parity, [], [state]);
             }
             MbarrierKind::PendingCount { d, state } => {
-                self.w32(&[d]).r64(&[state]);
+                self.w32([d]).r64([state]);
             }
             MbarrierKind::Inval | MbarrierKind::CpAsyncArrive { .. } => {}
         }
     }
 
-    fn bulk(&mut self, op: &BulkOp) {
+    fn bulk(&mut self, op: &mut BulkOp) {
         match op {
             BulkOp::TensorLoad {
                 dst,
@@ -373,7 +417,7 @@ impl Operands {
                 ..
             } => {
                 self.addr(dst).addr(map).addr(mbar).r32(coords);
-                self.r32(multicast.as_slice());
+                self.r32(multicast);
             }
             BulkOp::TensorStore {
                 map, coords, src, ..
@@ -388,8 +432,8 @@ impl Operands {
                 multicast,
                 ..
             } => {
-                self.addr(dst).addr(src).addr(mbar).r32(&[*bytes]);
-                self.r32(multicast.as_slice());
+                self.addr(dst).addr(src).addr(mbar).r32([bytes]);
+                self.r32(multicast);
             }
             BulkOp::SharedToCluster {
                 dst,
@@ -397,12 +441,12 @@ impl Operands {
                 bytes,
                 mbar,
             } => {
-                self.addr(dst).addr(src).addr(mbar).r32(&[*bytes]);
+                self.addr(dst).addr(src).addr(mbar).r32([bytes]);
             }
             BulkOp::Store {
                 dst, src, bytes, ..
             } => {
-                self.addr(dst).addr(src).r32(&[*bytes]);
+                self.addr(dst).addr(src).r32([bytes]);
             }
             BulkOp::PrefetchTensor { map } => {
                 self.addr(map);

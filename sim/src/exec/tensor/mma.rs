@@ -5,108 +5,52 @@
 //! B₁ = (2t + 8, g); C = (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). For tf32, one element to a
 //! register: A = (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); B = (t, g), (t + 4, g).
 
-use super::element::{element, to_f16x2, to_f32};
-use crate::exec::regs::{LANES, Regs, each_lane};
+use super::product::{self, Columns, Rows};
+use crate::exec::regs::{LANES, Regs};
+use crate::exec::vector::{MultiplyAdd, vectorised};
 use crate::exec::{State, Warp};
 use crate::fault::Exec;
-use crate::ir::{Mma, MmaTy};
+use crate::ir::Mma;
 
-const M: usize = 16;
-const N: usize = 8;
-const MAX_K: usize = 16;
+/// Accumulators of a lane.
+const ACCUMULATORS: usize = 4;
 
 impl State<'_> {
     pub(in crate::exec) fn mma(&mut self, warp: &mut Warp, m: u32, op: &Mma) -> Exec<()> {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: this CPU has AVX2.
-            unsafe { multiply_avx2(&mut warp.regs, m, op) };
-            return Ok(());
-        }
         multiply(&mut warp.regs, m, op);
         Ok(())
     }
 }
 
-/// # Safety
-/// The CPU has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn multiply_avx2(regs: &mut Regs, m: u32, op: &Mma) {
-    multiply(regs, m, op);
-}
-
-/// Matrix coordinates of a fragment's element: `register`, `half` of it, in `lane`; `outer` is the row
-/// of A or the column of B, the result `(outer, k)`.
-#[inline(always)]
-fn place(ty: MmaTy, lane: usize, block: usize, half: usize) -> (usize, usize) {
-    let (g, t) = (lane / 4, lane % 4);
-    if ty == MmaTy::Tf32 {
-        (g, t + 4 * block)
-    } else {
-        (g, 2 * t + 8 * block + half)
-    }
+vectorised! {
+    fn multiply(regs: &mut Regs, m: u32, op: &Mma) = multiply_inline;
 }
 
 #[inline(always)]
-fn multiply(regs: &mut Regs, m: u32, op: &Mma) {
-    let halves = if op.ab == MmaTy::Tf32 { 1 } else { 2 };
-    let k = op.k as usize;
-    let mut a = [[0f64; MAX_K]; M];
-    for (i, &reg) in op.a.iter().enumerate() {
-        // Registers alternate between rows g and g + 8, then move on along k.
-        let (down, block) = (8 * (i % 2), i / 2);
-        for (lane, &v) in regs.get32(reg).iter().enumerate() {
-            for half in 0..halves {
-                let (row, col) = place(op.ab, lane, block, half);
-                a[row + down][col] = element(op.ab, v, half).into();
-            }
-        }
-    }
-    let mut b = [[0f64; N]; MAX_K];
-    for (block, &reg) in op.b.iter().enumerate() {
-        for (lane, &v) in regs.get32(reg).iter().enumerate() {
-            for half in 0..halves {
-                let (col, row) = place(op.ab, lane, block, half);
-                b[row][col] = element(op.ab, v, half).into();
-            }
-        }
-    }
-    let mut acc = [[0f64; N]; M];
-    for lane in 0..LANES {
-        let (g, t) = (lane / 4, 2 * (lane % 4));
-        for i in 0..4 {
-            let (row, col) = (g + 8 * (i / 2), t + i % 2);
-            acc[row][col] = if op.acc == MmaTy::F32 {
-                f32::from_bits(regs.get32(op.c[i])[lane])
-            } else {
-                element(MmaTy::F16, regs.get32(op.c[i / 2])[lane], i % 2)
-            }
-            .into();
-        }
-    }
-    for (row, acc) in acc.iter_mut().enumerate() {
-        for (kk, b) in b.iter().enumerate().take(k) {
-            let x = a[row][kk];
-            for (sum, y) in acc.iter_mut().zip(b) {
-                *sum += x * y;
-            }
-        }
-    }
-    let at = |lane: usize, i: usize| acc[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
-    for (i, &reg) in op.d.iter().enumerate() {
-        let value = if op.acc == MmaTy::F32 {
-            each_lane(|lane| to_f32(at(lane, i)))
-        } else {
-            each_lane(|lane| to_f16x2(at(lane, 2 * i), at(lane, 2 * i + 1)))
-        };
-        regs.put32(reg, &value, m);
-    }
+fn multiply_inline<A: MultiplyAdd>(regs: &mut Regs, m: u32, op: &Mma) {
+    let rows = Rows::of_fragment(regs, &op.a, op.ab);
+    let columns = Columns::of_fragment(regs, &op.b, op.ab);
+    let mut acc = [[0.0; LANES]; ACCUMULATORS];
+    product::load(regs, &op.c, op.acc, &mut acc);
+    product::add::<A>(&mut acc, &rows, &columns, op.k as usize);
+    product::store(regs, &op.d, op.acc, &acc, m);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::element::element;
     use super::*;
+    use crate::ir::MmaTy;
+
+    /// Matrix coordinates of a fragment's element: `half` of a register, in `lane`; first the row of A or the column of B, then k.
+    fn place(ty: MmaTy, lane: usize, block: usize, half: usize) -> (usize, usize) {
+        let (g, t) = (lane / 4, lane % 4);
+        if ty == MmaTy::Tf32 {
+            (g, t + 4 * block)
+        } else {
+            (g, 2 * t + 8 * block + half)
+        }
+    }
 
     /// A·B + C for A = row index + 1 at k = 3 only, B = column index + 1 at k = 3 only.
     fn run(ab: MmaTy, acc: MmaTy, k: u32) -> Regs {

@@ -5,16 +5,16 @@
 //! laid out as [`super::mma`] lays out its fragments, eight columns to every four f32 registers.
 
 use super::descriptor::Descriptor;
+use super::product::ROWS;
 use super::wgmma_product::{PIECE, element_bytes, pieces};
 use crate::exec::warp::Wait;
 use crate::exec::{State, Warp, WarpId};
 use crate::fault::{Exec, FaultKind};
 use crate::ir::{Op, Reg, Wgmma, WgmmaA};
 
-/// Warps of a warpgroup, rows of a warp, rows of D.
-const WARPS: usize = 4;
-pub(super) const WARP_ROWS: usize = 16;
-pub(super) const M: usize = WARPS * WARP_ROWS;
+/// Warps of a warpgroup, and rows of D.
+pub(super) const WARPS: usize = 4;
+pub(super) const M: usize = WARPS * ROWS;
 
 /// One `wgmma.mma_async` of a warpgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

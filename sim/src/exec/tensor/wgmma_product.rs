@@ -1,55 +1,29 @@
 //! The product of a `wgmma`: operands from shared memory and registers, and the accumulation.
 
 use super::descriptor::Descriptor;
-use super::element::{element, to_f16x2, to_f32};
-use super::wgmma::{Issued, M, WARP_ROWS};
+use super::element::element;
+use super::product::{self, Columns, ROWS, Rows};
+use super::wgmma::{Issued, M, WARPS};
 use crate::decode::SHARED_BASE;
-use crate::exec::regs::{LANES, Regs};
+use crate::exec::regs::LANES;
+use crate::exec::vector::{MultiplyAdd, vectorised};
 use crate::exec::{State, Warp};
 use crate::fault::{Exec, FaultKind};
-use crate::ir::{MmaTy, Reg, Wgmma, WgmmaA};
+use crate::ir::{MmaTy, Wgmma, WgmmaA};
 
-const MAX_K: usize = 16;
+/// Bytes of a matrix that are contiguous in every layout.
+pub(super) const PIECE: usize = 16;
+
+/// Most elements of a piece.
+const MOST: usize = PIECE / 2;
 
 impl State<'_> {
     pub(super) fn multiply(&mut self, warps: &mut [Warp], op: &Wgmma, issued: Issued) -> Exec<()> {
-        let cta = warps[0].id.cta;
-        let (n, k) = (op.n as usize, op.k as usize);
-        let sign = |negate: bool| if negate { -1.0 } else { 1.0 };
-        let mut b = vec![0f64; MAX_K * n];
-        self.read_matrix(cta, issued.b, op.ab, [n, k], op.trans_b, |col, kk, x| {
-            b[kk * n + col] = x * sign(op.negate_b);
-        })?;
-        let mut a = vec![0f64; M * MAX_K];
-        let negate = sign(op.negate_a);
-        match &op.a {
-            WgmmaA::Descriptor(_) => {
-                self.read_matrix(cta, issued.a, op.ab, [M, k], op.trans_a, |row, kk, x| {
-                    a[row * MAX_K + kk] = x * negate;
-                })?;
-            }
-            WgmmaA::Registers(regs) => {
-                for (w, warp) in warps.iter().enumerate() {
-                    let rows = &mut a[w * WARP_ROWS * MAX_K..(w + 1) * WARP_ROWS * MAX_K];
-                    fragment_a(&warp.regs, regs, op.ab, |row, kk, x| {
-                        rows[row * MAX_K + kk] = x * negate;
-                    });
-                }
-            }
-        }
-        for (w, warp) in warps.iter_mut().enumerate() {
-            let rows = &a[w * WARP_ROWS * MAX_K..(w + 1) * WARP_ROWS * MAX_K];
-            let mut acc = vec![0f64; WARP_ROWS * n];
-            if issued.scale_d {
-                load_accumulators(&warp.regs, op, &mut acc);
-            }
-            accumulate(&mut acc, rows, &b, n, k);
-            store_accumulators(&mut warp.regs, op, &acc);
-        }
-        Ok(())
+        multiply(self, warps, op, issued)
     }
 
-    /// Calls `f(mn, k, element)` for every element of a matrix in shared memory.
+    /// Calls `f(mn, k, elements)` for every piece of a matrix in shared memory.
+    #[inline(always)]
     fn read_matrix(
         &self,
         cta: u32,
@@ -57,7 +31,7 @@ impl State<'_> {
         ty: MmaTy,
         [extent, k]: [usize; 2],
         mn_major: bool,
-        mut f: impl FnMut(usize, usize, f64),
+        mut f: impl FnMut(usize, usize, &[f64]),
     ) -> Exec<()> {
         let d = Descriptor::decode(bits).map_err(FaultKind::Unsupported)?;
         let elem = element_bytes(ty) as usize;
@@ -77,23 +51,102 @@ impl State<'_> {
                 }
                 .into());
             }
-            for (i, raw) in shared.bytes_at(start, PIECE).chunks_exact(elem).enumerate() {
-                let mut word = [0; 4];
-                word[..elem].copy_from_slice(raw);
-                let x = element(ty, u32::from_le_bytes(word), 0).into();
-                if mn_major {
-                    f(mn + i, kk, x);
-                } else {
-                    f(mn, kk + i, x);
-                }
-            }
+            let raw = shared.bytes_at(start, PIECE);
+            f(mn, kk, &elements(ty, raw)[..PIECE / elem]);
         }
         Ok(())
     }
 }
 
-/// Bytes of a matrix that are contiguous in every layout.
-pub(super) const PIECE: usize = 16;
+/// The elements of a piece.
+#[inline(always)]
+fn elements(ty: MmaTy, raw: &[u8]) -> [f64; MOST] {
+    let mut words = [0; MOST];
+    if ty == MmaTy::Tf32 {
+        for (word, raw) in words.iter_mut().zip(raw.as_chunks().0) {
+            *word = u32::from_le_bytes(*raw);
+        }
+    } else {
+        for (word, raw) in words.iter_mut().zip(raw.as_chunks().0) {
+            *word = u16::from_le_bytes(*raw).into();
+        }
+    }
+    words.map(|word| element(ty, word, 0).into())
+}
+
+vectorised! {
+    /// Performs `op`, whose warps are `warps`.
+    fn multiply(state: &mut State<'_>, warps: &mut [Warp], op: &Wgmma, issued: Issued) -> Exec<()> = multiply_inline;
+}
+
+#[inline(always)]
+fn multiply_inline<A: MultiplyAdd>(
+    state: &mut State<'_>,
+    warps: &mut [Warp],
+    op: &Wgmma,
+    issued: Issued,
+) -> Exec<()> {
+    let cta = warps[0].id.cta;
+    let (n, k) = (op.n as usize, op.k as usize);
+    let sign = |negate: bool| if negate { -1.0 } else { 1.0 };
+    let mut columns = Columns::new(n);
+    let negate = sign(op.negate_b);
+    state.read_matrix(
+        cta,
+        issued.b,
+        op.ab,
+        [n, k],
+        op.trans_b,
+        |col, kk, piece| {
+            for (i, x) in piece.iter().enumerate() {
+                let (kk, col) = if op.trans_b {
+                    (kk, col + i)
+                } else {
+                    (kk + i, col)
+                };
+                columns.set(kk, col, x * negate);
+            }
+        },
+    )?;
+    let mut of_warps = [const { Rows::ZERO }; WARPS];
+    if let WgmmaA::Descriptor(_) = op.a {
+        let negate = sign(op.negate_a);
+        state.read_matrix(
+            cta,
+            issued.a,
+            op.ab,
+            [M, k],
+            op.trans_a,
+            |row, kk, piece| {
+                for (i, x) in piece.iter().enumerate() {
+                    let (kk, row) = if op.trans_a {
+                        (kk, row + i)
+                    } else {
+                        (kk + i, row)
+                    };
+                    of_warps[row / ROWS].set(row % ROWS, kk, x * negate);
+                }
+            },
+        )?;
+    }
+    let mut acc = vec![[0.0; LANES]; n * ROWS / LANES];
+    for (warp, rows) in warps.iter_mut().zip(&mut of_warps) {
+        if let WgmmaA::Registers(a) = &op.a {
+            *rows = Rows::of_fragment(&warp.regs, a, op.ab);
+            if op.negate_a {
+                rows.negate();
+            }
+        }
+        if issued.scale_d {
+            product::load(&warp.regs, &op.d, op.acc, &mut acc);
+        } else {
+            acc.fill([0.0; LANES]);
+        }
+        product::add::<A>(&mut acc, rows, &columns, k);
+        product::store(&mut warp.regs, &op.d, op.acc, &acc, u32::MAX);
+    }
+    Ok(())
+}
 
 /// First element (mn, k) of each [`PIECE`] of a matrix; pieces run along the major dimension.
 pub(super) fn pieces(
@@ -111,97 +164,4 @@ pub(super) fn pieces(
 
 pub(super) fn element_bytes(ty: MmaTy) -> u64 {
     if ty == MmaTy::Tf32 { 4 } else { 2 }
-}
-
-/// Calls `f(row, k, element)` for a warp's A fragment.
-fn fragment_a(regs: &Regs, a: &[Reg], ty: MmaTy, mut f: impl FnMut(usize, usize, f64)) {
-    for (i, &reg) in a.iter().enumerate() {
-        let (down, block) = (8 * (i % 2), i / 2);
-        for (lane, &v) in regs.get32(reg).iter().enumerate() {
-            let (g, t) = (lane / 4, lane % 4);
-            if ty == MmaTy::Tf32 {
-                f(g + down, t + 4 * block, element(ty, v, 0).into());
-            } else {
-                for half in 0..2 {
-                    f(
-                        g + down,
-                        2 * t + 8 * block + half,
-                        element(ty, v, half).into(),
-                    );
-                }
-            }
-        }
-    }
-}
-
-/// Row and column of accumulator element `i` (f32 numbering) of a lane.
-fn accumulator_place(lane: usize, i: usize) -> (usize, usize) {
-    let (g, t) = (lane / 4, lane % 4);
-    (g + 8 * (i / 2 % 2), 8 * (i / 4) + 2 * t + i % 2)
-}
-
-fn load_accumulators(regs: &Regs, op: &Wgmma, acc: &mut [f64]) {
-    let n = op.n as usize;
-    for (r, &reg) in op.d.iter().enumerate() {
-        for (lane, &v) in regs.get32(reg).iter().enumerate() {
-            let mut put = |i: usize, x: f32| {
-                let (row, col) = accumulator_place(lane, i);
-                acc[row * n + col] = x.into();
-            };
-            if op.acc == MmaTy::F32 {
-                put(r, f32::from_bits(v));
-            } else {
-                put(2 * r, element(MmaTy::F16, v, 0));
-                put(2 * r + 1, element(MmaTy::F16, v, 1));
-            }
-        }
-    }
-}
-
-fn store_accumulators(regs: &mut Regs, op: &Wgmma, acc: &[f64]) {
-    let n = op.n as usize;
-    let at = |lane: usize, i: usize| {
-        let (row, col) = accumulator_place(lane, i);
-        acc[row * n + col]
-    };
-    for (r, &reg) in op.d.iter().enumerate() {
-        let v: [u32; LANES] = std::array::from_fn(|lane| {
-            if op.acc == MmaTy::F32 {
-                to_f32(at(lane, r))
-            } else {
-                to_f16x2(at(lane, 2 * r), at(lane, 2 * r + 1))
-            }
-        });
-        regs.put32(reg, &v, u32::MAX);
-    }
-}
-
-/// acc += rows · b, in order of k.
-#[inline]
-fn accumulate(acc: &mut [f64], rows: &[f64], b: &[f64], n: usize, k: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: this CPU has AVX2.
-        return unsafe { accumulate_avx2(acc, rows, b, n, k) };
-    }
-    accumulate_inline(acc, rows, b, n, k);
-}
-
-/// # Safety
-/// The CPU has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn accumulate_avx2(acc: &mut [f64], rows: &[f64], b: &[f64], n: usize, k: usize) {
-    accumulate_inline(acc, rows, b, n, k);
-}
-
-#[inline(always)]
-fn accumulate_inline(acc: &mut [f64], rows: &[f64], b: &[f64], n: usize, k: usize) {
-    for (row, acc) in rows.chunks_exact(MAX_K).zip(acc.chunks_exact_mut(n)) {
-        for (x, b) in row.iter().zip(b.chunks_exact(n)).take(k) {
-            for (sum, y) in acc.iter_mut().zip(b) {
-                *sum += x * y;
-            }
-        }
-    }
 }
