@@ -175,13 +175,18 @@ fn hides_blocks(instance: &Instance, scores: Scores, shift: usize) -> bool {
 }
 
 /// Two tiles of rows, the second with a few, and three blocks of keys, the last with a few or, every other time, whole; four where rows
-/// of a tile and tiles of a cluster may begin with different blocks. Of packed sequences another is before them, or behind.
+/// of a tile and tiles of a cluster may begin with different blocks, or once as many keys as rows, so that a cluster that takes all
+/// tiles leaves blocks to others at every stage of its pipelines. Of packed sequences another is before them, or behind.
 fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -> Lengths {
     const SHORT: (usize, usize) = (19, 23);
     let shortest = instance.wgmma().map_or(0, |config| config.min_rows);
     let rows = (instance.block_m * instance.cluster).max(instance.block_n);
     let rows = (rows + 9).max(shortest) as usize;
-    let whole = if instance.wgmma().is_some() { 3 } else { 2 };
+    let whole = match (instance.wgmma(), shift) {
+        (None, _) => 2,
+        (Some(_), 0) => (rows as u32 / instance.block_n).max(3),
+        (Some(_), _) => 3,
+    };
     let few = if scores.lie_apart(shift) { 0 } else { 9 };
     let keys = (whole * instance.block_n + few) as usize;
     let (rows, keys) = match shift {
@@ -215,9 +220,19 @@ fn components(
     [number, shift]: [usize; 2],
 ) -> [usize; 2] {
     let most = most.map(|most| most as usize);
-    if instance.family == Family::Simt && shift == 1 {
-        // Rows end in the last and the first of the parts that they are copied in, by turns anywhere in one.
-        return [most[0] - 1 - number % 4, 12 + number / 4 % 4];
+    if instance.family == Family::Simt {
+        // The kernels of dk and dv and of dq, whose numbers follow each other, have one problem.
+        let turn = number / 2;
+        // Of rows that are copied by elements, a vec16 is cut behind 0 and 2 of its four by turns, and elsewhere behind 1 or 3.
+        let even = 2 * (turn % 2);
+        match (scores, shift) {
+            // Rows end in the last and the first of the parts that they are copied in.
+            (_, 1) => return [most[0] - 4 + even, 12 + 2 * (turn / 2 % 2)],
+            // And the other way round.
+            (Scores::Bent, PACKED) => return [14 - even, most[1] - 2],
+            (_, FEW_KEYS) => return most.map(|most| most - 1 - 2 * (turn / 2 % 2)),
+            _ => {}
+        }
     }
     let cuts = VEC16_BYTES as usize / instance.dtype.bytes() - 1;
     let of_scores = match scores {
@@ -232,7 +247,7 @@ fn components(
     };
     let cut = match (instance.family, shift) {
         (Family::Wgmma, CUT) => 8,
-        (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED | FEW_KEYS) => {
+        (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED) => {
             1 + (of_scores + of_shift) % cuts
         }
         _ => 0,
@@ -286,6 +301,10 @@ fn arrangements(
         return (dims.map(odd_rows), None);
     }
     let mut inputs = usual;
+    if hides_blocks(instance, scores, shift) {
+        // Where they end behind a whole vec16, an element more would be behind the last of the operand.
+        inputs[..2].fill(Arrangement::ALIGNED_COLUMNS);
+    }
     if !scores.lie_apart(shift) {
         return (inputs, None);
     }
@@ -455,7 +474,10 @@ fn every_pair_counts<D: Device>(
 
 /// On the simulator's schedules, and by turns on so few multiprocessors that blocks of persistent kernels take several tiles.
 fn simulated(scores: Scores, shift: usize, mut bits: ResultBits) {
-    let multiprocessors = [4, 2][shift % 2];
+    let multiprocessors = match shift {
+        PACKED | FEW_KEYS => 4,
+        _ => 2,
+    };
     let device = |seed| SimDevice::with_schedule(seed).multiprocessors(multiprocessors);
     let mut sims = SCHEDULES.map(|seed| Sim::on(device(seed)));
     every_pair_counts(&mut sims, scores, shift, &mut bits);

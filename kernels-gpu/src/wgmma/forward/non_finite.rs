@@ -66,10 +66,10 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
         // SAFETY: only existing rows and columns are read.
         unsafe {
             let mut staged = Columns::NONE;
-            let mut row = 0;
-            while row < black_box(rows) {
-                staged = staged.or(self.staged_columns::<E>(row));
-                row += 1;
+            let mut staged_row = 0;
+            while staged_row < black_box(rows) {
+                staged = staged.or(self.staged_columns::<E>(staged_row));
+                staged_row += 1;
             }
             let seen = self.seen_by_all::<E>(rows, staged);
             let mut row = 0;

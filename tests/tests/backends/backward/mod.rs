@@ -5,7 +5,7 @@ mod bias;
 mod by_plan;
 mod differences;
 mod not_finite;
-mod planted;
+pub mod planted;
 mod random;
 mod scattered;
 mod slopes;

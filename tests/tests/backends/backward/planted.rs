@@ -3,13 +3,14 @@
 use ferroflash::backend::sim::{Sim, SimDevice, replaced_kernel};
 use ferroflash::plan::eligible;
 use ferroflash::{Backend, Cpu, DType, HostTensor, Layout, Mask};
-use ferroflash_testing::cases::{BackwardCase, BackwardRun, CaseSpec, Lengths};
+use ferroflash_testing::cases::{BackwardCase, BackwardRun, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_backward_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::tensors::multiply;
+use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES};
 
 /// Lengths beside the ends of tiles of every kernel.
 const EDGES: [usize; 6] = [63, 64, 79, 80, 127, 128];
@@ -220,6 +221,12 @@ fn largest_d_o_is_anywhere<B: Backend>(backend: &mut B) {
         case.d_o
             .set(0, head, in_half, 64 * half + 9 * in_half, -6e4);
     }
+    enlarge_differences(&mut case);
+    each_variant(backend, case, |_, _| {});
+}
+
+/// Makes dS of the largest |d_o| too large for f16, and gradients not.
+fn enlarge_differences(case: &mut BackwardCase) {
     for (tensor, factor) in [
         (&mut case.forward.q, 0.125),
         (&mut case.forward.k, 0.125),
@@ -227,7 +234,65 @@ fn largest_d_o_is_anywhere<B: Backend>(backend: &mut B) {
     ] {
         multiply(tensor, factor);
     }
-    each_variant(backend, case, |_, _| {});
+}
+
+/// Rows of a head before those that see keys: a lane asks for one of each 128 at once, in place of those beyond the last for that one.
+pub fn rows_before() -> impl Iterator<Item = usize> {
+    (0..8).map(|loads| 128 * loads)
+}
+
+/// Few queries that see keys, behind `before` others, and |d_o| of f16 that is `size` in one of them, and 0 elsewhere. By kernels for
+/// modifiers with `sinks`.
+pub fn one_d_o(head_dim: usize, sinks: bool, before: usize, size: f32) -> BackwardCase {
+    const SEEN: usize = 8;
+    let spec = CaseSpec {
+        mask: Mask::Causal,
+        modifiers: ModifierSpec {
+            sinks,
+            ..ModifierSpec::default()
+        },
+        seed: 2, // even: without d_lse
+        ..plain(DType::F16, Lengths::one(before + SEEN, SEEN), head_dim)
+    };
+    let mut case = spec.build_backward().unwrap();
+    case.d_o.fill(|| 0.0);
+    // Not of the last four, which are asked for once more.
+    case.d_o.set(0, 0, before + 3, 0, -size);
+    enlarge_differences(&mut case);
+    case
+}
+
+/// The largest |d_o| may be of any row of a head, too.
+fn largest_d_o_is_of_any_row<B: Backend>(backend: &mut B, head_dims: &[usize], sinks: &[bool]) {
+    for (&head_dim, &sinks) in
+        (head_dims.iter()).flat_map(|dim| sinks.iter().map(move |s| (dim, s)))
+    {
+        for before in rows_before() {
+            each_variant(backend, one_d_o(head_dim, sinks, before, 6e4), |_, _| {});
+        }
+    }
+}
+
+/// Queries before the first key, which see no chunk, and one at it, which sees the first: every element of a thread is of either.
+fn queries_before_chunks<B: Backend>(backend: &mut B) {
+    // A thread has two of eight neighbours, of 64 or fewer.
+    let before = (0..64).filter(|query| query % 8 < 2);
+    let lengths = Lengths::Varlen(before.map(|query| (query + 2, 2)).collect());
+    let kernels = DType::ALL.map(|dtype| [64, 128, 256].map(|head_dim| (dtype, head_dim)));
+    for ((dtype, head_dim), dropout) in
+        (kernels.as_flattened().iter()).flat_map(|&kernel| [(kernel, None), (kernel, Some(0.2))])
+    {
+        let spec = CaseSpec {
+            modifiers: ModifierSpec {
+                chunk: Some(2),
+                dropout,
+                ..ModifierSpec::default()
+            },
+            seed: 2, // even: without d_lse
+            ..plain(dtype, lengths.clone(), head_dim)
+        };
+        each_variant(backend, spec.build_backward().unwrap(), |_, _| {});
+    }
 }
 
 /// (m) What follows from the probabilities' sum of 1: `Σⱼ dvⱼ = Σᵢ d_oᵢ` over rows that see a key, and with all keys alike
@@ -360,6 +425,24 @@ fn sim() {
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("planted gradients") {
         all(&mut gpu, &EDGES);
+        largest_d_o_is_of_any_row(&mut gpu, &[64, 128, 256], &[false, true]);
+        queries_before_chunks(&mut gpu);
         repeats(&mut gpu, 1000);
     }
+}
+
+#[test]
+fn sim_rows_of_largest_d_o() {
+    largest_d_o_is_of_any_row(&mut Sim::new(), &[64, 128, 256], &[false, true]);
+    // Kernels for modifiers and for few components are the same there.
+    for shared_bytes in [SM80_SHARED_BYTES, SM86_SHARED_BYTES] {
+        let mut sim = Sim::new();
+        sim.limit_shared_bytes(shared_bytes);
+        largest_d_o_is_of_any_row(&mut sim, &[128, 256], &[false]);
+    }
+}
+
+#[test]
+fn sim_chunks() {
+    queries_before_chunks(&mut Sim::new());
 }

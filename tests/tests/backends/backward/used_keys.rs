@@ -1,5 +1,5 @@
 //! Keys that `seqused_kv` leaves unused: no query sees them, and their gradients are 0. By every kernel of gradients, and every one with
-//! modifiers that is given such lengths; plain forward kernels meet them in `device_lengths`.
+//! modifiers that is given such lengths; plain forward kernels meet them in `device_lengths`. And lengths of packed sequences that are wrong.
 
 use std::collections::BTreeSet;
 
@@ -100,15 +100,26 @@ fn names(plans: &[Plan; 2]) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-fn run<B: Backend>(backend: &mut B, case: &BackwardCase, plans: &[Plan; 2]) -> BackwardRun {
+fn run<B: Backend>(
+    backend: &mut B,
+    case: &BackwardCase,
+    plans: &[Plan; 2],
+    arrays: &KnownArrays<'_>,
+) -> BackwardRun {
     let [forward, problem] = plans.each_ref().map(Plan::problem);
     let gradients = problem.gradients().expect("of a backward pass");
     let memory = backend.memory();
     let Case { q, k, v, .. } = &case.forward;
     let [q, k, v, d_o] = [q, k, v, &case.d_o].map(|tensor| tensor.upload(memory).unwrap());
     let d_lse = (case.d_lse.as_ref()).map(|d_lse| d_lse.upload(memory).unwrap());
-    let mut used = memory.alloc(size_of_val(&USED)).unwrap();
-    memory.write(&mut used, cast_slice(&USED)).unwrap();
+    let [q_sums, kv_sums] = arrays.cu_seqlens;
+    let lengths = [q_sums, kv_sums, arrays.seqused_kv].map(|lengths| {
+        (!lengths.is_empty()).then(|| {
+            let mut buffer = memory.alloc(size_of_val(lengths)).unwrap();
+            memory.write(&mut buffer, cast_slice(lengths)).unwrap();
+            buffer
+        })
+    });
     let lse_shape = Shape {
         dim: 1,
         ..forward.o().shape
@@ -123,9 +134,12 @@ fn run<B: Backend>(backend: &mut B, case: &BackwardCase, plans: &[Plan; 2]) -> B
         .d_lse(d_lse.as_ref().map(at))
         .d_alibi_slopes(d_slopes.as_ref().map(at))
         .d_bias(d_bias.as_ref().map(at));
+    let [q_sums, kv_sums, used] =
+        (lengths.each_ref()).map(|buffer| buffer.as_ref().map(|buffer| memory.address(buffer)));
     let operands = Operands::new(at(&q), at(&k), at(&v), at(&o))
         .lse(at(&lse))
-        .seqused_kv(memory.address(&used))
+        .cu_seqlens(q_sums.zip(kv_sums).map(<[u64; 2]>::from))
+        .seqused_kv(used)
         .gradients(of_gradients);
     for plan in plans {
         // SAFETY: every tensor is of the problem's shape, and lives until it is read below.
@@ -144,14 +158,9 @@ fn run<B: Backend>(backend: &mut B, case: &BackwardCase, plans: &[Plan; 2]) -> B
     }
 }
 
-/// Compares all results with the oracle's of the used keys, and the gradients of the others with 0.
-fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
-    let known = |problem: Problem| {
-        problem.with_known_arrays(&KnownArrays {
-            seqused_kv: &USED,
-            ..KnownArrays::default()
-        })
-    };
+/// Compares all results with the oracle's of the lengths in `arrays`.
+fn check_results(case: &BackwardCase, run: &BackwardRun, arrays: &KnownArrays<'_>, what: &str) {
+    let known = |problem: Problem| problem.with_known_arrays(arrays);
     let Case { q, k, v, .. } = &case.forward;
     let inputs = || Inputs { q, k, v };
     let (o, lse) = (&run.o, &run.lse);
@@ -174,6 +183,19 @@ fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
     };
     let verdict = check_backward(&known(case.problem().unwrap()), given, computed, Rows::All);
     assert!(verdict.passed(), "{what}: {verdict}");
+}
+
+/// The arrays of a batch whose keys are used in part.
+fn used_arrays() -> KnownArrays<'static> {
+    KnownArrays {
+        seqused_kv: &USED,
+        ..KnownArrays::default()
+    }
+}
+
+/// Compares all results with the oracle's of the used keys, and the gradients of the others with 0.
+fn check(case: &BackwardCase, run: &BackwardRun, what: &str) {
+    check_results(case, run, &used_arrays(), what);
     for gradient in [&run.dk, &run.dv] {
         for [batch, head, key, dim] in unused(gradient.spec().shape) {
             let element = gradient.get(batch, head, key, dim);
@@ -221,34 +243,105 @@ fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
         .collect()
 }
 
-/// Each kernel that a family has for these cases on this GPU, with and without gradients that repeat, once without a mask and once with
-/// one; adds whether it was without, and which kernels they are.
+/// Each kernel that a family has for a case on this GPU, with and without gradients that repeat, once a `turn`; adds which kernels they are.
+fn each_kernel<D: Device, T: Ord + Copy>(
+    gpu: &mut Gpu<D>,
+    mut case: BackwardCase,
+    arrays: &KnownArrays<'_>,
+    turn: T,
+    ran: &mut BTreeSet<(T, String)>,
+    check: impl Fn(&BackwardCase, &BackwardRun, &str),
+) {
+    for (variant, deterministic) in [Variant::Simt, Variant::Mma, Variant::Wgmma]
+        .into_iter()
+        .flat_map(|variant| [false, true].map(|deterministic| (variant, deterministic)))
+    {
+        case.forward.options.force = Some(variant);
+        case.deterministic = deterministic;
+        let Ok(plans) = plans(gpu, &case) else {
+            continue;
+        };
+        let names = names(&plans);
+        let kernels: Vec<_> = names.iter().map(|name| (turn, name.clone())).collect();
+        if kernels.iter().all(|kernel| ran.contains(kernel)) {
+            continue;
+        }
+        if !names.iter().all(|name| is_untouched(name)) {
+            let run = run(gpu, &case, &plans, arrays);
+            check(&case, &run, &format!("{names:?}"));
+        }
+        ran.extend(kernels);
+    }
+}
+
+/// Each kernel once without a mask and once with one; adds whether it was without, and which kernels they are.
 fn by_families<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<(bool, String)>) {
     for (dtype, head_dim) in
         (DType::ALL.into_iter()).flat_map(|dtype| HEAD_DIMS.map(|head_dim| (dtype, head_dim)))
     {
-        for mut case in cases(dtype, head_dim) {
+        for case in cases(dtype, head_dim) {
             let is_open = case.forward.options.mask == Mask::None;
-            for (variant, deterministic) in [Variant::Simt, Variant::Mma, Variant::Wgmma]
-                .into_iter()
-                .flat_map(|variant| [false, true].map(|deterministic| (variant, deterministic)))
-            {
-                case.forward.options.force = Some(variant);
-                case.deterministic = deterministic;
-                let Ok(plans) = plans(gpu, &case) else {
-                    continue;
-                };
-                let names = names(&plans);
-                let kernels: Vec<_> = names.iter().map(|name| (is_open, name.clone())).collect();
-                if kernels.iter().all(|kernel| ran.contains(kernel)) {
-                    continue;
-                }
-                if !names.iter().all(|name| is_untouched(name)) {
-                    let run = run(gpu, &case, &plans);
-                    check(&case, &run, &format!("{names:?}"));
-                }
-                ran.extend(kernels);
-            }
+            each_kernel(gpu, case, &used_arrays(), is_open, ran, check);
+        }
+    }
+}
+
+/// Rows of q, and of k and v, of a sequence at the end of operands: those that are copied at a time are cut in the first of a block, in
+/// another, and in a block that is not the first.
+const LAST: [(usize, usize); 3] = [(5, 7), (30, 37), (133, 139)];
+/// Those of the sequence before it.
+const FIRST: (usize, usize) = (20, 30);
+
+/// Packed sequences, two of them without rows, whose promised length is more than any has.
+fn packed(
+    dtype: DType,
+    head_dim: usize,
+    modifiers: ModifierSpec,
+    last: (usize, usize),
+) -> BackwardCase {
+    let lengths = vec![FIRST, last, (0, 0), (0, 0)];
+    let promised = DeviceLengths::cu_seqlens(lengths.len(), 200, 200).expect("short");
+    let spec = CaseSpec {
+        lengths: Lengths::Varlen(lengths),
+        group: 1,
+        alibi: Some(AlibiSpec {
+            steepest: 0.1,
+            is_batched: true,
+        }),
+        modifiers,
+        ..spec(dtype, head_dim)
+    };
+    let mut case = spec.build_backward().expect("small");
+    case.forward.options.lengths = promised.into();
+    case
+}
+
+/// Each kernel that a family has for packed sequences, on cu_seqlens that begin before the first row, end behind the last, and decrease:
+/// nothing outside is read or written, which the simulator checks, and results are those of what kernels clamp them to.
+fn wrong_sums<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<((usize, usize), String)>) {
+    let [q, kv] = [
+        [-7, FIRST.0 as i32, 1 << 30, 3, i32::MIN],
+        [i32::MIN, FIRST.1 as i32, i32::MAX, 9, -1],
+    ];
+    let arrays = KnownArrays {
+        cu_seqlens: [&q, &kv],
+        ..KnownArrays::default()
+    };
+    let modified = ModifierSpec {
+        dropout: Some(0.25),
+        ..ModifierSpec::default()
+    };
+    for (dtype, head_dim) in
+        (DType::ALL.into_iter()).flat_map(|dtype| HEAD_DIMS.map(|head_dim| (dtype, head_dim)))
+    {
+        for (modifiers, last) in [ModifierSpec::default(), modified.clone()]
+            .into_iter()
+            .flat_map(|modifiers| LAST.map(|last| (modifiers.clone(), last)))
+        {
+            let case = packed(dtype, head_dim, modifiers, last);
+            each_kernel(gpu, case, &arrays, last, ran, |case, run, what| {
+                check_results(case, run, &arrays, what);
+            });
         }
     }
 }
@@ -259,9 +352,19 @@ fn cpu() {
     for dtype in DType::ALL {
         for case in cases(dtype, 40) {
             let plans = plans(&cpu, &case).unwrap();
-            let run = run(&mut cpu, &case, &plans);
+            let run = run(&mut cpu, &case, &plans, &used_arrays());
             check(&case, &run, dtype.name());
         }
+    }
+}
+
+#[test]
+fn sim_wrong_sums() {
+    let mut ran = BTreeSet::new();
+    for shared_bytes in [SM90_SHARED_BYTES, SM80_SHARED_BYTES, SM86_SHARED_BYTES] {
+        let mut sim = Sim::on(SimDevice::with_schedule(SCHEDULES[0]));
+        sim.limit_shared_bytes(shared_bytes);
+        wrong_sums(&mut sim, &mut ran);
     }
 }
 
@@ -291,5 +394,6 @@ fn sim() {
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("gradients of unused keys") {
         by_families(&mut gpu, &mut BTreeSet::new());
+        wrong_sums(&mut gpu, &mut BTreeSet::new());
     }
 }

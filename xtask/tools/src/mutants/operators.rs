@@ -241,7 +241,8 @@ impl Breaker<'_, '_> {
             self.add(Addressing, "guard removed", broken);
         }
         if s.opcode.starts_with("mapa") {
-            let other = ("b32", "xor.b32 {to}, {from}, 1;");
+            // Not the block beside it: where each lane asks for one, lanes would but change places.
+            let other = ("b32", "add.u32 {to}, {from}, 1;");
             self.compute(Addressing, "another block of the cluster", 2, other);
         }
         if s.opcode.contains(".multicast") {
