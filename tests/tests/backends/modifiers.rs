@@ -59,7 +59,12 @@ fn hiding() -> Vec<(&'static str, Mask, Modifiers)> {
     add("prefix", Mask::Causal, &|of| {
         of.prefix = Some(PrefixLengths::uniform(41))
     });
-    add("chunk", Mask::Causal, &|of| of.chunk = Some(50));
+    // The band reaches beyond the chunk on either side.
+    let window = Mask::Window {
+        left: Some(60),
+        right: Some(20),
+    };
+    add("chunk", window, &|of| of.chunk = Some(50));
     add("dilation", Mask::None, &|of| of.dilation = Some(3));
     all
 }
