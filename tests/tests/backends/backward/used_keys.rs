@@ -334,9 +334,9 @@ fn wrong_sums<D: Device>(gpu: &mut Gpu<D>, ran: &mut BTreeSet<((usize, usize), S
     for (dtype, head_dim) in
         (DType::ALL.into_iter()).flat_map(|dtype| HEAD_DIMS.map(|head_dim| (dtype, head_dim)))
     {
-        for (modifiers, last) in [ModifierSpec::default(), modified.clone()]
+        for (modifiers, last) in [ModifierSpec::default(), modified]
             .into_iter()
-            .flat_map(|modifiers| LAST.map(|last| (modifiers.clone(), last)))
+            .flat_map(|modifiers| LAST.map(|last| (modifiers, last)))
         {
             let case = packed(dtype, head_dim, modifiers, last);
             each_kernel(gpu, case, &arrays, last, ran, |case, run, what| {
