@@ -9,9 +9,6 @@ use crate::math::max;
 use crate::tile::sequence::Sequence;
 use crate::units::{EXPONENT_BIAS, EXPONENT_SHIFT, F32_BYTES};
 
-/// The exponent of a head with a d_o that is not finite.
-const OF_INFINITY: i32 = f32::MAX_EXP;
-
 /// Chunks of rows that a lane loads at once: a block waits for them before it can begin.
 const LOADS: u32 = 8;
 
@@ -64,17 +61,6 @@ pub unsafe fn of_head(params: &BackwardParams, sequence: &Sequence, rows: u32, h
         exponent
     };
     biased as i32 - EXPONENT_BIAS as i32
-}
-
-/// The exponent by which dS of a query head is rounded where P is times 2^`p_exponent`, `of_head` being that of its largest |d_o|.
-/// That of ∞ stays: 2 to minus it is not finite, so that no gradient is, and each is computed again.
-#[inline(always)]
-pub fn of_ds(of_head: i32, p_exponent: i32) -> i32 {
-    if p_exponent == 0 {
-        of_head
-    } else {
-        (of_head + p_exponent).min(OF_INFINITY)
-    }
 }
 
 /// Tells the kernel that rounds dq what dq of a query head of batch entry `batch` is added up times: 2^−`exponent`, in each block that

@@ -23,8 +23,6 @@ pub struct WgmmaBackwardConfig {
     pub stages: u32,
     /// Blocks of dS that are kept for dq, of a kernel that adds it up; 0 of another.
     pub ds_blocks: u32,
-    /// Of the power of two that P is times where it meets dP.
-    pub p_exponent: i32,
     /// Registers of a producer and a consumer thread (`setmaxnreg`).
     pub producer_registers: u32,
     pub consumer_registers: u32,
@@ -176,7 +174,6 @@ pub const DKDV_HD64: WgmmaBackwardConfig = WgmmaBackwardConfig {
     block_n: 64,
     stages: 4,
     ds_blocks: 0,
-    p_exponent: 0,
     producer_registers: 40,
     consumer_registers: 232,
 };

@@ -6,9 +6,6 @@ use super::wgmma_backward::WgmmaBackwardConfig;
 use crate::layout::ds_tile;
 use crate::units::HALF_BYTES;
 
-/// Of the power of two that P is times on its way from one warpgroup to the other.
-pub const P_EXPONENT: i32 = 15;
-
 /// Bytes of an mbarrier.
 const BARRIER_BYTES: u32 = size_of::<u64>() as u32;
 
@@ -107,7 +104,6 @@ pub const KEYS_HD256: SplitKeysConfig = SplitKeysConfig {
         block_n: 64,
         stages: 2,
         ds_blocks: 0,
-        p_exponent: P_EXPONENT,
         producer_registers: 40,
         consumer_registers: 232,
     },

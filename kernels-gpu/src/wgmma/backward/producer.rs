@@ -276,7 +276,6 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
         let (head, begin) = (block.head, block.begin(config));
         if has_exponents && exponent.head != head {
             let of_head = exponent::of_head(params, &sequence, passing, head);
-            let of_head = exponent::of_ds(of_head, config.p_exponent);
             exponent = Exponent { head, of_head };
         }
         let address = |array| sequence.row_address(&params.attention, array, head);

@@ -10,7 +10,6 @@ use cuda_std::{global, mbarrier};
 
 use super::super::gradient::Gradient;
 use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
-use super::super::scaled_sum;
 use super::super::tile::Tile;
 use super::shared::{Consumer, Shared, Step, p_vec16};
 use super::{P_SCALE, SplitKeysKernel, ds_tiles};
@@ -38,8 +37,6 @@ struct Differences<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_RE
     /// Of Q; the stages of dO and P take the same turns.
     q: PipelineState,
     acc_dp: [f32; S_REGS],
-    /// κ of the present block's query head: the sum is times 2^−κ. Zero where dS is not scaled.
-    exponent: i32,
     sum: [f32; SUM_REGS],
     kernel: PhantomData<K>,
 }
@@ -77,15 +74,11 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
             ds: ds_of_keys(tile, unit),
             q: shared.blocks.consumer(0),
             acc_dp: [0.0; S_REGS],
-            exponent: 0,
             sum,
             kernel: PhantomData,
         };
         consumer.all_steps();
         sum = consumer.sum;
-        if K::SCALES_DS {
-            scaled_sum::multiply(&mut sum, consumer.exponent);
-        }
     }
     gradient.end::<K::Element, SUM_REGS>(&sum, lanes);
 }
@@ -200,13 +193,13 @@ where
         p
     }
 
-    /// dS = P ∘ (dP − delta), and the sum rescaled to its κ.
+    /// dS = P ∘ (dP − delta).
     ///
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
     unsafe fn differences<const MASKED: bool>(
-        &mut self,
+        &self,
         p_pairs: &[u32; P_REGS],
         step: Step,
         smem: u32,
@@ -230,15 +223,12 @@ where
         // −delta comes with Q.
         self.q.consumer_wait();
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
-        if K::SCALES_DS {
-            scaled_sum::take_exponent(&mut self.exponent, &mut self.sum, terms, config);
-        }
         let minus_delta = Terms::Passing(terms + config.block_n * F32_BYTES);
         pairs.differences::<K::Element, S_REGS, P_REGS>(
             &p,
             &self.acc_dp,
             minus_delta,
-            scaled_sum::factor(K::SCALES_DS, self.exponent),
+            1.0,
             ALL_KEPT,
         )
     }

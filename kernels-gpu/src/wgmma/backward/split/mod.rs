@@ -14,10 +14,6 @@
 //! A warpgroup issues its sum's product and then the next block's scores: while it computes P, or dS, tensor cores have the
 //! other one's products.
 //!
-//! dS has the factor of P ([`P_SCALE`]) if it is rounded to bf16. To f16 it is rounded times 2^−κ, as in kernels that do not
-//! split ([`exponent::of_ds`](crate::backward::exponent::of_ds)): so the exponent of the factor is added to κ, and both dtypes'
-//! gradients are their sums times 2^κ over the factor, with a κ of 0 for bf16.
-//!
 //! | barrier | completes when |
 //! |---|---|
 //! | `kept` | K and V are in shared memory |
@@ -52,17 +48,17 @@ use super::tile::Tile;
 use super::traits::BackwardKernel;
 use crate::abi::BackwardParams;
 use crate::backward::side::KeepKeys;
-use crate::config::wgmma_backward_split::{P_EXPONENT, SplitKeysConfig};
+use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::layout::ds_tile;
 use crate::modifiers::NoModifiers;
 use crate::tile::ds_tiles::DsTiles;
 use crate::tile::grid::divide;
-use crate::units::{HALF_BYTES, pow2};
+use crate::units::HALF_BYTES;
 use crate::wgmma::tensor_map::parameter;
 
 /// What P is multiplied by on its way through f16, and dS with it: the smallest P that keeps all its bits is 2⁻²⁹. P is at
 /// most 1 but for rounding, so that it does not overflow.
-const P_SCALE: f32 = pow2(P_EXPONENT);
+const P_SCALE: f32 = 32768.0;
 
 /// One instance of the kernel of dk and dv.
 pub trait SplitKeysKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>:
