@@ -2,10 +2,12 @@
 //!
 //! What such a function calls has to be inlined into it, or lacks the vector instructions of its caller.
 
+#[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Vector units, each with what those before have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// What the build assumes.
     Baseline,
@@ -15,6 +17,7 @@ pub(super) enum Unit {
     Avx512,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Unit {
     /// The best one that this CPU has.
     #[inline(always)]
@@ -33,12 +36,6 @@ impl Unit {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
-    fn detect() -> Self {
-        Self::Baseline
-    }
-
-    #[cfg(target_arch = "x86_64")]
     #[cold]
     fn detect() -> Self {
         use std::arch::is_x86_feature_detected as has;
@@ -89,11 +86,13 @@ pub(super) trait MultiplyAdd {
 }
 
 /// By one instruction.
+#[cfg(target_arch = "x86_64")]
 pub(super) struct Fused;
 
 /// By two: where there is no such instruction, `mul_add` is a slow function.
 pub(super) struct Apart;
 
+#[cfg(target_arch = "x86_64")]
 impl MultiplyAdd for Fused {
     #[inline(always)]
     fn of(x: f64, y: f64, z: f64) -> f64 {

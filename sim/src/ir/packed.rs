@@ -210,3 +210,61 @@ impl File {
         places
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::module::Module;
+
+    /// The places of the registers `%r1` and up of a kernel with this body, in the order in which the text first writes them.
+    fn places(body: &str) -> Vec<Reg> {
+        let text = format!(
+            ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{{\n\
+             .reg .pred %p<3>;\n.reg .b32 %r<9>;\n{body}\nret;\n}}\n"
+        );
+        let module = Module::parse(&text).expect("it is PTX");
+        let mut places = Vec::new();
+        for inst in &mut module.kernel("k").expect("it is there").code.clone() {
+            visit(&mut inst.op, &mut |access, place, reg| {
+                if access == Access::Write && matches!(place, Place::R32(_)) {
+                    places.push(*reg);
+                }
+            });
+        }
+        places
+    }
+
+    #[test]
+    fn values_that_follow_one_another_share_a_place() {
+        let places = places(
+            "mov.u32 %r1, %tid.x;\nadd.u32 %r2, %r1, 1;\nadd.u32 %r3, %r2, 1;\nadd.u32 %r4, %r3, 1;",
+        );
+        assert_eq!((places[0], places[1]), (places[2], places[3]));
+        assert_ne!(places[0], places[1]);
+    }
+
+    #[test]
+    fn what_a_loop_needs_again_keeps_its_place() {
+        let places = places(
+            "mov.u32 %r1, %tid.x;\nmov.u32 %r2, %tid.y;\nL:\nadd.u32 %r3, %r2, %r1;\nadd.u32 %r4, %r3, 1;\nmov.u32 %r2, %r4;\n\
+             setp.lt.u32 %p1, %r2, 10;\n@%p1 bra L;",
+        );
+        let [r1, r2, r3, r4, again] = places[..] else {
+            panic!("five writes: {places:?}");
+        };
+        assert_eq!(r2, again);
+        // In the last lines of the loop only its next turn needs the first.
+        assert!(![r2, r3, r4].contains(&r1), "{places:?}");
+    }
+
+    #[test]
+    fn a_write_that_may_not_happen_keeps_the_value_before_it() {
+        let places = places(
+            "mov.u32 %r1, %tid.x;\nmov.u32 %r2, %tid.y;\nsetp.lt.u32 %p1, %r1, 4;\nL:\n@%p1 mov.u32 %r1, %r2;\nadd.u32 %r3, %r1, 1;\n\
+             add.u32 %r4, %r3, 1;\nsetp.lt.u32 %p2, %r4, 10;\n@%p2 bra L;",
+        );
+        assert_eq!(places[0], places[2]);
+        // The next turn may read what the turn before left.
+        assert!(!places[3..].contains(&places[0]), "{places:?}");
+    }
+}

@@ -126,4 +126,27 @@ mod tests {
         assert_eq!(element(MmaTy::F16, v, 0), 10.0 * 3.0);
         assert_eq!(element(MmaTy::F16, v, 1), 10.0 * 4.0);
     }
+
+    #[test]
+    fn every_vector_unit_computes_the_same_bits() {
+        let op = Mma {
+            k: 16,
+            ab: MmaTy::F16,
+            acc: MmaTy::F32,
+            a: (1..5).collect(),
+            b: (5..7).collect(),
+            c: (7..11).collect(),
+            d: (11..15).collect(),
+        };
+        let mut regs = Regs::new(15, 1, 2);
+        for reg in 1..11 {
+            // All bits, so that numbers of every kind and size meet.
+            let v = std::array::from_fn(|lane| (reg * 32 + lane as u32).wrapping_mul(0x9e37_79b9));
+            regs.put32(reg, &v, u32::MAX);
+        }
+        multiply(&mut regs, u32::MAX, &op);
+        let by_best = [11, 12, 13, 14].map(|reg| *regs.get32(reg));
+        multiply_inline::<crate::exec::vector::Apart>(&mut regs, u32::MAX, &op);
+        assert_eq!(by_best, [11, 12, 13, 14].map(|reg| *regs.get32(reg)));
+    }
 }
