@@ -22,7 +22,7 @@ impl State<'_> {
         multiply(self, warps, op, issued)
     }
 
-    /// Calls `f(mn, k, elements)` for every piece of a matrix in shared memory.
+    /// Calls `f(mn, k, element)` for every element of a matrix in shared memory.
     #[inline(always)]
     fn read_matrix(
         &self,
@@ -31,7 +31,7 @@ impl State<'_> {
         ty: MmaTy,
         [extent, k]: [usize; 2],
         mn_major: bool,
-        mut f: impl FnMut(usize, usize, &[f64]),
+        mut f: impl FnMut(usize, usize, f64),
     ) -> Exec<()> {
         let d = Descriptor::decode(bits).map_err(FaultKind::Unsupported)?;
         let elem = element_bytes(ty) as usize;
@@ -51,8 +51,14 @@ impl State<'_> {
                 }
                 .into());
             }
-            let raw = shared.bytes_at(start, PIECE);
-            f(mn, kk, &elements(ty, raw)[..PIECE / elem]);
+            let piece = elements(ty, shared.bytes_at(start, PIECE));
+            for (i, &x) in piece[..PIECE / elem].iter().enumerate() {
+                if mn_major {
+                    f(mn + i, kk, x);
+                } else {
+                    f(mn, kk + i, x);
+                }
+            }
         }
         Ok(())
     }
@@ -91,43 +97,15 @@ fn multiply_inline<A: MultiplyAdd>(
     let sign = |negate: bool| if negate { -1.0 } else { 1.0 };
     let mut columns = Columns::new(n);
     let negate = sign(op.negate_b);
-    state.read_matrix(
-        cta,
-        issued.b,
-        op.ab,
-        [n, k],
-        op.trans_b,
-        |col, kk, piece| {
-            for (i, x) in piece.iter().enumerate() {
-                let (kk, col) = if op.trans_b {
-                    (kk, col + i)
-                } else {
-                    (kk + i, col)
-                };
-                columns.set(kk, col, x * negate);
-            }
-        },
-    )?;
+    state.read_matrix(cta, issued.b, op.ab, [n, k], op.trans_b, |col, kk, x| {
+        columns.set(kk, col, x * negate);
+    })?;
     let mut of_warps = [const { Rows::ZERO }; WARPS];
     if let WgmmaA::Descriptor(_) = op.a {
         let negate = sign(op.negate_a);
-        state.read_matrix(
-            cta,
-            issued.a,
-            op.ab,
-            [M, k],
-            op.trans_a,
-            |row, kk, piece| {
-                for (i, x) in piece.iter().enumerate() {
-                    let (kk, row) = if op.trans_a {
-                        (kk, row + i)
-                    } else {
-                        (kk + i, row)
-                    };
-                    of_warps[row / ROWS].set(row % ROWS, kk, x * negate);
-                }
-            },
-        )?;
+        state.read_matrix(cta, issued.a, op.ab, [M, k], op.trans_a, |row, kk, x| {
+            of_warps[row / ROWS].set(row % ROWS, kk, x * negate);
+        })?;
     }
     let mut acc = vec![[0.0; LANES]; n * ROWS / LANES];
     for (warp, rows) in warps.iter_mut().zip(&mut of_warps) {
