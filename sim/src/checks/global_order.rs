@@ -174,17 +174,8 @@ impl State<'_> {
         let line = self.line();
         let first = (offset / GRANULE) as usize;
         let last = ((offset + bytes - 1) / GRANULE) as usize;
-        // Granules that one access touches mostly have the same past.
-        let mut alike = None;
         for granule in first..=last {
             let past = Past::new(history, granule);
-            let before = past.words();
-            if let Some((known, after)) = &alike
-                && *known == before
-            {
-                past.replace(after);
-                continue;
-            }
             if let Some(which) = races.conflict(&past, me, scope, mark.write) {
                 let at = owner.base + granule as u64 * GRANULE;
                 let fault = self.global_fault(races, at, me, mark, (&past, which));
@@ -194,7 +185,6 @@ impl State<'_> {
                 true => past.write(races, me, stamp, line),
                 false => past.read(races, me, stamp, line),
             }
-            alike = Some((before, past.words()));
         }
         Ok(())
     }

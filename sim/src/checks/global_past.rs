@@ -93,21 +93,6 @@ impl<'h> Past<'h> {
         }
     }
 
-    /// All that is remembered.
-    #[inline(always)]
-    pub(super) fn words(&self) -> [u64; WORDS] {
-        let [last, other, read] = self.words.map(|word| word.load(Relaxed));
-        [last, other, read, self.lines.load(Relaxed)]
-    }
-
-    /// Replaces it by what another granule remembers.
-    #[inline(always)]
-    pub(super) fn replace(&self, by: &[u64; WORDS]) {
-        for (word, &by) in self.words.iter().chain([&self.lines]).zip(by) {
-            word.store(by, Relaxed);
-        }
-    }
-
     #[inline(always)]
     pub(super) fn get(&self, which: Which) -> Option<Stamp> {
         let word = self.words[which as usize].load(Relaxed);
