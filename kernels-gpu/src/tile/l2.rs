@@ -94,7 +94,7 @@ impl Sections {
         // Rounded up, without `div_ceil`, which has a panic branch.
         let of_last_blocks = divide(LAST_BLOCKS - 1, tiles * cluster).0 + 1;
         let of_last = of_last_blocks.min(LAST_SEQUENCES).min(most);
-        let (nearest, _) = divide(sequences.saturating_sub(of_last) + size / 2, size);
+        let (nearest, _) = divide(sequences.max(of_last) - of_last + size / 2, size);
         let (greatest, _) = divide(sequences - 1, size);
         Self {
             size,

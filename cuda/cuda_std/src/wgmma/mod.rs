@@ -42,19 +42,14 @@ pub trait GemmRs<MajorB: Major, const ACC: usize, const A: usize> {
     /// shared memory and visible to the async proxy; `acc` and `a` are not touched until waited for.
     unsafe fn multiply(acc: &mut [f32; ACC], a: &[u32; A], b: Descriptor<MajorB>);
 
-    /// Starts `D += A · B`, or `D = A · B` where `accumulate` is 0, and closes it into a group.
+    /// Starts `D += A · B` and closes it into a group.
     ///
     /// # PTX
-    /// As [`GemmRs::multiply`], the first instruction with a run-time `scale-d`.
+    /// As [`GemmRs::multiply`], with `scale-d` true in the first instruction, too.
     ///
     /// # Safety
-    /// As [`GemmRs::multiply`]; `accumulate` is the same in all threads.
-    unsafe fn multiply_add(
-        acc: &mut [f32; ACC],
-        a: &[u32; A],
-        b: Descriptor<MajorB>,
-        accumulate: u32,
-    );
+    /// As [`GemmRs::multiply`].
+    unsafe fn multiply_add(acc: &mut [f32; ACC], a: &[u32; A], b: Descriptor<MajorB>);
 }
 
 /// `D = A · B` and `D += A · B` with A (64 × `K`) and B (`K` × n) in shared memory, whose major dimensions are `MajorA`
@@ -72,19 +67,14 @@ pub trait GemmSs<MajorA: Major, MajorB: Major, const ACC: usize, const K: usize>
     /// As [`GemmRs::multiply`], of both matrices.
     unsafe fn multiply(acc: &mut [f32; ACC], a: Descriptor<MajorA>, b: Descriptor<MajorB>);
 
-    /// Starts `D += A · B`, or `D = A · B` where `accumulate` is 0, and closes it into a group.
+    /// Starts `D += A · B` and closes it into a group.
     ///
     /// # PTX
-    /// As [`GemmSs::multiply`], the first instruction with a run-time `scale-d`.
+    /// As [`GemmSs::multiply`], with `scale-d` true in the first instruction, too.
     ///
     /// # Safety
-    /// As [`GemmSs::multiply`]; `accumulate` is the same in all threads.
-    unsafe fn multiply_add(
-        acc: &mut [f32; ACC],
-        a: Descriptor<MajorA>,
-        b: Descriptor<MajorB>,
-        accumulate: u32,
-    );
+    /// As [`GemmSs::multiply`].
+    unsafe fn multiply_add(acc: &mut [f32; ACC], a: Descriptor<MajorA>, b: Descriptor<MajorB>);
 }
 
 /// The accumulator of a multiplication that may still run.

@@ -114,7 +114,7 @@ fn implementation(gemm: &Gemm, element: &Ident) -> Tokens {
             )
         }
     };
-    let (overwrite, accumulate) = (gemm.text("0"), gemm.text("{accumulate}"));
+    let (overwrite, accumulate) = (gemm.text(false), gemm.text(true));
     let (out_index, inout_index) = (0..acc, 0..acc);
     quote! {
         impl #of_trait for #element {
@@ -128,17 +128,11 @@ fn implementation(gemm: &Gemm, element: &Ident) -> Tokens {
             }
 
             #[inline(always)]
-            unsafe fn multiply_add(
-                acc: &mut [f32; #acc],
-                a: #a_type,
-                b: Descriptor<#major_b>,
-                accumulate: u32,
-            ) {
+            unsafe fn multiply_add(acc: &mut [f32; #acc], a: #a_type, b: Descriptor<#major_b>) {
                 // SAFETY: the trait's contract, for which the caller vouches, is the instruction's.
                 unsafe {
                     ::core::arch::asm!(#accumulate, #(inout(reg32) acc[#inout_index],)*
-                        #a_operands b = in(reg64) b.0,
-                        accumulate = in(reg32) accumulate, options(nostack));
+                        #a_operands b = in(reg64) b.0, options(nostack));
                 }
             }
         }

@@ -152,11 +152,10 @@ fn kernel(
     let [a, b] = descriptors;
     format!(
         ".version 8.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n\
-         .visible .entry k(.param .u64 a_ptr, .param .u64 b_ptr, .param .u64 d_ptr, .param .u32 accumulate)\n{{\n\
-         .reg .pred %more; .reg .b32 %thread, %at, %to, %word, %base, %accumulate; .reg .f32 %d<{acc}>;\n\
+         .visible .entry k(.param .u64 a_ptr, .param .u64 b_ptr, .param .u64 d_ptr)\n{{\n\
+         .reg .pred %more; .reg .b32 %thread, %at, %to, %word, %base; .reg .f32 %d<{acc}>;\n\
          .reg .b32 %a<{a_registers}>; .reg .b64 %a_gmem, %b_gmem, %d_gmem, %offset, %from, %a, %b, %base64;\n\
          ld.param.u64 %a_gmem, [a_ptr]; ld.param.u64 %b_gmem, [b_ptr]; ld.param.u64 %d_gmem, [d_ptr];\n\
-         ld.param.u32 %accumulate, [accumulate];\n\
          mov.u32 %thread, %tid.x;\nmov.u32 %base, smem;\n{copy_b}{copy_a}\
          fence.proxy.async.shared::cta;\nbar.sync 0;\n\
          mul.wide.u32 %offset, %thread, {a_row};\nadd.s64 %from, %a_gmem, %offset;\n{load_a}\
@@ -188,8 +187,8 @@ fn a_fragments(gemm: &Gemm) -> Vec<u8> {
     bytes
 }
 
-/// Runs `text` and compares every thread's accumulator.
-fn check(gemm: &Gemm, text: &str, accumulate: u32) {
+/// Runs the text that overwrites the accumulator, or that `accumulates`, and compares every thread's.
+fn check(gemm: &Gemm, accumulates: bool) {
     let Gemm {
         form,
         n,
@@ -208,12 +207,12 @@ fn check(gemm: &Gemm, text: &str, accumulate: u32) {
     };
     let ptx = kernel(
         gemm,
-        text,
+        &gemm.text(accumulates),
         a_bytes.len(),
         b.bytes.len(),
         [a_descriptor, b_descriptor],
     );
-    let what = format!("{form:?}, n {n}, k {k}, {ptx_type}, accumulate {accumulate}");
+    let what = format!("{form:?}, n {n}, k {k}, {ptx_type}, accumulates {accumulates}");
     let module = Module::parse(&ptx).unwrap_or_else(|error| panic!("{what}: {error}"));
     let memory = Memory::new();
     let upload = |bytes: &[u8]| {
@@ -226,7 +225,7 @@ fn check(gemm: &Gemm, text: &str, accumulate: u32) {
     let shared_bytes = (a_bytes.len() + b.bytes.len()) as u32;
     let config = LaunchConfig::new([1; 3], [THREADS as u32, 1, 1]).shared_bytes(shared_bytes);
     let (a_ptr, b_ptr) = (upload(&a_bytes), upload(&b.bytes));
-    let arguments: [&[u8]; 4] = [&a_ptr, &b_ptr, &d.to_le_bytes(), &accumulate.to_le_bytes()];
+    let arguments: [&[u8]; 3] = [&a_ptr, &b_ptr, &d.to_le_bytes()];
     launch(&module, "k", &config, &arguments, &memory)
         .unwrap_or_else(|error| panic!("{what}: {error}"));
 
@@ -240,7 +239,7 @@ fn check(gemm: &Gemm, text: &str, accumulate: u32) {
         let product: f32 = (0..k)
             .map(|k| a_element(row, k) * b_element(column, k))
             .sum();
-        let expected = product + if accumulate == 0 { 0.0 } else { BEFORE };
+        let expected = product + if accumulates { BEFORE } else { 0.0 };
         let got = f32::from_le_bytes(word.try_into().unwrap());
         assert_eq!(got, expected, "{what}: row {row}, column {column}");
     }
@@ -280,9 +279,8 @@ fn every_form_multiplies() {
                     k,
                     ptx_type,
                 };
-                check(&gemm, &gemm.text("0"), 0);
-                for accumulate in [0, 1] {
-                    check(&gemm, &gemm.text("{accumulate}"), accumulate);
+                for accumulates in [false, true] {
+                    check(&gemm, accumulates);
                 }
             }
         }

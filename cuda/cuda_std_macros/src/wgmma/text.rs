@@ -29,22 +29,23 @@ impl Gemm {
         self.k / 4
     }
 
-    /// The GEMM's text; the first step overwrites the accumulator where the operand `accumulate` is 0.
+    /// The GEMM's text; the first step overwrites the accumulator unless it `accumulates`.
     ///
     /// Operands of the `asm!`: the accumulator, then A's registers, by number; `a` and `b`, descriptors, by name.
-    pub fn text(&self, accumulate: &str) -> String {
+    pub fn text(&self, accumulates: bool) -> String {
         let Self { n, k, ptx_type, .. } = self;
         let accumulator = operands(0, self.accumulators());
         let immediates = self.immediates();
-        let mut text = format!(
-            "{{{{ .reg .b64 a, b; .reg .pred first, rest; setp.ne.b32 first, {accumulate}, 0; \
-             setp.eq.b32 rest, 0, 0; wgmma.fence.sync.aligned;\n"
+        let mut text = String::from(
+            "{{ .reg .b64 a, b; .reg .pred scale_zero, scale_one; setp.ne.b32 scale_zero, 0, 0; \
+             setp.eq.b32 scale_one, 0, 0; wgmma.fence.sync.aligned;\n",
         );
         for step in 0..k / K_STEP {
-            let (b, scale_d) = if step == 0 {
-                ("{b}", "first")
+            let b = if step == 0 { "{b}" } else { "b" };
+            let scale_d = if step == 0 && !accumulates {
+                "scale_zero"
             } else {
-                ("b", "rest")
+                "scale_one"
             };
             text += &self.advance(step);
             let _ = writeln!(

@@ -45,12 +45,10 @@ pub unsafe fn multiply(params: &ProbeParams) {
     let (mut first, mut second) = ([0.0; D], [0.0; D]);
     let mut step = 0;
     while step < params.count {
-        // The first step overwrites D.
-        let accumulate = (step > 0) as u32;
         // SAFETY: all threads of the warpgroup take as many steps; B is visible and stays; each D is waited for.
         unsafe {
-            Bf16::multiply_add(&mut first, &a, b, accumulate);
-            Bf16::multiply_add(&mut second, &a, b, accumulate);
+            Bf16::multiply_add(&mut first, &a, b);
+            Bf16::multiply_add(&mut second, &a, b);
             first.wait::<1>();
             second.wait::<0>();
         }

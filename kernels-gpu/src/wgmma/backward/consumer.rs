@@ -285,7 +285,7 @@ where
 
         // dB += P b
         if K::Side::HAS_SECOND {
-            K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(b), 1);
+            K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(b));
             self.acc_dp.wait::<1>();
         } else {
             self.acc_dp.wait::<0>();
@@ -297,7 +297,7 @@ where
             pairs.differences::<K::Element, S_REGS, P_REGS>(p, dp, minus_delta, factor, kept);
 
         // dA += dS a
-        K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a), 1);
+        K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(a));
         if K::Side::HAS_SECOND {
             self.sum_second.wait::<1>();
             second.consumer_release(self.lanes.lane, 1);

@@ -105,7 +105,7 @@ impl Dq<'_> {
         let mut consumer = 1;
         while consumer < config.consumers {
             let (ds, k) = operands(consumer);
-            E::multiply_add(acc, ds, k, 1);
+            E::multiply_add(acc, ds, k);
             consumer += 1;
         }
     }

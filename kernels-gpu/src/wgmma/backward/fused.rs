@@ -286,7 +286,7 @@ where
         };
 
         self.turns().sync();
-        K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(d_o), 1);
+        K::Element::multiply_add(&mut self.sum_second, &self.p_frag, mn_major(d_o));
         self.acc_dp.wait::<1>();
         let (p, dp) = (&self.acc_s, &self.acc_dp);
         let factor = self.factor();
@@ -301,13 +301,13 @@ where
         second.consumer_release(self.lanes.lane, 1);
         if dq.is_due() {
             dq.issue::<K::Element, S_REGS>(smem, &mut self.acc_dq);
-            K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
+            K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q));
             self.turns().arrive();
             self.take_lse_early(smem, next);
             self.acc_dq.wait::<1>();
             dq.add(self.dq_address, &self.acc_dq);
         } else {
-            K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q), 1);
+            K::Element::multiply_add(&mut self.sum_first, &self.ds_frag, mn_major(q));
             self.turns().arrive();
             self.take_lse_early(smem, next);
         }

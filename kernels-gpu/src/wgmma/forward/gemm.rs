@@ -78,7 +78,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn issue_pv(&mut self) {
         let v = self.v_smem.offset(self.v.stage * Self::CONFIG.v_bytes());
-        K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v, 1);
+        K::Element::multiply_add(&mut self.acc_o, &self.p_frag, v);
     }
 
     /// The warp has read the present stage of K.

@@ -384,8 +384,8 @@ impl Breaker<'_, '_> {
             for at in 1..s.operands.len() {
                 let operand = s.operands[at];
                 match operand {
-                    "first" => self.replace(Arithmetic, "accumulate flag", at, "rest"),
-                    "rest" => {
+                    "scale_zero" => self.replace(Arithmetic, "accumulate flag", at, "scale_one"),
+                    "scale_one" => {
                         self.compute(
                             Arithmetic,
                             "accumulate flag",
@@ -561,7 +561,7 @@ mod tests {
         let found = of_text(
             "",
             "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16",
-            &["{%r1, %r2}", "a", "b", "first", "1", "1", "1", "0"],
+            &["{%r1, %r2}", "a", "b", "scale_zero", "1", "1", "1", "0"],
         );
         let names: Vec<_> = found.iter().map(|(_, name, _)| *name).collect();
         let wanted = [

@@ -138,7 +138,7 @@ where
         // dK += dS Q
         let stage = smem + config.stages_offset(0) + q.stage * config.stage_bytes();
         let stage = Descriptor::<MnMajor>::mn_major(stage, config.atom_column_bytes());
-        K::Element::multiply_add(&mut self.sum, &ds_frag, stage, 1);
+        K::Element::multiply_add(&mut self.sum, &ds_frag, stage);
 
         // dP of the next block
         self.q.advance();

@@ -120,7 +120,7 @@ where
         d_o.consumer_wait();
         let stage = smem + config.stages_offset(1) + self.q.stage * config.stage_bytes();
         let stage = Descriptor::<MnMajor>::mn_major(stage, config.atom_column_bytes());
-        K::Element::multiply_add(&mut self.sum, &p_frag, stage, 1);
+        K::Element::multiply_add(&mut self.sum, &p_frag, stage);
         self.pass_p(smem);
 
         // S of the next block

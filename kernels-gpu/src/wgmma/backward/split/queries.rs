@@ -223,7 +223,7 @@ impl Block<'_> {
                 let ds = stage + config.ds_offset(warpgroup);
                 let ds = Descriptor::<MnMajor>::mn_major(ds, ds_tile::BYTES);
                 let k = Descriptor::<MnMajor>::mn_major(stage, config.blocks.atom_column_bytes());
-                K::Element::multiply_add(&mut sum, ds, k, 1);
+                K::Element::multiply_add(&mut sum, ds, k);
                 sum.wait::<0>();
             }
             pipeline.consumer_release(lanes.lane, 1);
