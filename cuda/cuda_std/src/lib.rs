@@ -27,6 +27,8 @@
 pub use cuda_std_macros::{append_name, kernel, launch_bounds};
 
 #[cfg(target_arch = "nvptx64")]
+pub mod bytes;
+#[cfg(target_arch = "nvptx64")]
 pub mod cp_async;
 #[cfg(target_arch = "nvptx64")]
 pub mod global;

@@ -4,7 +4,9 @@ use super::limits::SM90_SHARED_BYTES;
 use super::wgmma::{ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS};
 use super::wgmma_backward::WgmmaBackwardConfig;
 use crate::layout::ds_tile;
-use crate::units::HALF_BYTES;
+
+/// Bytes of an element of P on its way from one warpgroup to the other, at most.
+const P_ELEMENT_BYTES: u32 = 3;
 
 /// Bytes of an mbarrier.
 const BARRIER_BYTES: u32 = size_of::<u64>() as u32;
@@ -19,30 +21,38 @@ pub struct SplitKeysConfig {
 impl SplitKeysConfig {
     /// Consumer warpgroups.
     pub const CONSUMERS: u32 = 2;
+    /// Stages of P.
+    pub const P_STAGES: u32 = 2;
 
     /// Threads in a block.
     pub const fn threads(&self) -> u32 {
         (Self::CONSUMERS + 1) * WARPGROUP
     }
 
-    /// Bytes of a stage of P, rounded to 16 bits.
+    /// Bytes of a stage of P.
     pub const fn p_bytes(&self) -> u32 {
-        WARPGROUP_ROWS * self.blocks.block_n * HALF_BYTES
+        WARPGROUP_ROWS * self.blocks.block_n * P_ELEMENT_BYTES
     }
 
-    /// Offset of the stages of P, as many as of Q: behind all else.
+    /// Whether P could be written where the P before in its stage is still read. Where Q has no more stages, it cannot: Q of a
+    /// block is loaded when the dS warpgroup is done with the block whose stages it takes, P's too.
+    pub const fn waits_for_p(&self) -> bool {
+        self.blocks.stages > Self::P_STAGES
+    }
+
+    /// Offset of the stages of P: behind all else.
     pub const fn p_offset(&self) -> u32 {
         self.blocks.shared_bytes().next_multiple_of(ATOM_ROW_BYTES)
     }
 
-    /// Offset of P's mbarriers: a full one for each stage.
+    /// Offset of P's mbarriers: a full and an empty one for each stage.
     pub const fn p_barriers_offset(&self) -> u32 {
-        self.p_offset() + self.blocks.stages * self.p_bytes()
+        self.p_offset() + Self::P_STAGES * self.p_bytes()
     }
 
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        self.p_barriers_offset() + self.blocks.stages * BARRIER_BYTES
+        self.p_barriers_offset() + 2 * Self::P_STAGES * BARRIER_BYTES
     }
 
     /// Panics, when evaluated at compile time, on a shape that cannot work.

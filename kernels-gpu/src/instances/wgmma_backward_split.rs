@@ -163,4 +163,8 @@ instances! {
         = Bf16, wgmma_backward_split::KEYS_HD192, wgmma_backward_split::QUERIES_HD192;
     fa_bwd_split_dkdv_wgmma_sm90a_bf16_hd256, fa_bwd_split_dq_wgmma_sm90a_bf16_hd256
         = Bf16, wgmma_backward_split::KEYS_HD256, wgmma_backward_split::QUERIES_HD256;
+    fa_bwd_split_dkdv_wgmma_sm90a_f16_hd192, fa_bwd_split_dq_wgmma_sm90a_f16_hd192
+        = F16, wgmma_backward_split::KEYS_HD192, wgmma_backward_split::QUERIES_HD192;
+    fa_bwd_split_dkdv_wgmma_sm90a_f16_hd256, fa_bwd_split_dq_wgmma_sm90a_f16_hd256
+        = F16, wgmma_backward_split::KEYS_HD256, wgmma_backward_split::QUERIES_HD256;
 }

@@ -1,12 +1,13 @@
 //! A consumer warpgroup: 64 kept rows and the sums of their gradients.
 
-use cuda_std::warp::{sync_warp, uniform};
+use cuda_std::global;
+use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, KMajor, MnMajor};
-use cuda_std::{global, shared};
 
 use super::barriers::Barriers;
 use super::epilogue::Epilogue;
 use super::pairs::{BlockPairs, Pairs, Terms};
+use super::scaled_sum;
 use super::tile::Tile;
 use super::tiles::Tiles;
 use super::traits::BackwardKernel;
@@ -157,10 +158,7 @@ where
     }
     *step = consumer.step;
     if K::SCALES_DS {
-        let factor = pow2(consumer.exponent);
-        for i in 0..SUM_REGS {
-            consumer.sum_first[i] *= factor;
-        }
+        scaled_sum::multiply(&mut consumer.sum_first, consumer.exponent);
     }
     (consumer.sum_first, consumer.sum_second)
 }
@@ -317,24 +315,13 @@ where
         }
         let config = &K::CONFIG;
         let stage = smem + config.terms_offset() + self.operand(0).stage * config.terms_bytes();
-        let exponent = uniform(shared::load_bits(stage + config.exponent_offset())) as i32;
-        if exponent != self.exponent {
-            let factor = pow2(self.exponent - exponent);
-            for i in 0..SUM_REGS {
-                self.sum_first[i] *= factor;
-            }
-            self.exponent = exponent;
-        }
+        scaled_sum::take_exponent(&mut self.exponent, &mut self.sum_first, stage, config);
     }
 
     /// 2^−κ.
     #[inline(always)]
     pub(super) fn factor(&self) -> f32 {
-        if K::SCALES_DS {
-            pow2(-self.exponent)
-        } else {
-            1.0
-        }
+        scaled_sum::factor(K::SCALES_DS, self.exponent)
     }
 
     /// The order in which consumers issue their products.

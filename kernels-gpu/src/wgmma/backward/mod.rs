@@ -20,6 +20,7 @@
 //! | `consumer.rs` | a consumer warpgroup: the products |
 //! | `fused.rs` | a consumer that adds up dq too: its blocks overlap |
 //! | `pairs.rs` | from products to P and dS |
+//! | `scaled_sum.rs` | sums where dS is rounded times a power of two |
 //! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
 //! | `walk.rs`, `modified.rs` | with modifiers: which blocks pass, as the producer tells; what becomes of their pairs |
 //! | `epilogue.rs`, `gradient.rs` | the gradients to global memory |
@@ -39,6 +40,7 @@ mod gradient;
 mod modified;
 mod pairs;
 mod producer;
+mod scaled_sum;
 pub mod split;
 mod tile;
 mod tiles;

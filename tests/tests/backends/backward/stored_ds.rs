@@ -1,7 +1,9 @@
 //! Hopper's kernels for a head_dim beyond 128: dS passes from one to the other through the workspace, in chunks.
 
 use ferroflash::{Backend, DType, Mask, Sim, Variant};
-use ferroflash_testing::cases::{Arrangement, BackwardRun, CaseSpec, InputKind, Lengths};
+use ferroflash_testing::cases::{
+    Arrangement, BackwardCase, BackwardRun, CaseSpec, InputKind, Lengths,
+};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::specs::plain;
 
@@ -12,23 +14,35 @@ const WINDOW: Mask = Mask::Window {
     right: Some(20),
 };
 
-/// The head_dims that there are kernels for.
+/// The head_dims that there are kernels for, and the dtypes.
 const WIDTHS: [usize; 2] = [192, 256];
+const DTYPES: [DType; 2] = [DType::Bf16, DType::F16];
 
-fn spec(lengths: Lengths, mask: Mask) -> CaseSpec {
-    of_width(256, lengths, mask)
+fn spec(dtype: DType, lengths: Lengths, mask: Mask) -> CaseSpec {
+    of_width(dtype, 256, lengths, mask)
 }
 
-fn of_width(head_dim: usize, lengths: Lengths, mask: Mask) -> CaseSpec {
+fn of_width(dtype: DType, head_dim: usize, lengths: Lengths, mask: Mask) -> CaseSpec {
     CaseSpec {
         mask,
-        ..plain(DType::Bf16, lengths, head_dim)
+        ..plain(dtype, lengths, head_dim)
     }
 }
 
 /// Runs the case by these kernels with at most `limit` bytes for dS, and holds it to the oracle.
 fn run<B: Backend>(backend: &mut B, spec: &CaseSpec, limit: Option<usize>) -> BackwardRun {
+    run_changed(backend, spec, limit, |_| {})
+}
+
+/// As [`run`], of a case that `change` has changed.
+fn run_changed<B: Backend>(
+    backend: &mut B,
+    spec: &CaseSpec,
+    limit: Option<usize>,
+    change: impl Fn(&mut BackwardCase),
+) -> BackwardRun {
     let mut case = spec.build_backward().unwrap();
+    change(&mut case);
     case.forward.options.force = Some(Variant::Wgmma);
     case.workspace_limit_bytes = limit;
     let kernel = backend
@@ -43,7 +57,7 @@ fn run<B: Backend>(backend: &mut B, spec: &CaseSpec, limit: Option<usize>) -> Ba
 }
 
 /// Ends of tiles in the middle and none, more queries than keys and fewer, one block and several, grouped heads.
-fn shapes<B: Backend>(backend: &mut B) {
+fn shapes<B: Backend>(backend: &mut B, dtype: DType) {
     for (number, (seq_q, seq_kv)) in [(64, 64), (130, 150), (200, 70), (1, 129), (65, 1)]
         .into_iter()
         .enumerate()
@@ -53,7 +67,7 @@ fn shapes<B: Backend>(backend: &mut B) {
                 group: 1 + number % 2,
                 seed: number as u64,
                 kind: InputKind::ANY_DTYPE[number % 2],
-                ..spec(Lengths::one(seq_q, seq_kv), mask)
+                ..spec(dtype, Lengths::one(seq_q, seq_kv), mask)
             };
             run(backend, &spec, None);
         }
@@ -61,30 +75,30 @@ fn shapes<B: Backend>(backend: &mut B) {
 }
 
 /// Narrower heads, and values narrower than keys.
-fn widths<B: Backend>(backend: &mut B) {
+fn widths<B: Backend>(backend: &mut B, dtype: DType) {
     for (head_dim, head_dim_v) in [(136, 136), (192, 128), (64, 256), (256, 8)] {
         let spec = CaseSpec {
             head_dim,
             head_dim_v,
             arrangements: [Arrangement::BHSD; 3],
-            ..spec(Lengths::one(70, 100), Mask::Causal)
+            ..spec(dtype, Lengths::one(70, 100), Mask::Causal)
         };
         run(backend, &spec, None);
     }
 }
 
 /// More blocks of keys, and of queries, than a ring has stages: each stage is filled again.
-fn rings<B: Backend>(backend: &mut B) {
+fn rings<B: Backend>(backend: &mut B, dtype: DType) {
     for head_dim in WIDTHS {
         for (seq_q, seq_kv) in [(40, 640), (640, 40)] {
-            let spec = of_width(head_dim, Lengths::one(seq_q, seq_kv), Mask::None);
+            let spec = of_width(dtype, head_dim, Lengths::one(seq_q, seq_kv), Mask::None);
             run(backend, &spec, None);
         }
     }
 }
 
 /// Packed sequences, short and empty ones among them, of which each ends in the rows of the next.
-fn packed<B: Backend>(backend: &mut B) {
+fn packed<B: Backend>(backend: &mut B, dtype: DType) {
     for (mask, kind) in [
         (Mask::None, InputKind::Planted),
         (Mask::Causal, InputKind::NonFinite),
@@ -94,24 +108,24 @@ fn packed<B: Backend>(backend: &mut B) {
         let spec = CaseSpec {
             group: 2,
             kind,
-            ..spec(Lengths::Varlen(lengths), mask)
+            ..spec(dtype, Lengths::Varlen(lengths), mask)
         };
         run(backend, &spec, None);
     }
 }
 
 /// ∞ and NaN in inputs reach the gradients of what sees them, and no others.
-fn not_finite<B: Backend>(backend: &mut B, head_dim: usize) {
+fn not_finite<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
     let spec = CaseSpec {
         kind: InputKind::NonFinite,
         seed: 4,
-        ..of_width(head_dim, Lengths::one(150, 140), WINDOW)
+        ..of_width(dtype, head_dim, Lengths::one(150, 140), WINDOW)
     };
     run(backend, &spec, None);
 }
 
 /// However the heads are cut into chunks, the bits are the same, as at every run.
-fn chunks<B: Backend>(backend: &mut B) {
+fn chunks<B: Backend>(backend: &mut B, dtype: DType) {
     let two = Lengths::Dense {
         batch: 2,
         seq_q: 70,
@@ -120,7 +134,7 @@ fn chunks<B: Backend>(backend: &mut B) {
     let spec = CaseSpec {
         heads_kv: 3,
         group: 2,
-        ..spec(two, Mask::Causal)
+        ..spec(dtype, two, Mask::Causal)
     };
     let unit_bytes = 2 * 2 * 3 * TILE_BYTES;
     let whole = run(backend, &spec, None);
@@ -132,7 +146,7 @@ fn chunks<B: Backend>(backend: &mut B) {
 
 /// Nor do the bits change where one head's dS does not fit, and is computed in parts: heads of its group, or some of their
 /// queries.
-fn parts<B: Backend>(backend: &mut B, head_dim: usize) {
+fn parts<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
     let packed = Lengths::Varlen(vec![(300, 110), (5, 70), (129, 130)]);
     for (lengths, mask) in [
         (Lengths::one(330, 130), Mask::Causal),
@@ -141,7 +155,7 @@ fn parts<B: Backend>(backend: &mut B, head_dim: usize) {
     ] {
         let spec = CaseSpec {
             group: 2,
-            ..of_width(head_dim, lengths, mask)
+            ..of_width(dtype, head_dim, lengths, mask)
         };
         let whole = run(backend, &spec, None);
         let (_, _, seq_kv) = spec.lengths.axes();
@@ -153,15 +167,43 @@ fn parts<B: Backend>(backend: &mut B, head_dim: usize) {
     }
 }
 
+/// Query heads of a group whose d_o are of very different sizes, by which f16's dS is scaled: sums are rescaled between them, and
+/// between parts that have one of them each.
+fn sizes<B: Backend>(backend: &mut B, dtype: DType) {
+    const FACTORS: [f32; 3] = [1024.0, 1.0 / 16384.0, 1.0];
+    let (seq_q, seq_kv) = (70, 130);
+    let spec = CaseSpec {
+        group: FACTORS.len(),
+        ..spec(dtype, Lengths::one(seq_q, seq_kv), Mask::Causal)
+    };
+    let resize = |case: &mut BackwardCase| {
+        for (head, factor) in FACTORS.into_iter().enumerate() {
+            for row in 0..seq_q {
+                for dim in 0..spec.head_dim {
+                    let value = factor * case.d_o.get(0, head, row, dim);
+                    case.d_o.set(0, head, row, dim, value);
+                }
+            }
+        }
+    };
+    let whole = run_changed(backend, &spec, None, resize);
+    let head_bytes = 2 * 3 * TILE_BYTES;
+    let in_parts = run_changed(backend, &spec, Some(head_bytes), resize);
+    assert_eq!(in_parts, whole);
+}
+
 fn all<B: Backend>(backend: &mut B) {
-    shapes(backend);
-    widths(backend);
-    rings(backend);
-    packed(backend);
-    chunks(backend);
-    for head_dim in WIDTHS {
-        not_finite(backend, head_dim);
-        parts(backend, head_dim);
+    for dtype in DTYPES {
+        shapes(backend, dtype);
+        widths(backend, dtype);
+        rings(backend, dtype);
+        packed(backend, dtype);
+        chunks(backend, dtype);
+        sizes(backend, dtype);
+        for head_dim in WIDTHS {
+            not_finite(backend, dtype, head_dim);
+            parts(backend, dtype, head_dim);
+        }
     }
 }
 
@@ -170,8 +212,14 @@ ferroflash_tests::on_schedules_in_turn_and_gpu!(all, "gradients of wide heads");
 /// Where dS of a tile of dq does not fit, kernels that compute scores twice run; deterministic or not makes no difference.
 #[test]
 fn the_limit_decides() {
+    for dtype in DTYPES {
+        the_limit_decides_of(dtype);
+    }
+}
+
+fn the_limit_decides_of(dtype: DType) {
     let unit_bytes = 2 * 2 * TILE_BYTES;
-    let case = spec(Lengths::one(100, 128), Mask::None).build_backward();
+    let case = spec(dtype, Lengths::one(100, 128), Mask::None).build_backward();
     let mut case = case.unwrap();
     let mut kernel = |limit, deterministic| {
         case.workspace_limit_bytes = Some(limit);
@@ -183,9 +231,10 @@ fn the_limit_decides() {
     };
     for deterministic in [false, true] {
         let fits = kernel(unit_bytes, deterministic);
-        assert_eq!(fits, "fa_bwd_split_dkdv_wgmma_sm90a_bf16_hd256");
+        let name = dtype.name();
+        assert_eq!(fits, format!("fa_bwd_split_dkdv_wgmma_sm90a_{name}_hd256"));
         let too_large = kernel(unit_bytes - 1, deterministic);
-        assert_eq!(too_large, "fa_bwd_dkdv_mma_sm80_bf16_hd256");
+        assert_eq!(too_large, format!("fa_bwd_dkdv_mma_sm80_{name}_hd256"));
     }
     case.workspace_limit_bytes = Some(unit_bytes - 1);
     case.forward.options.force = Some(Variant::Wgmma);

@@ -2,17 +2,17 @@
 
 use core::marker::PhantomData;
 
-use cuda_std::half::{F16, Half};
-use cuda_std::shared::load4_bits;
+use cuda_std::global;
+use cuda_std::half::Half;
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
-use cuda_std::{global, mbarrier};
 
 use super::super::gradient::Gradient;
 use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
+use super::super::scaled_sum;
 use super::super::tile::Tile;
-use super::shared::{Consumer, Shared, Step, p_vec16};
-use super::{P_SCALE, SplitKeysKernel, ds_tiles};
+use super::shared::{Consumer, Shared, Step};
+use super::{SplitKeysKernel, ds_tiles, passed};
 use crate::backward::careful::{Code, Which};
 use crate::backward::side::{KeepKeys, Side};
 use crate::config::wgmma_backward_split::SplitKeysConfig;
@@ -34,9 +34,12 @@ struct Differences<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_RE
     lanes: Lanes,
     /// What is added to a block's [`row_offset`](crate::tile::ds_tiles::DsTiles::row_offset) for the address of its dS.
     ds: u64,
-    /// Of Q; the stages of dO and P take the same turns.
+    /// Of Q; the stages of dO take the same turns.
     q: PipelineState,
+    p: PipelineState,
     acc_dp: [f32; S_REGS],
+    /// κ of the present block's query head: the sum is times 2^−κ. Zero where dS is not scaled.
+    exponent: i32,
     sum: [f32; SUM_REGS],
     kernel: PhantomData<K>,
 }
@@ -60,7 +63,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
     let attention = &tile.params.attention;
     let gradient = Gradient {
         tile,
-        scale: attention.score.softmax_scale / P_SCALE,
+        scale: attention.score.softmax_scale / passed::factor::<K::Element>(),
         which: Which::First,
         code: Code::of_sum(SUM_REGS),
     };
@@ -73,12 +76,17 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
             lanes,
             ds: ds_of_keys(tile, unit),
             q: shared.blocks.consumer(0),
+            p: shared.p(),
             acc_dp: [0.0; S_REGS],
+            exponent: 0,
             sum,
             kernel: PhantomData,
         };
         consumer.all_steps();
         sum = consumer.sum;
+        if K::SCALES_DS {
+            scaled_sum::multiply(&mut sum, consumer.exponent);
+        }
     }
     gradient.end::<K::Element, SUM_REGS>(&sum, lanes);
 }
@@ -124,14 +132,33 @@ where
     }
 
     #[inline(always)]
+    unsafe fn begin_head(&mut self) {
+        if K::SCALES_DS {
+            let config = &K::SPLIT.blocks;
+            self.q.consumer_wait();
+            let terms = self.smem + config.terms_offset() + self.q.stage * config.terms_bytes();
+            scaled_sum::take_exponent(&mut self.exponent, &mut self.sum, terms, config);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn block<const MASKED: bool, const LAST: bool>(&mut self, step: Step) {
         let config = &K::SPLIT.blocks;
         // One opaque base: else addresses of all stages would be kept in registers.
         let smem = black_box(self.smem);
         let (q, d_o) = (self.q, self.shared.d_o(self.q));
-        let p = self.take_p(smem);
+        let lanes = self.lanes.reload();
+        self.p.consumer_wait();
+        let p = passed::load::<K::Element, S_REGS>(
+            smem + K::SPLIT.p_offset() + self.p.stage * K::SPLIT.p_bytes(),
+            lanes,
+        );
         let ds_frag = self.differences::<MASKED>(&p, step, smem);
         sync_warp();
+        if K::SPLIT.waits_for_p() {
+            self.p.consumer_release(self.lanes.lane, 1);
+        }
+        self.p.advance();
         d_o.consumer_release(self.lanes.lane, 1);
         self.store(&ds_frag, step);
 
@@ -174,33 +201,14 @@ where
         v.issue_qk(&mut self.acc_dp, Descriptor::k_major(d_o));
     }
 
-    /// The block's P, as pairs of f16.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn take_p(&self, smem: u32) -> [u32; P_REGS] {
-        let stage = smem + K::SPLIT.p_offset() + self.q.stage * K::SPLIT.p_bytes();
-        let lanes = self.lanes.reload();
-        self.shared.p(&K::SPLIT, self.q).consumer_wait();
-        let mut p = [0; P_REGS];
-        for i in 0..P_REGS / 4 {
-            let vec16 = load4_bits(p_vec16(stage, i as u32, lanes));
-            for j in 0..4 {
-                p[4 * i + j] = vec16[j];
-            }
-        }
-        p
-    }
-
-    /// dS = P ∘ (dP − delta).
+    /// dS = P ∘ (dP − delta), times 2^−κ.
     ///
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
     unsafe fn differences<const MASKED: bool>(
         &self,
-        p_pairs: &[u32; P_REGS],
+        p: &[f32; S_REGS],
         step: Step,
         smem: u32,
     ) -> [u32; P_REGS] {
@@ -214,21 +222,15 @@ where
             takes_missing: true,
             reads_terms_by_group: false,
         };
-        let mut p = [0.0; S_REGS];
-        for i in 0..P_REGS {
-            let [low, high] = F16::widen_pair(p_pairs[i]);
-            p[2 * i] = low;
-            p[2 * i + 1] = high;
-        }
         // −delta comes with Q.
         self.q.consumer_wait();
         let terms = smem + config.terms_offset() + self.q.stage * config.terms_bytes();
         let minus_delta = Terms::Passing(terms + config.block_n * F32_BYTES);
         pairs.differences::<K::Element, S_REGS, P_REGS>(
-            &p,
+            p,
             &self.acc_dp,
             minus_delta,
-            1.0,
+            scaled_sum::factor(K::SCALES_DS, self.exponent),
             ALL_KEPT,
         )
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! P warpgroup     S = K Qᵀ    P = 2^(S − lse)          dV += P dO
-//!                                 ↓ f16, through shared memory
+//!                                 ↓ three bytes an element, through shared memory
 //! dS warpgroup    dP = V dOᵀ  dS = P ∘ (dP − delta)    dK += dS Q
 //!                                 ↓ tiles of 64 × 64, through the workspace
 //! second kernel                                        dQ += dS K
@@ -14,21 +14,26 @@
 //! A warpgroup issues its sum's product and then the next block's scores: while it computes P, or dS, tensor cores have the
 //! other one's products.
 //!
+//! dS is rounded to f16 times 2^−κ, with the κ of its query head, as in kernels that do not split
+//! ([`exponent`](crate::backward::exponent)).
+//!
 //! | barrier | completes when |
 //! |---|---|
 //! | `kept` | K and V are in shared memory |
 //! | full and empty of a stage | Q with its lse and delta, or dO, is there; both warpgroups have read it |
-//! | `p_full` of a stage | a block's P is in shared memory |
+//! | full and empty of P | a block's P is in shared memory; the dS warpgroup has read it |
 //!
 //! | file | holds |
 //! |---|---|
 //! | `probabilities.rs` | the P warpgroup |
 //! | `differences.rs` | the dS warpgroup |
-//! | `shared.rs` | what both have: barriers, P's place, the order of blocks |
+//! | `passed.rs` | P between them |
+//! | `shared.rs` | what both have: barriers, the order of blocks |
 //! | `sums.rs` | the sums of dk and dv between the parts of a unit |
 //! | `queries.rs` | the second kernel |
 
 mod differences;
+mod passed;
 mod probabilities;
 mod queries;
 mod shared;
@@ -55,10 +60,6 @@ use crate::tile::ds_tiles::DsTiles;
 use crate::tile::grid::divide;
 use crate::units::HALF_BYTES;
 use crate::wgmma::tensor_map::parameter;
-
-/// What P is multiplied by on its way through f16, and dS with it: the smallest P that keeps all its bits is 2⁻²⁹. P is at
-/// most 1 but for rounding, so that it does not overflow.
-const P_SCALE: f32 = 32768.0;
 
 /// One instance of the kernel of dk and dv.
 pub trait SplitKeysKernel<const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>:

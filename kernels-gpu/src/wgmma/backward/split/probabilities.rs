@@ -1,16 +1,15 @@
 //! The warpgroup that computes P, and dV of it.
 
-use cuda_std::half::{F16, Half};
+use cuda_std::half::Half;
 use cuda_std::mbarrier;
-use cuda_std::shared::store4_bits;
 use cuda_std::warp::sync_warp;
 use cuda_std::wgmma::{Descriptor, GemmRs, InFlight, MnMajor};
 
 use super::super::gradient::Gradient;
 use super::super::pairs::{ALL_KEPT, BlockPairs, Pairs, Terms};
 use super::super::tile::Tile;
-use super::shared::{Consumer, Shared, Step, p_vec16};
-use super::{P_SCALE, SplitKeysKernel};
+use super::shared::{Consumer, Shared, Step};
+use super::{SplitKeysKernel, passed};
 use crate::backward::careful::{Code, Which};
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
@@ -26,8 +25,9 @@ struct Probabilities<'a, K, const S_REGS: usize, const P_REGS: usize, const SUM_
     shared: &'a Shared,
     smem: u32,
     lanes: Lanes,
-    /// Of Q; the stages of dO and P take the same turns.
+    /// Of Q; the stages of dO take the same turns.
     q: PipelineState,
+    p: PipelineState,
     acc_s: [f32; S_REGS],
     sum: [f32; SUM_REGS],
     kernel: core::marker::PhantomData<K>,
@@ -63,6 +63,7 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const SUM_REG
             smem,
             lanes,
             q: shared.blocks.consumer(0),
+            p: shared.p().as_producer(),
             acc_s: [0.0; S_REGS],
             sum,
             kernel: core::marker::PhantomData,
@@ -130,6 +131,10 @@ where
             d_o.consumer_release(self.lanes.lane, 1);
         } else {
             self.issue_s(smem);
+            if K::SPLIT.waits_for_p() {
+                // While products are computed.
+                self.p.producer_acquire();
+            }
             self.sum.wait::<1>();
             d_o.consumer_release(self.lanes.lane, 1);
             self.acc_s.wait::<0>();
@@ -162,19 +167,15 @@ where
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn pass_p(&self, smem: u32) {
-        let stage = smem + K::SPLIT.p_offset() + self.q.stage * K::SPLIT.p_bytes();
+    unsafe fn pass_p(&mut self, smem: u32) {
         let lanes = self.lanes.reload();
-        for i in 0..P_REGS / 4 {
-            let pair = |j: usize| {
-                let at = 8 * i + 2 * j;
-                F16::cvt_pair(self.acc_s[at] * P_SCALE, self.acc_s[at + 1] * P_SCALE)
-            };
-            let vec16 = [pair(0), pair(1), pair(2), pair(3)];
-            store4_bits(p_vec16(stage, i as u32, lanes), vec16);
-        }
+        passed::store::<K::Element, S_REGS>(
+            smem + K::SPLIT.p_offset() + self.p.stage * K::SPLIT.p_bytes(),
+            &self.acc_s,
+            lanes,
+        );
         sync_warp();
-        let p = self.shared.p(&K::SPLIT, self.q);
-        mbarrier::arrive_if(self.lanes.lane == 0, p.full_barrier());
+        mbarrier::arrive_if(self.lanes.lane == 0, self.p.full_barrier());
+        self.p.advance();
     }
 }

@@ -10,10 +10,12 @@ use cuda_std::wgmma::{Descriptor, GemmSs, InFlight, MnMajor};
 use cuda_std::{grid, mbarrier, tma, warpgroup};
 
 use super::super::gradient::Gradient;
+use super::super::scaled_sum;
 use super::super::tile::Tile;
-use super::{P_SCALE, ds_tiles, ds_tiles_of_unit};
+use super::{ds_tiles, ds_tiles_of_unit, passed};
 use crate::abi::BackwardParams;
 use crate::backward::careful::{Code, Which};
+use crate::backward::exponent;
 use crate::backward::side::KeepQueries;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
 use crate::config::wgmma_backward_split::SplitQueriesConfig;
@@ -201,6 +203,20 @@ impl Block<'_> {
         params.ds.tiles.map_or(0, |tiles| tiles.get()) + offset
     }
 
+    /// κ of the tile's head, with which the first kernel left its dS.
+    ///
+    /// # Safety
+    /// As [`Block::consume`].
+    #[inline(always)]
+    unsafe fn exponent<K: SplitQueriesKernel<SUM_REGS>, const SUM_REGS: usize>(&self) -> i32 {
+        if !K::Element::SCALES_DS {
+            return 0;
+        }
+        let tile = self.tile;
+        let rows = tile.extent().kept;
+        exponent::of_head(tile.params, &tile.sequence(), rows, tile.head())
+    }
+
     /// Computes dQ of a warpgroup's queries.
     ///
     /// # Safety
@@ -215,6 +231,7 @@ impl Block<'_> {
         let lanes = Lanes::new();
         let (full, empty) = self.barriers();
         let mut pipeline = PipelineState::consumer(full, empty, config.blocks.stages);
+        let exponent = self.exponent::<K, SUM_REGS>();
         let mut sum = [0.0; SUM_REGS];
         tile.each_step(&config.blocks, |_, block| {
             pipeline.consumer_wait();
@@ -229,10 +246,13 @@ impl Block<'_> {
             pipeline.consumer_release(lanes.lane, 1);
             pipeline.advance();
         });
+        if K::Element::SCALES_DS {
+            scaled_sum::multiply(&mut sum, exponent);
+        }
         let attention = &tile.params.attention;
         let gradient = Gradient {
             tile,
-            scale: attention.score.softmax_scale / P_SCALE,
+            scale: attention.score.softmax_scale / passed::factor::<K::Element>(),
             which: Which::First,
             code: Code::of_sum(SUM_REGS),
         };

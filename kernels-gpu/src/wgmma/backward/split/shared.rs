@@ -8,8 +8,6 @@ use super::super::tile::Tile;
 use crate::backward::side::KeepKeys;
 use crate::config::wgmma::WARPGROUP;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
-use crate::layout::swizzle::VEC16_BYTES;
-use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::pipeline::PipelineState;
 
 /// Addresses of the mbarriers.
@@ -17,7 +15,7 @@ use crate::wgmma::pipeline::PipelineState;
 pub struct Shared {
     /// Of what is kept and what passes.
     pub blocks: Barriers,
-    p_full: u32,
+    p: u32,
 }
 
 impl Shared {
@@ -25,16 +23,15 @@ impl Shared {
     pub fn new(config: &SplitKeysConfig, smem: u32) -> Self {
         Self {
             blocks: Barriers::new(&config.blocks, smem + config.blocks.barriers_offset()),
-            p_full: smem + config.p_barriers_offset(),
+            p: smem + config.p_barriers_offset(),
         }
     }
 
-    /// P's stages, which take the turns of `q`, Q's, and need no empty barriers: Q of the block that takes a stage next is
-    /// loaded when the dS warpgroup has released the stage of Q, and it has read P before.
+    /// P's stages, as the dS warpgroup sees them.
     #[inline(always)]
-    pub fn p(&self, config: &SplitKeysConfig, q: PipelineState) -> PipelineState {
-        let stages = config.blocks.stages;
-        q.with_barriers_of(PipelineState::consumer(self.p_full, self.p_full, stages))
+    pub fn p(&self) -> PipelineState {
+        let stages = SplitKeysConfig::P_STAGES;
+        PipelineState::consumer(self.p, self.p + stages * mbarrier::BYTES, stages)
     }
 
     /// dO's stages, which take the turns of `q`, Q's.
@@ -65,18 +62,16 @@ impl Shared {
                 stage.advance();
             }
         }
-        for stage in 0..config.blocks.stages {
-            mbarrier::init(self.p_full + stage * mbarrier::BYTES, WARPS);
+        let mut p = self.p();
+        for _ in 0..SplitKeysConfig::P_STAGES {
+            mbarrier::init(p.full_barrier(), WARPS);
+            if config.waits_for_p() {
+                mbarrier::init(p.empty_barrier(), WARPS);
+            }
+            p.advance();
         }
         mbarrier::fence_init();
     }
-}
-
-/// Address of vec16 number `vec16` of a thread's part of P: its fragment, which the same thread of the other warpgroup takes.
-#[inline(always)]
-pub fn p_vec16(stage: u32, vec16: u32, lanes: Lanes) -> u32 {
-    let thread = lanes.warp * WARP_SIZE + lanes.lane;
-    stage + (vec16 * WARPGROUP + thread) * VEC16_BYTES
 }
 
 /// One of the blocks that pass.
@@ -95,6 +90,16 @@ impl Step {
     pub unsafe fn first(tile: &Tile<KeepKeys>) -> Self {
         let [block, _, head, _] = tile.passing();
         Self { head, block }
+    }
+
+    /// Whether none of its query head passes before it.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn is_first_of_head(self, tile: &Tile<KeepKeys>) -> bool {
+        let [begin, ..] = tile.passing();
+        self.block == begin
     }
 
     /// Whether it is the last one.
@@ -154,6 +159,13 @@ pub trait Consumer {
     /// All threads of the warpgroup call it, once.
     unsafe fn begin(&mut self);
 
+    /// Takes note that another query head passes, of whose first block the product is there; no product is in flight.
+    ///
+    /// # Safety
+    /// As [`Consumer::begin`], before the head's first block.
+    #[inline(always)]
+    unsafe fn begin_head(&mut self) {}
+
     /// Takes one block, whose product is there, and starts that of the next one, unless it is the `LAST`.
     ///
     /// # Safety
@@ -169,6 +181,9 @@ pub trait Consumer {
         self.begin();
         let mut step = Step::first(self.tile());
         loop {
+            if step.is_first_of_head(self.tile()) {
+                self.begin_head();
+            }
             let is_last = step.is_last(self.tile());
             match (step.needs_mask(self.tile(), &Self::CONFIG), is_last) {
                 (false, false) => self.block::<false, false>(step),

@@ -35,7 +35,7 @@ impl Gradient<'_, KeepKeys, NoModifiers> {
         sum
     }
 
-    /// Stores the gradient; if more parts of the unit follow, the sum for them.
+    /// Stores the gradient; if more parts of the unit follow, the sum for them. Where dS is scaled, the sum is rescaled to a κ of 0.
     ///
     /// # Safety
     /// As [`Gradient::store`].

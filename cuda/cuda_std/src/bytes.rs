@@ -1,0 +1,14 @@
+//! Bytes of words.
+
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.prmt"]
+    fn nvvm_prmt(low: u32, high: u32, selector: u32) -> u32;
+}
+
+/// Four of the bytes of `low` (0 to 3) and `high` (4 to 7): those that the nibbles of `selector` name, the lowest nibble the
+/// lowest byte (`prmt.b32`; CUDA's `__byte_perm`). No nibble is above 7.
+#[inline(always)]
+pub fn permute(low: u32, high: u32, selector: u32) -> u32 {
+    // SAFETY: pure arithmetic.
+    unsafe { nvvm_prmt(low, high, selector) }
+}
