@@ -102,31 +102,58 @@ impl Scores {
     }
 }
 
-/// Options that `instance` is for, as well as `scores` are: of a kernel for modifiers, or for the gradient by one, one of each sort in turn, where scores grow one
-/// that hides nothing, so that it is the growth by which a tile is computed again.
-fn modifiers(instance: &Instance, scores: Scores, [number, shift]: [usize; 2]) -> ModifierSpec {
-    // By turns, whose shifts are 1 and 3.
-    let number = if scores.is_grown() {
-        number / 2
-    } else {
-        number
-    };
+/// What kernels for modifiers are given, and those for the gradient by a bias: every modifier, in as many sorts as there are shifts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    Bias,
+    Documents,
+    Mask,
+    Chunks,
+    Dropout,
+}
+
+impl Sort {
+    const ALL: [Self; 5] = [
+        Self::Bias,
+        Self::Documents,
+        Self::Mask,
+        Self::Chunks,
+        Self::Dropout,
+    ];
+
+    /// One in turn, so that a kernel has each of them at some shift, and at another where scores are others; where scores grow one that hides
+    /// nothing, so that it is the growth by which a tile is computed again.
+    fn of(instance: &Instance, scores: Scores, shift: usize) -> Self {
+        let turn = of_text(instance.name) + scores as usize + shift;
+        if scores.is_grown() {
+            // By turns, whose shifts are 1 and 3.
+            return [Self::Bias, Self::Dropout][turn / 2 % 2];
+        }
+        Self::ALL[turn % Self::ALL.len()]
+    }
+}
+
+/// Options of a sort that `instance` is for, as well as `scores` are.
+fn modifiers(instance: &Instance, scores: Scores, shift: usize, sort: Sort) -> ModifierSpec {
     let needs_bias = instance.operation == Operation::BackwardBias;
     let is_modified = instance.name.ends_with("_modified") || needs_bias;
-    let sorts = if scores.is_grown() { 2 } else { 8 };
-    let takes = |sort: usize| is_modified && number % sorts == sort;
+    let takes = |wanted: Sort| is_modified && sort == wanted;
     let hides_blocks = hides_blocks(instance, scores, shift);
+    // Of few keys a block, or the documents, would hide all.
+    let has_few_keys = shift == FEW_KEYS;
+    let block = if has_few_keys { [8, 8] } else { [32, 48] };
+    let shows_documents = !hides_blocks && !has_few_keys;
     ModifierSpec {
-        bias: (takes(0) || needs_bias).then_some(([false; 3], DType::F32)),
-        dropout: takes(1).then_some(0.2),
-        mask: takes(2).then_some(([false; 3], 30)),
-        // Chunks and documents would hide the first blocks as well.
-        chunk: (takes(3) && !hides_blocks).then_some(40),
-        dilation: takes(4).then_some(3),
-        blocks: takes(5).then_some([32, 48]),
-        documents: (takes(6) && !hides_blocks).then_some((20, false)),
+        bias: (takes(Sort::Bias) || needs_bias).then_some(([false; 3], DType::F32)),
+        // Documents and chunks would hide the first blocks as well.
+        documents: (takes(Sort::Documents) && shows_documents).then_some((20, false)),
+        dilation: takes(Sort::Documents).then_some(3),
+        mask: takes(Sort::Mask).then_some(([false; 3], 30)),
         // By which a block is seen before one that is hidden.
-        prefix: (takes(7) || is_modified && hides_blocks).then_some((15, false)),
+        prefix: (takes(Sort::Mask) || is_modified && hides_blocks).then_some((15, false)),
+        chunk: (takes(Sort::Chunks) && !hides_blocks).then_some(40),
+        blocks: takes(Sort::Chunks).then_some(block),
+        dropout: takes(Sort::Dropout).then_some(0.2),
         ..ModifierSpec::default()
     }
 }
@@ -165,7 +192,7 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
 /// A shift of packed sequences, of which the last begins behind another, and of two heads, where any kernel takes them.
 pub const PACKED: usize = 2;
 /// A shift at which operands have a few components less, so that the last vec16 of a row is cut; fp32 kernels have those among packed ones.
-const CUT: usize = 3;
+pub const CUT: usize = 3;
 /// A shift of so few keys that a tile of rows and more see none.
 pub const FEW_KEYS: usize = 4;
 
@@ -343,8 +370,8 @@ fn gradients(instance: &Instance, shift: usize) -> Option<[Arrangement; 3]> {
 fn spec(
     instance: &Instance,
     scores: Scores,
-    number: usize,
-    shift: usize,
+    [number, shift]: [usize; 2],
+    sort: Sort,
     is_packed: bool,
 ) -> CaseSpec {
     let number = number + shift;
@@ -373,7 +400,7 @@ fn spec(
             _ => None,
         },
         head_dim_v: dims[1],
-        modifiers: modifiers(instance, scores, [number, shift]),
+        modifiers: modifiers(instance, scores, shift, sort),
         kind: scores.kind(),
         arrangements,
         o,
@@ -407,8 +434,8 @@ pub fn case<D: Device>(
     gpu: &mut Gpu<D>,
     instance: &Instance,
     scores: Scores,
-    number: usize,
-    shift: usize,
+    [number, shift]: [usize; 2],
+    sort: Sort,
 ) -> Option<(CorpusCase, Vec<&'static str>)> {
     let passes = match instance.operation {
         Operation::Forward => &Pass::ALL[..1],
@@ -422,7 +449,7 @@ pub fn case<D: Device>(
     let mut ways = ways.flat_map(|(bytes, pass)| packed.iter().map(move |p| (bytes, pass, *p)));
     ways.find_map(|(shared_bytes, pass, is_packed)| {
         let case = CorpusCase::Attention(Box::new(AttentionCase {
-            spec: spec(instance, scores, number, shift, is_packed),
+            spec: spec(instance, scores, [number, shift], sort, is_packed),
             variant: instance.family.name().to_owned(),
             shared_bytes,
             pass,
@@ -449,11 +476,14 @@ fn every_pair_counts<D: Device>(
     let wanted =
         instances::all().filter(|row| is_wanted(row) && scores.suits(row, shift) && fits(row));
     for (number, instance) in wanted.enumerate() {
-        if ran.contains(instance.name) {
+        // Beside others a kernel for the gradient by a bias has a bias alone.
+        let has_own = instance.operation == Operation::BackwardBias;
+        if ran.contains(instance.name) && !has_own {
             continue;
         }
         let gpu = &mut gpus[(of_text(instance.name) + shift) % gpus.len()];
-        let Some((case, kernels)) = case(gpu, instance, scores, number, shift) else {
+        let sort = Sort::of(instance, scores, shift);
+        let Some((case, kernels)) = case(gpu, instance, scores, [number, shift], sort) else {
             not_run.push(instance.name);
             continue;
         };

@@ -14,7 +14,7 @@ use ferroflash_tests::schedules::{SCHEDULES, counting, counting_on};
 use kernels_gpu::instances::{self, Family, Instance, KernelConfig, Operation};
 use serde::{Deserialize, Serialize};
 
-use super::borders::{self, FEW_KEYS, PACKED, Scores};
+use super::borders::{self, CUT, FEW_KEYS, PACKED, Scores, Sort};
 use super::decode::{kernels, prefill};
 
 /// Asks for the counts to be recorded anew, whatever its value.
@@ -55,16 +55,24 @@ fn cases(sim: &mut Sim, instance: &Instance) -> Vec<CorpusCase> {
             of_cache(prefill::spec(instance, config, &LENGTHS))
         }
         _ if borders::is_wanted(instance) => {
-            let mut at =
-                |(number, shift)| borders::case(sim, instance, Scores::Plain, number, shift);
+            let mut at = |(scores, place, sort)| borders::case(sim, instance, scores, place, sort);
+            let usual = [([0, 0], Sort::Bias), ([1, 1], Sort::Mask)];
             let problems = match instance.family {
                 // Of few keys, so that tiles of rows see none.
-                Family::Simt => &[(PACKED, PACKED), (FEW_KEYS, FEW_KEYS)][..],
+                Family::Simt => &[([PACKED; 2], Sort::Dropout), ([FEW_KEYS; 2], Sort::Bias)][..],
                 // With dropout, and parts of blocks of which all is seen.
-                _ if instance.name.ends_with("_modified") => &[(0, 0), (1, 1), (7, PACKED)],
-                _ => &[(0, 0), (1, 1)],
+                _ if instance.name.ends_with("_modified") => {
+                    &[usual[0], usual[1], ([7, PACKED], Sort::Dropout)]
+                }
+                _ => &usual,
             };
-            let cases = problems.iter().copied().filter_map(&mut at);
+            let plain = problems
+                .iter()
+                .map(|&(place, sort)| (Scores::Plain, place, sort));
+            // What keys explain that all rows of a warp see is not computed again.
+            let is_searched = instance.wgmma().is_some();
+            let poisoned = is_searched.then_some((Scores::Poisoned, [CUT; 2], Sort::Bias));
+            let cases = plain.chain(poisoned).filter_map(&mut at);
             cases.map(|(case, _)| case).collect()
         }
         _ => vec![],
