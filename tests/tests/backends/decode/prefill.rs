@@ -146,6 +146,11 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], bits: &mut ResultBits) {
             softcap: None,
             ..bent.clone()
         };
+        // Far beyond the cap, and some small ones.
+        let beyond = DecodeSpec {
+            softcap: Some(1.5),
+            ..last.clone()
+        };
         // Small beside the cap, and larger from block to block in the order in which they are taken, from the last: maxima that were left
         // are raised.
         let outgrown = DecodeSpec {
@@ -161,8 +166,8 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], bits: &mut ResultBits) {
         };
         let beside_large = [&plain, &bent].map(capped);
         let specs = [
-            of_heads, windowed, bent, sloped, packed, narrower, growing, falling, last, outgrown,
-            one,
+            of_heads, windowed, bent, sloped, packed, narrower, growing, falling, last, beyond,
+            outgrown, one,
         ];
         let mut results: Vec<_> = specs.iter().map(|spec| run_right(gpu, spec)).collect();
         results.extend(beside_large.map(|case| run_case_right(gpu, &case, &plain)));
