@@ -18,6 +18,7 @@ use ferroflash_tests::result_bits::ResultBits;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
+use kernels_gpu::layout::fragment::TILE_N;
 use kernels_gpu::layout::swizzle::VEC16_BYTES;
 
 /// What is done to scores.
@@ -140,7 +141,7 @@ fn modifiers(instance: &Instance, scores: Scores, shift: usize, sort: Sort) -> M
     let takes = |wanted: Sort| is_modified && sort == wanted;
     let hides_blocks = hides_blocks(instance, scores, shift);
     // Of few keys a block, or the documents, would hide all.
-    let has_few_keys = shift == FEW_KEYS;
+    let has_few_keys = shift == FEW_KEYS && instance.family != Family::Simt;
     let block = if has_few_keys { [8, 8] } else { [32, 48] };
     let shows_documents = !hides_blocks && !has_few_keys;
     ModifierSpec {
@@ -165,10 +166,19 @@ fn modifiers(instance: &Instance, scores: Scores, shift: usize, sort: Sort) -> M
 /// elements of which blocks a border goes through depends on where it is. Shifts move both borders, by 8 and by half a block.
 fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
     if shift == FEW_KEYS {
-        let [left, right] = [Some(17), Some(0)];
+        let [left, right] = match instance.family {
+            // So that each row of a thread sees keys of four of its columns, which kernels ask for together.
+            Family::Simt => [32; 2],
+            _ => [17, 0],
+        }
+        .map(Some);
         return Mask::Window { left, right };
     }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
+    if shift == WHOLE {
+        let right = Some(2 * block);
+        return Mask::Window { left: None, right };
+    }
     // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart.
     let is_simt = instance.family == Family::Simt && !hides_blocks(instance, scores, shift);
     if is_simt && matches!(shift, 1 | PACKED) {
@@ -195,6 +205,9 @@ pub const PACKED: usize = 2;
 pub const CUT: usize = 3;
 /// A shift of so few keys that a tile of rows and more see none.
 pub const FEW_KEYS: usize = 4;
+/// A shift at which rows see all keys before theirs and two blocks behind, so that tiles of any size see blocks whole, and operands have so
+/// many components less that a warp has units of columns that do not exist: it shows in counts of instructions alone.
+pub const WHOLE: usize = 5;
 
 /// Whether blocks between seen ones are hidden: at the place alone where scores of fp32 kernels are bent.
 fn hides_blocks(instance: &Instance, scores: Scores, shift: usize) -> bool {
@@ -210,6 +223,7 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     let rows = (instance.block_m * instance.cluster).max(instance.block_n);
     let rows = (rows + 9).max(shortest) as usize;
     let whole = match (instance.wgmma(), shift) {
+        (None, WHOLE) => (instance.block_m / instance.block_n).max(2),
         (None, _) => 2,
         (Some(_), 0) => (rows as u32 / instance.block_n).max(3),
         (Some(_), _) => 3,
@@ -217,6 +231,7 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     let few = if scores.lie_apart(shift) { 0 } else { 9 };
     let keys = (whole * instance.block_n + few) as usize;
     let (rows, keys) = match shift {
+        FEW_KEYS if instance.family == Family::Simt => (rows + 128, 64),
         FEW_KEYS => (2 * rows, 20),
         _ => (rows, keys),
     };
@@ -273,6 +288,8 @@ fn components(
         _ => 0,
     };
     let cut = match (instance.family, shift) {
+        // Three units, of the four that a warp has at most.
+        (_, WHOLE) => 3 * TILE_N,
         (Family::Wgmma, CUT) => 8,
         (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED) => {
             1 + (of_scores + of_shift) % cuts
@@ -332,17 +349,21 @@ fn arrangements(
         // Where they end behind a whole vec16, an element more would be behind the last of the operand.
         inputs[..2].fill(Arrangement::ALIGNED_COLUMNS);
     }
-    if !scores.lie_apart(shift) {
-        return (inputs, None);
-    }
     let turn = 2 * scores as usize + shift / 2;
     let others = dims.map(|dims| match turn / 3 % 2 {
         _ if is_of_hopper(instance) => Arrangement::ALIGNED_ROWS,
         0 => Arrangement::ALIGNED_COLUMNS,
         _ => odd_rows(dims),
     });
-    if instance.family == Family::Simt {
-        // Each operand asks for itself, and at no other place do they lie apart in several blocks.
+    if !scores.lie_apart(shift) {
+        if instance.family == Family::Mma && !scores.is_grown() {
+            // The others' rows are whole, as the fast way wants them.
+            inputs[turn % 3] = others[turn % 3];
+        }
+        return (inputs, None);
+    }
+    if !is_of_hopper(instance) {
+        // Each operand asks for itself, and at no other place do they lie apart in several blocks, or are cut in as many ways.
         inputs = others;
     } else if is_packed(instance) != Some(true) {
         inputs[turn % 3] = others[turn % 3];

@@ -5,17 +5,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::{env, fs};
 
-use ferroflash::Backend;
 use ferroflash::backend::sim::{Sim, SimDevice, replaced_kernel};
-use ferroflash_testing::cases::CorpusCase;
+use ferroflash::{Backend, Mask};
+use ferroflash_testing::cases::{CorpusCase, DecodeSpec};
 use ferroflash_tests::corpus;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, counting, counting_on};
+use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{self, Family, Instance, KernelConfig, Operation};
+use kernels_gpu::tile::kv_tree::FAN_OUT_SHIFT;
 use serde::{Deserialize, Serialize};
 
-use super::borders::{self, CUT, FEW_KEYS, PACKED, Scores, Sort};
+use super::borders::{self, CUT, FEW_KEYS, PACKED, Scores, Sort, WHOLE};
 use super::decode::{kernels, prefill};
+
+mod searched;
 
 /// Asks for the counts to be recorded anew, whatever its value.
 const RECORD_VAR: &str = "FERROFLASH_RECORD_INSTRUCTIONS";
@@ -43,14 +47,16 @@ fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("instruction-counts.json")
 }
 
-/// Problems that `instance` is for, of random numbers: all keys of a cache; or few keys, so that tiles begin with a block that is not
-/// the first, and a block whole and parts of two. Of a kernel for modifiers the first has a bias, and the second a mask, of which another
-/// kernel has found the blocks. Those for fp32, which take longest, have packed sequences of a few rows.
+/// Keys that sequences of a cache see.
+const LENGTHS: [usize; 2] = [700, 40];
+
+/// Problems that `instance` is for, of random numbers: the last keys of a cache; or few keys, so that tiles begin with a block that is not
+/// the first, and parts of two blocks; and blocks that are seen whole. Of a kernel for modifiers the first has a bias, and the second a
+/// mask, of which another kernel has found the blocks. Those for fp32, which take longest, have packed sequences of a few rows.
 fn cases(sim: &mut Sim, instance: &Instance) -> Vec<CorpusCase> {
-    const LENGTHS: [usize; 2] = [700, 40];
     let of_cache = |spec| vec![CorpusCase::Decode(Box::new(spec))];
     match instance.config {
-        KernelConfig::Decode(config) => of_cache(kernels::spec(instance, config, &LENGTHS)),
+        KernelConfig::Decode(config) => of_cache(climbing(instance, config)),
         KernelConfig::Wgmma(config) if config.cached => {
             of_cache(prefill::spec(instance, config, &LENGTHS))
         }
@@ -64,18 +70,32 @@ fn cases(sim: &mut Sim, instance: &Instance) -> Vec<CorpusCase> {
                 _ if instance.name.ends_with("_modified") => {
                     &[usual[0], usual[1], ([7, PACKED], Sort::Dropout)]
                 }
-                _ => &usual,
+                _ => &[usual[0], usual[1], ([WHOLE; 2], Sort::Mask)],
             };
             let plain = problems
                 .iter()
                 .map(|&(place, sort)| (Scores::Plain, place, sort));
-            // What keys explain that all rows of a warp see is not computed again.
+            // Nearly all of o is to be explained by keys, and these are looked at two at once.
             let is_searched = instance.wgmma().is_some();
             let poisoned = is_searched.then_some((Scores::Poisoned, [CUT; 2], Sort::Bias));
             let cases = plain.chain(poisoned).filter_map(&mut at);
             cases.map(|(case, _)| case).collect()
         }
         _ => vec![],
+    }
+}
+
+/// Sequences of a cache, of which the first has its last keys in some chunks of a group and one of the next, which has none to be merged with.
+fn climbing(instance: &Instance, config: &DecodeConfig) -> DecodeSpec {
+    let [seen, short] = LENGTHS;
+    let group = config.chunk_keys() << FAN_OUT_SHIFT;
+    let mask = Mask::Window {
+        left: Some(seen as u32 - 1),
+        right: Some(0),
+    };
+    DecodeSpec {
+        mask,
+        ..kernels::spec(instance, config, &[group as usize + 88, short])
     }
 }
 
@@ -90,7 +110,9 @@ fn counted() -> Counts {
             Some(_) => &mut wide,
             None => &mut usual,
         };
-        for case in cases(sim, instance) {
+        let random = cases(sim, instance).into_iter().map(|case| (case, false));
+        let searched = searched::case(sim, instance).map(|case| (case, true));
+        for (case, is_searched) in random.chain(searched) {
             let is_counted = |kernel: &str| {
                 let is_beside = || instances::find(kernel).is_some_and(is_beside);
                 !is_untouched(kernel) && (kernel == instance.name || is_beside())
@@ -99,7 +121,10 @@ fn counted() -> Counts {
             if !kernels.into_iter().any(is_counted) {
                 continue;
             }
-            let outcome = corpus::run(sim, &case);
+            let outcome = match is_searched {
+                true => searched::run(sim, &case),
+                false => corpus::run(sim, &case),
+            };
             outcome.unwrap_or_else(|wrong| panic!("{}: {case}: {wrong}", instance.name));
             let launches = sim.memory().take_statistics();
             for launch in launches.iter().filter(|launch| is_counted(launch.kernel)) {

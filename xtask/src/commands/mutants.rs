@@ -277,8 +277,15 @@ const MUTANTS: &[Mutant] = &[
         name: "backward of wide heads: P is taken before it is there",
         tests: OF_WIDE_HEADS,
         file: "kernels-gpu/src/wgmma/backward/split/differences.rs",
-        original: "        self.shared.p(&K::SPLIT, self.q).consumer_wait();\n",
+        original: "        self.p.consumer_wait();\n",
         broken: "",
+    },
+    Mutant {
+        name: "backward of wide heads: P is overwritten while dS is computed of it",
+        tests: OF_WIDE_HEADS,
+        file: "kernels-gpu/src/wgmma/backward/split/probabilities.rs",
+        original: "if K::SPLIT.waits_for_p() {",
+        broken: "if false {",
     },
     Mutant {
         name: "backward of wide heads: dO is overwritten while dV reads it",

@@ -22,6 +22,8 @@ pub struct Equivalent {
     text: Option<String>,
     /// What the kernel's name begins with; any kernel, if it is left out.
     kernel: Option<String>,
+    /// What the kernel's name ends with; any kernel, if it is left out.
+    kernel_end: Option<String>,
     /// Why nothing can tell.
     #[serde(rename = "because")]
     _because: String,
@@ -44,6 +46,7 @@ impl Equivalent {
             && opcode.starts_with(&self.opcode)
             && (self.text.as_deref()).is_none_or(|wanted| mutant.before.contains(wanted))
             && (self.kernel.as_deref()).is_none_or(|wanted| mutant.kernel.starts_with(wanted))
+            && (self.kernel_end.as_deref()).is_none_or(|wanted| mutant.kernel.ends_with(wanted))
             && (self.source.as_deref())
                 .is_none_or(|wanted| source_text(mutant) == Some(wanted.to_owned()))
     }
