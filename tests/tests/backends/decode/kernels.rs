@@ -10,9 +10,8 @@ use ferroflash_testing::cases::{
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::result_bits;
 use ferroflash_tests::result_bits::{ResultBits, checksum};
-use ferroflash_tests::schedules::{SCHEDULES, of_text, simulated_gpus};
+use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
 
@@ -343,26 +342,12 @@ fn cuda_merges_chunks() {
     }
 }
 
-mod pairs {
-    use super::*;
-
-    #[test]
-    fn sim() {
-        let mut bits = result_bits!("decode-pairs");
-        pairs_count(&mut simulated_gpus(), &mut bits);
-        bits.finish();
-    }
-
-    #[test]
-    fn cuda() {
-        if let Some(gpu) =
-            gpu_or_not_run("problems in which every pair counts for each decode kernel")
-        {
-            // A GPU's exponentials and products have bits of their own.
-            pairs_count(&mut [gpu], &mut ResultBits::default());
-        }
-    }
-}
+tests_of!(
+    pairs,
+    pairs_count,
+    "problems in which every pair counts for each decode kernel",
+    "decode-pairs"
+);
 tests_of!(
     not_finite_keys,
     not_finite,

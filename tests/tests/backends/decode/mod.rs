@@ -1,6 +1,7 @@
 //! Attention to a cache: against the oracle, and what must not change a bit.
 
-/// The tests of `$all`, in the simulator and on a GPU.
+/// The tests of `$all`, in the simulator and on a GPU. It gives its results' bits where they are `$recorded` of the simulator; a GPU's
+/// exponentials and products have bits of their own.
 macro_rules! tests_of {
     ($name:ident, $all:path, $what:literal) => {
         mod $name {
@@ -15,6 +16,29 @@ macro_rules! tests_of {
             fn cuda() {
                 if let Some(gpu) = ::ferroflash_tests::gpu::gpu_or_not_run($what) {
                     $all(&mut [gpu]);
+                }
+            }
+        }
+    };
+    ($name:ident, $all:path, $what:literal, $recorded:literal) => {
+        mod $name {
+            use super::*;
+            use ::ferroflash_tests::result_bits::ResultBits;
+
+            #[test]
+            fn sim() {
+                let mut bits = ::ferroflash_tests::result_bits!($recorded);
+                $all(
+                    &mut ::ferroflash_tests::schedules::simulated_gpus(),
+                    &mut bits,
+                );
+                bits.finish();
+            }
+
+            #[test]
+            fn cuda() {
+                if let Some(gpu) = ::ferroflash_tests::gpu::gpu_or_not_run($what) {
+                    $all(&mut [gpu], &mut ResultBits::default());
                 }
             }
         }

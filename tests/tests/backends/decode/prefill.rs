@@ -10,9 +10,8 @@ use ferroflash_testing::cases::{
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
 use ferroflash_tests::replaced::is_plan_untouched;
-use ferroflash_tests::result_bits;
 use ferroflash_tests::result_bits::{ResultBits, checksum};
-use ferroflash_tests::schedules::{SCHEDULES, of_text, simulated_gpus};
+use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{CACHED, Instance};
 use proptest::prelude::*;
@@ -371,24 +370,12 @@ tests_of!(
     poison_stays_in_mixed_batches,
     "spoilt sequences of packed queries for each Hopper kernel"
 );
-mod pairs {
-    use super::*;
-
-    #[test]
-    fn sim() {
-        let mut bits = result_bits!("decode-prefill-pairs");
-        pairs_count(&mut simulated_gpus(), &mut bits);
-        bits.finish();
-    }
-
-    #[test]
-    fn cuda() {
-        if let Some(gpu) = gpu_or_not_run("prompts in parts by each Hopper kernel") {
-            // A GPU's exponentials and products have bits of their own.
-            pairs_count(&mut [gpu], &mut ResultBits::default());
-        }
-    }
-}
+tests_of!(
+    pairs,
+    pairs_count,
+    "prompts in parts by each Hopper kernel",
+    "decode-prefill-pairs"
+);
 tests_of!(
     not_finite_keys,
     not_finite,

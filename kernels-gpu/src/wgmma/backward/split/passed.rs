@@ -18,9 +18,12 @@ use crate::wgmma::forward::lanes::Lanes;
 /// P is at most 1 but for rounding, so that it does not overflow.
 const F16_FACTOR: f32 = 32768.0;
 
-/// Elements that are packed together, and the most words that they take: whole vec16s in either form.
+/// Elements of which three bytes each are packed together, and the words that they take.
+const GROUP: usize = 4;
+const GROUP_WORDS: usize = 3;
+/// Elements that are whole vec16s in either form, and the most words that they take.
 const ELEMENTS: usize = 16;
-const WORDS: usize = 12;
+const WORDS: usize = ELEMENTS / GROUP * GROUP_WORDS;
 const VEC16_WORDS: usize = 4;
 
 /// What dS is times because P is, before it is rounded to `E`.
@@ -95,11 +98,11 @@ const fn vec16s<E: Element>() -> usize {
 fn pack<E: Element>(p: &[f32; ELEMENTS]) -> [u32; WORDS] {
     let mut words = [0; WORDS];
     if E::SCALES_DS {
-        for group in 0..ELEMENTS / 4 {
-            let at = group * 4;
+        for group in 0..ELEMENTS / GROUP {
+            let at = group * GROUP;
             let of_group = pack_bytes([p[at], p[at + 1], p[at + 2], p[at + 3]]);
-            for i in 0..3 {
-                words[group * 3 + i] = of_group[i];
+            for i in 0..GROUP_WORDS {
+                words[group * GROUP_WORDS + i] = of_group[i];
             }
         }
     } else {
@@ -115,11 +118,11 @@ fn pack<E: Element>(p: &[f32; ELEMENTS]) -> [u32; WORDS] {
 fn unpack<E: Element>(words: &[u32; WORDS]) -> [f32; ELEMENTS] {
     let mut p = [0.0; ELEMENTS];
     if E::SCALES_DS {
-        for group in 0..ELEMENTS / 4 {
-            let at = group * 3;
+        for group in 0..ELEMENTS / GROUP {
+            let at = group * GROUP_WORDS;
             let of_group = unpack_bytes([words[at], words[at + 1], words[at + 2]]);
-            for i in 0..4 {
-                p[group * 4 + i] = of_group[i];
+            for i in 0..GROUP {
+                p[group * GROUP + i] = of_group[i];
             }
         }
     } else {
@@ -134,7 +137,7 @@ fn unpack<E: Element>(words: &[u32; WORDS]) -> [f32; ELEMENTS] {
 
 /// The upper bytes of four elements; those of the fourth lie above the others'.
 #[inline(always)]
-fn pack_bytes(p: [f32; 4]) -> [u32; 3] {
+fn pack_bytes(p: [f32; GROUP]) -> [u32; GROUP_WORDS] {
     let [a, b, c, d] = p.map(f32::to_bits);
     [
         permute(a, d, 0x5321),
@@ -145,7 +148,7 @@ fn pack_bytes(p: [f32; 4]) -> [u32; 3] {
 
 /// The middle of what the lost byte can have been takes its place: it halves the error.
 #[inline(always)]
-fn unpack_bytes([a, b, c]: [u32; 3]) -> [f32; 4] {
+fn unpack_bytes([a, b, c]: [u32; GROUP_WORDS]) -> [f32; GROUP] {
     const MIDDLE: u32 = 0x80;
     let lower = |word| permute(word, MIDDLE, 0x2104);
     let ends = permute(c, MIDDLE, 0x3004);
