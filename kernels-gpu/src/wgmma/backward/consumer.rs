@@ -11,7 +11,6 @@ use super::scaled_sum;
 use super::tile::Tile;
 use super::tiles::Tiles;
 use super::traits::BackwardKernel;
-use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::WARPGROUP_ROWS;
 use crate::layout::fragment::ROW_STEP;
@@ -125,7 +124,7 @@ where
     let kept_begin = warpgroup * WARPGROUP_ROWS;
     let kept = |operand| K::Kept::load(smem + config.kept_offset(operand, warpgroup), lanes);
     let terms = tile.params.terms;
-    let exponent = kept_exponent::<K, S_REGS, P_REGS, SUM_REGS>(tile);
+    let exponent = scaled_sum::kept_exponent(tile, K::SCALES_DS);
     let delta = kept_terms(tile, terms.delta, 0.0, kept_begin, lanes);
     let mut consumer = Consumer::<K, S_REGS, P_REGS, SUM_REGS> {
         tile,
@@ -161,25 +160,6 @@ where
         scaled_sum::multiply(&mut consumer.sum_first, consumer.exponent);
     }
     (consumer.sum_first, consumer.sum_second)
-}
-
-/// κ of the head that is kept, if queries are, and dS is scaled.
-///
-/// # Safety
-/// As [`consume`].
-#[inline(always)]
-unsafe fn kept_exponent<K, const S_REGS: usize, const P_REGS: usize, const SUM_REGS: usize>(
-    tile: &Tile<K::Side, K::Modifiers>,
-) -> i32
-where
-    K: BackwardKernel<S_REGS, P_REGS, SUM_REGS>,
-{
-    if K::SCALES_DS && !K::Side::HAS_SECOND {
-        let rows = tile.extent().kept;
-        exponent::of_head(tile.params, &tile.sequence(), rows, tile.head())
-    } else {
-        0
-    }
 }
 
 /// The terms at `array` of the thread's two rows, if queries are kept; `missing` of rows that do not exist.

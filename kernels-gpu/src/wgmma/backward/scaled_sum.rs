@@ -3,8 +3,26 @@
 use cuda_std::shared;
 use cuda_std::warp::uniform;
 
+use super::tile::Tile;
+use crate::backward::exponent;
+use crate::backward::side::Side;
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
+use crate::modifiers::Modifiers;
 use crate::units::pow2;
+
+/// κ of the head that is kept, if queries are, and dS is scaled.
+///
+/// # Safety
+/// The tile is one of the launch; all lanes of the warp reach the same call.
+#[inline(always)]
+pub unsafe fn kept_exponent<S: Side, M: Modifiers>(tile: &Tile<S, M>, scales_ds: bool) -> i32 {
+    if scales_ds && !S::HAS_SECOND {
+        let rows = tile.extent().kept;
+        exponent::of_head(tile.params, &tile.sequence(), rows, tile.head())
+    } else {
+        0
+    }
+}
 
 /// What dS of a query head with κ `exponent` is times; 1 where dS is not scaled.
 #[inline(always)]

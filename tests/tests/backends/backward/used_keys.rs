@@ -358,12 +358,19 @@ fn cpu() {
     }
 }
 
+/// Simulated GPUs of every amount of shared memory that kernels are for.
+fn sims(schedule: u64) -> [Sim; 3] {
+    [SM90_SHARED_BYTES, SM80_SHARED_BYTES, SM86_SHARED_BYTES].map(|shared_bytes| {
+        let mut sim = Sim::on(SimDevice::with_schedule(schedule));
+        sim.limit_shared_bytes(shared_bytes);
+        sim
+    })
+}
+
 #[test]
 fn sim_wrong_sums() {
     let mut ran = BTreeSet::new();
-    for shared_bytes in [SM90_SHARED_BYTES, SM80_SHARED_BYTES, SM86_SHARED_BYTES] {
-        let mut sim = Sim::on(SimDevice::with_schedule(SCHEDULES[0]));
-        sim.limit_shared_bytes(shared_bytes);
+    for mut sim in sims(SCHEDULES[0]) {
         wrong_sums(&mut sim, &mut ran);
     }
 }
@@ -371,9 +378,7 @@ fn sim_wrong_sums() {
 #[test]
 fn sim() {
     let mut ran = BTreeSet::new();
-    for shared_bytes in [SM90_SHARED_BYTES, SM80_SHARED_BYTES, SM86_SHARED_BYTES] {
-        let mut sim = Sim::on(SimDevice::with_schedule(SCHEDULES[1]));
-        sim.limit_shared_bytes(shared_bytes);
+    for mut sim in sims(SCHEDULES[1]) {
         by_families(&mut sim, &mut ran);
     }
     let tables: [&[Instance]; 3] = [instances::BACKWARD, instances::MODIFIED, instances::BIAS];

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! P warpgroup     S = K Qᵀ    P = 2^(S − lse)          dV += P dO
-//!                                 ↓ three bytes an element, through shared memory
+//!                                 ↓ f16, or three bytes an element, through shared memory
 //! dS warpgroup    dP = V dOᵀ  dS = P ∘ (dP − delta)    dK += dS Q
 //!                                 ↓ tiles of 64 × 64, through the workspace
 //! second kernel                                        dQ += dS K

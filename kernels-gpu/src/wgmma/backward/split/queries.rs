@@ -15,7 +15,6 @@ use super::super::tile::Tile;
 use super::{ds_tiles, ds_tiles_of_unit, passed};
 use crate::abi::BackwardParams;
 use crate::backward::careful::{Code, Which};
-use crate::backward::exponent;
 use crate::backward::side::KeepQueries;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
 use crate::config::wgmma_backward_split::SplitQueriesConfig;
@@ -203,20 +202,6 @@ impl Block<'_> {
         params.ds.tiles.map_or(0, |tiles| tiles.get()) + offset
     }
 
-    /// κ of the tile's head, with which the first kernel left its dS.
-    ///
-    /// # Safety
-    /// As [`Block::consume`].
-    #[inline(always)]
-    unsafe fn exponent<K: SplitQueriesKernel<SUM_REGS>, const SUM_REGS: usize>(&self) -> i32 {
-        if !K::Element::SCALES_DS {
-            return 0;
-        }
-        let tile = self.tile;
-        let rows = tile.extent().kept;
-        exponent::of_head(tile.params, &tile.sequence(), rows, tile.head())
-    }
-
     /// Computes dQ of a warpgroup's queries.
     ///
     /// # Safety
@@ -231,7 +216,7 @@ impl Block<'_> {
         let lanes = Lanes::new();
         let (full, empty) = self.barriers();
         let mut pipeline = PipelineState::consumer(full, empty, config.blocks.stages);
-        let exponent = self.exponent::<K, SUM_REGS>();
+        let exponent = scaled_sum::kept_exponent(tile, K::Element::SCALES_DS);
         let mut sum = [0.0; SUM_REGS];
         tile.each_step(&config.blocks, |_, block| {
             pipeline.consumer_wait();
