@@ -36,9 +36,14 @@ impl Gemm {
         let Self { n, k, ptx_type, .. } = self;
         let accumulator = operands(0, self.accumulators());
         let immediates = self.immediates();
-        let mut text = String::from(
-            "{{ .reg .b64 a, b; .reg .pred scale_zero, scale_one; setp.ne.b32 scale_zero, 0, 0; \
-             setp.eq.b32 scale_one, 0, 0; wgmma.fence.sync.aligned;\n",
+        let scale_zero = if accumulates {
+            ""
+        } else {
+            ".reg .pred scale_zero; setp.ne.b32 scale_zero, 0, 0; "
+        };
+        let mut text = format!(
+            "{{{{ .reg .b64 a, b; {scale_zero}.reg .pred scale_one; setp.eq.b32 scale_one, 0, 0; \
+             wgmma.fence.sync.aligned;\n"
         );
         for step in 0..k / K_STEP {
             let b = if step == 0 { "{b}" } else { "b" };
