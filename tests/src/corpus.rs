@@ -10,7 +10,7 @@ use ferroflash_testing::cases::{CorpusCase, Pass};
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use kernels_gpu::instances::{self, Operation};
 
-use crate::result_bits::checksum;
+use crate::record::checksum;
 use crate::schedules;
 
 /// Shared memory of a block of the GPUs that cases are for, bytes, the least first: a case for a kernel takes the first that it

@@ -3,7 +3,7 @@
 mod recording;
 mod replaced;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,6 +62,8 @@ pub struct SimDevice {
     is_counting: bool,
     /// Statistics of each launch, in order; `None` until the first call of [`take_statistics`](Self::take_statistics).
     statistics: Option<Vec<KernelStatistics>>,
+    /// Warp instructions of all launches, by the names of their kernels, without those by which warps ask barriers in vain.
+    executed: BTreeMap<&'static str, u64>,
     recording: Recording,
     info: DeviceInfo,
 }
@@ -73,6 +75,8 @@ pub struct KernelStatistics {
     pub kernel: &'static str,
     /// Blocks it was launched with.
     pub grid: u32,
+    /// Instructions, each counted once a warp, without those by which warps ask barriers in vain, as often as it takes.
+    pub executed: u64,
     /// Counts of every PTX line.
     pub statistics: ptx_sim::Statistics,
     /// The kernel's instructions that ran.
@@ -127,6 +131,7 @@ impl SimDevice {
             counts: Counts::default(),
             is_counting: false,
             statistics: None,
+            executed: BTreeMap::new(),
             recording: Recording::new(),
             info: DeviceInfo {
                 name: DEVICE_NAME.to_owned(),
@@ -169,6 +174,11 @@ impl SimDevice {
         self.statistics.replace(Vec::new()).unwrap_or_default()
     }
 
+    /// [`KernelStatistics::executed`] of all launches so far, by the names of their kernels.
+    pub fn executed(&self) -> &BTreeMap<&'static str, u64> {
+        &self.executed
+    }
+
     /// The schedule of the next launch. However many launches a problem has, each of its kernels gets all schedules: steps of the golden
     /// ratio, or of any of its multiples, spread evenly.
     fn next_schedule(&mut self) -> u64 {
@@ -189,6 +199,8 @@ impl SimDevice {
 
     fn count(&mut self, launch: &Launch<'_>, report: ptx_sim::Report) {
         self.counts.warp_instructions += report.warp_instructions;
+        let executed = report.warp_instructions - report.asked_in_vain;
+        *self.executed.entry(launch.kernel.name).or_default() += executed;
         self.recording.add(launch.kernel.name, &report);
         let Some(statistics) = report.statistics else {
             return;
@@ -199,6 +211,7 @@ impl SimDevice {
             kept.push(KernelStatistics {
                 kernel: launch.kernel.name,
                 grid: launch.grid,
+                executed,
                 statistics,
                 coverage: report.coverage.unwrap_or_default(),
             });

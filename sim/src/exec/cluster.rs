@@ -45,6 +45,8 @@ pub(crate) struct State<'l> {
     pub(crate) rng: Rng,
     /// Warp instructions executed.
     pub(crate) instructions: u64,
+    /// Those of them by which warps asked mbarriers in vain.
+    pub(crate) asked_in_vain: u64,
     /// The instruction being executed, for errors and statistics.
     pub(crate) pc: u32,
     /// Counts events that may let another warp go on.
@@ -119,6 +121,7 @@ impl<'l> Cluster<'l> {
                 ctas,
                 rng: Rng::new(launch.config.schedule_seed, index),
                 instructions: 0,
+                asked_in_vain: 0,
                 pc: 0,
                 events: 0,
                 counters,

@@ -134,6 +134,9 @@ impl LaunchConfig {
 pub struct Report {
     /// Instructions executed, each counted once a warp.
     pub warp_instructions: u64,
+    /// Those of them by which warps asked mbarriers in vain, and went back to ask again: as many as it takes until a phase ends, where
+    /// all others are as many each time.
+    pub asked_in_vain: u64,
     /// Wall time of the run.
     pub elapsed: Duration,
     /// Detailed counts, if [`Checks::statistics`] asked for them.

@@ -292,6 +292,7 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Report, SimError> {
     }
     Ok(Report {
         warp_instructions: outcome.instructions,
+        asked_in_vain: outcome.asked_in_vain,
         elapsed: start.elapsed(),
         coverage: (counters.as_ref().filter(|_| checks.coverage)).map(Coverage::new),
         statistics: (counters.filter(|_| checks.statistics))

@@ -17,6 +17,9 @@ const BYTES: u64 = 8;
 /// that asks first.
 const UNLUCKY: usize = 4;
 
+/// Instructions of a warp that asks until a phase has ended, each time that it has not: the question, and the branch back to it.
+const ASKING_AGAIN: u64 = 2;
+
 /// CTA rank and shared address of an object.
 pub(crate) type Key = (u32, u64);
 
@@ -346,6 +349,7 @@ impl State<'_> {
             unlucky = self.is_late_for_all(warp.id, keys[first], asked) || by_itself;
         }
         if let Some(wait) = blocked.filter(|_| !timed_out && !unlucky) {
+            self.asked_in_vain += 1;
             return Ok(Some(wait));
         }
         if unlucky {
@@ -368,6 +372,9 @@ impl State<'_> {
             rest &= !same;
         }
         warp.regs.put_pred(d, done, m);
+        if done & m != m {
+            self.asked_in_vain += ASKING_AGAIN;
+        }
         Ok(None)
     }
 

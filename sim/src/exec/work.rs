@@ -24,6 +24,7 @@ const MIN_QUANTUM: u64 = 1000;
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) instructions: u64,
+    pub(super) asked_in_vain: u64,
     /// Of clusters that followed one another, each.
     counters: Vec<Counters>,
     /// The fault of the failing cluster that started first, and its place in the order. A hang is one only if nothing else
@@ -164,6 +165,7 @@ impl<'l> Work<'l> {
     fn finish(&self, state: State<'l>) {
         let mut outcome = self.outcome();
         outcome.instructions += state.instructions;
+        outcome.asked_in_vain += state.asked_in_vain;
         outcome.counters.extend(state.counters);
     }
 }

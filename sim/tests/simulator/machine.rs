@@ -1,5 +1,7 @@
 //! Results of kernels: control flow, calls, memory spaces, barriers, schedules, statistics.
 
+use std::collections::BTreeSet;
+
 use ptx_sim::{
     Checks, FaultKind, LaunchConfig, Memory, MemoryError, Module, Report, SimError, launch,
 };
@@ -529,6 +531,37 @@ fn host_memory_operations_fail_with_their_reason() {
             ..
         })
     ));
+}
+
+/// How often warps ask until a phase ends depends on the schedule, and what they execute otherwise does not.
+#[test]
+fn instructions_without_questions_in_vain_are_the_same_on_every_schedule() {
+    let text = body(
+        ".shared .align 8 .b64 bar;",
+        "
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [bar], 128;
+READY:
+    bar.sync 0;
+    mbarrier.arrive.shared::cta.b64 _, [bar];
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0;
+    @!%p2 bra WAIT;
+    mov.b32 %r9, 0;
+",
+    );
+    let counts: Vec<_> = (0..20)
+        .map(|seed| {
+            let config = LaunchConfig::new([1, 1, 1], [128, 1, 1]).schedule_seed(seed);
+            let report = run_module(&text, 128, &config).unwrap().report;
+            (report.warp_instructions, report.asked_in_vain)
+        })
+        .collect();
+    let vain: BTreeSet<_> = counts.iter().map(|(_, vain)| vain).collect();
+    let others: BTreeSet<_> = counts.iter().map(|(all, vain)| all - vain).collect();
+    assert!(vain.len() > 1, "{vain:?}");
+    assert_eq!(others.len(), 1, "{others:?}");
 }
 
 /// A wait may return false whenever it can not know better, and only then.

@@ -12,9 +12,9 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::record;
+use ferroflash_tests::record::Record;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::result_bits;
-use ferroflash_tests::result_bits::ResultBits;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use ferroflash_tests::specs::plain;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
@@ -95,6 +95,9 @@ impl Scores {
         }
         let is_stress = self.kind() != InputKind::Random;
         let is_forward = instance.operation == Operation::Forward;
+        if shift == HEADS && !is_of_hopper(instance) {
+            return false;
+        }
         if self == Self::Capped {
             // Others bend scores as they do where half of them are bent.
             return is_forward && is_of_hopper(instance) && !instance.name.ends_with("_modified");
@@ -209,6 +212,9 @@ pub const FEW_KEYS: usize = 4;
 /// many components less that a warp has units of columns that do not exist: it shows in counts of instructions alone.
 pub const WHOLE: usize = 5;
 
+/// A shift of few rows of two batch entries, two KV heads and two query heads each, which Hopper's copies name in coordinates of their own.
+const HEADS: usize = 6;
+
 /// Whether blocks between seen ones are hidden: at the place alone where scores of fp32 kernels are bent.
 fn hides_blocks(instance: &Instance, scores: Scores, shift: usize) -> bool {
     instance.family == Family::Simt && (scores, shift) == (Scores::Bent, PACKED)
@@ -233,9 +239,15 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
     let (rows, keys) = match shift {
         FEW_KEYS if instance.family == Family::Simt => (rows + 128, 64),
         FEW_KEYS => (2 * rows, 20),
+        HEADS => ((instance.block_n as usize + 9).max(shortest as usize), keys),
         _ => (rows, keys),
     };
     match (is_packed, shift) {
+        (false, HEADS) => Lengths::Dense {
+            batch: 2,
+            seq_q: rows,
+            seq_kv: keys,
+        },
         (false, _) => Lengths::one(rows, keys),
         // As many heads are worth few rows. The last has fewer than the first, and begins behind it, so that its first block is another if
         // it were as long.
@@ -409,9 +421,10 @@ fn spec(
     let needs_slopes = instance.operation == Operation::BackwardSlopes;
     let rows = ([dims[0], dims[0], dims[1]], [qk, qk, v]);
     let (arrangements, o) = arrangements(instance, scores, shift, rows);
-    let has_heads = is_packed && shift == PACKED && !is_of_hopper(instance);
+    let has_heads = is_packed && shift == PACKED && !is_of_hopper(instance) || shift == HEADS;
     CaseSpec {
         heads_kv: if has_heads { 2 } else { 1 },
+        group: if shift == HEADS { 2 } else { 1 },
         mask: mask(instance, scores, shift),
         softcap: scores.softcap(shift),
         alibi: (is_bent || needs_slopes).then_some(slopes),
@@ -486,7 +499,7 @@ fn every_pair_counts<D: Device>(
     gpus: &mut [Gpu<D>],
     scores: Scores,
     shift: usize,
-    bits: &mut ResultBits,
+    record: &mut Record,
 ) {
     let here = gpus[0].gpu_capabilities();
     let fits = |row: &Instance| {
@@ -512,7 +525,7 @@ fn every_pair_counts<D: Device>(
             let outcome = corpus::check(gpu, &case);
             let checksum =
                 outcome.unwrap_or_else(|wrong| panic!("{}: {case}: {wrong}", instance.name));
-            bits.take(instance.name.to_owned(), checksum);
+            record.take(instance.name.to_owned(), checksum);
         }
         ran.extend(kernels);
     }
@@ -524,15 +537,15 @@ fn every_pair_counts<D: Device>(
 }
 
 /// On the simulator's schedules, and by turns on so few multiprocessors that blocks of persistent kernels take several tiles.
-fn simulated(scores: Scores, shift: usize, mut bits: ResultBits) {
+fn simulated(scores: Scores, shift: usize, mut record: Record) {
     let multiprocessors = match shift {
         PACKED | FEW_KEYS => 4,
         _ => 2,
     };
     let device = |seed| SimDevice::with_schedule(seed).multiprocessors(multiprocessors);
     let mut sims = SCHEDULES.map(|seed| Sim::on(device(seed)));
-    every_pair_counts(&mut sims, scores, shift, &mut bits);
-    bits.finish();
+    every_pair_counts(&mut sims, scores, shift, &mut record);
+    record.finish(&mut sims);
 }
 
 /// The tests of a sort of scores: of each of these shifts one.
@@ -544,13 +557,13 @@ macro_rules! tests_of {
             $(
                 #[test]
                 fn $test() {
-                    let bits = result_bits!(concat!(
+                    let record = record!(concat!(
                         "borders-",
                         stringify!($name),
                         "-",
                         stringify!($test)
                     ));
-                    simulated($scores, $shift, bits);
+                    simulated($scores, $shift, record);
                 }
             )+
 
@@ -560,7 +573,7 @@ macro_rules! tests_of {
                     let mut gpus = [gpu];
                     for shift in [$($shift),+] {
                         // A GPU's exponentials and products have bits of their own.
-                        let mut unrecorded = ResultBits::default();
+                        let mut unrecorded = Record::default();
                         every_pair_counts(&mut gpus, $scores, shift, &mut unrecorded);
                     }
                 }
@@ -580,7 +593,16 @@ macro_rules! tests_of {
     };
 }
 
-tests_of!(plain_scores, Scores::Plain);
+tests_of!(
+    plain_scores,
+    Scores::Plain,
+    sim at 0,
+    sim_otherwise at 1,
+    sim_packed at PACKED,
+    sim_cut at CUT,
+    sim_few_keys at FEW_KEYS,
+    sim_heads at HEADS
+);
 tests_of!(bent_scores, Scores::Bent);
 // What these are for is in few of a kernel's lines, which do not ask where a border is.
 tests_of!(capped_scores, Scores::Capped, sim_otherwise at 1, sim_few_keys at FEW_KEYS);

@@ -6,9 +6,9 @@ use ferroflash_testing::cases::CorpusCase;
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::record;
+use ferroflash_tests::record::Record;
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::result_bits;
-use ferroflash_tests::result_bits::ResultBits;
 use ferroflash_tests::schedules::simulated_gpus;
 use kernels_gpu::instances::Family;
 
@@ -22,7 +22,7 @@ fn cases(is_wanted: impl Fn(&CorpusCase) -> bool) -> Vec<(usize, CorpusCase)> {
     wanted
 }
 
-fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase, bits: &mut ResultBits) {
+fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase, record: &mut Record) {
     let kernels = corpus::kernels(gpu, case);
     let kernels = kernels.unwrap_or_else(|| panic!("line {}: nothing runs {case}", number + 1));
     if kernels.iter().all(|kernel| is_untouched(kernel)) {
@@ -30,19 +30,19 @@ fn agrees<D: Device>(gpu: &mut Gpu<D>, number: usize, case: &CorpusCase, bits: &
     }
     let outcome = corpus::check(gpu, case);
     let checksum = outcome.unwrap_or_else(|wrong| panic!("line {}: {case}: {wrong}", number + 1));
-    bits.take(corpus::name(case).expect("parsed"), checksum);
+    record.take(corpus::name(case).expect("parsed"), checksum);
 }
 
 /// Every case of a pass by a family, each on the schedule that its text chooses.
-fn simulated(variant: Variant, is_forward: bool, mut bits: ResultBits) {
+fn simulated(variant: Variant, is_forward: bool, mut record: Record) {
     let cases = cases(|case| case.variant() == variant && case.is_forward() == is_forward);
     assert!(!cases.is_empty());
     let mut sims = simulated_gpus();
     for (number, case) in cases {
         let schedule = corpus::schedule(&case).expect("parsed");
-        agrees(&mut sims[schedule], number, &case, &mut bits);
+        agrees(&mut sims[schedule], number, &case, &mut record);
     }
-    bits.finish();
+    record.finish(&mut sims);
 }
 
 /// Every case of a pass by a family on the GPU of this machine, if it has one for which the family's kernels are.
@@ -57,7 +57,7 @@ fn on_gpu(variant: Variant, is_forward: bool) {
         return;
     }
     // A GPU's exponentials and products have bits of their own.
-    let mut unrecorded = ResultBits::default();
+    let mut unrecorded = Record::default();
     for (number, case) in cases(|case| case.variant() == variant && case.is_forward() == is_forward)
     {
         agrees(&mut gpu, number, &case, &mut unrecorded);
@@ -72,8 +72,8 @@ macro_rules! corpus_tests {
 
             #[test]
             fn sim() {
-                let bits = result_bits!(concat!("corpus-", stringify!($name)));
-                simulated($variant, $is_forward, bits);
+                let record = record!(concat!("corpus-", stringify!($name)));
+                simulated($variant, $is_forward, record);
             }
 
             #[test]

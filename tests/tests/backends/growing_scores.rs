@@ -6,6 +6,8 @@
 //! Values that stay in range are nearly as hard: probabilities close to f32's limit must survive when the reference
 //! catches up.
 
+use std::slice;
+
 use ferroflash::backend::cuda::Cuda;
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, Cpu, DType, Mask, Variant};
@@ -13,9 +15,9 @@ use ferroflash_testing::cases::{Case, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::not_run::not_run;
+use ferroflash_tests::record;
+use ferroflash_tests::record::{Record, checksum};
 use ferroflash_tests::replaced::is_plan_untouched;
-use ferroflash_tests::result_bits;
-use ferroflash_tests::result_bits::{ResultBits, checksum};
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::tensors::multiply;
 use ferroflash_tests::verdicts::{every_variant_is_right, variant_is_right, with_every_variant};
@@ -182,7 +184,7 @@ fn blocks_after_growth<B: Backend>(backend: &mut B) {
 /// One row of a tile, of each row that a thread has another, grows by one key, in the first of a thread's columns, so much that it is
 /// computed again: its maximum is taken of all columns, and that it overflows is told from this row alone. f16's probability is too large; of
 /// bf16, with large values, the output.
-fn one_row_grows<B: Backend>(backend: &mut B, bits: &mut ResultBits) {
+fn one_row_grows<B: Backend>(backend: &mut B, record: &mut Record) {
     let kernels = INSTANCES.iter().chain(MODIFIED);
     let is_wanted = |row: &&Instance| {
         let is_forward = row.operation == Operation::Forward;
@@ -230,21 +232,22 @@ fn one_row_grows<B: Backend>(backend: &mut B, bits: &mut ResultBits) {
         let (o, lse) = case.run(backend).expect(instance.name);
         let verdict = case.check(&o, &lse, Rows::All).expect("checked");
         assert!(verdict.passed(), "{}: {verdict}", instance.name);
-        bits.take(instance.name.to_owned(), checksum([&o, &lse]));
+        record.take(instance.name.to_owned(), checksum([&o, &lse]));
     }
 }
 
 #[test]
 fn one_row_grows_sim() {
-    let mut bits = result_bits!("growing_scores-one_row_grows");
-    one_row_grows(&mut Sim::new(), &mut bits);
-    bits.finish();
+    let mut record = record!("growing_scores-one_row_grows");
+    let mut sim = Sim::new();
+    one_row_grows(&mut sim, &mut record);
+    record.finish(slice::from_mut(&mut sim));
 }
 
 #[test]
 fn one_row_grows_cuda() {
     if let Some(mut gpu) = gpu_or_not_run("one row that grows") {
-        one_row_grows(&mut gpu, &mut ResultBits::default());
+        one_row_grows(&mut gpu, &mut Record::default());
     }
 }
 

@@ -9,6 +9,7 @@ use ferroflash::backend::sim::{Sim, SimDevice, replaced_kernel};
 use ferroflash::{Backend, Mask};
 use ferroflash_testing::cases::{CorpusCase, DecodeSpec};
 use ferroflash_tests::corpus;
+use ferroflash_tests::record::{self, RECORD_VAR};
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, counting, counting_on};
 use kernels_gpu::config::decode::DecodeConfig;
@@ -20,13 +21,6 @@ use super::borders::{self, CUT, FEW_KEYS, PACKED, Scores, Sort, WHOLE};
 use super::decode::{kernels, prefill};
 
 mod searched;
-
-/// Asks for the counts to be recorded anew, whatever its value.
-const RECORD_VAR: &str = "FERROFLASH_RECORD_INSTRUCTIONS";
-
-/// What counts may differ by where warps ask barriers, or the last block has work of its own: how often, and which, depends on how far
-/// other blocks are. Elsewhere a count is always the same.
-const MARGIN: f64 = 0.01;
 
 /// What warps of a kernel execute.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -129,7 +123,7 @@ fn counted() -> Counts {
             let launches = sim.memory().take_statistics();
             for launch in launches.iter().filter(|launch| is_counted(launch.kernel)) {
                 let count = counted.entry(launch.kernel.to_owned()).or_default();
-                count.instructions += launch.statistics.executed("");
+                count.instructions += launch.executed;
                 count.stores += launch.statistics.executed("st.global");
             }
         }
@@ -154,24 +148,15 @@ fn is_beside(instance: &Instance) -> bool {
 
 /// What is wrong with the count of `kernel`.
 fn fault(kernel: &str, now: Count, recorded: &Counts) -> Option<String> {
-    let Some(&recorded) = recorded.get(kernel) else {
-        return Some(format!("{kernel}: nothing is recorded"));
-    };
-    let is_exact = instances::find(kernel).is_some_and(|row| {
-        let asks_barriers = row.family == Family::Wgmma && row.operation != Operation::TileList;
-        !asks_barriers && row.decode().is_none()
-    });
-    let margin = if is_exact { 0.0 } else { MARGIN };
-    let compare = |what, now: u64, recorded: u64, margin| {
-        let change = now as f64 / recorded as f64 - 1.0;
-        (now != recorded && change.abs() > margin).then(|| {
-            let percent = 100.0 * change;
-            format!("{kernel}: {now} {what}, recorded are {recorded}: {percent:+.3} %")
+    let recorded = recorded.get(kernel).copied();
+    let instructions = record::fault(kernel, now.instructions, recorded.map(|r| r.instructions));
+    instructions.or_else(|| {
+        let stores = recorded?.stores;
+        (now.stores != stores).then(|| {
+            let of_warps = now.stores;
+            format!("{kernel}: {of_warps} stores of warps, recorded are {stores}")
         })
-    };
-    let (of_now, of_then) = (now.instructions, recorded.instructions);
-    compare("warp instructions", of_now, of_then, margin)
-        .or_else(|| compare("stores of warps", now.stores, recorded.stores, 0.0))
+    })
 }
 
 #[test]

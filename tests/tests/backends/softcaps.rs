@@ -1,15 +1,16 @@
 //! A softcap in Hopper's kernels, where each warp has two ways to bend a block of scores.
 
 use std::collections::BTreeSet;
+use std::slice;
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, Mask, Variant};
 use ferroflash_testing::cases::{Case, CaseSpec, InputKind, Lengths};
 use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::record;
+use ferroflash_tests::record::{Record, checksum};
 use ferroflash_tests::replaced::is_plan_untouched;
-use ferroflash_tests::result_bits;
-use ferroflash_tests::result_bits::{ResultBits, checksum};
 use kernels_gpu::instances::{Family, INSTANCES, Instance};
 
 use crate::every_kernel::case_for;
@@ -76,8 +77,8 @@ fn case(instance: &Instance) -> Case {
     case
 }
 
-/// Runs every case; returns the kernels that were chosen, and gives `bits` their results'.
-fn both_ways<B: Backend>(backend: &mut B, bits: &mut ResultBits) -> BTreeSet<String> {
+/// Runs every case; returns the kernels that were chosen, and gives `record` their results'.
+fn both_ways<B: Backend>(backend: &mut B, record: &mut Record) -> BTreeSet<String> {
     let mut chosen = BTreeSet::new();
     for instance in hopper_kernels() {
         let case = case(instance);
@@ -91,7 +92,7 @@ fn both_ways<B: Backend>(backend: &mut B, bits: &mut ResultBits) -> BTreeSet<Str
         let (o, lse) = case.run(backend).expect(instance.name);
         let verdict = case.check(&o, &lse, Rows::All).expect("checked");
         assert!(verdict.passed(), "{}: {verdict}", plan.kernel_name());
-        bits.take(instance.name.to_owned(), checksum([&o, &lse]));
+        record.take(instance.name.to_owned(), checksum([&o, &lse]));
     }
     chosen
 }
@@ -102,9 +103,10 @@ fn hopper_kernels() -> impl Iterator<Item = &'static Instance> {
 
 #[test]
 fn sim() {
-    let mut bits = result_bits!("softcaps");
-    let chosen = both_ways(&mut Sim::new(), &mut bits);
-    bits.finish();
+    let mut record = record!("softcaps");
+    let mut sim = Sim::new();
+    let chosen = both_ways(&mut sim, &mut record);
+    record.finish(slice::from_mut(&mut sim));
     assert_eq!(
         chosen,
         hopper_kernels().map(|row| row.name.to_owned()).collect()
@@ -115,6 +117,6 @@ fn sim() {
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("softcaps: both ways to bend scores") {
         // A GPU's exponentials and products have bits of their own.
-        both_ways(&mut gpu, &mut ResultBits::default());
+        both_ways(&mut gpu, &mut Record::default());
     }
 }

@@ -9,8 +9,8 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
+use ferroflash_tests::record::{Record, checksum};
 use ferroflash_tests::replaced::is_untouched;
-use ferroflash_tests::result_bits::{ResultBits, checksum};
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
@@ -192,8 +192,8 @@ const SEEN: Mask = Mask::Window {
 };
 const LENGTHS: [usize; 5] = [5, 131, 40, 150, 273];
 
-/// Problems in which a border, a scale or an address that is off shows. Gives `bits` the results'.
-fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], bits: &mut ResultBits) {
+/// Problems in which a border, a scale or an address that is off shows. Gives `record` the results'.
+fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
     each_kernel(gpus, |gpu, instance, config| {
         let plain = DecodeSpec {
             mask: SEEN,
@@ -256,7 +256,7 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], bits: &mut ResultBits) {
         ];
         let results = specs.map(|spec| run_right(gpu, &spec));
         let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
-        bits.take(instance.name.to_owned(), checksum(tensors));
+        record.take(instance.name.to_owned(), checksum(tensors));
     });
 }
 

@@ -1,6 +1,6 @@
 //! Attention to a cache: against the oracle, and what must not change a bit.
 
-/// The tests of `$all`, in the simulator and on a GPU. It gives its results' bits where they are `$recorded` of the simulator; a GPU's
+/// The tests of `$all`, in the simulator and on a GPU. What it finds in the simulator is held to `$recorded`, if there is one; a GPU's
 /// exponentials and products have bits of their own.
 macro_rules! tests_of {
     ($name:ident, $all:path, $what:literal) => {
@@ -23,22 +23,20 @@ macro_rules! tests_of {
     ($name:ident, $all:path, $what:literal, $recorded:literal) => {
         mod $name {
             use super::*;
-            use ::ferroflash_tests::result_bits::ResultBits;
+            use ::ferroflash_tests::record::Record;
 
             #[test]
             fn sim() {
-                let mut bits = ::ferroflash_tests::result_bits!($recorded);
-                $all(
-                    &mut ::ferroflash_tests::schedules::simulated_gpus(),
-                    &mut bits,
-                );
-                bits.finish();
+                let mut record = ::ferroflash_tests::record!($recorded);
+                let mut sims = ::ferroflash_tests::schedules::simulated_gpus();
+                $all(&mut sims, &mut record);
+                record.finish(&mut sims);
             }
 
             #[test]
             fn cuda() {
                 if let Some(gpu) = ::ferroflash_tests::gpu::gpu_or_not_run($what) {
-                    $all(&mut [gpu], &mut ResultBits::default());
+                    $all(&mut [gpu], &mut Record::default());
                 }
             }
         }

@@ -9,8 +9,8 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
+use ferroflash_tests::record::{Record, checksum};
 use ferroflash_tests::replaced::is_plan_untouched;
-use ferroflash_tests::result_bits::{ResultBits, checksum};
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{CACHED, Instance};
@@ -84,8 +84,8 @@ fn capped(spec: &DecodeSpec) -> DecodeCase {
     case
 }
 
-/// Problems in which a border, a page, a scale or an address that is off shows. Gives `bits` the results'.
-fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], bits: &mut ResultBits) {
+/// Problems in which a border, a page, a scale or an address that is off shows. Gives `record` the results'.
+fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
     each_kernel(gpus, |gpu, instance, config| {
         let of_heads = DecodeSpec {
             heads_kv: 2,
@@ -171,7 +171,7 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], bits: &mut ResultBits) {
         let mut results: Vec<_> = specs.iter().map(|spec| run_right(gpu, spec)).collect();
         results.extend(beside_large.map(|case| run_case_right(gpu, &case, &plain)));
         let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
-        bits.take(instance.name.to_owned(), checksum(tensors));
+        record.take(instance.name.to_owned(), checksum(tensors));
     });
 }
 
