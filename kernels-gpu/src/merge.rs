@@ -51,8 +51,8 @@ unsafe fn of_row<E: Element>(params: &MergeParams, row: u64) {
             }
         };
         let sum = fold(params, 0.0, |sum, part| sum + weight(part));
-        let sees_none = sum == 0.0;
-        let norm = if sees_none { 0.0 } else { 1.0 / sum };
+        // The largest part weighs 1, so that a sum below is 0, of no part, and o is 0 too.
+        let norm = 1.0 / max(sum, 1.0);
         let mut dim = lane;
         while dim < params.dim {
             let o = fold(params, 0.0, |o, part| match weight(part) {
@@ -63,7 +63,7 @@ unsafe fn of_row<E: Element>(params: &MergeParams, row: u64) {
             E::store(component::<E>(&params.o, coord, dim), o * norm);
             dim += WARP;
         }
-        let lse = if sees_none {
+        let lse = if sum == 0.0 {
             f32::NEG_INFINITY
         } else {
             fma(log2(sum), LN_2, lse_max)

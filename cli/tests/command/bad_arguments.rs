@@ -250,7 +250,7 @@ fn command_lines() {
         (
             &["bench", "--input", "odd"],
             "--input",
-            "`odd` is unknown; one of random, planted, non-finite, large, sink-first, sink-middle, growing, \
+            "`odd` is unknown; one of random, planted, non-finite, large, low, sink-first, sink-middle, growing, \
              growing-fast, falling, falling-fast, growing-some, falling-some, scattered",
         ),
         (

@@ -128,13 +128,6 @@ pub fn wait_stores_read() {
     unsafe { asm!("cp.async.bulk.wait_group.read 0;", options(nostack)) }
 }
 
-/// Waits until all of this thread's stores are done (`cp.async.bulk.wait_group`).
-#[inline(always)]
-pub fn wait_stores() {
-    // SAFETY: only waits.
-    unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
-}
-
 /// Makes this thread's shared-memory writes visible to the async proxy (`fence.proxy.async`).
 #[inline(always)]
 pub fn fence_shared() {

@@ -113,6 +113,19 @@ pub unsafe fn sync_warp() {
     unsafe { bar_warp_sync(ALL_LANES) }
 }
 
+/// Brings the lanes of the warp together where nothing is to be ordered: ptxas allocates fewer registers behind it.
+///
+/// # PTX
+/// As [`sync_warp`].
+///
+/// # Safety
+/// All 32 lanes must reach the same call.
+#[inline(always)]
+pub unsafe fn converge() {
+    // SAFETY: the caller vouches that the whole warp arrives.
+    unsafe { bar_warp_sync(u32::MAX) }
+}
+
 /// Largest `value` over each group of `LANES` consecutive lanes (a power of two), in every lane of it.
 ///
 /// # Safety

@@ -157,6 +157,11 @@ impl WgmmaConfig {
         self.v_offset() + self.v_stages * self.v_bytes()
     }
 
+    /// Whether warpgroups stage their output in stages of V.
+    pub const fn reuses_v(&self) -> bool {
+        matches!(self.epilogue_smem, EpilogueSmem::ReuseV)
+    }
+
     /// Offset of the published tiles.
     pub const fn work_offset(&self) -> u32 {
         match self.epilogue_smem {
@@ -235,8 +240,9 @@ impl WgmmaConfig {
         assert!(!self.modified || self.cluster == 1);
         assert!(!self.cached || self.varlen);
         assert!(!self.cached || self.kv_box_rows().is_multiple_of(2 * Self::CACHE_BOX_ROWS));
-        let reuse_v = matches!(self.epilogue_smem, EpilogueSmem::ReuseV);
-        assert!(!reuse_v || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages);
+        assert!(
+            !self.reuses_v() || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages
+        );
         assert!(registers_fit(
             self.consumers,
             self.producer_registers,

@@ -35,6 +35,12 @@ impl Arrangement {
         reversed: [false, true, true, false],
     };
 
+    /// Rows of which the first begins at a multiple of 16 bytes, if they are of whole ones, and the next does not.
+    pub const ODD_DISTANCES: Self = Self {
+        padding: [0, 0, 0, 1],
+        ..Self::BSHD
+    };
+
     /// Rows whose elements lie apart.
     pub const COLUMNS: Self = Self {
         order: [1, 0, 3, 2],

@@ -28,6 +28,8 @@ pub enum InputKind {
     NonFinite,
     /// q is multiplied by 60, and with it every score.
     Large,
+    /// Every score is 8 nats lower, so that those of up to a thousand keys have a negative log-sum-exp.
+    Low,
     /// An attention sink: the score of each sequence's first key exceeds all others of its row by 90 nats or more.
     SinkFirst,
     /// The same at a quarter of each sequence's keys.
@@ -52,11 +54,12 @@ pub enum InputKind {
 
 impl InputKind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Random,
         Self::Planted,
         Self::NonFinite,
         Self::Large,
+        Self::Low,
         Self::SinkFirst,
         Self::SinkMiddle,
         Self::Growing,
@@ -78,6 +81,7 @@ impl InputKind {
             Self::Planted => "planted",
             Self::NonFinite => "non-finite",
             Self::Large => "large",
+            Self::Low => "low",
             Self::SinkFirst => "sink-first",
             Self::SinkMiddle => "sink-middle",
             Self::Growing => "growing",
@@ -92,7 +96,8 @@ impl InputKind {
 
     /// Whether results of `dtype` can be held to the oracle's bound: that of f32 ends at scores of 20.
     pub fn suits(self, dtype: DType) -> bool {
-        dtype != DType::F32 || Self::ANY_DTYPE.contains(&self) || self == Self::Scattered
+        let is_near_zero = matches!(self, Self::Low | Self::Scattered);
+        dtype != DType::F32 || Self::ANY_DTYPE.contains(&self) || is_near_zero
     }
 
     /// Makes inputs of this kind from random ones; draws what is left open with `seed`.
@@ -110,6 +115,7 @@ impl InputKind {
                 }
             }
             Self::Large => stress::enlarge_q(case),
+            Self::Low => stress::lower(case),
             Self::SinkFirst => stress::sink(case, |_| 0),
             Self::SinkMiddle => stress::sink(case, |seq_kv| seq_kv / 4),
             Self::Growing => stress::slope(case, Queries::All, stress::GROWTH),

@@ -10,6 +10,8 @@ use super::spec::Case;
 const LARGE: f32 = 60.0;
 /// Nats of a sink's score: rounded in any dtype, it still has to exceed all others, which are N(0, 1), by 90.
 const SINK: f32 = 110.0;
+/// Nats by which scores are lowered.
+const LOW: f32 = 8.0;
 /// Nats by which scores grow along a sequence: more than f32's range in all, little from one block to the next.
 pub(super) const GROWTH: f32 = 113.0;
 /// Nats by which they grow fast: beyond f16's range within a block, beyond f32's within a few.
@@ -36,6 +38,11 @@ pub(super) fn enlarge_q(case: &mut Case) {
             }
         }
     }
+}
+
+/// Lowers every score.
+pub(super) fn lower(case: &mut Case) {
+    raise(case, Queries::All, |_, _| Some(-LOW));
 }
 
 /// Raises the key of each sequence that `place` names, of its number of keys.
@@ -147,6 +154,14 @@ mod tests {
         };
         let ratio = deviation(InputKind::Large) / deviation(InputKind::Random);
         assert!((ratio - 60.0).abs() < 0.1, "{ratio}");
+    }
+
+    #[test]
+    fn low_scores_have_a_negative_log_sum_exp() {
+        each_row(InputKind::Low, |scores| {
+            let sum: f64 = scores.iter().map(|score| score.exp()).sum();
+            assert!(sum.ln() < 0.0, "{sum}");
+        });
     }
 
     #[test]

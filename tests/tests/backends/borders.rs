@@ -17,6 +17,7 @@ use ferroflash_tests::record::Record;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use ferroflash_tests::specs::plain;
+use kernels_gpu::config::wgmma::WARPGROUP_ROWS;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
 use kernels_gpu::layout::fragment::TILE_N;
 use kernels_gpu::layout::swizzle::VEC16_BYTES;
@@ -26,7 +27,8 @@ use kernels_gpu::layout::swizzle::VEC16_BYTES;
 pub enum Scores {
     /// Products, times the scale.
     Plain,
-    /// A cap that bends half of them, at one shift none, and at one there is none; slopes, and a scale that turns their order round.
+    /// A cap that bends half of them, at one shift none, and at two there is none; slopes, but at one of those, and a scale that turns
+    /// their order round.
     Bent,
     /// A cap, alone, which Hopper's kernels have own code for: one that no score reaches half of, as far as their polynomial goes; and,
     /// where rows see few keys, one that bends half of them.
@@ -42,13 +44,20 @@ pub enum Scores {
 }
 
 impl Scores {
-    fn kind(self) -> InputKind {
+    fn kind(self, shift: usize) -> InputKind {
         match self {
+            // But at one shift, so that log-sum-exps have either sign: what lies beyond a border outweighs all that is seen.
+            Self::Plain if shift != 0 => InputKind::Low,
             Self::Plain | Self::Bent | Self::Capped | Self::Flat => InputKind::Random,
             Self::Grown => InputKind::GrowingSome,
             Self::Fallen => InputKind::FallingSome,
             Self::Poisoned => InputKind::Scattered,
         }
+    }
+
+    /// Whether kernels for their dtypes alone are given them, and forward.
+    fn is_stress(self) -> bool {
+        self.is_grown() || self == Self::Poisoned
     }
 
     /// Whether a tile is computed again for them, for which it must not matter how rows are copied or where keys end.
@@ -70,7 +79,7 @@ impl Scores {
     fn is_cheaper_without_simt(self, shift: usize) -> bool {
         match self {
             Self::Plain => matches!(shift, 0 | CUT),
-            Self::Bent => shift != PACKED,
+            Self::Bent => !matches!(shift, PACKED | DIAGONALS),
             Self::Flat => true,
             _ => false,
         }
@@ -81,7 +90,7 @@ impl Scores {
         match self {
             // So far above all scores that what tanh loses of small numbers shows.
             Self::Bent if shift == 1 => Some(1000.0),
-            Self::Bent if shift != CUT => Some(1.5),
+            Self::Bent if !matches!(shift, CUT | FEW_KEYS) => Some(1.5),
             Self::Capped if shift == FEW_KEYS => Some(1.5),
             Self::Capped => Some(11.0),
             _ => None,
@@ -93,16 +102,19 @@ impl Scores {
         if instance.family == Family::Simt && self.is_cheaper_without_simt(shift) {
             return false;
         }
-        let is_stress = self.kind() != InputKind::Random;
         let is_forward = instance.operation == Operation::Forward;
         if shift == HEADS && !is_of_hopper(instance) {
             return false;
         }
+        let is_modified = instance.name.ends_with("_modified");
+        if shift == DIAGONALS && (is_of_hopper(instance) || self == Self::Bent && !is_modified) {
+            return false;
+        }
         if self == Self::Capped {
             // Others bend scores as they do where half of them are bent.
-            return is_forward && is_of_hopper(instance) && !instance.name.ends_with("_modified");
+            return is_forward && is_of_hopper(instance) && !is_modified;
         }
-        !is_stress || is_forward && self.kind().suits(instance.dtype)
+        !self.is_stress() || is_forward && self.kind(shift).suits(instance.dtype)
     }
 }
 
@@ -128,6 +140,13 @@ impl Sort {
     /// One in turn, so that a kernel has each of them at some shift, and at another where scores are others; where scores grow one that hides
     /// nothing, so that it is the growth by which a tile is computed again.
     fn of(instance: &Instance, scores: Scores, shift: usize) -> Self {
+        if shift == DIAGONALS {
+            // One that leaves it to the band what is seen, and one that asks for more, but shows all that the band does.
+            return match scores {
+                Scores::Plain => Self::Bias,
+                _ => Self::Chunks,
+            };
+        }
         let turn = of_text(instance.name) + scores as usize + shift;
         if scores.is_grown() {
             // By turns, whose shifts are 1 and 3.
@@ -147,6 +166,7 @@ fn modifiers(instance: &Instance, scores: Scores, shift: usize, sort: Sort) -> M
     let has_few_keys = shift == FEW_KEYS && instance.family != Family::Simt;
     let block = if has_few_keys { [8, 8] } else { [32, 48] };
     let shows_documents = !hides_blocks && !has_few_keys;
+    let chunk = if shift == DIAGONALS { 1 << 10 } else { 40 };
     ModifierSpec {
         bias: (takes(Sort::Bias) || needs_bias).then_some(([false; 3], DType::F32)),
         // Documents and chunks would hide the first blocks as well.
@@ -155,8 +175,8 @@ fn modifiers(instance: &Instance, scores: Scores, shift: usize, sort: Sort) -> M
         mask: takes(Sort::Mask).then_some(([false; 3], 30)),
         // By which a block is seen before one that is hidden.
         prefix: (takes(Sort::Mask) || is_modified && hides_blocks).then_some((15, false)),
-        chunk: (takes(Sort::Chunks) && !hides_blocks).then_some(40),
-        blocks: takes(Sort::Chunks).then_some(block),
+        chunk: (takes(Sort::Chunks) && !hides_blocks).then_some(chunk),
+        blocks: (takes(Sort::Chunks) && shift != DIAGONALS).then_some(block),
         dropout: takes(Sort::Dropout).then_some(0.2),
         ..ModifierSpec::default()
     }
@@ -168,6 +188,14 @@ fn modifiers(instance: &Instance, scores: Scores, shift: usize, sort: Sort) -> M
 /// A thread has rows 8 apart and every fourth pair of columns, and the last block of a tile is the one that its last row needs: which
 /// elements of which blocks a border goes through depends on where it is. Shifts move both borders, by 8 and by half a block.
 fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
+    if let Some(row) = last_seeing_row(instance, scores, shift) {
+        let lower = Some(few_keys(instance, scores) as i32 - 1 - row as i32);
+        return Mask::Band { lower, upper: None };
+    }
+    if shift == DIAGONALS {
+        let [left, right] = [12, 4].map(Some);
+        return Mask::Window { left, right };
+    }
     if shift == FEW_KEYS {
         let [left, right] = match instance.family {
             // So that each row of a thread sees keys of four of its columns, which kernels ask for together.
@@ -178,7 +206,7 @@ fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
         return Mask::Window { left, right };
     }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
-    if shift == WHOLE {
+    if shift == WHOLE || has_many_blocks(instance, shift) {
         let right = Some(2 * block);
         return Mask::Window { left: None, right };
     }
@@ -215,6 +243,35 @@ pub const WHOLE: usize = 5;
 /// A shift of few rows of two batch entries, two KV heads and two query heads each, which Hopper's copies name in coordinates of their own.
 const HEADS: usize = 6;
 
+/// A shift of packed sequences whose diagonals lie so far apart that both borders go through nearly every element that a thread of any
+/// tile has, of whichever side the tile keeps.
+const DIAGONALS: usize = 8;
+
+/// Of a forward kernel of Hopper's, the first row of a part of a tile, if it is to be the last one that sees a key, the last, and no other:
+/// a range of keys that begins where it ends, in a block of keys behind the first that the tile sees. The part is a warpgroup's, a block's
+/// or a cluster's by turns.
+fn last_seeing_row(instance: &Instance, scores: Scores, shift: usize) -> Option<u32> {
+    let config = instance.wgmma()?;
+    let parts = [WARPGROUP_ROWS, config.block_m(), config.cluster_m()];
+    let turn = of_text(instance.name) + scores as usize;
+    let has_other_keys = matches!(scores, Scores::Bent | Scores::Capped | Scores::Flat);
+    (shift == FEW_KEYS && has_other_keys && !config.cached).then(|| parts[turn % parts.len()])
+}
+
+/// Keys of a problem of few.
+fn few_keys(instance: &Instance, scores: Scores) -> usize {
+    const FEW: usize = 20;
+    match last_seeing_row(instance, scores, FEW_KEYS) {
+        Some(_) => instance.block_n as usize + FEW,
+        None => FEW,
+    }
+}
+
+/// Whether tiles see so many blocks of keys that the next tile is asked for before the last of them is loaded, of several tiles.
+fn has_many_blocks(instance: &Instance, shift: usize) -> bool {
+    shift == HEADS && instance.wgmma().is_some()
+}
+
 /// Whether blocks between seen ones are hidden: at the place alone where scores of fp32 kernels are bent.
 fn hides_blocks(instance: &Instance, scores: Scores, shift: usize) -> bool {
     instance.family == Family::Simt && (scores, shift) == (Scores::Bent, PACKED)
@@ -232,13 +289,14 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
         (None, WHOLE) => (instance.block_m / instance.block_n).max(2),
         (None, _) => 2,
         (Some(_), 0) => (rows as u32 / instance.block_n).max(3),
+        (Some(_), _) if has_many_blocks(instance, shift) => 6,
         (Some(_), _) => 3,
     };
     let few = if scores.lie_apart(shift) { 0 } else { 9 };
     let keys = (whole * instance.block_n + few) as usize;
     let (rows, keys) = match shift {
         FEW_KEYS if instance.family == Family::Simt => (rows + 128, 64),
-        FEW_KEYS => (2 * rows, 20),
+        FEW_KEYS => (2 * rows, few_keys(instance, scores)),
         HEADS => ((instance.block_n as usize + 9).max(shortest as usize), keys),
         _ => (rows, keys),
     };
@@ -249,6 +307,8 @@ fn lengths(instance: &Instance, scores: Scores, shift: usize, is_packed: bool) -
             seq_kv: keys,
         },
         (false, _) => Lengths::one(rows, keys),
+        // Diagonals 24 keys apart, from one that the first queries see no key by to one by which no query sees the first keys.
+        (true, DIAGONALS) => Lengths::Varlen(vec![(152, 136), (130, 138), (130, 162)]),
         // As many heads are worth few rows. The last has fewer than the first, and begins behind it, so that its first block is another if
         // it were as long.
         (true, PACKED) if !is_of_hopper(instance) => {
@@ -284,6 +344,8 @@ fn components(
             (_, 1) => return [most[0] - 4 + even, 12 + 2 * (turn / 2 % 2)],
             // And the other way round.
             (Scores::Bent, PACKED) => return [14 - even, most[1] - 2],
+            // Few, as which pairs are seen does not depend on them.
+            (_, DIAGONALS) => return [12, most[1]],
             (_, FEW_KEYS) => return most.map(|most| most - 1 - 2 * (turn / 2 % 2)),
             _ => {}
         }
@@ -352,8 +414,9 @@ fn arrangements(
     shift: usize,
     (dims, usual): ([usize; 3], [Arrangement; 3]),
 ) -> ([Arrangement; 3], Option<Arrangement>) {
-    // Then rows end within what is copied by elements.
-    if shift == FEW_KEYS && !is_of_hopper(instance) {
+    // Then rows end within what is copied by elements; those that are copied again, where values are not finite, by vec16s.
+    let is_poisoned = scores == Scores::Poisoned;
+    if shift == FEW_KEYS && !is_of_hopper(instance) && !is_poisoned {
         return (dims.map(odd_rows), None);
     }
     let mut inputs = usual;
@@ -368,9 +431,10 @@ fn arrangements(
         _ => odd_rows(dims),
     });
     if !scores.lie_apart(shift) {
-        if instance.family == Family::Mma && !scores.is_grown() {
-            // The others' rows are whole, as the fast way wants them.
+        if instance.family == Family::Mma && !scores.is_grown() && !is_poisoned {
+            // The third's rows are whole, as the fast way wants them; the next one's are too, and of them the first is aligned.
             inputs[turn % 3] = others[turn % 3];
+            inputs[(turn + 1) % 3] = Arrangement::ODD_DISTANCES;
         }
         return (inputs, None);
     }
@@ -422,12 +486,15 @@ fn spec(
     let rows = ([dims[0], dims[0], dims[1]], [qk, qk, v]);
     let (arrangements, o) = arrangements(instance, scores, shift, rows);
     let has_heads = is_packed && shift == PACKED && !is_of_hopper(instance) || shift == HEADS;
+    // What keeps keys passes over the queries of a group's heads, each from its first block on.
+    let is_forward = instance.operation == Operation::Forward;
+    let has_group = shift == HEADS || shift == DIAGONALS && !is_forward;
     CaseSpec {
         heads_kv: if has_heads { 2 } else { 1 },
-        group: if shift == HEADS { 2 } else { 1 },
+        group: if has_group { 2 } else { 1 },
         mask: mask(instance, scores, shift),
         softcap: scores.softcap(shift),
-        alibi: (is_bent || needs_slopes).then_some(slopes),
+        alibi: (is_bent && shift != FEW_KEYS || needs_slopes).then_some(slopes),
         scale_factor: match scores {
             Scores::Bent => Some(-1.0),
             Scores::Flat => Some(0.0),
@@ -435,7 +502,7 @@ fn spec(
         },
         head_dim_v: dims[1],
         modifiers: modifiers(instance, scores, shift, sort),
-        kind: scores.kind(),
+        kind: scores.kind(shift),
         arrangements,
         o,
         // Of seeds that 3 divides there are no gradients by slopes and biases.
@@ -479,7 +546,8 @@ pub fn case<D: Device>(
         .into_iter()
         .filter(|bytes| instance.shared_bytes <= *bytes);
     let ways = limits.flat_map(|bytes| passes.iter().map(move |pass| (bytes, *pass)));
-    let packed = is_packed(instance).map_or(vec![shift == PACKED, false], |packed| vec![packed]);
+    let is_packed_here = matches!(shift, PACKED | DIAGONALS);
+    let packed = is_packed(instance).map_or(vec![is_packed_here, false], |packed| vec![packed]);
     let mut ways = ways.flat_map(|(bytes, pass)| packed.iter().map(move |p| (bytes, pass, *p)));
     ways.find_map(|(shared_bytes, pass, is_packed)| {
         let case = CorpusCase::Attention(Box::new(AttentionCase {
@@ -539,7 +607,7 @@ fn every_pair_counts<D: Device>(
 /// On the simulator's schedules, and by turns on so few multiprocessors that blocks of persistent kernels take several tiles.
 fn simulated(scores: Scores, shift: usize, mut record: Record) {
     let multiprocessors = match shift {
-        PACKED | FEW_KEYS => 4,
+        PACKED | FEW_KEYS | HEADS => 4,
         _ => 2,
     };
     let device = |seed| SimDevice::with_schedule(seed).multiprocessors(multiprocessors);
@@ -580,17 +648,6 @@ macro_rules! tests_of {
             }
         }
     };
-    ($name:ident, $scores:expr) => {
-        tests_of!(
-            $name,
-            $scores,
-            sim at 0,
-            sim_otherwise at 1,
-            sim_packed at PACKED,
-            sim_cut at CUT,
-            sim_few_keys at FEW_KEYS
-        );
-    };
 }
 
 tests_of!(
@@ -601,12 +658,28 @@ tests_of!(
     sim_packed at PACKED,
     sim_cut at CUT,
     sim_few_keys at FEW_KEYS,
-    sim_heads at HEADS
+    sim_heads at HEADS,
+    sim_diagonals at DIAGONALS
 );
-tests_of!(bent_scores, Scores::Bent);
+tests_of!(
+    bent_scores,
+    Scores::Bent,
+    sim at 0,
+    sim_otherwise at 1,
+    sim_packed at PACKED,
+    sim_cut at CUT,
+    sim_few_keys at FEW_KEYS,
+    sim_diagonals at DIAGONALS
+);
 // What these are for is in few of a kernel's lines, which do not ask where a border is.
 tests_of!(capped_scores, Scores::Capped, sim_otherwise at 1, sim_few_keys at FEW_KEYS);
 tests_of!(flat_scores, Scores::Flat, sim_few_keys at FEW_KEYS);
 tests_of!(grown_scores, Scores::Grown, sim_otherwise at 1, sim_cut at CUT);
 tests_of!(fallen_scores, Scores::Fallen, sim_otherwise at 1, sim_cut at CUT);
-tests_of!(poisoned_values, Scores::Poisoned, sim_cut at CUT, sim_few_keys at FEW_KEYS);
+tests_of!(
+    poisoned_values,
+    Scores::Poisoned,
+    sim_cut at CUT,
+    sim_few_keys at FEW_KEYS,
+    sim_diagonals at DIAGONALS
+);

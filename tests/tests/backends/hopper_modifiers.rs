@@ -4,7 +4,9 @@
 use ferroflash::backend::sim::Sim;
 use ferroflash::plan::{Capabilities, eligible};
 use ferroflash::{Backend, DType, Mask, MaskTensor, Variant};
-use ferroflash_testing::cases::{BackwardCase, CaseSpec, Lengths, Limits, ModifierSpec, strategy};
+use ferroflash_testing::cases::{
+    BackwardCase, CaseSpec, InputKind, Lengths, Limits, ModifierSpec, strategy,
+};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
 use ferroflash_tests::replaced::{is_backward_untouched, is_plan_untouched};
@@ -120,6 +122,16 @@ fn options() -> Vec<(&'static str, Mask, ModifierSpec)> {
                 dropout,
             },
         ),
+        (
+            // Kernels have code of their own for pairs that may be dropped, too.
+            "chunk and dropout",
+            window,
+            ModifierSpec {
+                chunk: Some(50),
+                dropout,
+                ..none
+            },
+        ),
     ]
 }
 
@@ -157,6 +169,9 @@ fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
             spec.mask = mask;
             if is_packed {
                 spec.lengths = Lengths::Varlen(several.clone());
+            } else {
+                // Log-sum-exps of either sign.
+                spec.kind = InputKind::Low;
             }
             let mut case = spec.build_backward().unwrap();
             // Both of every option, of one arrangement each.
@@ -483,10 +498,13 @@ fn cost_alike(mut one: BackwardCase, mut other: BackwardCase, name: &str) {
 /// computed again.
 #[test]
 fn large_gradients_cost_nothing() {
-    for (head_dim, sinks, deterministic) in [64, 128].into_iter().flat_map(|head_dim| {
+    let of_ways = [64, 128].into_iter().flat_map(|head_dim| {
         [(false, false), (false, true), (true, false), (true, true)]
             .map(|(sinks, deterministic)| (head_dim, sinks, deterministic))
-    }) {
+    });
+    // Kernels that split have one way.
+    let split = [192, 256].map(|head_dim| (head_dim, false, false));
+    for (head_dim, sinks, deterministic) in of_ways.chain(split) {
         for before in rows_before() {
             // The exponent of 1 is 0, by which no sum is rescaled.
             let [small, large] = [2.0, 6e4].map(|size| {

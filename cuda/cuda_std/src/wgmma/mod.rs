@@ -88,6 +88,12 @@ pub trait InFlight {
     /// # Safety
     /// All threads of the warpgroup reach the same call.
     unsafe fn wait<const PENDING: u32>(&mut self);
+
+    /// Takes `self`, which another accumulator's [`wait`](Self::wait) has waited for, too: no instruction, but no use moves above it.
+    ///
+    /// # Safety
+    /// That wait was for the group that writes `self`.
+    unsafe fn waited(&mut self);
 }
 
 // The shapes that kernels use. To support another one, add it to this list.

@@ -139,21 +139,27 @@ fn implementation(gemm: &Gemm, element: &Ident) -> Tokens {
     }
 }
 
-/// A wait that LLVM takes to write every register of the accumulator, so that no use moves above it.
+/// A wait that LLVM takes to write every register of the accumulator, so that no use moves above it; and that without the wait.
 fn in_flight(registers: usize) -> Tokens {
-    let text = format!(
-        "wgmma.wait_group.sync.aligned {{pending}}; // {}",
-        list(0, registers)
-    );
-    let index = 0..registers;
+    let written = format!("// {}", list(0, registers));
+    let wait = format!("wgmma.wait_group.sync.aligned {{pending}}; {written}");
+    let (wait_index, index) = (0..registers, 0..registers);
     quote! {
         impl InFlight for [f32; #registers] {
             #[inline(always)]
             unsafe fn wait<const PENDING: u32>(&mut self) {
                 // SAFETY: the trait's contract, for which the caller vouches, is the instruction's.
                 unsafe {
-                    ::core::arch::asm!(#text, #(inout(reg32) self[#index],)* pending = const PENDING,
+                    ::core::arch::asm!(#wait, #(inout(reg32) self[#wait_index],)* pending = const PENDING,
                         options(nostack));
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn waited(&mut self) {
+                // SAFETY: the text is a comment.
+                unsafe {
+                    ::core::arch::asm!(#written, #(inout(reg32) self[#index],)* options(nostack));
                 }
             }
         }

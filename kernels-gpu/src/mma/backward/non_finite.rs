@@ -44,18 +44,14 @@ unsafe fn each_non_finite<K: MmaBackwardKernel>(
         let (row, vec16) = (index / vec16s, index % vec16s);
         let address = smem + offset(head_dim, row, vec16);
         let mut words = shared::load4_bits(address);
-        let mut any = false;
         for i in 0..VEC16_ELEMS {
             let word = &mut words[i / 2];
             if is_non_finite::<K::Element>(*word >> shift(i) & ELEMENT_MASK) {
                 *word &= !(ELEMENT_MASK << shift(i));
-                any = true;
                 found(row, vec16 * VEC16_ELEMS as u32 + i as u32);
             }
         }
-        if any {
-            shared::store4_bits(address, words);
-        }
+        shared::store4_bits(address, words);
         index += K::CONFIG.threads();
     }
 }

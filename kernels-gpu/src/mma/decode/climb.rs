@@ -144,9 +144,10 @@ unsafe fn merge_children<const HALVES: usize, const O_COLS: usize>(
     let mut state = State::<HALVES, O_COLS>::new();
     let mut child = 0;
     while child < count {
-        // Behind the last its state is read again, and not counted.
+        // Behind the last is nothing.
         let children: [_; READ_AT_ONCE as usize] = core::array::from_fn(|i| {
-            let index = (child + i as u32).min(count - 1);
+            let index = child + i as u32;
+            let has_row = has_row.map(|has_row| has_row & (index < count));
             partials.load(slots.of_node(level, first + index), &has_row)
         });
         for half in 0..2 {
@@ -154,42 +155,13 @@ unsafe fn merge_children<const HALVES: usize, const O_COLS: usize>(
             let begin = half * READ_AT_ONCE / 2;
             if any(child + begin < count) {
                 for i in begin..begin + READ_AT_ONCE / 2 {
-                    let is_there = child + i < count;
-                    fold(&mut state, &or_nothing(&children[i as usize], is_there));
+                    fold(&mut state, &children[i as usize]);
                 }
             }
         }
         child += READ_AT_ONCE;
     }
     state
-}
-
-/// `state`, or that of no keys.
-#[inline(always)]
-fn or_nothing<const HALVES: usize, const O_COLS: usize>(
-    state: &State<HALVES, O_COLS>,
-    is_there: bool,
-) -> State<HALVES, O_COLS> {
-    let mut result = State::<HALVES, O_COLS>::new();
-    for i in 0..HALVES {
-        let (of_row, row) = (&state.rows[i], &mut result.rows[i]);
-        row.row_max = if is_there {
-            of_row.row_max
-        } else {
-            row.row_max
-        };
-        // Under the maximum of no key it weighs nothing, and is of a row that is there.
-        row.row_sum = of_row.row_sum;
-        for col in 0..O_COLS {
-            let acc_o = &mut result.acc_o[i][col];
-            *acc_o = if is_there {
-                state.acc_o[i][col]
-            } else {
-                *acc_o
-            };
-        }
-    }
-    result
 }
 
 /// Whether this block is the last of `count` to have written a child of the node whose first item is `slot`; then those of

@@ -6,7 +6,6 @@ use cuda_std::warp::{lane_id, reduce_sum};
 use cuda_std::{global, shared};
 
 use super::merge::maximum;
-use super::reduce::fold;
 use super::tile::Tile;
 use super::work::Word;
 use super::{DecodeKernel, State};
@@ -24,12 +23,9 @@ pub unsafe fn finish<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
     state: &State<HALVES, O_COLS>,
     position: u32,
 ) {
-    // As the row of one super, also where nothing was merged: −0 becomes 0.
-    let mut row = State::<HALVES, O_COLS>::new();
-    fold(&mut row, state);
     let lane = lane_id();
     for i in 0..HALVES {
-        let sum = reduce_sum::<4>(row.rows[i].row_sum);
+        let sum = reduce_sum::<4>(state.rows[i].row_sum);
         if lane.is_multiple_of(4) {
             let of_row = maximum(lane / 4 + i as u32 * 8);
             shared::store(of_row + tile.warp() * F32_BYTES, sum);
@@ -42,7 +38,7 @@ pub unsafe fn finish<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
         let [e, f, g, h] = shared::load4(of_row + 4 * F32_BYTES);
         let sum = ((a + b) + (c + d)) + ((e + f) + (g + h));
         if tile.has_row(i, position) {
-            write_row::<K, HALVES, O_COLS>(tile, &row, i, sum);
+            write_row::<K, HALVES, O_COLS>(tile, state, i, sum);
         }
     }
 }

@@ -250,8 +250,10 @@ where
         let k_major = Descriptor::<KMajor>::k_major;
         let mn_major = |smem| Descriptor::<MnMajor>::mn_major(smem, config.atom_column_bytes());
 
-        // S = A aᵀ, dP = B bᵀ
-        first.consumer_wait();
+        // S = A aᵀ, dP = B bᵀ; a of a block that the producer tells is there.
+        if K::Modifiers::IS_NONE {
+            first.consumer_wait();
+        }
         self.take_exponent(smem);
         self.kept_first.issue_qk(&mut self.acc_s, k_major(a));
         second.consumer_wait();
@@ -320,6 +322,15 @@ where
             operand.consumer_wait();
             operand.consumer_release(self.lanes.lane, 1);
         }
+    }
+
+    /// Waits for the first operand of the block at step `step`.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    pub(super) unsafe fn await_first(&self, step: u32) {
+        self.barriers.consumer(0).at(step).consumer_wait();
     }
 
     /// Where the present block's stage of a passing operand is.

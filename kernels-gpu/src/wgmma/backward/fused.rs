@@ -83,6 +83,7 @@ where
         let config = &K::CONFIG;
         let (mut at, walk) = self.walk();
         let mut needs_mask = walk.needs_mask(at);
+        self.await_first(self.step);
         self.start();
         loop {
             let begin = at.block * config.block_n;
@@ -142,6 +143,7 @@ where
     /// As [`Self::fused_steps`].
     #[inline(always)]
     pub(super) unsafe fn told_fused_steps(&mut self) {
+        self.await_first(self.step);
         let mut told = self.told(self.step);
         self.start();
         loop {
@@ -182,26 +184,16 @@ where
         }
     }
 
-    /// Computes the scores of the first block.
+    /// Computes the scores of the first block, whose queries are there.
     ///
     /// # Safety
     /// As [`Self::fused_steps`].
     #[inline(always)]
     unsafe fn start(&mut self) {
         let smem = black_box(self.smem);
-        self.await_queries(self.step);
         self.issue_scores(smem, self.step);
         self.take_lse(smem, self.step);
         self.finish_scores();
-    }
-
-    /// Waits for the queries of the block at step `step`.
-    ///
-    /// # Safety
-    /// As [`Self::fused_steps`].
-    #[inline(always)]
-    unsafe fn await_queries(&self, step: u32) {
-        self.barriers.consumer(0).at(step).consumer_wait();
     }
 
     /// Starts S = K Qᵀ of the block at step `step`, whose queries are there.
@@ -239,7 +231,7 @@ where
     #[inline(always)]
     unsafe fn take_lse_early(&mut self, smem: u32, step: u32) {
         if K::CONFIG.has_spare_registers() {
-            self.await_queries(step);
+            self.await_first(step);
             self.take_lse(smem, step);
         }
     }
@@ -314,7 +306,7 @@ where
         if K::CONFIG.has_spare_registers() {
             self.issue_scores(smem, next);
         } else {
-            self.await_queries(next);
+            self.await_first(next);
             self.issue_scores(smem, next);
             self.take_lse(smem, next);
         }

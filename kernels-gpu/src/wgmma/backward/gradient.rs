@@ -105,8 +105,8 @@ impl<S: Side, M: Modifiers> Gradient<'_, S, M> {
         let start = S::kept_address(&tile.sequence(), tensor, tile.head(), HALF_BYTES);
         let offset = row as i64 * tensor.seq_stride * HALF_BYTES as i64;
         let start = start.wrapping_add_signed(offset);
-        // Not by a scale of 0: what lies in rows that are not used need not be finite.
-        let is_used = row < tile.extent().kept;
+        // Not by a scale of 0: what lies in rows that are not used need not be finite. Of queries, all that are written are used.
+        let is_used = !S::HAS_SECOND || row < tile.extent().kept;
         let is_written = row < tile.rows_written();
         let scaled = |sum: f32| if is_used { sum * self.scale } else { 0.0 };
         let lane = lanes.lane % QUAD;

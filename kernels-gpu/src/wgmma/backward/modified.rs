@@ -55,6 +55,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn told_steps(&mut self) {
         loop {
+            self.await_first(self.step);
             let told = self.told(self.step);
             match (told.needs_mask(), self.may_drop()) {
                 (false, false) => self.block(self.modified_pairs::<false, false>(told)),
@@ -76,7 +77,7 @@ where
         !K::Side::HAS_SECOND || self.tile.modifiers.drops()
     }
 
-    /// The block at step `step`, once it is there.
+    /// The block at step `step`, whose first operand is there.
     ///
     /// # Safety
     /// As [`Self::told_steps`].
@@ -84,7 +85,6 @@ where
     pub(super) unsafe fn told(&self, step: u32) -> Told {
         let config = &K::CONFIG;
         let first = self.barriers.consumer(0).at(step);
-        first.consumer_wait();
         Told::load(config.told(black_box(self.smem), first.stage))
     }
 

@@ -131,12 +131,13 @@ impl Stages {
                     block.head,
                     sequence.batch,
                 ];
+                self.first.producer_acquire();
                 if !W::IS_NONE {
-                    // The consumers read the words until they release the stage.
-                    self.first.producer_acquire();
+                    // The consumers have read the words before.
                     block.store(config.told(smem, self.first.stage));
                 }
                 load_passing::<M, S>(0, &self.first, config, smem, from);
+                self.second.producer_acquire();
                 load_passing::<M, S>(1, &self.second, config, smem, from);
                 if is_first {
                     load_kept::<M, S, W>(tile, &sequence, kept, config, smem);
@@ -196,7 +197,7 @@ unsafe fn load_kept<M: TensorMapParams, S: Side, W: Modifiers>(
     load_kept(1);
 }
 
-/// Loads a block of passing operand `operand` to the stage that `pipeline` is at, `from` its row, head and batch entry.
+/// Loads a block of passing operand `operand` to the stage that `pipeline` is at, which is empty, `from` its row, head and batch entry.
 ///
 /// # Safety
 /// As [`load_kept`].
@@ -209,7 +210,6 @@ unsafe fn load_passing<M: TensorMapParams, S: Side>(
     from: [u32; 3],
 ) {
     let map = map::<M>(S::HAS_SECOND, operand == 0);
-    pipeline.producer_acquire();
     mbarrier::arrive_expect(pipeline.full_barrier(), config.stage_bytes());
     let to = smem + config.stages_offset(operand) + pipeline.stage * config.stage_bytes();
     let (bytes, full) = (config.atom_column_bytes(), pipeline.full_barrier());

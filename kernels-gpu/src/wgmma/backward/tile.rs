@@ -98,7 +98,7 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
     /// Writes that no block passes.
     ///
     /// # Safety
-    /// As [`Tile::write`], after it and by the same thread.
+    /// As [`Tile::write`], after it and by lanes of the same warp.
     #[inline(always)]
     pub unsafe fn write_nothing_passes(&self) {
         shared::store4_bits(self.smem + 3 * ROW_BYTES, [0; 4]);

@@ -70,11 +70,10 @@ impl<'a, S: Side, M: Modifiers> Tiles<'a, S, M> {
             }
             of_launch = self.draw();
         };
-        if !M::IS_NONE && is_one && tile.shown().next(self.config).is_none() {
+        if self.modifiers.hides() && is_one && tile.shown().next(self.config).is_none() {
             sync_warp();
-            if is_writer {
-                tile.write_nothing_passes();
-            }
+            // Every lane the same, in one store of the warp.
+            tile.write_nothing_passes();
             sync_warp();
         }
         mbarrier::arrive_if(is_writer, words.full_barrier());

@@ -167,7 +167,7 @@ impl<S: Side, M: Modifiers> Shown<'_, '_, S, M> {
                 self.head += 1;
                 self.first = begin;
             }
-            if begin >= end || self.head >= head_end {
+            if self.head >= head_end {
                 return None;
             }
             self.look(config, end);

@@ -73,8 +73,10 @@ pub unsafe fn consume<K, const S_REGS: usize, const P_REGS: usize, const O_REGS:
         tile_pipe.release(consumer.lanes.lane == 0);
         q.advance();
     }
-    // The block must not exit before TMA has read the last tile's output.
-    tma::wait_stores();
+    if !config.reuses_v() {
+        // The block must not exit before TMA has read the last tile's output. Stages of V are returned when it has.
+        tma::wait_stores_read();
+    }
 }
 
 impl<'a, K, const S_REGS: usize, const P_REGS: usize, const O_REGS: usize>

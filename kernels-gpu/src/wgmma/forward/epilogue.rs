@@ -12,9 +12,7 @@ use super::lanes::{ATOM_VEC16S, Lanes, VEC16_ELEMS, swizzled};
 use super::non_finite::NonFiniteFixup;
 use super::softmax::{Finalized, PerRow, ROWS, Rows};
 use super::traits::{ForwardKernel, TensorMapParams};
-use crate::config::wgmma::{
-    ATOM_COLS, EpilogueSmem, WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WgmmaConfig,
-};
+use crate::config::wgmma::{ATOM_COLS, WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WgmmaConfig};
 use crate::layout::fragment::ROW_STEP;
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
@@ -92,7 +90,7 @@ impl<'a> Epilogue<'a> {
             self.fix_non_finite::<K::Element, _>(o_smem, modifiers, finalized.lse);
         }
         self.store_o::<K>(o_smem);
-        if self.reuses_v() {
+        if self.config.reuses_v() {
             self.return_v_stages(v);
         }
         self.store_lse(finalized.lse);
@@ -122,23 +120,18 @@ impl<'a> Epilogue<'a> {
         self.row_begin + self.lanes.row() + i as u32 * ROW_STEP
     }
 
-    #[inline(always)]
-    fn reuses_v(&self) -> bool {
-        matches!(self.config.epilogue_smem, EpilogueSmem::ReuseV)
-    }
-
     /// Waits for the shared memory that the warpgroup stages its output in; returns its address.
     ///
     /// # Safety
     /// As [`Epilogue::store`].
     #[inline(always)]
     unsafe fn acquire_o_smem(&self, v: &mut PipelineState) -> u32 {
-        if self.reuses_v() {
+        if self.config.reuses_v() {
             self.skip_v_stages(v, self.warpgroup);
             v.consumer_wait();
         }
         black_box(self.launch.smem)
-            + if self.reuses_v() {
+            + if self.config.reuses_v() {
                 self.config.v_offset() + v.stage * self.config.v_bytes()
             } else {
                 // Only the first thread has stores, the previous tile's.
@@ -218,7 +211,7 @@ impl<'a> Epilogue<'a> {
         };
         fixup.run::<E>();
         // Without it ptxas spills in some instances.
-        warp::sync_warp();
+        warp::converge();
     }
 
     /// Hands the staged rows to TMA, or copies those that exist where others follow in global memory.

@@ -45,7 +45,7 @@ where
             self.acc_s.wait::<1>();
         } else {
             self.acc_o.wait::<0>();
-            self.acc_s.wait::<0>();
+            self.acc_s.waited();
             self.release_v();
         }
     }

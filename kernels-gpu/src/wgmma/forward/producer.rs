@@ -9,7 +9,7 @@ use super::Launch;
 use super::block_walk::{Block, BlockWalk};
 use super::blocks::{cluster_range, row_begin};
 use super::traits::TensorMapParams;
-use crate::config::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, EpilogueSmem, WARPGROUP_ROWS, WgmmaConfig};
+use crate::config::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP_ROWS, WgmmaConfig};
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 use crate::tile::sequence::Sequence;
@@ -98,7 +98,7 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers, const KEYS: bool, const 
                     scheduler.fetch_next(&tile_pipe);
                 }
             }
-            loader.pending_o = VALUES && matches!(config.epilogue_smem, EpilogueSmem::ReuseV);
+            loader.pending_o = VALUES && config.reuses_v();
             tile_pipe.release(true);
         }
         loader.reserve_v_for_o();
@@ -155,17 +155,17 @@ impl<M: TensorMapParams> Loader<'_, M> {
                 Some(following) => block = following,
             }
         }
-        self.pending_o = matches!(self.config.epilogue_smem, EpilogueSmem::ReuseV);
+        self.pending_o = self.config.reuses_v();
     }
 
     /// Loads a block of K, and tells the consumers which one it is.
     #[inline(always)]
     unsafe fn load_told_k(&mut self, block: Block, is_last: bool, kv: KvCoord) {
-        // The consumers read the word until they release the stage.
+        // The consumers have read the word before.
         self.k.producer_acquire();
         let words = self.smem() + self.config.block_words_offset();
         shared::store_bits(words + self.k.stage * F32_BYTES, block.word(is_last));
-        self.load_k(block.n_block(), kv);
+        self.fill_k(block.n_block(), kv);
     }
 
     /// Start of shared memory. Behind black_box in a varlen kernel, whose producer has no register for addresses from it.
@@ -235,6 +235,13 @@ impl<M: TensorMapParams> Loader<'_, M> {
 
     #[inline(always)]
     unsafe fn load_k(&mut self, n_block: u32, kv: KvCoord) {
+        self.k.producer_acquire();
+        self.fill_k(n_block, kv);
+    }
+
+    /// Loads a block of K to the present stage, which is empty.
+    #[inline(always)]
+    unsafe fn fill_k(&mut self, n_block: u32, kv: KvCoord) {
         let config = self.config;
         let row = kv.begin + n_block * config.block_n;
         let stage = self.smem() + config.k_offset() + self.k.stage * config.k_bytes();
@@ -261,11 +268,12 @@ impl<M: TensorMapParams> Loader<'_, M> {
             },
         };
         let at = [row, kv.head, kv.batch];
+        self.v.producer_acquire();
         self.load_block(&self.v, maps, stage, config.atom_columns_v(), at, kv);
         self.v.advance();
     }
 
-    /// Loads this block's rows of a stage of K or V, for every block of the cluster.
+    /// Loads this block's rows of an empty stage of K or V, for every block of the cluster.
     #[inline(always)]
     unsafe fn load_block(
         &self,
@@ -280,7 +288,6 @@ impl<M: TensorMapParams> Loader<'_, M> {
         let first = self.launch.rank * config.kv_box_rows();
         // SAFETY: the stage is empty in every block of the cluster.
         unsafe {
-            state.producer_acquire();
             mbarrier::arrive_expect(
                 state.full_barrier(),
                 atom_columns * config.kv_atom_column_bytes(),

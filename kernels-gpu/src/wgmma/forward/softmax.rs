@@ -84,7 +84,8 @@ impl Rows {
         factor: impl Fn(f32) -> f32,
     ) -> PerRow {
         let [first, second] = self.0;
-        let mut sums = [[0.0; 2]; ROWS];
+        // −0 adds nothing to any number, as LLVM knows: no instruction adds it.
+        let mut sums = [[-0.0; 2]; ROWS];
         let mut i = 0;
         while i < S_REGS {
             scores[i] = first.p(scores[i], factor(scores[i]));

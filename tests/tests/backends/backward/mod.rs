@@ -4,6 +4,7 @@ mod bad_input;
 mod bias;
 mod by_plan;
 mod differences;
+mod few_rows;
 mod not_finite;
 pub mod planted;
 mod random;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, DType, Mask, Variant};
-use ferroflash_testing::cases::{BackwardCase, CaseSpec, Lengths, ModifierSpec};
+use ferroflash_testing::cases::{AlibiSpec, BackwardCase, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::replaced::{is_backward_untouched, is_plan_untouched};
 use ferroflash_tests::specs::plain;
@@ -111,21 +111,27 @@ enum Beside {
     Softcap,
     /// And every option that hides pairs.
     AllThatHide,
+    /// One that could hide pairs, and hides none.
+    Distance,
     /// Two options that hide pairs, neither of which hides all that the other does.
     Chunks,
+    /// One that hides pairs, alone, beside scores that stay finite.
+    CappedChunks,
 }
 
 impl Beside {
-    const ALL: [Self; 5] = [
+    /// All that whole rows are spoilt beside.
+    const ALL: [Self; 6] = [
         Self::Nothing,
         Self::Dropout,
         Self::Softcap,
         Self::AllThatHide,
         Self::Chunks,
+        Self::CappedChunks,
     ];
 
     fn softcap(self) -> Option<f32> {
-        matches!(self, Self::Softcap | Self::AllThatHide).then_some(1.5)
+        matches!(self, Self::Softcap | Self::AllThatHide | Self::CappedChunks).then_some(1.5)
     }
 
     fn modifiers(self) -> ModifierSpec {
@@ -134,6 +140,14 @@ impl Beside {
             Self::Nothing | Self::Softcap => none,
             Self::Dropout => ModifierSpec {
                 dropout: Some(0.3),
+                ..none
+            },
+            Self::Distance => ModifierSpec {
+                dilation: Some(1),
+                ..none
+            },
+            Self::CappedChunks => ModifierSpec {
+                chunk: Some(24),
                 ..none
             },
             Self::AllThatHide => ModifierSpec {
@@ -163,6 +177,10 @@ fn spoil(case: &mut BackwardCase, variant: Variant, beside: Beside) {
         for place in 0..8 {
             forward.k.set(0, 0, 40 + place, 9 * place, f32::INFINITY);
             forward.q.set(0, 0, 8 + place, 9 * place, f32::INFINITY);
+            if beside == Beside::CappedChunks {
+                // Keys that the first query sees.
+                forward.k.set(0, 0, 1 + place, 9 * place, f32::INFINITY);
+            }
         }
         return;
     }
@@ -198,6 +216,12 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
             if (variant, head_dim) == (Variant::Mma, 192) {
                 continue;
             }
+            // Of as many queries as keys the first one is at the first key's place.
+            let rows = if beside == Beside::CappedChunks {
+                71
+            } else {
+                70
+            };
             let spec = CaseSpec {
                 mask: Mask::Window {
                     left: Some(10),
@@ -205,7 +229,7 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
                 },
                 softcap: beside.softcap(),
                 modifiers: beside.modifiers(),
-                ..plain(dtype, Lengths::one(70, 71), head_dim)
+                ..plain(dtype, Lengths::one(rows, 71), head_dim)
             };
             let mut case = spec.build_backward().unwrap();
             spoil(&mut case, variant, beside);
@@ -228,6 +252,78 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
                 let wrong = case.check_all(&run).unwrap();
                 assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
             }
+        }
+    }
+}
+
+/// Keys that no query sees, or queries that see no key, NaN in all components, in a block of which others are seen: a pair of theirs comes
+/// through wherever a thread has it. With gradients by slopes, which are sums of all pairs. Of every kernel of f32 and of `mma` once
+/// beside each option: `ran` are those that have been.
+fn unseen_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(bool, Beside, Vec<String>)>) {
+    const SEEN: usize = 65;
+    // So many that the block in which others begin ends with few of those, however large it is.
+    const UNSEEN: usize = 123;
+    const LEFT: usize = 12;
+    const RIGHT: usize = 4;
+    let dtypes = [
+        (Variant::Simt, DType::F32),
+        (Variant::Mma, DType::F16),
+        (Variant::Mma, DType::Bf16),
+    ];
+    let options = [Beside::Nothing, Beside::Dropout, Beside::Distance];
+    let sorts = dtypes.into_iter().flat_map(|dtype| {
+        [64, 128, 256].into_iter().flat_map(move |head_dim| {
+            (options.into_iter()).flat_map(move |beside| {
+                [false, true].map(|of_queries| (dtype, head_dim, beside, of_queries))
+            })
+        })
+    });
+    for ((variant, dtype), head_dim, beside, of_queries) in sorts {
+        let lengths = match of_queries {
+            true => Lengths::one(UNSEEN + RIGHT + SEEN, SEEN),
+            false => Lengths::one(SEEN, UNSEEN + LEFT + SEEN),
+        };
+        let spec = CaseSpec {
+            mask: Mask::Window {
+                left: Some(LEFT as u32),
+                right: Some(RIGHT as u32),
+            },
+            alibi: Some(AlibiSpec {
+                steepest: 0.01,
+                is_batched: false,
+            }),
+            modifiers: beside.modifiers(),
+            // With gradients by slopes.
+            seed: 1,
+            ..plain(dtype, lengths, head_dim)
+        };
+        let mut case = spec.build_backward().unwrap();
+        let BackwardCase { forward, d_o, .. } = &mut case;
+        forward.options.force = Some(variant);
+        let spoilt = match of_queries {
+            true => [&mut forward.q, d_o],
+            false => [&mut forward.k, &mut forward.v],
+        };
+        for tensor in spoilt {
+            for row in 0..UNSEEN {
+                for dim in 0..head_dim {
+                    tensor.set(0, 0, row, dim, f32::NAN);
+                }
+            }
+        }
+        // Without a workspace other kernels compute dq.
+        for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
+            case.deterministic = deterministic;
+            case.workspace_limit_bytes = limit;
+            let plan = backend.plan(&case.problem().unwrap()).unwrap();
+            let kernels = plan.kernel_names().map(str::to_owned).collect();
+            let is_new = ran.insert((of_queries, beside, kernels));
+            if !is_new || is_plan_untouched(&plan) {
+                continue;
+            }
+            let run = case.run(backend).unwrap();
+            let wrong = case.check_all(&run).unwrap();
+            assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
         }
     }
 }
@@ -259,6 +355,14 @@ fn sim_saturated() {
 }
 
 #[test]
+fn sim_unseen() {
+    let mut ran = BTreeSet::new();
+    for mut sim in sims() {
+        unseen_agree(&mut sim, &mut ran);
+    }
+}
+
+#[test]
 fn sim_whole_rows() {
     let mut ran = BTreeSet::new();
     for mut sim in sims() {
@@ -271,6 +375,7 @@ fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("gradients of what is not finite") {
         agrees(&mut gpu, &mut BTreeSet::new());
         saturated_agree(&mut gpu, &mut BTreeSet::new());
+        unseen_agree(&mut gpu, &mut BTreeSet::new());
         whole_rows_agree(&mut gpu, &mut BTreeSet::new());
     }
 }

@@ -433,7 +433,7 @@ fn cuda() {
 
 #[test]
 fn sim_rows_of_largest_d_o() {
-    largest_d_o_is_of_any_row(&mut Sim::new(), &[64, 128, 256], &[false, true]);
+    largest_d_o_is_of_any_row(&mut Sim::new(), &[64, 128, 192, 256], &[false, true]);
     // Kernels for modifiers and for few components are the same there.
     for shared_bytes in [SM80_SHARED_BYTES, SM86_SHARED_BYTES] {
         let mut sim = Sim::new();

@@ -1,9 +1,9 @@
 //! Every kernel of attention to a cache, on what few drawn problems have: trees of all their levels, problems in which every pair counts,
 //! and sequences that are spoilt.
 
-use ferroflash::Mask;
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
+use ferroflash::{HostTensor, Mask, Variant};
 use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CorpusCase, DecodeSpec, KeyKind, ScaleKind, TreeSpec,
 };
@@ -71,36 +71,43 @@ fn narrower(plain: &DecodeSpec) -> DecodeSpec {
     }
 }
 
-/// Calls `check` with every kernel on one of `gpus`.
+/// Runs the cases of every kernel on one of `gpus`. Gives `record` the results'.
 fn each_kernel<D: Device>(
     gpus: &mut [Gpu<D>],
-    mut check: impl FnMut(&mut Gpu<D>, &Instance, &DecodeConfig),
+    record: &mut Record,
+    mut run: impl FnMut(&mut Gpu<D>, &Instance, &DecodeConfig) -> Vec<(HostTensor, HostTensor)>,
 ) {
     for instance in DECODE.iter().filter(|kernel| !is_untouched(kernel.name)) {
         let gpu = &mut gpus[of_text(instance.name) % gpus.len()];
         let config = instance.decode().expect("of the table of decode kernels");
         assert_is_run_by(gpu, instance, &spec(instance, config, &[1]));
-        check(gpu, instance, config);
+        let results = run(gpu, instance, config);
+        let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
+        record.take(instance.name.to_owned(), checksum(tensors));
     }
+}
+
+fn is_run_by<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &DecodeSpec) -> bool {
+    let case = CorpusCase::Decode(Box::new(spec.clone()));
+    corpus::kernels(gpu, &case) == Some(vec![instance.name])
 }
 
 #[track_caller]
 fn assert_is_run_by<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &DecodeSpec) {
-    let case = CorpusCase::Decode(Box::new(spec.clone()));
-    assert_eq!(corpus::kernels(gpu, &case), Some(vec![instance.name]));
+    assert!(is_run_by(gpu, instance, spec), "{}: {spec}", instance.name);
 }
 
 /// Two supers of a row, which are merged from groups.
-fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, |gpu, instance, config| {
+fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
+    each_kernel(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
-        run_right(gpu, &spec(instance, config, &[64 * chunk + 300]));
+        vec![run_right(gpu, &spec(instance, config, &[64 * chunk + 300]))]
     });
 }
 
 /// The same of keys that begin within the second group, so that neither chunks nor groups are counted from 0.
-fn windows_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, |gpu, instance, config| {
+fn windows_are_climbed<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
+    each_kernel(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let mask = Mask::Window {
             left: Some(64 * chunk as u32),
@@ -110,14 +117,14 @@ fn windows_are_climbed<D: Device>(gpus: &mut [Gpu<D>]) {
             mask,
             ..spec(instance, config, &[72 * chunk + 300])
         };
-        run_right(gpu, &spec);
+        vec![run_right(gpu, &spec)]
     });
 }
 
 /// Launches in which several chunks, each of another block, make up a sequence, with all that its last block does to the rows: more of them
 /// than a head has queries of one position, and several tiles of them.
-fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, |gpu, instance, config| {
+fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
+    each_kernel(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let few = spec(instance, config, &[2 * chunk + 70, 5]);
         // As many rows as the kernel is for.
@@ -154,17 +161,34 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>]) {
         // Only codes have scales; of others it is one case more.
         let mut unscaled = plain.build().expect("small");
         unscaled.scales = None;
-        run_case_right(gpu, &unscaled, &plain);
+        let mut results = vec![run_case_right(gpu, &unscaled, &plain)];
         for spec in [bent, by_element(&plain), narrower, not_finite, tree] {
             assert_is_run_by(gpu, instance, &spec);
-            run_right(gpu, &spec);
+            results.push(run_right(gpu, &spec));
         }
+        if !is_small {
+            // Tiles of rows that see no key, where a sequence has several chunks.
+            let kv_len = chunk + 1;
+            let spec = DecodeSpec {
+                seq_q: kv_len + config.rows as usize,
+                heads_kv: 1,
+                group: 1,
+                mask: Mask::Causal,
+                kv_lens: vec![kv_len],
+                ..plain
+            };
+            // Of so many queries other kernels are preferred.
+            let mut case = spec.build().expect("small");
+            case.options.force = Some(Variant::Decode);
+            results.push(run_case_right(gpu, &case, &spec));
+        }
+        results
     });
 }
 
 /// So many sequences that an item is a super, and that a warp does not see all of them.
-fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, |gpu, instance, config| {
+fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
+    each_kernel(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let blocks = gpu.gpu_capabilities().multiprocessors * config.min_blocks;
         let sequences = (4 * blocks).max(WARP_SIZE + 3) as usize;
@@ -180,7 +204,7 @@ fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>]) {
             mask,
             ..spec(instance, config, &kv_lens)
         };
-        run_right(gpu, &spec);
+        vec![run_right(gpu, &spec)]
     });
 }
 
@@ -192,9 +216,9 @@ const SEEN: Mask = Mask::Window {
 };
 const LENGTHS: [usize; 5] = [5, 131, 40, 150, 273];
 
-/// Problems in which a border, a scale or an address that is off shows. Gives `record` the results'.
+/// Problems in which a border, a scale or an address that is off shows.
 fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, |gpu, instance, config| {
+    each_kernel(gpus, record, |gpu, instance, config| {
         let plain = DecodeSpec {
             mask: SEEN,
             heads_kv: 2,
@@ -254,18 +278,19 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
             growing,
             packed,
         ];
-        let results = specs.map(|spec| run_right(gpu, &spec));
-        let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
-        record.take(instance.name.to_owned(), checksum(tensors));
+        // Others would count for a kernel that this is not the turn of, and that may be left out.
+        let mut specs = Vec::from(specs);
+        specs.retain(|spec| is_run_by(gpu, instance, spec));
+        specs.iter().map(|spec| run_right(gpu, spec)).collect()
     });
 }
 
 /// NaN and infinities in the last keys, which the queries before do not see.
-fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, |gpu, instance, config| {
+fn not_finite<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
+    each_kernel(gpus, record, |gpu, instance, config| {
         let plain = spec(instance, config, &[]);
         // Of which each query sees its own alone.
-        let spec = DecodeSpec {
+        let own = DecodeSpec {
             kv_lens: vec![plain.seq_q; 8],
             keys: KeyKind::NonFinite,
             mask: Mask::Window {
@@ -274,71 +299,85 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
             },
             ..plain
         };
-        run_right(gpu, &spec);
         // Drafts that others do not see, among them.
-        let spec = DecodeSpec {
+        let drafts = DecodeSpec {
             tree: Some(TreeSpec {
                 is_batched: true,
-                is_wild: false,
+                is_wild: true,
             }),
             mask: Mask::None,
             // A page ends within what a warp has of a step.
             page_size: Some(24),
             // As many queries as keys, more, and drafts of each of the first steps, and of one that is copied when a ring is full.
             kv_lens: [
-                [spec.seq_q; 4],
-                [spec.seq_q - 1; 4],
+                [own.seq_q; 4],
+                [own.seq_q - 1; 4],
                 [130; 4],
                 [390; 4],
                 [901; 4],
             ]
             .concat(),
-            ..narrower(&spec)
+            ..narrower(&own)
         };
-        run_right(gpu, &spec);
         // Alone: the table ends with their pages, so that an entry behind them is none.
-        let kv_lens = vec![260; 4];
-        run_right(gpu, &DecodeSpec { kv_lens, ..spec });
+        let alone = DecodeSpec {
+            kv_lens: vec![260; 4],
+            ..drafts.clone()
+        };
+        [own, drafts, alone]
+            .iter()
+            .map(|spec| run_right(gpu, spec))
+            .collect()
     });
 }
 
 /// Lengths and pages that cannot be, pages of the first step, which is copied before the loop, among them.
 fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, |gpu, instance, config| {
+    each_kernel(gpus, &mut Record::default(), |gpu, instance, config| {
         poison_stays(gpu, &spec(instance, config, &[40, 700, 7]), None);
+        Vec::new()
     });
 }
 
 // From groups, which are items themselves on a GPU with few multiprocessors.
-tests_of!(climbing, trees_are_climbed, "trees of each decode kernel");
+tests_of!(
+    climbing,
+    trees_are_climbed,
+    "trees of each decode kernel",
+    "decode-trees"
+);
 
 /// GPUs with so many multiprocessors that nine groups are too few for items.
 fn wide_gpus() -> [Sim; 3] {
-    SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed).multiprocessors(32)))
+    SCHEDULES.map(|seed| Sim::on(SimDevice::with_schedule(seed).multiprocessors(100)))
 }
 
 /// From chunks, which are items where there are many.
 #[test]
 fn sim_climbs_from_chunks() {
-    windows_are_climbed(&mut wide_gpus());
+    let (mut record, mut gpus) = (ferroflash_tests::record!("decode-windows"), wide_gpus());
+    windows_are_climbed(&mut gpus, &mut record);
+    record.finish(&mut gpus);
 }
 
 #[test]
 fn cuda_climbs_from_chunks() {
     if let Some(gpu) = gpu_or_not_run("trees of each decode kernel, from chunks") {
-        windows_are_climbed(&mut [gpu]);
+        windows_are_climbed(&mut [gpu], &mut Record::default());
     }
 }
 
 #[test]
 fn sim_merges_chunks() {
-    chunks_are_merged(&mut wide_gpus());
+    let (mut record, mut gpus) = (ferroflash_tests::record!("decode-chunks"), wide_gpus());
+    chunks_are_merged(&mut gpus, &mut record);
+    record.finish(&mut gpus);
 }
 
 #[test]
 fn cuda_merges_chunks() {
     if let Some(gpu) = gpu_or_not_run("chunks merged by each decode kernel") {
-        chunks_are_merged(&mut [gpu]);
+        chunks_are_merged(&mut [gpu], &mut Record::default());
     }
 }
 
@@ -351,9 +390,15 @@ tests_of!(
 tests_of!(
     not_finite_keys,
     not_finite,
-    "NaN in keys for each decode kernel"
+    "NaN in keys for each decode kernel",
+    "decode-not_finite"
 );
-tests_of!(supers, supers_are_items, "supers of each decode kernel");
+tests_of!(
+    supers,
+    supers_are_items,
+    "supers of each decode kernel",
+    "decode-supers"
+);
 tests_of!(
     spoilt,
     poison_stays_in_each,

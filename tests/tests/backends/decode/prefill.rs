@@ -12,7 +12,8 @@ use ferroflash_tests::random_cases::agree_on;
 use ferroflash_tests::record::{Record, checksum};
 use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
-use kernels_gpu::config::wgmma::WgmmaConfig;
+use kernels_gpu::config::check_cache;
+use kernels_gpu::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS, WgmmaConfig};
 use kernels_gpu::instances::{CACHED, Instance};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -60,6 +61,12 @@ fn each_kernel<D: Device>(
             check(gpu, instance, config);
         }
     }
+}
+
+/// Gives `record` the results of a kernel.
+fn take(record: &mut Record, instance: &Instance, results: &[(HostTensor, HostTensor)]) {
+    let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
+    record.take(instance.name.to_owned(), checksum(tensors));
 }
 
 /// Lengths beside blocks and boxes, and fewer keys than queries.
@@ -170,14 +177,37 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
         ];
         let mut results: Vec<_> = specs.iter().map(|spec| run_right(gpu, spec)).collect();
         results.extend(beside_large.map(|case| run_case_right(gpu, &case, &plain)));
-        let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
-        record.take(instance.name.to_owned(), checksum(tensors));
+        take(record, instance, &results);
     });
 }
 
-/// NaN and infinities in keys that some queries do not see.
-fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
+/// A case whose queries see all keys, of which one has a component that is not finite: another one of a lane's in each sequence, and
+/// another number. It explains what is not finite in o, so that nothing is computed again.
+fn explained(instance: &Instance, config: &WgmmaConfig) -> (DecodeCase, DecodeSpec) {
+    const VALUES: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let dims = (0..config.head_dim_v as usize).step_by(ATOM_COLS as usize);
+    let all: Vec<_> = dims
+        .flat_map(|dim| VALUES.map(|value| (dim, value)))
+        .collect();
+    let spec = DecodeSpec {
+        seq_q: 9,
+        page_size: None,
+        mask: Mask::None,
+        ..spec(instance, config, &vec![9; all.len()])
+    };
+    let mut case = forced(&spec);
+    for (sequence, (dim, value)) in all.into_iter().enumerate() {
+        // Not among the first keys, which are looked at together.
+        case.v.set(sequence, 0, 7, dim, value);
+    }
+    (case, spec)
+}
+
+/// NaN and infinities in keys that some queries do not see. Gives `record` the results'.
+fn not_finite<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
     each_kernel(gpus, |gpu, instance, config| {
+        let (case, of_case) = explained(instance, config);
+        let mut results = vec![run_case_right(gpu, &case, &of_case)];
         for (page_size, softcap) in [(Some(16), None), (None, None), (Some(64), Some(1.5))] {
             let spec = DecodeSpec {
                 keys: KeyKind::NonFinite,
@@ -185,20 +215,22 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>]) {
                 page_size,
                 softcap,
                 sinks: page_size.is_some(),
-                alibi: softcap.map(|_| AlibiSpec {
+                // With the cap and without.
+                alibi: (page_size != Some(16)).then_some(AlibiSpec {
                     steepest: 0.01,
                     is_batched: false,
                 }),
                 ..spec(instance, config, &[70, 200])
             };
-            run_right(gpu, &spec);
+            results.push(run_right(gpu, &spec));
             if softcap.is_none() {
                 // In each component of some key that the first queries do not see.
                 let mut scattered = forced(&spec);
                 scatter(&mut scattered.v);
-                run_case_right(gpu, &scattered, &spec);
+                results.push(run_case_right(gpu, &scattered, &spec));
             }
         }
+        take(record, instance, &results);
     });
 }
 
@@ -220,30 +252,47 @@ fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
 /// or what cannot be.
 fn pages_out_of_sight<D: Device>(gpus: &mut [Gpu<D>]) {
     each_kernel(gpus, |gpu, instance, config| {
-        // A row sees one key alone, or some.
-        let left = if config.head_dim == 64 { 0 } else { 20 };
-        let mask = Mask::Window {
-            left: Some(left),
-            right: Some(0),
-        };
-        let spec = DecodeSpec {
-            seq_q: 70,
-            mask,
-            ..spec(instance, config, &[600])
-        };
-        let mut case = forced(&spec);
-        let (good, _) = run(gpu, &case);
-        // The first query is at key 530; pages have 16 keys.
-        let first = (530 - left as usize) / 16;
-        case.block_table.as_mut().unwrap().0[..first].fill(i32::MAX);
-        let (given_back, faults) = run(gpu, &case);
-        assert!(!faults.any());
-        assert_eq!(bits(0, &given_back), bits(0, &good));
-        case.block_table.as_mut().unwrap().0[first] = -1;
-        let (spoilt, faults) = run(gpu, &case);
-        assert!(faults.bad_page && !faults.bad_length);
-        assert!(is_poisoned(0, &spoilt));
+        // The last query is alone in its warpgroup, in its block and in its cluster, and sees one key, with which a block of keys begins.
+        for rows in [WARPGROUP_ROWS, config.block_m(), config.cluster_m()] {
+            let kv_len = 5 * config.block_n as usize + 1;
+            let seq_q = rows as usize + 1;
+            let mask = Mask::Window {
+                left: Some(0),
+                right: Some(0),
+            };
+            let spec = DecodeSpec {
+                seq_q,
+                group: 1,
+                mask,
+                ..spec(instance, config, &[kv_len])
+            };
+            let mut case = forced(&spec);
+            let good = run_case_right(gpu, &case, &spec);
+            // Pages have 16 keys.
+            let first = (kv_len - seq_q) / 16;
+            case.block_table.as_mut().unwrap().0[..first].fill(i32::MAX);
+            let (given_back, faults) = run(gpu, &case);
+            assert!(!faults.any());
+            assert_eq!(bits(0, &given_back), bits(0, &good));
+            case.block_table.as_mut().unwrap().0[first] = -1;
+            let (spoilt, faults) = run(gpu, &case);
+            assert!(faults.bad_page && !faults.bad_length);
+            assert!(is_poisoned(0, &spoilt));
+        }
     });
+}
+
+/// A page that cannot be, behind those that a block looks at in one turn.
+fn page_of_another_turn<D: Device>(gpus: &mut [Gpu<D>]) {
+    let instance = &CACHED[0];
+    let config = instance.wgmma().expect("of the table of Hopper's kernels");
+    let turn = check_cache::THREADS as usize;
+    let mut case = forced(&spec(instance, config, &[16 * turn + 1]));
+    case.block_table.as_mut().unwrap().0[turn] = -1;
+    for gpu in gpus {
+        let (spoilt, faults) = run(gpu, &case);
+        assert!(faults.bad_page && is_poisoned(0, &spoilt));
+    }
 }
 
 /// A sequence's bits depend neither on the others of the batch, nor on whether its tiles are listed, nor on pages.
@@ -379,7 +428,8 @@ tests_of!(
 tests_of!(
     not_finite_keys,
     not_finite,
-    "NaN in keys of a cache for each Hopper kernel"
+    "NaN in keys of a cache for each Hopper kernel",
+    "decode-prefill-not_finite"
 );
 tests_of!(
     spoilt,
@@ -391,6 +441,7 @@ tests_of!(
     pages_out_of_sight,
     "pages out of sight for each Hopper kernel"
 );
+tests_of!(another_turn, page_of_another_turn, "a page of another turn");
 tests_of!(
     own_bits,
     bits_are_its_own,
