@@ -533,23 +533,29 @@ fn host_memory_operations_fail_with_their_reason() {
     ));
 }
 
-/// How often warps ask until a phase ends depends on the schedule, and what they execute otherwise does not.
-#[test]
-fn instructions_without_questions_in_vain_are_the_same_on_every_schedule() {
-    let text = body(
-        ".shared .align 8 .b64 bar;",
-        "
+/// All threads of a block arrive at an mbarrier, `bar`, that waits for 128.
+const ARRIVE: &str = "
     setp.ne.u32 %p1, %r1, 0;
     @%p1 bra READY;
     mbarrier.init.shared::cta.b64 [bar], 128;
 READY:
     bar.sync 0;
     mbarrier.arrive.shared::cta.b64 _, [bar];
+";
+
+/// How often warps ask until a phase ends depends on the schedule, and what they execute otherwise does not.
+#[test]
+fn instructions_without_questions_in_vain_are_the_same_on_every_schedule() {
+    let text = body(
+        ".shared .align 8 .b64 bar;",
+        &format!(
+            "{ARRIVE}
 WAIT:
     mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0;
     @!%p2 bra WAIT;
     mov.b32 %r9, 0;
-",
+"
+        ),
     );
     let counts: Vec<_> = (0..20)
         .map(|seed| {
@@ -569,13 +575,7 @@ WAIT:
 fn a_wait_for_what_is_known_to_have_ended_is_true() {
     let waits = |sync: &str| {
         format!(
-            "
-    setp.ne.u32 %p1, %r1, 0;
-    @%p1 bra READY;
-    mbarrier.init.shared::cta.b64 [bar], 128;
-READY:
-    bar.sync 0;
-    mbarrier.arrive.shared::cta.b64 _, [bar];
+            "{ARRIVE}
     {sync}
     mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0;
     selp.u32 %r9, 1, 0, %p2;

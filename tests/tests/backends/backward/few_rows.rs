@@ -6,8 +6,9 @@ use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, DType, Variant};
 use ferroflash_testing::cases::{CaseSpec, Lengths, ModifierSpec};
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
+
+use super::agree_in_each_way;
 
 /// Of every kernel of f32 and of `mma` that a GPU chooses, once.
 fn agrees<B: Backend>(backend: &mut B) {
@@ -34,19 +35,7 @@ fn agrees<B: Backend>(backend: &mut B) {
             };
             let mut case = spec.build_backward().unwrap();
             case.forward.options.force = Some(variant);
-            // Without a workspace other kernels compute dq.
-            for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
-                case.deterministic = deterministic;
-                case.workspace_limit_bytes = limit;
-                let plan = backend.plan(&case.problem().unwrap()).unwrap();
-                let is_new = ran.insert(plan.kernel_names().map(str::to_owned).collect::<Vec<_>>());
-                if !is_new || is_plan_untouched(&plan) {
-                    continue;
-                }
-                let run = case.run(backend).unwrap();
-                let wrong = case.check_all(&run).unwrap();
-                assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
-            }
+            agree_in_each_way(backend, (&spec, &mut case), (), &mut ran);
         }
     }
 }

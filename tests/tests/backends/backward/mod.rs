@@ -14,3 +14,36 @@ mod stored_ds;
 mod stored_ds_f32;
 mod used_keys;
 mod without_pairs;
+
+use std::collections::BTreeSet;
+
+use ferroflash::{Backend, Variant};
+use ferroflash_testing::cases::{BackwardCase, CaseSpec};
+use ferroflash_tests::replaced::is_backward_untouched;
+
+/// Compares gradients of `case`, made of `spec`, with the oracle, in each way to compute them whose kernels are not in `ran` beside `what`.
+#[track_caller]
+fn agree_in_each_way<B: Backend, T: Copy + Ord>(
+    backend: &mut B,
+    (spec, case): (&CaseSpec, &mut BackwardCase),
+    what: T,
+    ran: &mut BTreeSet<(T, Vec<String>)>,
+) {
+    // Without a workspace other kernels compute dq.
+    for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
+        case.deterministic = deterministic;
+        case.workspace_limit_bytes = limit;
+        let Ok(plan) = backend.plan(&case.problem().unwrap()) else {
+            // Not of every GPU.
+            assert_eq!(case.forward.options.force, Some(Variant::Wgmma), "{spec}");
+            continue;
+        };
+        let kernels = plan.kernel_names().map(str::to_owned).collect();
+        if !ran.insert((what, kernels)) || is_backward_untouched(backend, case) {
+            continue;
+        }
+        let run = case.run(backend).unwrap();
+        let wrong = case.check_all(&run).unwrap();
+        assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
+    }
+}

@@ -7,9 +7,11 @@ use ferroflash::backend::sim::Sim;
 use ferroflash::{Backend, DType, Mask, Variant};
 use ferroflash_testing::cases::{AlibiSpec, BackwardCase, CaseSpec, Lengths, ModifierSpec};
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::replaced::{is_backward_untouched, is_plan_untouched};
+use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
+
+use super::agree_in_each_way;
 
 /// A key, its value, a query and its d_o that are not finite in half of their components, so that gradients by the others are of finite
 /// numbers: of rows near enough to see them, in one block with rows that are not. Each kernel once: `ran` are those that have been.
@@ -234,24 +236,7 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
             let mut case = spec.build_backward().unwrap();
             spoil(&mut case, variant, beside);
             case.forward.options.force = Some(variant);
-            // Without a workspace other kernels compute dq.
-            for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
-                case.deterministic = deterministic;
-                case.workspace_limit_bytes = limit;
-                let Ok(plan) = backend.plan(&case.problem().unwrap()) else {
-                    // Not of every GPU.
-                    assert_eq!(variant, Variant::Wgmma, "{spec}");
-                    continue;
-                };
-                let kernels = plan.kernel_names().map(str::to_owned).collect();
-                let is_new = ran.insert((beside, kernels));
-                if !is_new || is_backward_untouched(backend, &case) {
-                    continue;
-                }
-                let run = case.run(backend).unwrap();
-                let wrong = case.check_all(&run).unwrap();
-                assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
-            }
+            agree_in_each_way(backend, (&spec, &mut case), beside, ran);
         }
     }
 }
@@ -259,7 +244,7 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
 /// Keys that no query sees, or queries that see no key, NaN in all components, in a block of which others are seen: a pair of theirs comes
 /// through wherever a thread has it. With gradients by slopes, which are sums of all pairs. Of every kernel of f32 and of `mma` once
 /// beside each option: `ran` are those that have been.
-fn unseen_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(bool, Beside, Vec<String>)>) {
+fn unseen_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<((bool, Beside), Vec<String>)>) {
     const SEEN: usize = 65;
     // So many that the block in which others begin ends with few of those, however large it is.
     const UNSEEN: usize = 123;
@@ -311,20 +296,7 @@ fn unseen_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(bool, Beside, V
                 }
             }
         }
-        // Without a workspace other kernels compute dq.
-        for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
-            case.deterministic = deterministic;
-            case.workspace_limit_bytes = limit;
-            let plan = backend.plan(&case.problem().unwrap()).unwrap();
-            let kernels = plan.kernel_names().map(str::to_owned).collect();
-            let is_new = ran.insert((of_queries, beside, kernels));
-            if !is_new || is_plan_untouched(&plan) {
-                continue;
-            }
-            let run = case.run(backend).unwrap();
-            let wrong = case.check_all(&run).unwrap();
-            assert_eq!(wrong, None, "{}: {spec}", plan.kernel_name());
-        }
+        agree_in_each_way(backend, (&spec, &mut case), (of_queries, beside), ran);
     }
 }
 

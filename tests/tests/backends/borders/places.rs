@@ -127,7 +127,7 @@ pub(super) fn lengths(
 /// Of a forward kernel of Hopper's, the first row of a part of a tile, if it is to be the last one that sees a key, the last, and no other:
 /// a range of keys that begins where it ends, in a block of keys behind the first that the tile sees. The part is a warpgroup's, a block's
 /// or a cluster's by turns.
-pub(super) fn last_seeing_row(instance: &Instance, scores: Scores, shift: usize) -> Option<u32> {
+fn last_seeing_row(instance: &Instance, scores: Scores, shift: usize) -> Option<u32> {
     let config = instance.wgmma()?;
     let parts = [WARPGROUP_ROWS, config.block_m(), config.cluster_m()];
     let turn = of_text(instance.name) + scores as usize;
@@ -136,7 +136,7 @@ pub(super) fn last_seeing_row(instance: &Instance, scores: Scores, shift: usize)
 }
 
 /// Keys of a problem of few.
-pub(super) fn few_keys(instance: &Instance, scores: Scores) -> usize {
+fn few_keys(instance: &Instance, scores: Scores) -> usize {
     const FEW: usize = 20;
     match last_seeing_row(instance, scores, FEW_KEYS) {
         Some(_) => instance.block_n as usize + FEW,
@@ -145,7 +145,7 @@ pub(super) fn few_keys(instance: &Instance, scores: Scores) -> usize {
 }
 
 /// Whether tiles see so many blocks of keys that the next tile is asked for before the last of them is loaded, of several tiles.
-pub(super) fn has_many_blocks(instance: &Instance, shift: usize) -> bool {
+fn has_many_blocks(instance: &Instance, shift: usize) -> bool {
     shift == HEADS && instance.wgmma().is_some()
 }
 

@@ -40,7 +40,7 @@ impl Scores {
     }
 
     /// Whether kernels for their dtypes alone are given them, and forward.
-    pub(super) fn is_stress(self) -> bool {
+    fn is_stress(self) -> bool {
         self.is_grown() || self == Self::Poisoned
     }
 
@@ -60,7 +60,7 @@ impl Scores {
     }
 
     /// Whether fp32 kernels are left out, which would take three quarters of the time, and in which other shifts notice as much.
-    pub(super) fn is_cheaper_without_simt(self, shift: usize) -> bool {
+    fn is_cheaper_without_simt(self, shift: usize) -> bool {
         match self {
             Self::Plain => matches!(shift, 0 | CUT),
             Self::Bent => !matches!(shift, PACKED | DIAGONALS),

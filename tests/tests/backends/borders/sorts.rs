@@ -8,7 +8,7 @@ use kernels_gpu::instances::{Family, Instance, Operation};
 use super::Scores;
 use super::places::{DIAGONALS, FEW_KEYS, hides_blocks};
 
-/// What kernels for modifiers are given, and those for the gradient by a bias: every modifier, in as many sorts as there are shifts.
+/// What kernels for modifiers are given, and those for the gradient by a bias: every modifier, of which shifts take turns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
     Bias,

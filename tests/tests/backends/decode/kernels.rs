@@ -9,14 +9,14 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::corpus;
 use ferroflash_tests::gpu::gpu_or_not_run;
-use ferroflash_tests::record::{Record, checksum};
+use ferroflash_tests::record::Record;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{DECODE, Instance};
 
 use super::garbage::poison_stays;
-use super::{run_case_right, run_right};
+use super::{run_case_right, run_right, take};
 
 /// Sequences that a warp of a decode kernel looks at, one a lane.
 const WARP_SIZE: u32 = 32;
@@ -71,20 +71,28 @@ fn narrower(plain: &DecodeSpec) -> DecodeSpec {
     }
 }
 
-/// Runs the cases of every kernel on one of `gpus`. Gives `record` the results'.
+/// Calls `check` with every kernel on one of `gpus`.
 fn each_kernel<D: Device>(
     gpus: &mut [Gpu<D>],
-    record: &mut Record,
-    mut run: impl FnMut(&mut Gpu<D>, &Instance, &DecodeConfig) -> Vec<(HostTensor, HostTensor)>,
+    mut check: impl FnMut(&mut Gpu<D>, &Instance, &DecodeConfig),
 ) {
     for instance in DECODE.iter().filter(|kernel| !is_untouched(kernel.name)) {
         let gpu = &mut gpus[of_text(instance.name) % gpus.len()];
         let config = instance.decode().expect("of the table of decode kernels");
         assert_is_run_by(gpu, instance, &spec(instance, config, &[1]));
-        let results = run(gpu, instance, config);
-        let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
-        record.take(instance.name.to_owned(), checksum(tensors));
+        check(gpu, instance, config);
     }
+}
+
+/// The same with `run`, whose results are `record`'s.
+fn each_recorded<D: Device>(
+    gpus: &mut [Gpu<D>],
+    record: &mut Record,
+    mut run: impl FnMut(&mut Gpu<D>, &Instance, &DecodeConfig) -> Vec<(HostTensor, HostTensor)>,
+) {
+    each_kernel(gpus, |gpu, instance, config| {
+        take(record, instance, &run(gpu, instance, config));
+    });
 }
 
 fn is_run_by<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &DecodeSpec) -> bool {
@@ -99,7 +107,7 @@ fn assert_is_run_by<D: Device>(gpu: &mut Gpu<D>, instance: &Instance, spec: &Dec
 
 /// Two supers of a row, which are merged from groups.
 fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, record, |gpu, instance, config| {
+    each_recorded(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         vec![run_right(gpu, &spec(instance, config, &[64 * chunk + 300]))]
     });
@@ -107,7 +115,7 @@ fn trees_are_climbed<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
 
 /// The same of keys that begin within the second group, so that neither chunks nor groups are counted from 0.
 fn windows_are_climbed<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, record, |gpu, instance, config| {
+    each_recorded(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let mask = Mask::Window {
             left: Some(64 * chunk as u32),
@@ -124,7 +132,7 @@ fn windows_are_climbed<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
 /// Launches in which several chunks, each of another block, make up a sequence, with all that its last block does to the rows: more of them
 /// than a head has queries of one position, and several tiles of them.
 fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, record, |gpu, instance, config| {
+    each_recorded(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let few = spec(instance, config, &[2 * chunk + 70, 5]);
         // As many rows as the kernel is for.
@@ -188,7 +196,7 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
 
 /// So many sequences that an item is a super, and that a warp does not see all of them.
 fn supers_are_items<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, record, |gpu, instance, config| {
+    each_recorded(gpus, record, |gpu, instance, config| {
         let chunk = config.chunk_keys() as usize;
         let blocks = gpu.gpu_capabilities().multiprocessors * config.min_blocks;
         let sequences = (4 * blocks).max(WARP_SIZE + 3) as usize;
@@ -218,7 +226,7 @@ const LENGTHS: [usize; 5] = [5, 131, 40, 150, 273];
 
 /// Problems in which a border, a scale or an address that is off shows.
 fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, record, |gpu, instance, config| {
+    each_recorded(gpus, record, |gpu, instance, config| {
         let plain = DecodeSpec {
             mask: SEEN,
             heads_kv: 2,
@@ -287,7 +295,7 @@ fn pairs_count<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
 
 /// NaN and infinities in the last keys, which the queries before do not see.
 fn not_finite<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
-    each_kernel(gpus, record, |gpu, instance, config| {
+    each_recorded(gpus, record, |gpu, instance, config| {
         let plain = spec(instance, config, &[]);
         // Of which each query sees its own alone.
         let own = DecodeSpec {
@@ -333,9 +341,8 @@ fn not_finite<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
 
 /// Lengths and pages that cannot be, pages of the first step, which is copied before the loop, among them.
 fn poison_stays_in_each<D: Device>(gpus: &mut [Gpu<D>]) {
-    each_kernel(gpus, &mut Record::default(), |gpu, instance, config| {
+    each_kernel(gpus, |gpu, instance, config| {
         poison_stays(gpu, &spec(instance, config, &[40, 700, 7]), None);
-        Vec::new()
     });
 }
 

@@ -52,7 +52,15 @@ mod properties;
 
 use ferroflash::{Backend, HostTensor};
 use ferroflash_testing::cases::{DecodeCase, DecodeSpec, QRows};
+use ferroflash_tests::record::{Record, checksum};
+use kernels_gpu::instances::Instance;
 use proptest::test_runner::TestCaseError;
+
+/// Gives `record` the results of `instance`'s cases.
+fn take(record: &mut Record, instance: &Instance, results: &[(HostTensor, HostTensor)]) {
+    let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
+    record.take(instance.name.to_owned(), checksum(tensors));
+}
 
 /// Runs a case and compares every sequence with the oracle.
 #[track_caller]

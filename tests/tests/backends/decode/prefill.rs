@@ -9,7 +9,7 @@ use ferroflash_testing::cases::{
 };
 use ferroflash_tests::gpu::gpu_or_not_run;
 use ferroflash_tests::random_cases::agree_on;
-use ferroflash_tests::record::{Record, checksum};
+use ferroflash_tests::record::Record;
 use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, of_text};
 use kernels_gpu::config::check_cache;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::garbage::{is_poisoned, poison_stays, run};
-use super::{bits, bits_of_rows, case_agrees, run_case_right};
+use super::{bits, bits_of_rows, case_agrees, run_case_right, take};
 
 /// The case of a spec, by Hopper's kernels.
 fn forced(spec: &DecodeSpec) -> DecodeCase {
@@ -61,12 +61,6 @@ fn each_kernel<D: Device>(
             check(gpu, instance, config);
         }
     }
-}
-
-/// Gives `record` the results of a kernel.
-fn take(record: &mut Record, instance: &Instance, results: &[(HostTensor, HostTensor)]) {
-    let tensors = results.iter().flat_map(|(o, lse)| [o, lse]);
-    record.take(instance.name.to_owned(), checksum(tensors));
 }
 
 /// Lengths beside blocks and boxes, and fewer keys than queries.
