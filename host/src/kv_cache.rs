@@ -158,7 +158,7 @@ pub struct KvCache<M: Memory> {
     block_table: Option<Indices<M>>,
     kv_lens: Indices<M>,
     scales: Option<[Tensor<M>; 2]>,
-    status: Arc<M::Buffer>,
+    status: Option<Arc<M::Buffer>>,
 }
 
 impl<M: Memory> fmt::Debug for KvCache<M> {
@@ -273,7 +273,7 @@ impl<M: Memory> KvCache<M> {
             block_table,
             kv_lens,
             scales: None,
-            status: Arc::new(status),
+            status: Some(Arc::new(status)),
         })
     }
 
@@ -285,6 +285,15 @@ impl<M: Memory> KvCache<M> {
     pub fn with_scales(mut self, k: Tensor<M>, v: Tensor<M>) -> Self {
         self.scales = Some([k, v]);
         self
+    }
+
+    /// The same cache without a word in which launches say what they find wrong, as those who call by addresses may have none.
+    #[doc(hidden)]
+    pub fn without_status(self) -> Self {
+        Self {
+            status: None,
+            ..self
+        }
     }
 
     /// The scales of k and v, if it has some.
@@ -330,9 +339,11 @@ impl<M: Memory> KvCache<M> {
     /// [`Error::Device`], which may report the failure of an earlier launch; [`Error::Argument`] if another memory
     /// allocated the cache.
     pub fn faults(&self, memory: &mut M) -> Result<CacheFaults, Error> {
-        let mut status = [0; size_of::<u32>()];
-        memory.read(&self.status, &mut status)?;
-        Ok(CacheFaults::of_status(u32::from_le_bytes(status)))
+        let mut word = [0; size_of::<u32>()];
+        if let Some(status) = &self.status {
+            memory.read(status, &mut word)?;
+        }
+        Ok(CacheFaults::of_status(u32::from_le_bytes(word)))
     }
 
     /// The addresses of its arrays.
@@ -340,7 +351,9 @@ impl<M: Memory> KvCache<M> {
     /// # Errors
     /// [`Error::Argument`] on one that `memory` did not allocate.
     pub(crate) fn operands(&self, memory: &M) -> Result<CacheOperands, Error> {
-        check_owned_operand(memory, &self.status, "cache")?;
+        if let Some(status) = &self.status {
+            check_owned_operand(memory, status, "cache")?;
+        }
         if let Some(scales) = &self.scales {
             for tensor in scales {
                 tensor.check_owned(memory, "scales")?;
@@ -353,7 +366,7 @@ impl<M: Memory> KvCache<M> {
         Ok(
             CacheOperands::new(self.kv_lens.checked_address(memory, "kv_lens")?)
                 .block_table(table.transpose()?)
-                .status(memory.address(&self.status))
+                .status(self.status.as_ref().map(|status| memory.address(status)))
                 .scales(scales),
         )
     }

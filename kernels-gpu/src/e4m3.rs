@@ -41,7 +41,7 @@ pub fn of_f32(value: f32) -> u8 {
     if magnitude.is_nan() {
         return NAN | sign;
     }
-    let clamped = if magnitude > MAX { MAX } else { magnitude };
+    let clamped = magnitude.min(MAX);
     let code = if clamped < SMALLEST_NORMAL {
         (clamped + SUBNORMAL_STEP).to_bits() - SUBNORMAL_STEP.to_bits()
     } else {

@@ -47,13 +47,13 @@ pub fn tiny(instance: &Instance, count: usize) -> Vec<(usize, usize)> {
     some.into_iter().cycle().take(count).chain(long).collect()
 }
 
-/// Sequences of about one length, whose tiles no kernel has to list: whole tiles and a few rows, and, of the second, the whole tiles
-/// alone, so that the tile that it lacks begins where its rows end.
+/// Sequences of about one length, whose tiles no kernel has to list: the whole tiles alone, so that the tile that the first lacks begins
+/// where its rows end and others' do, and then a few rows more.
 pub fn even(instance: &Instance) -> Vec<(usize, usize)> {
     let rows = (instance.block_m * instance.cluster) as usize;
     let rows = shortest(instance).next_multiple_of(rows).max(rows);
     let keys = instance.block_n as usize;
-    vec![(rows + 5, keys + 9), (rows, keys + 1)]
+    vec![(rows, keys + 1), (rows + 5, keys + 9)]
 }
 
 /// Sequences of so many blocks of keys that the next tile is fetched in the middle of one, whose tiles are listed or need not be; a
@@ -63,7 +63,8 @@ pub fn long(instance: &Instance, are_listed: bool) -> Vec<(usize, usize)> {
     let mut lengths = match shortest(instance) {
         _ if instance.wgmma().is_none() => vec![(3, keys)],
         0 => vec![(70, keys), (69, keys - 1), (68, keys), (70, keys - 3)],
-        shortest => vec![(shortest, keys)],
+        shortest if are_listed => vec![(shortest, keys)],
+        shortest => vec![(shortest - 1, keys - 1), (shortest, keys)],
     };
     if are_listed {
         lengths.extend([(1, 1); 2]);

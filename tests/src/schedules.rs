@@ -75,15 +75,26 @@ macro_rules! on_schedules_in_turn_and_gpu {
 #[macro_export]
 macro_rules! on_simulator_and_gpu {
     ($all:path, $what:literal) => {
-        fn simulated(schedule: usize) {
+        $crate::on_simulator_and_gpu!($all, $what, drop);
+    };
+    // What the first schedule's kernels execute is held to what is recorded.
+    ($all:path, $what:literal, $recorded:literal) => {
+        $crate::on_simulator_and_gpu!($all, $what, |sim| {
+            $crate::record!($recorded).finish(&mut [sim]);
+        });
+    };
+    ($all:path, $what:literal, $then:expr) => {
+        fn simulated(schedule: usize) -> ::ferroflash::backend::sim::Sim {
             use ::ferroflash::backend::sim::{Sim, SimDevice};
             let seed = $crate::schedules::SCHEDULES[schedule];
-            $all(&mut Sim::on(SimDevice::with_schedule(seed)));
+            let mut sim = Sim::on(SimDevice::with_schedule(seed));
+            $all(&mut sim);
+            sim
         }
 
         #[test]
         fn sim() {
-            simulated(0);
+            ($then)(simulated(0));
         }
 
         #[test]

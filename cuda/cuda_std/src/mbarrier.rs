@@ -46,10 +46,22 @@ pub unsafe fn wait(barrier: u32, parity: u32) {
     }
 }
 
-/// Arrives where `condition` holds (`mbarrier.arrive`).
+/// Arrives (`mbarrier.arrive`).
 ///
 /// # Safety
 /// `barrier` is initialised and expects the arrival.
+#[inline(always)]
+pub unsafe fn arrive(barrier: u32) {
+    // SAFETY: the caller vouches for the barrier.
+    unsafe {
+        asm!("mbarrier.arrive.shared::cta.b64 _, [{}];", in(reg32) barrier, options(nostack));
+    }
+}
+
+/// Arrives where `condition` holds.
+///
+/// # Safety
+/// As [`arrive`].
 #[inline(always)]
 pub unsafe fn arrive_if(condition: bool, barrier: u32) {
     // SAFETY: the caller vouches for the barrier.

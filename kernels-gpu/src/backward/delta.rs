@@ -7,7 +7,7 @@ use core::f32::consts::LOG2_E;
 
 use cuda_std::global;
 use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, thread_idx_x};
-use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_sum};
+use cuda_std::warp::{WARP_SIZE, lane_id, reduce_max, reduce_max_strided, reduce_sum};
 
 use crate::abi::{DeltaParams, DeviceAddress, TensorArg};
 use crate::config::warp_per_row::{DELTA_LANES, DELTA_WARP_ROWS};
@@ -91,7 +91,7 @@ unsafe fn of_chunk<E: Element>(params: &DeltaParams, chunk: u64, rows: u64) {
             write::<E>(params, row, sum, largest);
         }
         if E::SCALES_DS && params.terms.largest_d_o.is_some() {
-            let largest = reduce_max::<WARP_SIZE>(largest);
+            let largest = reduce_max_strided::<{ WARP_SIZE / DELTA_LANES }, DELTA_LANES>(largest);
             if lane_id() == 0 {
                 let array = params.terms.largest_of_chunk;
                 global::store(array + chunk * F32_BYTES as u64, largest);

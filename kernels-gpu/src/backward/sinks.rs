@@ -8,6 +8,7 @@ use cuda_std::warp::{WARP_SIZE, lane_id, reduce_sum};
 
 use crate::abi::SinkGradientParams;
 use crate::math::exp2;
+use crate::tile::black_box;
 use crate::tile::warp_per_row::each_row_by_warp;
 use crate::units::F32_BYTES;
 use core::f32::consts::LOG2_E;
@@ -33,7 +34,7 @@ unsafe fn of_head(params: &SinkGradientParams, head: u64) {
     let sink = element(params.sinks, head) * LOG2_E;
     let mut sum = 0.0;
     let mut batch = 0;
-    while batch < params.batch as u64 {
+    while batch < black_box(params.batch) as u64 {
         let first = (batch * params.heads as u64 + head) * params.rows as u64;
         let mut row = lane_id() as u64;
         while row < params.rows as u64 {

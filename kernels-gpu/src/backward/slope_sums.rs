@@ -47,9 +47,7 @@ unsafe fn of_slope(params: &SlopeSumsParams, slope: u64) {
     // SAFETY: the whole warp is here, and the slope is its own.
     unsafe {
         let sum = reduce_sum::<WARP_SIZE>(sum);
-        if lane_id() == 0 {
-            // Not −0 where nothing is added.
-            global::store(params.d_alibi_slopes + slope * F32_BYTES as u64, 0.0 - sum);
-        }
+        // All lanes store the same number, without a branch; not −0 where nothing is added.
+        global::store(params.d_alibi_slopes + slope * F32_BYTES as u64, 0.0 - sum);
     }
 }

@@ -89,12 +89,14 @@ impl Sections {
     pub fn new(kv_heads: u32, head_bytes: u64, group: u32, tiles: u32, cluster: u32) -> Self {
         let sequences = kv_heads * group;
         let most = fitting(L2_BYTES, kv_heads, head_bytes) * group;
+        let of_section = fitting(SECTION_BYTES, kv_heads, head_bytes) * group;
+        let two = most.min(2);
         // Two, where they fit: blocks that go through a long head's keys side by side then have tiles of the same length.
-        let size = (fitting(SECTION_BYTES, kv_heads, head_bytes) * group).max(most.min(2));
+        let size = if of_section < two { two } else { of_section };
         // Rounded up, without `div_ceil`, which has a panic branch.
         let of_last_blocks = divide(LAST_BLOCKS - 1, tiles * cluster).0 + 1;
         let of_last = of_last_blocks.min(LAST_SEQUENCES).min(most);
-        let (nearest, _) = divide(sequences.max(of_last) - of_last + size / 2, size);
+        let (nearest, _) = divide(sequences - of_last + size / 2, size);
         let (greatest, _) = divide(sequences - 1, size);
         Self {
             size,

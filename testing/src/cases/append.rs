@@ -9,8 +9,8 @@ use super::fill::{mix, normal};
 use super::scales::scale_of;
 use crate::oracle::rotated_row;
 use ferroflash::{
-    Backend, CacheFaults, DType, Error, HostTensor, Indices, Layout, NewKv, RotaryStyle, Shape,
-    append_kv,
+    Backend, CacheFaults, DType, Error, HostTensor, Indices, KvCache, Layout, NewKv, RotaryStyle,
+    Shape, append_kv,
 };
 
 /// One case, small enough to print.
@@ -191,7 +191,19 @@ impl AppendCase {
     /// # Errors
     /// Those of [`append_kv`].
     pub fn run<B: Backend>(&self, backend: &mut B) -> Result<Appended, Error> {
-        let mut cache = self.cache.cache(backend)?;
+        let cache = self.cache.cache(backend)?;
+        self.run_on(backend, cache)
+    }
+
+    /// As [`run`](Self::run), to a cache that has been made.
+    ///
+    /// # Errors
+    /// Those of [`append_kv`].
+    pub fn run_on<B: Backend>(
+        &self,
+        backend: &mut B,
+        mut cache: KvCache<B::Memory>,
+    ) -> Result<Appended, Error> {
         let memory = backend.memory();
         let (k, v) = (self.k.upload(memory)?, self.v.upload(memory)?);
         let q = self.cache.q.upload(memory)?;

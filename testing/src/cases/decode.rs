@@ -12,7 +12,7 @@ use super::decode_case::{DecodeCase, QRows, pairs};
 use super::decode_place::Place;
 use super::fill::mix;
 use super::foreign;
-use super::scales::{ScaleKind, scale_of};
+use super::scales::{ScaleKind, scale_of, spoil_unused};
 use super::spec::AlibiSpec;
 use super::tree::TreeSpec;
 use ferroflash::{
@@ -183,7 +183,11 @@ impl DecodeSpec {
         let mut v = of_v.allocate(of_cache, shape(pages, self.heads_kv, rows, self.head_dim_v))?;
         let scales = |stream| {
             let kind = self.e4m3?;
-            Some(kind.make(k_shape, mix(self.seed, stream)))
+            let made = kind.make(k_shape, mix(self.seed, stream));
+            Some(made.map(|mut scales| {
+                spoil_unused(&mut scales, &place, &self.kv_lens);
+                scales
+            }))
         };
         let scales = match (scales(501).transpose()?, scales(502).transpose()?) {
             (Some(k), Some(v)) => Some([k, v]),

@@ -4,6 +4,9 @@ use ferroflash::{DType, Error, HostTensor, Layout, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+use super::decode_place::Place;
 
 /// What one scale is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,13 +53,38 @@ impl ScaleKind {
     }
 }
 
+/// Makes those NaN that are of no key of sequences with `kv_lens` keys: nobody may read them.
+pub(super) fn spoil_unused(scales: &mut HostTensor, place: &Place, kv_lens: &[usize]) {
+    let shape = scales.spec().shape;
+    let keys = kv_lens.iter().enumerate();
+    let keys = keys.flat_map(|(sequence, &len)| (0..len).map(move |key| (sequence, key)));
+    let used: HashSet<_> = keys
+        .map(|(sequence, key)| {
+            let (page, row) = place.of(sequence, key);
+            (index(shape.batch, page), index(shape.seq, row))
+        })
+        .collect();
+    for (page, row) in (0..shape.batch).flat_map(|page| (0..shape.seq).map(move |row| (page, row)))
+    {
+        if !used.contains(&(page, row)) {
+            for head in 0..shape.heads {
+                scales.set(page, head, row, 0, f32::NAN);
+            }
+        }
+    }
+}
+
+/// Where along an axis of `extent` the scale of `at` is: those of an axis of 1 hold for all.
+fn index(extent: usize, at: usize) -> usize {
+    if extent == 1 { 0 } else { at }
+}
+
 /// The scale of a key among `scales`, of which there is one for each or for all of an axis; 1 without.
 pub(super) fn scale_of(scales: Option<&HostTensor>, [page, head, place]: [usize; 3]) -> f32 {
     let Some(scales) = scales else {
         return 1.0;
     };
     let shape = scales.spec().shape;
-    let index = |axis: usize, at: usize| if axis == 1 { 0 } else { at };
     let (page, head) = (index(shape.batch, page), index(shape.heads, head));
     debug_assert_eq!(scales.spec().dtype, DType::F32);
     scales.get(page, head, index(shape.seq, place), 0)

@@ -27,9 +27,15 @@ const WRONG: [i32; 11] = [
 ];
 
 /// More sequences than a warp of the kernel that lists Hopper's tiles has lanes, of which those in the middle have no rows; a few where
-/// none are listed, and of dense ones, all of which have as many rows.
+/// none are listed; and of dense ones, all of which have as many rows, a few with rows for each of a block's warps, and one with keys
+/// for them.
 fn tiny(instance: &Instance, is_packed: bool) -> Vec<(usize, usize)> {
-    let are_many = instance.family == Family::Wgmma && is_packed;
+    if instance.family == Family::Wgmma && !is_packed {
+        let mut lengths = packed_kernels::tiny(instance, 3);
+        lengths.push([instance.block_m as usize; 2].into());
+        return lengths;
+    }
+    let are_many = instance.family == Family::Wgmma;
     let mut lengths = packed_kernels::tiny(instance, if are_many { 40 } else { 9 });
     for (rows, _) in lengths.iter_mut().take(30).skip(9) {
         *rows = 0;

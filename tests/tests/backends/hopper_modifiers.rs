@@ -167,11 +167,10 @@ fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
         for is_packed in [false, true] {
             let mut spec = spec(dtype, head_dim, modifiers);
             spec.mask = mask;
+            // Log-sum-exps of either sign.
+            spec.kind = InputKind::Low;
             if is_packed {
                 spec.lengths = Lengths::Varlen(several.clone());
-            } else {
-                // Log-sum-exps of either sign.
-                spec.kind = InputKind::Low;
             }
             let mut case = spec.build_backward().unwrap();
             // Both of every option, of one arrangement each.
@@ -181,15 +180,40 @@ fn options_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
     }
 }
 
-/// More blocks of keys than a warp has lanes, which look at one each: a tile's blocks are looked at more than once.
+/// More blocks of keys than a warp has lanes, which look at one each: a tile's blocks are looked at more than once. All of them are shown, by
+/// states or without, or others to each head.
 fn many_blocks_agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
-    for (name, _, modifiers) in options() {
-        if !matches!(name, "dilation" | "sinks") {
-            continue;
-        }
+    let none = ModifierSpec::default();
+    let options = [
+        (
+            "dilation",
+            1,
+            ModifierSpec {
+                dilation: Some(3),
+                ..none
+            },
+        ),
+        (
+            "sinks",
+            1,
+            ModifierSpec {
+                sinks: true,
+                ..none
+            },
+        ),
+        (
+            "blocks",
+            2,
+            ModifierSpec {
+                blocks: Some([64; 2]),
+                ..none
+            },
+        ),
+    ];
+    for (name, group, modifiers) in options {
         let spec = CaseSpec {
-            group: 1,
-            lengths: Lengths::one(10, 33 * 64 + 5),
+            group,
+            lengths: Lengths::one(10, 35 * 64 + 5),
             ..spec(dtype, head_dim, modifiers)
         };
         let mut case = spec.build_backward().unwrap();

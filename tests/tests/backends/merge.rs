@@ -160,13 +160,14 @@ fn sim() {
 /// The same ones in each run, so that it is known what they execute.
 #[test]
 fn sim_of_fixed_parts() {
-    let mut sim = Sim::new();
+    let (record, mut sim) = (ferroflash_tests::record!("merge"), Sim::new());
     let mut runner = TestRunner::deterministic();
     for _ in 0..40 {
         let parts = parts().new_tree(&mut runner).expect("drawn").current();
         let checked = parts.check(&mut sim);
         checked.unwrap_or_else(|wrong| panic!("{parts:?}: {wrong}"));
     }
+    record.finish(&mut [sim]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::units::F32_BYTES;
 pub enum Slope<'a, const ROWS: usize, const COLS: usize> {
     /// It is written here, where 1 is before. There is a softcap, or a modification with a derivative.
     Into(&'a mut [[f32; COLS]; ROWS]),
-    /// Nobody asks for it.
+    /// Nobody asks for it: of a gradient by what is added to scores.
     Unused,
     /// There is no softcap ([`Pairs::has_slope`]).
     One,
@@ -52,17 +52,19 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         s: &mut [[f32; COLS]; ROWS],
         slope: Slope<'_, ROWS, COLS>,
     ) {
-        let is_multiplied = K::Side::HAS_SECOND && !matches!(slope, Slope::Unused);
+        let is_added_to = matches!(slope, Slope::Unused);
+        let is_multiplied = K::Side::HAS_SECOND && !is_added_to;
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
         let modifiers = self.tile.modifiers;
         if K::Modifiers::HAS_SLOPE {
             scale_log2 = self.changed_scores(s, slope);
-        } else if !is_plain(score) || modifiers.changes_scores() {
-            let transform = match slope {
-                Slope::One => self.tile.transform(self.step, &score.uncapped()),
-                _ => self.tile.transform(self.step, score),
+        } else if is_added_to || !is_plain(score) || modifiers.changes_scores() {
+            let score = match slope {
+                Slope::One => &score.uncapped(),
+                _ => score,
             };
+            let transform = self.tile.transform(self.step, score, is_added_to);
             scale_log2 = transform.scale_log2;
             let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
             let distance = |i: usize| self.row(i) as i32 + diagonal;
@@ -99,7 +101,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         slope: Slope<'_, ROWS, COLS>,
     ) -> f32 {
         let score = &self.tile.params.attention.score;
-        let transform = self.tile.transform(self.step, score);
+        let transform = self.tile.transform(self.step, score, false);
         let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
         let distance = |i: usize| self.row(i) as i32 + diagonal;
         let at = || self.tile.place(self.step);
@@ -142,7 +144,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         for i in 0..ROWS {
             for j in 0..COLS {
                 if kept[i] >> j & 1 == 0 {
-                    p[i][j] = -p[i][j];
+                    p[i][j] = f32::from_bits(p[i][j].to_bits() | 1 << 31);
                 }
             }
         }

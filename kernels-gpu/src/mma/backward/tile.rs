@@ -230,19 +230,25 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         }
     }
 
-    /// How the scores of a step are transformed, of which `score` says what is known when the kernel is compiled.
+    /// How the scores of a step are transformed, of which `score` says what is known when the kernel is compiled: to nats where it is known
+    /// that something `is_added_to` them.
     ///
     /// # Safety
     /// As [`Tile::new`]; `score` is the launch's.
     #[inline(always)]
-    pub unsafe fn transform(&self, step: Step, score: &ScoreParams) -> ScoreTransform {
+    pub unsafe fn transform(
+        &self,
+        step: Step,
+        score: &ScoreParams,
+        is_added_to: bool,
+    ) -> ScoreTransform {
         let softmax_scale = f32::from_bits(step.renew(score.softmax_scale.to_bits()));
         let score = &ScoreParams {
             softmax_scale,
             ..*score
         };
         let (batch, head) = (self.batch(), self.query_head(step.head));
-        if self.modifiers.changes_scores() {
+        if is_added_to || self.modifiers.changes_scores() {
             ScoreTransform::in_nats(score, batch, head, 0.0)
         } else {
             ScoreTransform::new(score, batch, head, 0.0)

@@ -67,14 +67,18 @@ unsafe fn write_row<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(
     let elements =
         batch as i64 * o.batch_stride + head as i64 * o.head_stride + q_row as i64 * o.seq_stride;
     let address = o.address.wrapping_add_signed(elements * HALF_BYTES as i64);
-    let is_pair = o.dim_stride == 1 && address.is_multiple_of(2 * HALF_BYTES as u64);
+    // Whether two columns of a round are components that follow each other, and lie in one word.
+    let is_pair = K::CONFIG.round_cols().is_multiple_of(2)
+        && o.dim_stride == 1
+        && address.is_multiple_of(2 * HALF_BYTES as u64);
     let dims = forward.attention.head_dim_v;
     for col in (0..O_COLS).step_by(2) {
         let pair = K::Element::cvt_pair(state.acc_o[i][col] * norm, state.acc_o[i][col + 1] * norm);
-        let [dim, next] = [0, 1].map(|i| dim_of::<K>(tile.warp(), lane, col as u32 + i));
+        let warp = tile.warp();
+        let [dim, next] = [0, 1].map(|i| dim_of::<K>(warp, lane, col as u32 + i));
         let place =
             |dim: u32| address.wrapping_add_signed(dim as i64 * o.dim_stride * HALF_BYTES as i64);
-        if is_pair && next == dim + 1 && next < dims {
+        if is_pair && next < dims {
             global::store_bits(place(dim), pair);
         } else {
             if dim < dims {

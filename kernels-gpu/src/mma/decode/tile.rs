@@ -15,6 +15,7 @@ use crate::layout::fragment::ROW_STEP;
 use crate::mma::Element;
 use crate::score::{ScoreTransform, alibi};
 use crate::tile::block_range::visible_keys;
+use crate::tile::grid;
 use crate::tile::kv_tree::Chunks;
 use crate::tile::{black_box, black_box64};
 
@@ -142,11 +143,12 @@ impl<'a> Tile<'a> {
         self.head_and_q_row(row).0
     }
 
-    /// Queries of the tile: the first and the last.
+    /// Queries of the tile: the first and the last. Asked for where values are not finite, once a position: by plain divisions.
     #[inline(always)]
     pub fn positions(&self) -> (u32, u32) {
         let (begin, end) = self.rows();
-        (self.query(begin), self.query(end - 1))
+        let query = |row| grid::divide(row, self.get(Word::Group)).0;
+        (query(begin), query(end - 1))
     }
 
     #[inline(always)]

@@ -69,7 +69,7 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
     ) -> bool {
         let extent = self.tile.extent();
         let place = Place::new(self.p_smem, layout);
-        let transform = self.transform();
+        let transform = self.transform(false);
         let first = self.step.begin + layout.lane;
         let row = |i: usize| self.tile.begin + layout.row(i);
         let column = |j: usize| (j * LANES) as i32;
@@ -130,16 +130,17 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
         }
     }
 
-    /// How the scores of the step's query head are transformed.
+    /// How the scores of the step's query head are transformed: to nats in a kernel which knows when it is compiled that something
+    /// `is_added_to` them.
     ///
     /// # Safety
     /// As [`Tile::sequence`].
     #[inline(always)]
-    pub unsafe fn transform(&self) -> ScoreTransform {
+    pub unsafe fn transform(&self, is_added_to: bool) -> ScoreTransform {
         let head = self.tile.query_head(self.step.head);
         let score = &self.tile.params.attention.score;
         let batch = black_box(self.tile.coord.batch);
-        if self.tile.modifiers.changes_scores() {
+        if is_added_to || self.tile.modifiers.changes_scores() {
             ScoreTransform::in_nats(score, batch, head, SHIFT)
         } else {
             ScoreTransform::new(score, batch, head, SHIFT)

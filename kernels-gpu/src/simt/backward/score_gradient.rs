@@ -119,7 +119,7 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
     ) {
         let extent = self.tile.extent();
         let place = Place::new(self.p_smem, layout);
-        let transform = self.transform();
+        let transform = self.transform(true);
         let first = self.step.begin + layout.lane;
         let diagonal = extent.diagonal - first as i32;
         let distance = |i: usize| (self.tile.begin + layout.row(i)) as i32 + diagonal;

@@ -152,7 +152,7 @@ where
     match (K::ADDS_DQ, K::Modifiers::IS_NONE) {
         (true, true) => consumer.fused_steps(),
         (true, false) => consumer.told_fused_steps(),
-        (false, true) => tile.each_step(config, |_, block| consumer.step(block)),
+        (false, true) => tile.each_present_step(config, |_, block| consumer.step(block)),
         (false, false) => consumer.told_steps(),
     }
     *step = consumer.step;

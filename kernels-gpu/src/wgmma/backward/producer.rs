@@ -302,7 +302,7 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
             shared::store(at + config.block_n * F32_BYTES, minus_delta);
             index += WARP_SIZE;
         }
-        mbarrier::arrive_if(true, pipeline.full_barrier());
+        mbarrier::arrive(pipeline.full_barrier());
         pipeline.advance();
     });
 }

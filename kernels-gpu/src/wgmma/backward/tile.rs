@@ -214,6 +214,16 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
         extent.place::<S>(&sequence, self.batch(), head, heads)
     }
 
+    /// The passing blocks that some of the tile's first `rows` rows sees, which there are.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn blocks_of_rows(&self, rows: u32, block_n: u32) -> BlockRange {
+        let (extent, begin) = (self.extent(), self.begin());
+        BlockRange::new(begin, begin + rows, extent.band, extent.passing, block_n)
+    }
+
     /// The passing blocks that some of `rows` kept rows from row `begin` of the tile on sees.
     ///
     /// # Safety
@@ -256,10 +266,22 @@ impl<'a, S: Side, M: Modifiers> Tile<'a, S, M> {
     /// # Safety
     /// As [`Tile::begin`].
     #[inline(always)]
-    pub unsafe fn each_step(&self, config: &WgmmaBackwardConfig, mut step: impl FnMut(u32, u32)) {
-        if !self.has_steps() {
-            return;
+    pub unsafe fn each_step(&self, config: &WgmmaBackwardConfig, step: impl FnMut(u32, u32)) {
+        if self.has_steps() {
+            self.each_present_step(config, step);
         }
+    }
+
+    /// As [`each_step`](Self::each_step), of a tile that has steps.
+    ///
+    /// # Safety
+    /// As [`Tile::begin`].
+    #[inline(always)]
+    pub unsafe fn each_present_step(
+        &self,
+        config: &WgmmaBackwardConfig,
+        mut step: impl FnMut(u32, u32),
+    ) {
         let [mut block, _, mut head, _] = self.row(3);
         loop {
             step(head, block);

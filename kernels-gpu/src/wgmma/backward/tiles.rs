@@ -70,7 +70,7 @@ impl<'a, S: Side, M: Modifiers> Tiles<'a, S, M> {
             }
             of_launch = self.draw();
         };
-        if self.modifiers.hides() && is_one && tile.shown().next(self.config).is_none() {
+        if !M::IS_NONE && is_one && tile.shown().next(self.config).is_none() {
             sync_warp();
             // Every lane the same, in one store of the warp.
             tile.write_nothing_passes();

@@ -13,7 +13,7 @@ use super::softcap::Softcap;
 use super::softmax::Rows;
 use super::traits::{ForwardKernel, QkOperand};
 use crate::abi::{Band, ScoreParams};
-use crate::config::wgmma::WgmmaConfig;
+use crate::config::wgmma::{WARPGROUP_ROWS, WgmmaConfig};
 use crate::modifiers::Modifiers;
 use crate::score;
 use crate::tile::black_box;
@@ -172,7 +172,11 @@ where
         if K::Modifiers::IS_NONE && params.attention.mask.band.lower > -Band::OPEN {
             // Without a border on the left all ranges begin with block 0.
             let ranges = Ranges::begins(self.launch, config, &sequence, work_tile, warpgroup);
-            self.skip(ranges.own.begin - ranges.block.begin, config.ping_pong);
+            // At most one: its first row lies behind the block's by no more than a block of keys.
+            const { assert!((K::CONFIG.consumers - 1) * WARPGROUP_ROWS <= K::CONFIG.block_n) };
+            if ranges.own.begin != ranges.block.begin {
+                self.skip_one(config.ping_pong);
+            }
             if config.cluster > 1 {
                 self.skip(ranges.block.begin - ranges.cluster.begin, false);
             }
@@ -193,15 +197,24 @@ where
         let mut i = 0;
         // Hidden: they are few, and no loop for two at once is worth its code.
         while i < black_box(blocks) {
-            self.k.consumer_wait();
-            self.release_k();
-            self.v.consumer_wait();
-            self.release_v();
-            if in_turn {
-                self.scheduler_barrier.sync();
-                self.scheduler_barrier.arrive();
-            }
+            self.skip_one(in_turn);
             i += 1;
+        }
+    }
+
+    /// Skips one.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn skip_one(&mut self, in_turn: bool) {
+        self.k.consumer_wait();
+        self.release_k();
+        self.v.consumer_wait();
+        self.release_v();
+        if in_turn {
+            self.scheduler_barrier.sync();
+            self.scheduler_barrier.arrive();
         }
     }
 

@@ -333,10 +333,11 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
     /// Shared address of the lane's pair `i` of a staged row.
     #[inline(always)]
     fn staged(&self, row: u32, i: usize) -> u32 {
-        let col = self.col(i);
+        const { assert!(2 * WARP_SIZE == ATOM_COLS) };
         let row = self.lanes.warp * WARP_ROWS + row;
-        let atom_column = col / ATOM_COLS * self.config.q_atom_column_bytes();
-        let in_atom_column = col % ATOM_COLS;
+        let atom_column = i as u32 * self.config.q_atom_column_bytes();
+        // `col(0)`: compilers do not know how many lanes there are.
+        let in_atom_column = self.col(0);
         let in_vec16 = in_atom_column % VEC16_ELEMS / 2 * PAIR_BYTES;
         self.o_smem + atom_column + swizzled(row, in_atom_column / VEC16_ELEMS) + in_vec16
     }

@@ -58,9 +58,11 @@ pub unsafe fn produce<K: TensorMapParams, M: Modifiers, const KEYS: bool, const 
         if KEYS {
             scheduler.publish_first(&tile_pipe, block_idx_x() / config.cluster);
         }
-        // In a cluster of one block the thread that loads keys has published the tile itself.
-        let is_own = KEYS && config.cluster == 1;
+        // The thread that loads keys has published the first tile itself, and in a cluster of one block all others too. Kernels for a cache
+        // wait for the first one all the same: without, ptxas spills a register.
+        let mut is_own = KEYS && (config.cluster == 1 || !config.cached);
         while tile_pipe.producer_wait(is_own) {
+            is_own = KEYS && config.cluster == 1;
             let (work_tile, sequence) = tile_pipe.producer_read(&params.attention);
             if !M::IS_NONE {
                 let walk = BlockWalk::new(launch, config, modifiers, work_tile, &sequence);
@@ -226,7 +228,7 @@ impl<M: TensorMapParams> Loader<'_, M> {
             // SAFETY: the consumers release the stage as if it had been loaded.
             unsafe {
                 self.v.producer_acquire();
-                mbarrier::arrive_if(true, self.v.full_barrier());
+                mbarrier::arrive(self.v.full_barrier());
             }
             self.v.advance();
             warpgroup += 1;

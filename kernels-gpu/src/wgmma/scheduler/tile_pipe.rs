@@ -238,7 +238,7 @@ impl TileScheduler<'_> {
             let rows = self.sequence_words(work_tile, entry);
             shared::store4_bits(stages_smem + WORK_PART_BYTES, rows);
         }
-        mbarrier::arrive_if(true, tile_pipe.state.full_barrier());
+        mbarrier::arrive(tile_pipe.state.full_barrier());
     }
 
     /// Fetches the next tile and publishes it, or the end, to every block of the cluster, in the stage after the one
@@ -284,7 +284,7 @@ impl TileScheduler<'_> {
                 rows = self.sequence_words(work_tile, entry);
                 shared::store4_bits(stage_smem + WORK_PART_BYTES, rows);
             }
-            mbarrier::arrive_if(true, next.full_barrier());
+            mbarrier::arrive(next.full_barrier());
             let mut rank = LEADER_RANK + 1;
             while rank < config.cluster {
                 cluster::store4(stage_smem, rank, work_tile);

@@ -21,16 +21,35 @@ use ferroflash::{Backend, Variant};
 use ferroflash_testing::cases::{BackwardCase, CaseSpec};
 use ferroflash_tests::replaced::is_backward_untouched;
 
+/// A way to compute gradients: whether they repeat bit for bit, and the bytes of workspace, of which any may be used if it is `None`.
+type Way = (bool, Option<usize>);
+
+/// The one that adds up dq, where there is one.
+const ADDING_DQ: Way = (false, None);
+
 /// Compares gradients of `case`, made of `spec`, with the oracle, in each way to compute them whose kernels are not in `ran` beside `what`.
 #[track_caller]
 fn agree_in_each_way<B: Backend, T: Copy + Ord>(
     backend: &mut B,
-    (spec, case): (&CaseSpec, &mut BackwardCase),
+    case: (&CaseSpec, &mut BackwardCase),
     what: T,
     ran: &mut BTreeSet<(T, Vec<String>)>,
 ) {
     // Without a workspace other kernels compute dq.
-    for (deterministic, limit) in [(false, None), (true, None), (true, Some(0))] {
+    let ways = [ADDING_DQ, (true, None), (true, Some(0))];
+    agree_in_ways(backend, case, what, ran, &ways);
+}
+
+/// As [`agree_in_each_way`], in each of `ways`.
+#[track_caller]
+fn agree_in_ways<B: Backend, T: Copy + Ord>(
+    backend: &mut B,
+    (spec, case): (&CaseSpec, &mut BackwardCase),
+    what: T,
+    ran: &mut BTreeSet<(T, Vec<String>)>,
+    ways: &[Way],
+) {
+    for &(deterministic, limit) in ways {
         case.deterministic = deterministic;
         case.workspace_limit_bytes = limit;
         let Ok(plan) = backend.plan(&case.problem().unwrap()) else {

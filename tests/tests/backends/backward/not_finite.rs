@@ -11,7 +11,7 @@ use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::specs::plain;
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 
-use super::agree_in_each_way;
+use super::{ADDING_DQ, agree_in_each_way, agree_in_ways};
 
 /// A key, its value, a query and its d_o that are not finite in half of their components, so that gradients by the others are of finite
 /// numbers: of rows near enough to see them, in one block with rows that are not. Each kernel once: `ran` are those that have been.
@@ -103,12 +103,20 @@ fn saturated_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(bool, Vec<St
 /// could be added as well.
 const DILATION: u32 = 3;
 
+/// The first key that whole rows are spoilt of.
+const SPOILT_KEY: usize = 40;
+
+/// A sequence, of queries and keys, before the one that is spoilt, where the number of that is asked for.
+const BEFORE: (usize, usize) = (5, 9);
+
 /// Options beside operands that are not finite.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Beside {
     Nothing,
     /// An option of kernels for modifiers that hides nothing: the band alone decides there what a row must not show.
     Dropout,
+    /// And arrays with elements of each head and batch entry.
+    Arrays,
     /// Its scores stay finite, however large keys and queries are.
     Softcap,
     /// And every option that hides pairs.
@@ -132,6 +140,17 @@ impl Beside {
         Self::CappedChunks,
     ];
 
+    /// `rows` and `keys`, alone or behind another sequence; and how many rows and keys are before them.
+    fn lengths(self, rows: usize, keys: usize) -> (Lengths, [usize; 2]) {
+        match self {
+            Self::AllThatHide => {
+                let lengths = Lengths::Varlen(vec![BEFORE, (rows, keys)]);
+                (lengths, [BEFORE.0, BEFORE.1])
+            }
+            _ => (Lengths::one(rows, keys), [0; 2]),
+        }
+    }
+
     fn softcap(self) -> Option<f32> {
         matches!(self, Self::Softcap | Self::AllThatHide | Self::CappedChunks).then_some(1.5)
     }
@@ -144,6 +163,14 @@ impl Beside {
                 dropout: Some(0.3),
                 ..none
             },
+            Self::Arrays => ModifierSpec {
+                mask: Some(([false; 3], 10)),
+                bias: Some(([false; 3], DType::F32)),
+                blocks: Some([2, 3]),
+                documents: Some((9, true)),
+                prefix: Some((3, true)),
+                ..Self::Dropout.modifiers()
+            },
             Self::Distance => ModifierSpec {
                 dilation: Some(1),
                 ..none
@@ -153,16 +180,18 @@ impl Beside {
                 ..none
             },
             Self::AllThatHide => ModifierSpec {
-                mask: Some(([false; 3], 30)),
-                documents: Some((40, false)),
+                // Such that the spoilt rows have pairs that one of the options alone hides.
+                mask: Some(([false; 3], 50)),
+                documents: Some((80, false)),
                 chunk: Some(48),
                 dilation: Some(DILATION),
                 blocks: Some([8, 8]),
                 prefix: Some((4, false)),
                 ..none
             },
+            // The spoilt key is the first of a chunk, which queries near it do not see.
             Self::Chunks => ModifierSpec {
-                chunk: Some(24),
+                chunk: Some(SPOILT_KEY as u32),
                 dilation: Some(DILATION),
                 ..none
             },
@@ -173,15 +202,24 @@ impl Beside {
 /// Makes a key, its value, a query and its d_o not finite, in any component; with a softcap keys and queries, each in one component, which
 /// alone is not finite in the gradients, at another place in 16 bytes each. Of Hopper's kernels in one component, so that what is computed
 /// again is not spoilt by rows beside it.
-fn spoil(case: &mut BackwardCase, variant: Variant, beside: Beside) {
+fn spoil(
+    case: &mut BackwardCase,
+    variant: Variant,
+    beside: Beside,
+    [first_row, first_key]: [usize; 2],
+) {
     let BackwardCase { forward, d_o, .. } = case;
     if beside.softcap().is_some() {
-        for place in 0..8 {
-            forward.k.set(0, 0, 40 + place, 9 * place, f32::INFINITY);
-            forward.q.set(0, 0, 8 + place, 9 * place, f32::INFINITY);
-            if beside == Beside::CappedChunks {
+        // Two keys and two queries for each place, so that several pairs of theirs are neither shown nor hidden by all options.
+        for place in 0..16 {
+            let component = 9 * place % 64;
+            let key = first_key + SPOILT_KEY + place;
+            forward.k.set(0, 0, key, component, f32::INFINITY);
+            let row = first_row + 8 + place;
+            forward.q.set(0, 0, row, component, f32::INFINITY);
+            if beside == Beside::CappedChunks && place < 8 {
                 // Keys that the first query sees.
-                forward.k.set(0, 0, 1 + place, 9 * place, f32::INFINITY);
+                forward.k.set(0, 0, 1 + place, component, f32::INFINITY);
             }
         }
         return;
@@ -193,10 +231,10 @@ fn spoil(case: &mut BackwardCase, variant: Variant, beside: Beside) {
     for dim in 0..dims {
         let value = [f32::NAN, f32::INFINITY][dim % 2];
         for (tensor, row) in [
-            (&mut forward.k, 40),
-            (&mut forward.v, 40),
-            (&mut forward.q, 8),
-            (&mut *d_o, 8),
+            (&mut forward.k, first_key + SPOILT_KEY),
+            (&mut forward.v, first_key + SPOILT_KEY),
+            (&mut forward.q, first_row + 8),
+            (&mut *d_o, first_row + 8),
         ] {
             tensor.set(0, 0, row, dim, value);
         }
@@ -224,6 +262,7 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
             } else {
                 70
             };
+            let (lengths, first) = beside.lengths(rows, 71);
             let spec = CaseSpec {
                 mask: Mask::Window {
                     left: Some(10),
@@ -231,12 +270,94 @@ fn whole_rows_agree<B: Backend>(backend: &mut B, ran: &mut BTreeSet<(Beside, Vec
                 },
                 softcap: beside.softcap(),
                 modifiers: beside.modifiers(),
-                ..plain(dtype, Lengths::one(rows, 71), head_dim)
+                ..plain(dtype, lengths, head_dim)
             };
             let mut case = spec.build_backward().unwrap();
-            spoil(&mut case, variant, beside);
+            spoil(&mut case, variant, beside, first);
             case.forward.options.force = Some(variant);
             agree_in_each_way(backend, (&spec, &mut case), beside, ran);
+        }
+    }
+}
+
+/// Components of queries and keys, and of values: of each size of kernels, in gradients of either, numbers by which a row ends at another of
+/// the components that a lane has, 32 apart.
+const CUT_DIMS: [[usize; 2]; 14] = [
+    [24, 40],
+    [40, 24],
+    [24, 104],
+    [104, 24],
+    [40, 72],
+    [72, 40],
+    [24, 136],
+    [136, 40],
+    [72, 168],
+    [168, 104],
+    [40, 200],
+    [200, 72],
+    [104, 232],
+    [232, 136],
+];
+
+/// Few rows of two heads of two batch entries, computed again row by row, each up to its last component: of Hopper's kernels, and of the one
+/// that rounds dq of others.
+fn cut_rows_agree<B: Backend>(backend: &mut B) {
+    const ROWS: usize = 12;
+    let lengths = Lengths::Dense {
+        batch: 2,
+        seq_q: ROWS,
+        seq_kv: ROWS,
+    };
+    let sorts = [
+        (Variant::Wgmma, Beside::Nothing),
+        (Variant::Wgmma, Beside::Arrays),
+        (Variant::Mma, Beside::Nothing),
+    ];
+    let dtypes = [DType::F16, DType::Bf16];
+    let ran = &mut BTreeSet::new();
+    for ((variant, beside), dtype) in
+        (sorts.into_iter()).flat_map(|sort| dtypes.map(|dtype| (sort, dtype)))
+    {
+        for (number, dims) in CUT_DIMS.into_iter().enumerate() {
+            let [head_dim, head_dim_v] = dims;
+            let is_for_rounding = variant == Variant::Mma;
+            // Of fewer components it has rounded dq of Hopper's kernels.
+            if is_for_rounding && head_dim.max(head_dim_v) <= 128 {
+                continue;
+            }
+            let mut modifiers = beside.modifiers();
+            if let Some((_, bias)) = &mut modifiers.bias {
+                *bias = [DType::F32, dtype][number % 2];
+            }
+            let spec = CaseSpec {
+                heads_kv: 2,
+                head_dim_v,
+                mask: Mask::Window {
+                    left: Some(3),
+                    right: Some(3),
+                },
+                modifiers,
+                ..plain(dtype, lengths.clone(), head_dim)
+            };
+            let mut case = spec.build_backward().unwrap();
+            let BackwardCase { forward, d_o, .. } = &mut case;
+            // The last key and the first query, which most rows do not see.
+            for (tensor, row) in [
+                (&mut forward.k, ROWS - 1),
+                (&mut forward.v, ROWS - 1),
+                (&mut forward.q, 0),
+                (d_o, 0),
+            ] {
+                for place in 0..4 {
+                    tensor.set(place / 2, place % 2, row, 0, f32::NAN);
+                }
+            }
+            forward.options.force = Some(variant);
+            let (case, what) = ((&spec, &mut case), (dims, beside));
+            match is_for_rounding {
+                true => agree_in_ways(backend, case, what, ran, &[ADDING_DQ]),
+                false => agree_in_each_way(backend, case, what, ran),
+            }
         }
     }
 }
@@ -343,11 +464,17 @@ fn sim_whole_rows() {
 }
 
 #[test]
+fn sim_cut_rows() {
+    cut_rows_agree(&mut Sim::new());
+}
+
+#[test]
 fn cuda() {
     if let Some(mut gpu) = gpu_or_not_run("gradients of what is not finite") {
         agrees(&mut gpu, &mut BTreeSet::new());
         saturated_agree(&mut gpu, &mut BTreeSet::new());
         unseen_agree(&mut gpu, &mut BTreeSet::new());
         whole_rows_agree(&mut gpu, &mut BTreeSet::new());
+        cut_rows_agree(&mut gpu);
     }
 }

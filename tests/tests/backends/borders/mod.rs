@@ -59,19 +59,22 @@ fn spec(
         is_batched: false,
     };
     let is_bent = scores == Scores::Bent;
+    let is_forward = instance.operation == Operation::Forward;
     let needs_slopes = instance.operation == Operation::BackwardSlopes;
+    // Where rows are computed again; and where there are several heads.
+    let has_slopes = is_of_hopper(instance) && (scores, shift) == (Scores::Poisoned, CUT)
+        || is_forward && shift == HEADS;
     let rows = ([dims[0], dims[0], dims[1]], [qk, qk, v]);
     let (arrangements, o) = arrangements(instance, scores, shift, rows);
     let has_heads = is_packed && shift == PACKED && !is_of_hopper(instance) || shift == HEADS;
     // What keeps keys passes over the queries of a group's heads, each from its first block on.
-    let is_forward = instance.operation == Operation::Forward;
     let has_group = shift == HEADS || shift == DIAGONALS && !is_forward;
     CaseSpec {
         heads_kv: if has_heads { 2 } else { 1 },
         group: if has_group { 2 } else { 1 },
         mask: mask(instance, scores, shift),
         softcap: scores.softcap(shift),
-        alibi: (is_bent && shift != FEW_KEYS || needs_slopes).then_some(slopes),
+        alibi: (is_bent && shift != FEW_KEYS || needs_slopes || has_slopes).then_some(slopes),
         scale_factor: match scores {
             Scores::Bent => Some(-1.0),
             Scores::Flat => Some(0.0),

@@ -1,11 +1,12 @@
 //! How operands lie, and how many components their rows have.
 
 use ferroflash_testing::cases::Arrangement;
+use kernels_gpu::config::wgmma::{HD192_V128, WgmmaConfig};
 use kernels_gpu::instances::{Family, Instance, Operation};
 use kernels_gpu::layout::fragment::TILE_N;
 use kernels_gpu::layout::swizzle::VEC16_BYTES;
 
-use super::places::{CUT, DIAGONALS, FEW_KEYS, PACKED, WHOLE, hides_blocks};
+use super::places::{CUT, DIAGONALS, FEW_KEYS, PACKED, WHOLE};
 use super::{Scores, is_of_hopper, is_packed};
 
 /// Components of q and of v that a kernel for `most` is given: fewer where the last vec16 of a row, or TMA's box, is to be cut, each time by
@@ -17,10 +18,24 @@ pub(super) fn components(
     [number, shift]: [usize; 2],
 ) -> [usize; 2] {
     let most = most.map(|most| most as usize);
+    if scores == Scores::Poisoned && is_of_hopper(instance) {
+        // Few of v, and then few of q and k, so that of whole pairs of columns a lane has one operand's alone: as few as are not another
+        // kernel's.
+        const FEW: usize = 40;
+        const NARROWER: WgmmaConfig = HD192_V128;
+        let [qk, v] = most;
+        let has_narrower = qk == NARROWER.head_dim as usize;
+        return match shift {
+            CUT if has_narrower && v == qk => [qk - 8, NARROWER.head_dim_v as usize + 8],
+            CUT => [qk - 8, FEW],
+            _ if has_narrower && v < qk => [qk - 8, v],
+            _ => [FEW, v],
+        };
+    }
     if instance.family == Family::Simt {
         // The kernels of dk and dv and of dq, whose numbers follow each other, have one problem.
         let turn = number / 2;
-        // Of rows that are copied by elements, a vec16 is cut behind 0 and 2 of its four by turns, and elsewhere behind 1 or 3.
+        // Of what is copied and stored by elements, the last vec16 of a row is cut in each way at one of the places.
         let even = 2 * (turn % 2);
         match (scores, shift) {
             // Rows end in the last and the first of the parts that they are copied in.
@@ -28,9 +43,10 @@ pub(super) fn components(
             // And the other way round.
             (Scores::Bent, PACKED) => return [14 - even, most[1] - 2],
             // Few, as which pairs are seen does not depend on them.
-            (_, DIAGONALS) => return [12, most[1]],
-            (_, FEW_KEYS) => return most.map(|most| most - 1 - 2 * (turn / 2 % 2)),
-            _ => {}
+            (_, DIAGONALS) => return [13 - even, most[1]],
+            (_, FEW_KEYS) => return most.map(|most| most - 3),
+            (_, PACKED) => return most.map(|most| most - 1),
+            _ => return most,
         }
     }
     let cuts = VEC16_BYTES as usize / instance.dtype.bytes() - 1;
@@ -42,15 +58,14 @@ pub(super) fn components(
     let of_shift = match shift {
         CUT => 1,
         FEW_KEYS => 2,
+        DIAGONALS => 3,
         _ => 0,
     };
     let cut = match (instance.family, shift) {
         // Three units, of the four that a warp has at most.
         (_, WHOLE) => 3 * TILE_N,
         (Family::Wgmma, CUT) => 8,
-        (Family::Mma, 1 | CUT | FEW_KEYS) | (Family::Simt, PACKED) => {
-            1 + (of_scores + of_shift) % cuts
-        }
+        (Family::Mma, 1 | CUT | FEW_KEYS | DIAGONALS) => 1 + (of_scores + of_shift) % cuts,
         _ => 0,
     };
     most.map(|most| most - cut)
@@ -85,13 +100,21 @@ pub(super) fn arrangements(
 ) -> ([Arrangement; 3], Option<Arrangement>) {
     // Then rows end within what is copied by elements; those that are copied again, where values are not finite, by vec16s.
     let is_poisoned = scores == Scores::Poisoned;
+    let is_simt = instance.family == Family::Simt;
+    // Of what is stored by elements, too, one more would be behind the last of the tensor.
+    let o = is_simt.then_some(Arrangement::ODD_ROWS);
     if shift == FEW_KEYS && !is_of_hopper(instance) && !is_poisoned {
-        return (dims.map(odd_rows), None);
+        return (dims.map(odd_rows), o);
     }
     let mut inputs = usual;
-    if hides_blocks(instance, scores, shift) {
-        // Where they end behind a whole vec16, an element more would be behind the last of the operand.
-        inputs[..2].fill(Arrangement::ALIGNED_COLUMNS);
+    if is_simt && !is_poisoned {
+        // Copied by elements, each of which asks whether it is there: where rows end behind a whole vec16, one more would be behind the last
+        // of the operand. At the diagonals V is copied by whole vec16s.
+        match shift {
+            PACKED => inputs.fill(Arrangement::ALIGNED_COLUMNS),
+            DIAGONALS => inputs[..2].fill(Arrangement::ALIGNED_COLUMNS),
+            _ => {}
+        }
     }
     let turn = 2 * scores as usize + shift / 2;
     let others = dims.map(|dims| match turn / 3 % 2 {
@@ -104,8 +127,12 @@ pub(super) fn arrangements(
             // The third's rows are whole, as the fast way wants them; the next one's are too, and of them the first is aligned.
             inputs[turn % 3] = others[turn % 3];
             inputs[(turn + 1) % 3] = Arrangement::ODD_DISTANCES;
+            if shift == DIAGONALS {
+                // Both operands of scores, cut in the way in which they are otherwise where the scale is 0.
+                inputs[..2].copy_from_slice(&others[..2]);
+            }
         }
-        return (inputs, None);
+        return (inputs, o.filter(|_| matches!(shift, PACKED | DIAGONALS)));
     }
     if !is_of_hopper(instance) {
         // Each operand asks for itself, and at no other place do they lie apart in several blocks, or are cut in as many ways.
@@ -129,6 +156,7 @@ pub(super) fn gradients(instance: &Instance, shift: usize) -> Option<[Arrangemen
         1 | 3 if is_of_hopper(instance) => Some([Arrangement::ALIGNED_ROWS; 3]),
         1 => Some([ROWS, COLUMNS, ROWS]),
         3 => Some([COLUMNS, ROWS, COLUMNS]),
+        PACKED | FEW_KEYS | DIAGONALS if instance.family == Family::Simt => Some([ROWS; 3]),
         _ => None,
     }
 }

@@ -48,8 +48,10 @@ pub(super) fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
     }
     let (block, eight) = (instance.block_n, 8 * (shift as u32 / 2));
     if shift == WHOLE || has_many_blocks(instance, shift) {
+        // With many, warpgroups begin with different blocks: in all tiles of a block, not its last alone.
+        let left = has_many_blocks(instance, shift).then_some(4 * block + 30);
         let right = Some(2 * block);
-        return Mask::Window { left: None, right };
+        return Mask::Window { left, right };
     }
     // Threads of fp32 kernels have rows 8 or 16 apart, and keys 16 apart.
     let is_simt = instance.family == Family::Simt && !hides_blocks(instance, scores, shift);
@@ -61,9 +63,16 @@ pub(super) fn mask(instance: &Instance, scores: Scores, shift: usize) -> Mask {
         .map(Some);
         return Mask::Window { left, right };
     }
+    if scores == Scores::Poisoned && shift == CUT {
+        // So few that they do not explain every component that is not finite.
+        let [left, right] = [17, 12].map(Some);
+        return Mask::Window { left, right };
+    }
     let half = shift as u32 % 2 * (block / 2);
     let left = match (scores, shift) {
         (Scores::Bent | Scores::Capped, 1) => None,
+        // The last block that is taken is then one that is seen whole, which is computed again.
+        (Scores::Fallen, _) => None,
         (Scores::Bent, _) | (_, 0) => Some(17 + eight + half),
         _ => Some(block + 17 + eight + half),
     };

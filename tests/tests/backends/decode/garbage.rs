@@ -1,6 +1,6 @@
 //! Lengths and pages that cannot be.
 
-use ferroflash::{Backend, CacheFaults, DType, HostTensor, Output, Variant, decode};
+use ferroflash::{Backend, CacheFaults, DType, HostTensor, KvCache, Output, Variant, decode};
 use ferroflash_testing::cases::{DecodeCase, DecodeSpec, ScaleKind};
 
 use super::bits;
@@ -11,8 +11,17 @@ pub fn run<B: Backend>(
     case: &DecodeCase,
 ) -> ((HostTensor, HostTensor), CacheFaults) {
     let cache = case.cache(backend).unwrap();
+    run_with(backend, case, &cache)
+}
+
+/// The same with a cache that has been made.
+fn run_with<B: Backend>(
+    backend: &mut B,
+    case: &DecodeCase,
+    cache: &KvCache<B::Memory>,
+) -> ((HostTensor, HostTensor), CacheFaults) {
     let q = case.q.upload(backend.memory()).unwrap();
-    let Output { o, lse, .. } = decode(backend, &q, &cache, &case.options).unwrap();
+    let Output { o, lse, .. } = decode(backend, &q, cache, &case.options).unwrap();
     let memory = backend.memory();
     let result = (
         o.download(memory).unwrap(),
@@ -44,6 +53,7 @@ pub fn poison_stays<B: Backend>(backend: &mut B, spec: &DecodeSpec, force: Optio
         assert_only_that_is_poisoned(&spoilt, &good, &format!("{spec}, length {length}"));
     }
     all_are_spoilt(backend, &case);
+    nobody_is_told(backend, &case, &good);
     let Some((table, max_pages)) = &case.block_table else {
         return;
     };
@@ -80,6 +90,20 @@ fn all_are_spoilt<B: Backend>(backend: &mut B, case: &DecodeCase) {
         assert_eq!((faults.bad_page, faults.bad_length), (is_page, !is_page));
         assert!((0..case.kv_lens.len()).all(|sequence| is_poisoned(sequence, &result)));
     }
+}
+
+/// All pages of a sequence and the length of another that cannot be, which are spoilt too where there is no word to say so in.
+fn nobody_is_told<B: Backend>(backend: &mut B, case: &DecodeCase, good: &(HostTensor, HostTensor)) {
+    let mut spoilt = case.clone();
+    spoilt.kv_lens[2] = -1;
+    if let Some((table, max_pages)) = &mut spoilt.block_table {
+        table[*max_pages..2 * *max_pages].fill(-1);
+    }
+    let cache = spoilt.cache(backend).unwrap().without_status();
+    let (result, faults) = run_with(backend, &spoilt, &cache);
+    assert!(!faults.any() && is_poisoned(2, &result));
+    assert!(case.block_table.is_none() || is_poisoned(1, &result));
+    assert_eq!(bits(0, &result), bits(0, good));
 }
 
 /// Sequence 1 is NaN, and others are what they are without it.

@@ -232,7 +232,7 @@ unsafe fn probabilities<const ROWS: usize>(
         p_smem: smem.p,
     };
     let extent = tile.extent();
-    let transform = pairs.transform();
+    let transform = pairs.transform(false);
     let place = Place::new(smem.ds, layout);
     let first = step.begin + layout.lane;
     let row = |i: usize| tile.begin + layout.row(i);

@@ -142,7 +142,8 @@ impl Step {
         let rows = config.blocks.block_m();
         let block_n = config.blocks.block_n;
         let is_cut = tile.begin() + rows > tile.extent().kept;
-        let seen = tile.blocks(0, rows, block_n);
+        // Asked of a tile that is not cut alone, which has all its rows.
+        let seen = tile.blocks_of_rows(rows, block_n);
         is_cut || seen.needs_mask(self.block * block_n, block_n)
     }
 }
