@@ -6,12 +6,12 @@ use ferroflash::backend::sim::SimDevice;
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, DType, Mask, Sim, Variant};
 use ferroflash_testing::cases::{CaseSpec, DecodeSpec, Lengths, ModifierSpec};
-use ferroflash_testing::oracle::Rows;
 use ferroflash_tests::device_lengths::{Shape, scene};
 use ferroflash_tests::not_run::not_run;
 use ferroflash_tests::on_schedules_in_turn_and_gpu;
 use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::specs::plain;
+use ferroflash_tests::verdicts::variant_is_right;
 use kernels_gpu::config::wgmma::WgmmaConfig;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
 use kernels_gpu::tile::l2::L2_BYTES;
@@ -165,12 +165,5 @@ fn in_sections(instance: &Instance, config: &WgmmaConfig, is_listed: bool) {
     case.options.force = Some(Variant::Wgmma);
     let plan = sim.plan(&case.problem().expect("valid")).expect("it runs");
     assert_eq!(plan.kernel_name(), instance.name, "{spec}");
-    let (o, lse) = case.run(&mut sim).expect("it runs");
-    // Some of each tile, as the oracle goes through all keys for each row.
-    let rows = Rows::Sampled {
-        count: 100,
-        seed: 1,
-    };
-    let verdict = case.check(&o, &lse, rows).expect("checked");
-    assert!(verdict.passed(), "{}: {spec}: {verdict}", instance.name);
+    variant_is_right(&mut sim, Variant::Wgmma, &mut case, &spec.to_string());
 }

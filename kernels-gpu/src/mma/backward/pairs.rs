@@ -144,6 +144,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         for i in 0..ROWS {
             for j in 0..COLS {
                 if kept[i] >> j & 1 == 0 {
+                    // None is negative before.
                     p[i][j] = f32::from_bits(p[i][j].to_bits() | 1 << 31);
                 }
             }

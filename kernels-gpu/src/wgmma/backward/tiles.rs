@@ -70,6 +70,7 @@ impl<'a, S: Side, M: Modifiers> Tiles<'a, S, M> {
             }
             of_launch = self.draw();
         };
+        // Without asking whether anything hides: ptxas makes code then of which gradients with dropout take 1 % less.
         if !M::IS_NONE && is_one && tile.shown().next(self.config).is_none() {
             sync_warp();
             // Every lane the same, in one store of the warp.

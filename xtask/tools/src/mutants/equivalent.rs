@@ -14,14 +14,16 @@ pub struct Equivalent {
     operator: String,
     /// How the opcode of the instruction begins.
     opcode: String,
-    /// Text of the line of Rust that it is of, without the space around it: lines move, and what they say moves with them.
-    /// Any line, if it is left out.
-    source: Option<String>,
+    /// Texts of lines of Rust, one of which it is of, without the space around them: lines move, and what they say moves with them.
+    /// Any line, if they are left out.
+    #[serde(default)]
+    sources: Vec<String>,
     /// Part of the instruction's text, such as an operand by whose value nothing changes, and what stands around it. Any text, if it is left
     /// out.
     text: Option<String>,
-    /// What the kernel's name begins with; any kernel, if it is left out.
-    kernel: Option<String>,
+    /// What the kernel's name begins with, one of these; any kernel, if they are left out.
+    #[serde(default)]
+    kernels: Vec<String>,
     /// What the kernel's name ends with; any kernel, if it is left out.
     kernel_end: Option<String>,
     /// Why nothing can tell.
@@ -45,10 +47,11 @@ impl Equivalent {
         self.operator == mutant.operator
             && opcode.starts_with(&self.opcode)
             && (self.text.as_deref()).is_none_or(|wanted| mutant.before.contains(wanted))
-            && (self.kernel.as_deref()).is_none_or(|wanted| mutant.kernel.starts_with(wanted))
             && (self.kernel_end.as_deref()).is_none_or(|wanted| mutant.kernel.ends_with(wanted))
-            && (self.source.as_deref())
-                .is_none_or(|wanted| source_text(mutant) == Some(wanted.to_owned()))
+            && (self.kernels.is_empty()
+                || (self.kernels.iter()).any(|wanted| mutant.kernel.starts_with(wanted)))
+            && (self.sources.is_empty()
+                || source_text(mutant).is_some_and(|text| self.sources.contains(&text)))
     }
 }
 
@@ -66,7 +69,7 @@ mod tests {
     fn every_entry_names_a_line_that_is_there() {
         let lines = kernel_lines();
         for entry in read().expect("the list") {
-            if let Some(source) = entry.source {
+            for source in entry.sources {
                 assert!(lines.contains(&source), "no kernel has the line `{source}`");
             }
         }
