@@ -44,8 +44,8 @@ class Table:
     """A kernel of independent operations on the words a = %r1, b = %r2, c = %r3 of each thread, and the
     doublewords A = %rd1 = a:b, B = %rd2 = b:c."""
 
-    def __init__(self, name, kind, target="sm_80", threads=128, rule="bits"):
-        self.rule = rule
+    def __init__(self, name, kind, target="sm_80", threads=128, rule="bits", version="8.0"):
+        self.rule, self.version = rule, version
         self.name, self.kind, self.target, self.threads = name, kind, target, threads
         self.ops, self.body, self.words = [], [], 0
 
@@ -64,7 +64,7 @@ class Table:
 
     def write(self):
         t = self.threads
-        text = header(self.target, f"grid=1 block={t}", f"{3 * t} {self.kind}", self.words * t, self.ops)
+        text = header(self.target, f"grid=1 block={t}", f"{3 * t} {self.kind}", self.words * t, self.ops, version=self.version)
         text += [f".visible .entry {self.name}({params([])})", "{", REGS,
                  "\tld.param.u64 %rd3, [p0];", "\tld.param.u64 %rd4, [p1];", "\tmov.u32 %r0, %tid.x;",
                  "\tmul.wide.u32 %rd6, %r0, 12;", "\tadd.s64 %rd3, %rd3, %rd6;",
@@ -286,6 +286,16 @@ def conversions():
     k.op("cvt.rn.f16.s32 %rs9, %r1; cvt.u32.u16 %r9, %rs9;", name="cvt.rn.f16.s32")
     k.op("cvt.rni.s32.f16 %r9, %rs1;")
     k.op("cvt.rzi.u32.f16 %r9, %rs1;")
+    k.write()
+
+
+def codes():
+    k = Table("codes", "bits", "sm_89", rule="nanf16", version="8.1")
+    # All 256 codes, two a thread, and random ones.
+    every = "mad.lo.s32 %r7, %r0, 514, 256; cvt.u16.u32 %rs9, %r7;"
+    for relu in ("", ".relu"):
+        k.op(f"{every} cvt.rn{relu}.f16x2.e4m3x2 %r9, %rs9;")
+        k.op(f"cvt.rn{relu}.f16x2.e4m3x2 %r9, %rs1;")
     k.write()
 
 
@@ -652,5 +662,5 @@ def memory():
     k.write()
 
 
-integers(); bits(); floats(); halves(); conversions(); compares(); exchange(); matrices(); majors(); copies(); memory(); reductions()
+integers(); bits(); floats(); halves(); conversions(); codes(); compares(); exchange(); matrices(); majors(); copies(); memory(); reductions()
 print(len([f for f in os.listdir(HERE) if f.endswith(".ptx")]), "kernels")

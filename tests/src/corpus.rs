@@ -8,7 +8,7 @@ use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, Error};
 use ferroflash_testing::cases::{CorpusCase, Pass};
 use kernels_gpu::config::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
-use kernels_gpu::instances::{self, Operation};
+use kernels_gpu::instances::{self, Arch, Operation};
 
 use crate::record::checksum;
 use crate::schedules;
@@ -75,8 +75,14 @@ fn compare<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(Option<Str
     match case {
         CorpusCase::Decode(spec) => {
             let built = spec.build()?;
+            let on_ampere = as_on_ampere(gpu, case, |gpu| built.run(gpu))?;
             let (o, lse) = built.run(gpu)?;
-            Ok((built.check_all(&o, &lse)?, checksum([&o, &lse])))
+            let of_ampere = on_ampere.map(|(o, lse)| built.check_all(&o, &lse));
+            let wrong = match of_ampere.transpose()? {
+                Some(Some(wrong)) => Some(format!("as on Ampere: {wrong}")),
+                _ => built.check_all(&o, &lse)?,
+            };
+            Ok((wrong, checksum([&o, &lse])))
         }
         CorpusCase::Attention(case) if case.pass == Pass::Forward => {
             let built = case.forward()?;
@@ -106,12 +112,34 @@ fn compare<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(Option<Str
 pub fn run<D: Device>(gpu: &mut Gpu<D>, case: &CorpusCase) -> Result<(), Error> {
     gpu.limit_shared_bytes(case.shared_bytes());
     match case {
-        CorpusCase::Decode(spec) => spec.build()?.run(gpu).map(|_| ()),
+        CorpusCase::Decode(spec) => {
+            let built = spec.build()?;
+            as_on_ampere(gpu, case, |gpu| built.run(gpu))?;
+            built.run(gpu).map(|_| ())
+        }
         CorpusCase::Attention(case) if case.pass == Pass::Forward => {
             case.forward()?.run(gpu).map(|_| ())
         }
         CorpusCase::Attention(case) => case.backward()?.run(gpu).map(|_| ()),
     }
+}
+
+/// What `run` gives with kernels that every GPU has, where newer ones would run `case`: those for caches of e4m3.
+fn as_on_ampere<D: Device, T>(
+    gpu: &mut Gpu<D>,
+    case: &CorpusCase,
+    run: impl FnOnce(&mut Gpu<D>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    let CorpusCase::Decode(spec) = case else {
+        return Ok(None);
+    };
+    if spec.e4m3.is_none() {
+        return Ok(None);
+    }
+    gpu.limit_compute_capability(Arch::Sm80.oldest());
+    let result = run(gpu);
+    gpu.limit_compute_capability((u32::MAX, u32::MAX));
+    result.map(Some)
 }
 
 /// The kernels that would run `case` on `gpu`, if it can: of a backward pass, those of the forward pass before it too.

@@ -103,10 +103,10 @@ fn run(
 }
 
 /// The PTX ISA version, as a target feature, that code for `arch` is written in: LLVM takes the first that knows the architecture,
-/// and sm_90a's vectors of `red` came with 8.1.
+/// and sm_89's conversions of e4m3 and sm_90a's vectors of `red` came with 8.1.
 fn ptx_version(arch: &str) -> &'static str {
     match arch {
-        "sm_90a" => "+ptx81",
+        "sm_89" | "sm_90a" => "+ptx81",
         _ => "",
     }
 }

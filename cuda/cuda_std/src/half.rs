@@ -22,12 +22,6 @@ pub trait Half: Copy {
 
     /// The two numbers of a pair, low half first.
     fn widen_pair(pair: u32) -> [f32; 2];
-
-    /// The products of two pairs, number by number, rounded to nearest even; subnormal numbers stay what they are.
-    ///
-    /// # PTX
-    /// `mul.rn.f16x2`; `fma.rn.bf16x2` with −0, as products of bf16 came with sm_90.
-    fn mul_pair(a: u32, b: u32) -> u32;
 }
 
 /// bfloat16: 8 exponent bits, 7 fraction bits.
@@ -60,18 +54,6 @@ impl Half for Bf16 {
         }
         packed
     }
-
-    #[inline(always)]
-    fn mul_pair(a: u32, b: u32) -> u32 {
-        const MINUS_ZEROS: u32 = SIGN << 16 | SIGN;
-        let product: u32;
-        // SAFETY: pure arithmetic.
-        unsafe {
-            asm!("fma.rn.bf16x2 {}, {}, {}, {};", out(reg32) product, in(reg32) a, in(reg32) b,
-                in(reg32) MINUS_ZEROS, options(pure, nomem, nostack));
-        }
-        product
-    }
 }
 
 impl Half for F16 {
@@ -99,9 +81,15 @@ impl Half for F16 {
         }
         packed
     }
+}
 
+impl F16 {
+    /// The products of two pairs, number by number, rounded to nearest even; subnormal numbers stay what they are.
+    ///
+    /// # PTX
+    /// `mul.rn.f16x2`.
     #[inline(always)]
-    fn mul_pair(a: u32, b: u32) -> u32 {
+    pub fn mul_pair(a: u32, b: u32) -> u32 {
         let product: u32;
         // SAFETY: pure arithmetic.
         unsafe {
@@ -109,5 +97,20 @@ impl Half for F16 {
                 options(pure, nomem, nostack));
         }
         product
+    }
+
+    /// Four codes of e4m3, lowest byte first, as two pairs; NaN becomes NaN. For GPUs of compute capability 8.9 or newer.
+    ///
+    /// # PTX
+    /// `cvt.rn.f16x2.e4m3x2` (sm_89).
+    #[inline(always)]
+    pub fn pairs_of_e4m3(codes: u32) -> [u32; 2] {
+        let [low, high]: [u32; 2];
+        // SAFETY: pure arithmetic.
+        unsafe {
+            asm!("{{ .reg .b16 low, high; mov.b32 {{low, high}}, {}; cvt.rn.f16x2.e4m3x2 {}, low; cvt.rn.f16x2.e4m3x2 {}, high; }}",
+                in(reg32) codes, out(reg32) low, out(reg32) high, options(pure, nomem, nostack));
+        }
+        [low, high]
     }
 }

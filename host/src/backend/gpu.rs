@@ -38,6 +38,7 @@ pub struct Gpu<D: Device> {
     device: D,
     /// Kernels that need more shared memory a block are not run.
     most_shared_bytes: u32,
+    newest: (u32, u32),
     workspace: OwnWorkspace<D::Buffer>,
     /// Those of plans of decode kernels, by the bytes that are 0 between launches: only plans that agree in them share one.
     counting_workspaces: HashMap<usize, OwnWorkspace<D::Buffer>>,
@@ -55,6 +56,7 @@ impl<D: Device> Gpu<D> {
         Self {
             device,
             most_shared_bytes: u32::MAX,
+            newest: (u32::MAX, u32::MAX),
             workspace: OwnWorkspace::default(),
             counting_workspaces: HashMap::new(),
             unwanted_lse: OwnWorkspace::default(),
@@ -70,6 +72,13 @@ impl<D: Device> Gpu<D> {
     #[doc(hidden)]
     pub fn limit_shared_bytes(&mut self, bytes: u32) {
         self.most_shared_bytes = bytes;
+    }
+
+    /// From now on runs no kernel that needs a newer compute capability than `newest`, as on a GPU that has no newer one.
+    /// [`u32::MAX`] twice lifts the limit. For tests.
+    #[doc(hidden)]
+    pub fn limit_compute_capability(&mut self, newest: (u32, u32)) {
+        self.newest = newest;
     }
 
     /// The device.
@@ -112,11 +121,11 @@ impl<D: Device> Gpu<D> {
         Ok(arrays)
     }
 
-    /// The device's capabilities, within the limit that was set.
+    /// The device's capabilities, within the limits that were set.
     pub fn gpu_capabilities(&self) -> GpuCapabilities {
         let info = self.device.info();
         GpuCapabilities::new(
-            info.compute_capability,
+            info.compute_capability.min(self.newest),
             info.shared_bytes.min(self.most_shared_bytes),
             info.multiprocessors,
         )

@@ -4,7 +4,7 @@
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{CacheScales, DecodeParams, DeviceAddress, FewestItems, ScaleArg};
 use kernels_gpu::config::decode::{DecodeConfig, DecodeWorkspace};
-use kernels_gpu::instances::{DECODE, Instance};
+use kernels_gpu::instances::{Arch, DECODE, Instance};
 
 use super::GpuCapabilities;
 use super::operands::Operands;
@@ -29,11 +29,12 @@ pub(super) fn find_decode(
     let dtype = problem.q().dtype;
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
     let of_keys = problem.k().dtype;
-    let is_e4m3 = |kernel: &Instance| kernel.decode().is_some_and(|config| config.is_e4m3);
+    let is_e4m3 = of_keys == DType::E4m3;
+    let converts = is_e4m3 && Arch::Sm89.runs_on(gpu.compute_capability);
+    let reads = |config: &DecodeConfig| (config.is_e4m3, config.has_cvt) == (is_e4m3, converts);
     let mut of_dtype = DECODE
         .iter()
-        .filter(|kernel| kernel.dtype == dtype)
-        .filter(|kernel| is_e4m3(kernel) == (of_keys == DType::E4m3))
+        .filter(|kernel| kernel.dtype == dtype && kernel.decode().is_some_and(reads))
         .peekable();
     if of_dtype.peek().is_none() {
         let of_cache = match problem.cache_layout() {
@@ -125,7 +126,7 @@ impl DecodeLaunch {
         let blocks = u64::from(gpu.multiprocessors * blocks_of_sm);
         let fewest_items = fewest_items(gpu.multiprocessors, blocks_of_sm);
         let capacity = problem.seq_kv() as u64;
-        let items = fewest_items.most_items(of_rows, capacity, config.chunk_keys().into());
+        let items = fewest_items.most_items(of_rows, capacity, config.tree());
         let fits = |items: &u64| *items < i32::MAX as u64;
         let items = Some(items).filter(fits).ok_or_else(too_large)?;
         let workspace = DecodeWorkspace::new(items).ok_or_else(too_large)?;

@@ -8,14 +8,16 @@ use crate::{Precision, Problem};
 
 /// Why `instance` cannot run on `gpu`, or `None` if it can.
 pub fn instance_unfit(instance: &Instance, gpu: &GpuCapabilities) -> Option<String> {
-    let (major, minor) = gpu.compute_capability;
-    let (fits, needed) = match instance.arch {
-        Arch::Sm80 => (major >= 8, "8.0 or newer"),
-        Arch::Sm90a => ((major, minor) == (9, 0), "9.0"),
-    };
-    if !fits {
+    if !instance.arch.runs_on(gpu.compute_capability) {
+        let (major, minor) = gpu.compute_capability;
+        let (oldest, oldest_minor) = instance.arch.oldest();
+        let newer = if instance.arch == Arch::Sm90a {
+            ""
+        } else {
+            " or newer"
+        };
         return Some(format!(
-            "it needs compute capability {needed}, this is {major}.{minor}"
+            "it needs compute capability {oldest}.{oldest_minor}{newer}, this is {major}.{minor}"
         ));
     }
     if !gpu.families.contains(&instance.family) {

@@ -87,6 +87,20 @@ impl ScaleArg {
         head_stride: 0,
         place_stride: 0,
     };
+
+    /// The address of scales of which keys of a head have their own.
+    #[inline(always)]
+    pub fn of_keys(&self) -> Option<DeviceAddress> {
+        self.address
+            .filter(|_| self.page_stride | self.place_stride != 0)
+    }
+
+    /// The address of scales that hold for all keys of a head.
+    #[inline(always)]
+    pub fn of_head(&self) -> Option<DeviceAddress> {
+        self.address
+            .filter(|_| self.page_stride | self.place_stride == 0)
+    }
 }
 
 /// Scales of an e4m3 cache: what its codes stand for is multiplied with them.

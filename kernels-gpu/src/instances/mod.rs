@@ -13,7 +13,7 @@
 //! |---|---|
 //! | operation | `fwd`; `bwd_dkdv`, `bwd_dq`, `bwd_split_dkdv`, `bwd_split_dq`, `bwd_fused`, `bwd_delta`, `bwd_round`, `bwd_slopes`, `bwd_slope_sums`, `bwd_sinks`, `bwd_bias`; `decode`; `append`; `merge`; `tile_list`, `check_cache` and `block_states`, which no problem is given to |
 //! | family | `simt`, `mma`, `wgmma` ([`Family`]) |
-//! | arch | `sm80`, `sm90a` ([`Arch`]) |
+//! | arch | `sm80`, `sm89`, `sm90a` ([`Arch`]) |
 //! | head_dim, head_dim_v | the largest; head_dim_v where it is less than head_dim |
 //! | `nocluster` | its blocks form no clusters, unlike those of the kernel without it |
 //! | `smem163k`, `smem99k` | it fits so many KiB of shared memory, unlike the kernel without it |
@@ -76,21 +76,40 @@ use crate::config::wgmma::WgmmaConfig;
 use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::dtype::DType;
 
-/// Oldest architecture a kernel's PTX runs on. `Sm90a` runs on Hopper only.
+/// Oldest architecture a kernel's PTX runs on. `Sm89` has conversions of e4m3; `Sm90a` runs on Hopper only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arch {
     Sm80,
+    Sm89,
     Sm90a,
 }
 
 impl Arch {
-    pub const ALL: [Self; 2] = [Self::Sm80, Self::Sm90a];
+    pub const ALL: [Self; 3] = [Self::Sm80, Self::Sm89, Self::Sm90a];
 
     /// The name rustc and ptxas use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sm80 => "sm_80",
+            Self::Sm89 => "sm_89",
             Self::Sm90a => "sm_90a",
+        }
+    }
+
+    /// The oldest compute capability of GPUs that run it.
+    pub const fn oldest(self) -> (u32, u32) {
+        match self {
+            Self::Sm80 => (8, 0),
+            Self::Sm89 => (8, 9),
+            Self::Sm90a => (9, 0),
+        }
+    }
+
+    /// Whether GPUs of `compute_capability` run it.
+    pub fn runs_on(self, compute_capability: (u32, u32)) -> bool {
+        match self {
+            Self::Sm80 | Self::Sm89 => compute_capability >= self.oldest(),
+            Self::Sm90a => compute_capability == self.oldest(),
         }
     }
 }

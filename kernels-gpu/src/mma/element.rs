@@ -12,11 +12,6 @@ pub trait Element: Half + MmaSync {
     const SHIFT: f32;
     /// Rows whose probabilities sum to less may keep a stale maximum.
     const STALE_SUM_LIMIT: f32;
-    /// By how many bits an e4m3 code's exponent and fraction are shifted to be an element's, which bits of a pair they then are,
-    /// and the pair of powers of two that makes up for the difference of the biases.
-    const CODE_SHIFT: u32;
-    const CODE_BITS: u32 = 0x007f_007f << Self::CODE_SHIFT;
-    const CODE_REBIAS: u32;
 }
 
 impl Element for Bf16 {
@@ -25,16 +20,10 @@ impl Element for Bf16 {
     const SHIFT: f32 = 30.0;
     /// Half of the range that is left above the largest probability.
     const STALE_SUM_LIMIT: f32 = pow2(40);
-    const CODE_SHIFT: u32 = 7 - 3;
-    /// 2¹²⁰.
-    const CODE_REBIAS: u32 = 0x7b80_7b80;
 }
 
 impl Element for F16 {
     /// Small probabilities lose bits below 2⁻¹⁴; products cannot overflow.
     const SHIFT: f32 = 0.0;
     const STALE_SUM_LIMIT: f32 = pow2(14);
-    const CODE_SHIFT: u32 = 10 - 3;
-    /// 2⁸.
-    const CODE_REBIAS: u32 = 0x5c00_5c00;
 }

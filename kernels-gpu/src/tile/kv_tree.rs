@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! keys    0 .. C   C .. 2C   …          a chunk: C keys, reduced by the online softmax from nothing
-//! chunks  0 … 7    8 … 15    …          a group: a left fold of 8 chunks
+//! chunks  0 … 7    8 … 15    …          a group: a left fold of 8 chunks, or of 4
 //! groups  0 … 7    8 … 15    …          a super: a left fold of 8 groups
 //! supers  0 …                           the row: a left fold of all supers
 //! ```
@@ -12,12 +12,7 @@
 //! chunks that it touches, with the same boundaries.
 
 use crate::abi::{Band, FewestItems};
-
-/// Children of a group, and of a super; a shift.
-pub const FAN_OUT_SHIFT: u32 = 3;
-
-/// Level of the nodes that all have the row as parent.
-pub const SUPER: u32 = 2;
+use crate::layout::key_tree::{SUPER, Tree};
 
 /// Keys that some query of a sequence sees: the first, and one past the last. `band` is counted from the sequence's
 /// top-left corner.
@@ -51,33 +46,32 @@ const fn clamp(value: i32, most: i32) -> i32 {
 pub struct Chunks {
     pub begin: u32,
     pub end: u32,
+    tree: Tree,
 }
 
 impl Chunks {
-    /// Those of keys `begin..end`, `chunk_keys` each.
+    /// Those of keys `begin..end`.
     #[inline(always)]
-    pub const fn of_keys((begin, end): (u32, u32), chunk_keys: u32) -> Self {
-        if begin < end {
-            Self {
-                begin: begin / chunk_keys,
-                end: (end - 1) / chunk_keys + 1,
-            }
+    pub const fn of_keys((begin, end): (u32, u32), tree: Tree) -> Self {
+        let (begin, end) = if begin < end {
+            (begin / tree.chunk_keys, (end - 1) / tree.chunk_keys + 1)
         } else {
-            Self { begin: 0, end: 0 }
-        }
+            (0, 0)
+        };
+        Self { begin, end, tree }
     }
 
     /// The first node of `level`.
     #[inline(always)]
     pub const fn first(&self, level: u32) -> u32 {
-        self.begin >> (FAN_OUT_SHIFT * level)
+        self.begin >> self.tree.shift(level)
     }
 
     /// Nodes of `level`; one for a sequence that sees no key.
     #[inline(always)]
     pub const fn nodes(&self, level: u32) -> u32 {
         if self.begin < self.end {
-            ((self.end - 1) >> (FAN_OUT_SHIFT * level)) - self.first(level) + 1
+            ((self.end - 1) >> self.tree.shift(level)) - self.first(level) + 1
         } else {
             1
         }
@@ -86,7 +80,7 @@ impl Chunks {
     /// The chunks of a node of `level` among these.
     #[inline(always)]
     pub const fn of_node(&self, level: u32, node: u32) -> Self {
-        let shift = FAN_OUT_SHIFT * level;
+        let shift = self.tree.shift(level);
         let (begin, end) = (node << shift, (node + 1) << shift);
         Self {
             begin: if begin > self.begin {
@@ -95,6 +89,7 @@ impl Chunks {
                 self.begin
             },
             end: if end < self.end { end } else { self.end },
+            tree: self.tree,
         }
     }
 
@@ -105,23 +100,11 @@ impl Chunks {
         if level == SUPER {
             return (first, count);
         }
-        let (begin, end) = (
-            node >> FAN_OUT_SHIFT << FAN_OUT_SHIFT,
-            ((node >> FAN_OUT_SHIFT) + 1) << FAN_OUT_SHIFT,
-        );
+        let shift = self.tree.fan_out_shift(level);
+        let (begin, end) = (node >> shift << shift, ((node >> shift) + 1) << shift);
         let begin = if begin > first { begin } else { first };
         let last = first + count;
         (begin, (if end < last { end } else { last }) - begin)
-    }
-
-    /// The parent of a node; the row is parent 0 of the supers.
-    #[inline(always)]
-    pub const fn parent(level: u32, node: u32) -> u32 {
-        if level == SUPER {
-            0
-        } else {
-            node >> FAN_OUT_SHIFT
-        }
     }
 }
 
@@ -139,17 +122,16 @@ impl FewestItems {
         }
     }
 
-    /// The most partial results that items of a launch leave, of `rows` sequences and heads of at most `capacity` keys in chunks of
-    /// `chunk_keys`.
-    pub fn most_items(&self, rows: u64, capacity: u64, chunk_keys: u64) -> u64 {
+    /// The most partial results that items of a launch leave, of `rows` sequences and heads of at most `capacity` keys.
+    pub fn most_items(&self, rows: u64, capacity: u64, tree: Tree) -> u64 {
         let of_level = |level| {
-            let nodes = capacity.div_ceil(chunk_keys << (FAN_OUT_SHIFT as u64 * level));
+            let nodes = capacity.div_ceil(u64::from(tree.chunk_keys) << tree.shift(level));
             rows.saturating_mul(nodes.max(1))
         };
         // A level is chosen where there are fewer nodes of the next one than this.
-        let below = |fewest: u32| u64::from(fewest) << FAN_OUT_SHIFT;
-        let groups = of_level(1).min(below(self.supers));
-        let chunks = of_level(0).min(below(self.groups));
+        let below = |level, fewest: u32| u64::from(fewest) << tree.fan_out_shift(level);
+        let groups = of_level(1).min(below(1, self.supers));
+        let chunks = of_level(0).min(below(0, self.groups));
         of_level(2).max(groups).max(chunks)
     }
 }
@@ -159,8 +141,18 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::layout::key_tree::FAN_OUT_SHIFT;
 
-    const CHUNK: u32 = 256;
+    const TREES: [Tree; 2] = [
+        Tree {
+            chunk_keys: 256,
+            group_shift: FAN_OUT_SHIFT,
+        },
+        Tree {
+            chunk_keys: 512,
+            group_shift: FAN_OUT_SHIFT - 1,
+        },
+    ];
 
     fn ranges() -> impl Iterator<Item = Chunks> {
         let edges = [
@@ -168,7 +160,7 @@ mod tests {
         ];
         edges.into_iter().flat_map(move |begin| {
             let ends = edges.into_iter().filter(move |&end| end >= begin);
-            ends.map(move |end| Chunks::of_keys((begin, end), CHUNK))
+            ends.flat_map(move |end| TREES.map(|tree| Chunks::of_keys((begin, end), tree)))
         })
     }
 
@@ -179,7 +171,7 @@ mod tests {
             for level in 0..=SUPER {
                 let first = chunks.first(level);
                 let of_nodes = (first..first + chunks.nodes(level)).flat_map(|node| {
-                    let Chunks { begin, end } = chunks.of_node(level, node);
+                    let Chunks { begin, end, .. } = chunks.of_node(level, node);
                     assert!(begin < end);
                     begin..end
                 });
@@ -197,14 +189,14 @@ mod tests {
                 let nodes = first..first + chunks.nodes(level);
                 let mut parents: Vec<u32> = nodes
                     .clone()
-                    .map(|node| Chunks::parent(level, node))
+                    .map(|node| chunks.tree.parent(level, node))
                     .collect();
                 for node in nodes.clone() {
                     let (begin, count) = chunks.siblings(level, node);
-                    let parent = Chunks::parent(level, node);
+                    let parent = chunks.tree.parent(level, node);
                     let of_parent = nodes
                         .clone()
-                        .filter(|&node| Chunks::parent(level, node) == parent);
+                        .filter(|&node| chunks.tree.parent(level, node) == parent);
                     assert!(of_parent.eq(begin..begin + count));
                 }
                 parents.dedup();
@@ -221,13 +213,17 @@ mod tests {
     /// What a launch takes as items always fits the workspace.
     #[test]
     fn items_fit_the_workspace() {
+        const CAPACITIES: [u64; 4] = [1, 255, 4096, 131_072];
         for (groups, supers) in [(1, 1), (2, 16), (46, 528), (300, 20)] {
             let fewest = FewestItems { groups, supers };
-            for capacity in [1, 255, 4096, 131_072] {
+            for (tree, capacity) in TREES
+                .into_iter()
+                .flat_map(|tree| CAPACITIES.map(|c| (tree, c)))
+            {
                 for rows in [1, 8, 500, 4096] {
-                    let most = fewest.most_items(rows, capacity, u64::from(CHUNK));
+                    let most = fewest.most_items(rows, capacity, tree);
                     for length in [1, capacity / 9 + 1, capacity / 2 + 1, capacity] {
-                        let chunks = Chunks::of_keys((0, length as u32), CHUNK);
+                        let chunks = Chunks::of_keys((0, length as u32), tree);
                         let nodes = [0, 1, 2].map(|level| rows as u32 * chunks.nodes(level));
                         assert!(u64::from(nodes[fewest.level(nodes) as usize]) <= most);
                     }

@@ -96,6 +96,20 @@ impl<const LANES: u32, const STRIDE: u32> RowState<LANES, STRIDE> {
         bits
     }
 
+    /// Raises `row_max` to `block_max`, in bits, if that is larger by more than `slack`, under which probabilities are up to 2^slack.
+    /// Returns the change of scale in bits, as [`update_max`](Self::update_max).
+    #[inline(always)]
+    pub fn update_max_beyond(&mut self, slack: f32, block_max: f32) -> f32 {
+        let row_max = if block_max > self.row_max + slack {
+            block_max
+        } else {
+            self.row_max
+        };
+        let bits = self.row_max - row_max;
+        self.row_max = row_max;
+        bits
+    }
+
     /// Raises a `row_max` under which probabilities have grown large by a whole power of two that brings `largest`, the
     /// largest part of a sum of them, near 1. Returns the factor, exact, for what was accumulated under the old one.
     ///
@@ -437,6 +451,21 @@ mod tests {
         }
         assert!(Row::of_lse(-4000.0).raising_is_inexact());
         assert!(!Row::of_lse(2000.0).raising_is_inexact());
+    }
+
+    #[test]
+    fn a_maximum_moves_beyond_its_slack() {
+        let mut row = Row::new();
+        assert_eq!(row.update_max_beyond(6.0, f32::NEG_INFINITY), 0.0);
+        assert!(!row.has_max());
+        row.update_max_beyond(6.0, -20.0);
+        assert_eq!(row.row_max, -20.0);
+        for stays in [-30.0, -20.0, -14.0] {
+            assert_eq!(row.update_max_beyond(6.0, stays), 0.0);
+            assert_eq!(row.row_max, -20.0);
+        }
+        assert_eq!(row.update_max_beyond(6.0, -13.0), -7.0);
+        assert_eq!(row.row_max, -13.0);
     }
 
     #[test]

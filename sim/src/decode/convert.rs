@@ -46,6 +46,17 @@ impl<'a> Builder<'_, 'a> {
             relu: mods.take("relu"),
         };
         let (to, from) = (mods.ty()?, mods.ty()?);
+        if (to, from) == (Ty::F16x2, Ty::E4m3x2) {
+            want(o, 2)?;
+            if m.sat || m.ftz || integral.is_some() || round != Some(Round::Nearest) {
+                return Err(unsupported("this `cvt` of e4m3x2"));
+            }
+            return Ok(Op::CvtCodes {
+                relu: m.relu,
+                d: self.dst32(&o[0])?,
+                a: self.src32(&o[1])?,
+            });
+        }
         if let Ty::F16x2 | Ty::Bf16x2 = to {
             want(o, 3)?;
             if from != Ty::F32 || m.sat || m.ftz || integral.is_some() || round.is_none() {

@@ -175,6 +175,7 @@ fn execute_inline<A>(op: &Op, regs: &mut Regs, m: u32) -> bool {
         } => {
             convert::pack(regs, m, bf16, mods, [d, hi, lo]);
         }
+        Op::CvtCodes { relu, d, a } => convert::codes(regs, m, relu, [d, a]),
         Op::Split64 { lo, hi, a } => {
             let a = *regs.get64(a);
             regs.put32(lo, &each1(&a, |x| x as u32), m);

@@ -231,6 +231,28 @@ pub(super) fn pack(regs: &mut Regs, m: u32, bf16: bool, mods: FloatMods, r: [u32
     regs.bin32(m, r, |hi, lo| one(lo) | one(hi) << 16);
 }
 
+/// The f16 of an e4m3 code, NaN as 0x7fff.
+#[inline(always)]
+fn f16_of_code(code: u32) -> u32 {
+    const NAN: u32 = 0x7f;
+    let magnitude = code & NAN;
+    // As an f16 whose exponent has the same bits, of which the bias is greater by 8.
+    let scaled = f16_to_f32(magnitude << 7) * 256.0;
+    let bits = f32_to_f16(scaled) | (code & 0x80) << 8;
+    if magnitude == NAN { 0x7fff } else { bits }
+}
+
+/// Two codes, lower byte first.
+pub(super) fn codes(regs: &mut Regs, m: u32, relu: bool, [d, a]: [u32; 2]) {
+    let one = |code: u32| {
+        let value = f16_of_code(code & 0xff);
+        let is_below = relu && value & 0x8000 != 0;
+        if is_below { 0 } else { value }
+    };
+    let v = each1(regs.get32(a), |x| one(x) | one(x >> 8) << 16);
+    regs.put32(d, &v, m);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

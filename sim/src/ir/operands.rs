@@ -248,6 +248,9 @@ impl<F: FnMut(Access, Place, &mut Reg)> Visitor<'_, F> {
             Op::CvtPack { d, hi, lo, .. } => {
                 self.w32([d]).r32([hi, lo]);
             }
+            Op::CvtCodes { d, a, .. } => {
+                self.w32([d]).r32([a]);
+            }
             Op::Split64 { lo, hi, a } => {
                 self.w32([lo, hi]).r64([a]);
             }

@@ -205,6 +205,12 @@ pub enum Op {
         hi: Reg,
         lo: Reg,
     },
+    /// `cvt.rn{.relu}.f16x2.e4m3x2 d, a`.
+    CvtCodes {
+        relu: bool,
+        d: Reg,
+        a: Reg,
+    },
 
     /// `mov.b64 {lo, hi}, a` and the other way round; either half may be the sink.
     Split64 {

@@ -30,6 +30,7 @@ pub enum Ty {
     F16x2,
     Bf16,
     Bf16x2,
+    E4m3x2,
     Tf32,
     F32,
     F64,
@@ -57,6 +58,7 @@ impl Ty {
             "f16x2" => Self::F16x2,
             "bf16" => Self::Bf16,
             "bf16x2" => Self::Bf16x2,
+            "e4m3x2" => Self::E4m3x2,
             "tf32" => Self::Tf32,
             "f32" => Self::F32,
             "f64" => Self::F64,
@@ -69,7 +71,7 @@ impl Ty {
     pub fn bytes(self) -> u64 {
         match self {
             Self::B8 | Self::U8 | Self::S8 | Self::Pred => 1,
-            Self::B16 | Self::U16 | Self::S16 | Self::F16 | Self::Bf16 => 2,
+            Self::B16 | Self::U16 | Self::S16 | Self::F16 | Self::Bf16 | Self::E4m3x2 => 2,
             Self::B32
             | Self::U32
             | Self::S32

@@ -199,12 +199,8 @@ impl DecodeCase {
         let scales = self.scales.as_ref();
         let k = gathered(&self.k, kv_len, place, scales.map(|[k, _]| k));
         let v = gathered(&self.v, kv_len, place, scales.map(|[_, v]| v));
-        // Probabilities are bf16 wherever they are not f32, as they take in the scales of values.
         let is_e4m3 = self.k.spec().dtype == DType::E4m3;
-        let dtype = match self.q.spec().dtype {
-            DType::F16 if is_e4m3 => DType::Bf16,
-            dtype => dtype,
-        };
+        let dtype = self.q.spec().dtype;
         let mut options = self.options.clone();
         if let Some(slopes) = &self.options.alibi {
             let heads = self.q.spec().shape.heads;

@@ -12,7 +12,6 @@ use ferroflash_tests::corpus;
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::config::limits::SM90_SHARED_BYTES;
 use kernels_gpu::instances::{self, Family, Instance, Operation};
-use kernels_gpu::tile::kv_tree::FAN_OUT_SHIFT;
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -165,7 +164,7 @@ impl Draws {
     /// on both sides of where a group ends: then there may be so many heads or rows that blocks take sequences whole.
     fn lengthen_cache(&mut self, spec: &mut DecodeSpec, config: &DecodeConfig) {
         let chunk = config.chunk_keys() as usize;
-        let group = chunk << FAN_OUT_SHIFT;
+        let group = chunk << config.tree().group_shift;
         spec.heads_kv = 1;
         spec.kv_lens.truncate(self.one_of(&[0, 0, 2]));
         let keys = self.rng.random_range(group..=group + 3 * chunk);

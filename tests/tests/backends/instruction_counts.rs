@@ -14,7 +14,6 @@ use ferroflash_tests::replaced::is_untouched;
 use ferroflash_tests::schedules::{SCHEDULES, counting, counting_on};
 use kernels_gpu::config::decode::DecodeConfig;
 use kernels_gpu::instances::{self, Family, Instance, KernelConfig, Operation};
-use kernels_gpu::tile::kv_tree::FAN_OUT_SHIFT;
 use serde::{Deserialize, Serialize};
 
 use super::borders::{self, CUT, FEW_KEYS, PACKED, Scores, Sort, WHOLE};
@@ -82,7 +81,7 @@ fn cases(sim: &mut Sim, instance: &Instance) -> Vec<CorpusCase> {
 /// Sequences of a cache, of which the first has its last keys in some chunks of a group and one of the next, which has none to be merged with.
 fn climbing(instance: &Instance, config: &DecodeConfig) -> DecodeSpec {
     let [seen, short] = LENGTHS;
-    let group = config.chunk_keys() << FAN_OUT_SHIFT;
+    let group = config.chunk_keys() << config.tree().group_shift;
     let mask = Mask::Window {
         left: Some(seen as u32 - 1),
         right: Some(0),

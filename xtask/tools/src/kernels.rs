@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use crate::sass;
 use xtask::paths;
 
-/// Every generation that PTX for `sm_80` is meant to run on, and its shared memory of a block.
+/// Every generation that PTX for `sm_80` is meant to run on, oldest first, and its shared memory of a block.
 const GENERATIONS: [(&str, u32); 6] = [
     ("sm_80", SM80_SHARED_BYTES),
     ("sm_86", SM86_SHARED_BYTES),
@@ -29,7 +29,10 @@ pub fn assembled_archs(kernel: &Kernel) -> Vec<&'static str> {
         return vec!["sm_90a"];
     }
     let needed = kernel.dynamic_shared_bytes.unwrap_or(0);
-    let fitting = GENERATIONS.iter().filter(|(_, shared)| needed <= *shared);
+    let newer = GENERATIONS
+        .iter()
+        .skip_while(|(arch, _)| *arch != kernel.arch);
+    let fitting = newer.filter(|(_, shared)| needed <= *shared);
     fitting.map(|(arch, _)| *arch).collect()
 }
 

@@ -14,7 +14,7 @@ use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, info, workspace};
 use super::{DecodeKernel, State};
 use crate::config::decode::DecodeConfig;
-use crate::tile::kv_tree::{Chunks, FAN_OUT_SHIFT, SUPER};
+use crate::layout::key_tree::{FAN_OUT_SHIFT, SUPER};
 use crate::units::F32_BYTES;
 
 /// Bytes from one word of a thread's state to the next.
@@ -124,7 +124,7 @@ pub unsafe fn climb<K: DecodeKernel, const HALVES: usize, const O_COLS: usize>(t
             // Nobody but this thread has a part in what it has read.
             Partials::new(tile).store(slot, &state, &tile.has_rows(ALL_POSITIONS));
         }
-        node = Chunks::parent(level, node);
+        node = tile.config.tree().parent(level, node);
         level += 1;
     }
 }

@@ -4,10 +4,11 @@
 //! where the keys lie, and give the others the addresses of rows. An entry of the block table is asked for a step before it
 //! is used.
 
-use cuda_std::cp_async::{commit_group, copy4, copy16, copy16_padded};
+use cuda_std::cp_async::{commit_group, copy16, copy16_padded};
 use cuda_std::warp::{any, lane_id, shuffle, uniform};
 use cuda_std::{global, shared};
 
+use super::codes::KeyScales;
 use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, info};
 use crate::abi::{AttentionParams, CacheFault, TensorArg};
@@ -31,8 +32,10 @@ pub struct KvLoader<'a> {
     /// Page and place of this lane's key of the step before; [`NOWHERE`] if it is not copied.
     page: u32,
     place: u32,
-    /// Whether the warp's keys of that step are all copied, and follow each other in a page.
-    is_run: bool,
+    /// Whether the warp's keys of that step are all copied in whole pieces, and follow each other in a page: of K, and of V.
+    is_run: [bool; 2],
+    /// Scales of this lane's keys, of the last step that was located and of those before.
+    scales: [KeyScales; DecodeConfig::MOST_AHEAD + 1],
 }
 
 impl<'a> KvLoader<'a> {
@@ -48,7 +51,8 @@ impl<'a> KvLoader<'a> {
             entry_place: 0,
             page: NOWHERE,
             place: 0,
-            is_run: false,
+            is_run: [false; 2],
+            scales: [KeyScales::NONE; DecodeConfig::MOST_AHEAD + 1],
         };
 
         loader.look_up();
@@ -58,8 +62,8 @@ impl<'a> KvLoader<'a> {
     /// This lane's key of the step that is located next.
     #[inline(always)]
     fn key(&self) -> u32 {
-        let first = self.step * DecodeConfig::STEP_KEYS + self.tile.warp_key();
-        first + lane_id() % DecodeConfig::WARP_KEYS
+        let first = self.step * self.tile.config.step_keys() + self.tile.warp_key();
+        first + lane_id() % self.tile.config.warp_keys()
     }
 
     #[inline(always)]
@@ -124,11 +128,15 @@ impl<'a> KvLoader<'a> {
             NOWHERE
         };
         self.place = self.entry_place;
-        let index = lane_id() % DecodeConfig::WARP_KEYS;
+        let index = lane_id() % self.tile.config.warp_keys();
         // By all lanes. Keys of different pages have other places than keys that follow each other.
         let first = shuffle(self.place, 0);
         let is_next = self.place == first.wrapping_add(index);
-        self.is_run = !any(self.page == NOWHERE || !is_next);
+        let modes = [Word::KMode, Word::VMode].map(|mode| self.tile.get(mode));
+        for i in 0..2 {
+            let is_whole = modes[i] == CopyMode::Whole as u32;
+            self.is_run[i] = !any(self.page == NOWHERE || !is_next || !is_whole);
+        }
         self.step += 1;
         self.look_up();
     }
@@ -142,55 +150,94 @@ impl<'a> KvLoader<'a> {
     pub unsafe fn copy_part(&mut self, index: usize, slot: u32) {
         let config = self.tile.config;
         if index == 0 {
-            if self.step < self.end {
+            let is_step = self.step < self.end;
+            if is_step {
                 self.locate();
-                if config.is_e4m3 {
-                    self.copy_scales(slot);
-                }
             } else {
                 self.step = self.end + 1;
+            }
+            if config.is_e4m3 {
+                self.ask_for_scales(is_step);
             }
         }
         if self.step <= self.end {
             let attention = self.tile.params().forward.attention;
             if index < config.parts() {
                 let AttentionParams { k, head_dim, .. } = attention;
-                self.copy(&k, head_dim, (Word::KBase, Word::KMode), index, slot);
+                let words = (Word::KBase, Word::KMode);
+                if self.is_run[0] {
+                    self.copy_run(&k, Word::KBase, index, slot);
+                } else {
+                    self.copy(&k, head_dim, words, index, slot);
+                }
             } else {
                 let AttentionParams { v, head_dim_v, .. } = attention;
                 let part = index - config.parts();
-                self.copy(&v, head_dim_v, (Word::VBase, Word::VMode), part, slot);
+                let words = (Word::VBase, Word::VMode);
+                if self.is_run[1] {
+                    self.copy_run(&v, Word::VBase, part, slot);
+                } else {
+                    self.copy(&v, head_dim_v, words, part, slot);
+                }
             }
         }
         commit_group();
     }
 
-    /// Starts copying the scales of this warp's keys and values to those of a slot.
+    /// Scales of this lane's key of the step whose scores are complete, and whose parts of K are being copied over.
     #[inline(always)]
-    unsafe fn copy_scales(&self, slot: u32) {
-        let config = self.tile.config;
-        let lane = black_box(lane_id());
-        if lane >= DecodeConfig::WARP_KEYS {
+    pub fn scales(&self) -> KeyScales {
+        // By numbers that are known wherever this is compiled, as an index would keep all of the loader out of registers.
+        let [_, one, two, three] = self.scales;
+        match self.tile.config.steps_ahead() {
+            1 => one,
+            2 => two,
+            _ => three,
+        }
+    }
+
+    /// Asks for the scales of this lane's key of the step that is located, `is_step`, or none; those of steps before are further back.
+    #[inline(always)]
+    unsafe fn ask_for_scales(&mut self, is_step: bool) {
+        let scales = self.tile.scales;
+        if scales.k.of_keys().is_none() && scales.v.of_keys().is_none() {
             return;
         }
-        let index = self.tile.warp_key() + lane;
-        let to = self.tile.scales_address(slot) + index * F32_BYTES;
-        let head = self.tile.get(Word::HeadKv);
-        let scales = self.tile.scales;
-        for (row, scale) in [scales.k, scales.v].iter().enumerate() {
-            if let Some(base) = scale.address {
-                let elements = self.page as i64 * scale.page_stride
-                    + head as i64 * scale.head_stride
-                    + self.place as i64 * scale.place_stride;
-                let address = base.get().wrapping_add_signed(elements * F32_BYTES as i64);
-                let is_there = self.page != NOWHERE;
-                let (from, bytes) = if is_there {
-                    (address, F32_BYTES)
-                } else {
-                    (base.get(), 0)
-                };
-                copy4(to + row as u32 * config.scales_bytes(), from, bytes);
-            }
+        let mut located = KeyScales::NONE;
+        if is_step && self.page != NOWHERE {
+            located = KeyScales::load(self.tile, self.page, self.place);
+        }
+        let [one, two, three, _] = self.scales;
+        self.scales = [located, one, two, three];
+    }
+
+    /// Starts copying part `part` of this warp's rows of an operand, which follow each other.
+    #[inline(always)]
+    unsafe fn copy_run(&self, operand: &TensorArg, base: Word, part: usize, slot: u32) {
+        let config = self.tile.config;
+        let units = config.row_units();
+        let row_pieces = row_vec16s(units) as u32;
+        let rows_at_once = 32 / row_pieces;
+        let lane = black_box(lane_id());
+        let (row, vec16) = (lane / row_pieces, lane % row_pieces);
+        // From this lane's key to that of the row that it copies.
+        let place = self.place - lane % self.tile.config.warp_keys() + row;
+        let elements = self.page as i64 * operand.batch_stride + place as i64 * operand.seq_stride;
+        let dim_bytes = part as u32 * row_bytes(units) + vec16 * VEC16_BYTES;
+        let mut from = self
+            .tile
+            .get_address(base)
+            .wrapping_add_signed(elements * config.kv_bytes() as i64)
+            .wrapping_add(dim_bytes as u64);
+        let slot = self.tile.slot_address(slot) + self.tile.warp() * config.warp_bytes();
+        let first = slot + offset(units, row, vec16);
+        let stride = rows_at_once as i64 * operand.seq_stride * config.kv_bytes() as i64;
+        for step in 0..self.tile.config.warp_keys() / rows_at_once {
+            // The swizzle's xor splits: further rows differ in bits that are 0 in the first.
+            let rows = step * rows_at_once;
+            let moved = offset(units, rows, 0) - rows * row_bytes(units);
+            copy16((first ^ moved) + rows * row_bytes(units), from);
+            from = from.wrapping_add_signed(stride);
         }
     }
 
@@ -225,25 +272,9 @@ impl<'a> KvLoader<'a> {
         let mode = uniform(self.tile.get(mode));
         let vec16_elems = VEC16_BYTES / config.kv_bytes();
         let dim = (part * config.part_dims()) as u32 + vec16 * vec16_elems;
-        if mode == CopyMode::Whole as u32 && self.is_run {
-            let stride = operand.seq_stride * config.kv_bytes() as i64;
-            let mut from = of_lane(row_address, 0)
-                .wrapping_add_signed(row as i64 * stride)
-                .wrapping_add((dim * config.kv_bytes()) as u64);
-            let first = slot + offset(units, row, vec16);
-            for step in 0..DecodeConfig::WARP_KEYS / rows_at_once {
-                // The swizzle's xor splits: further rows differ in bits that are 0 in the first.
-                let rows = step * rows_at_once;
-                let moved = offset(units, rows, 0) - rows * row_bytes(units);
-                let to = (first ^ moved) + rows * row_bytes(units);
-                copy16(to, from);
-                from = from.wrapping_add_signed(rows_at_once as i64 * stride);
-            }
-            return;
-        }
         // All lanes take as many rows: counted by a number that is the same in all of them. It is not known when this is compiled:
         // so the loop stays rolled, and the code of a step short.
-        let turns = DecodeConfig::WARP_KEYS / rows_at_once + mode / CopyMode::COUNT;
+        let turns = self.tile.config.warp_keys() / rows_at_once + mode / CopyMode::COUNT;
         let mut turn = 0;
         while turn < turns {
             let address = of_lane(row_address, row);

@@ -11,13 +11,13 @@
 
 use cuda_std::shared;
 use cuda_std::thread::sync_threads;
-use cuda_std::warp::{broadcast, lane_id};
+use cuda_std::warp::lane_id;
 
 use super::step::WarpState;
 use super::tile::Tile;
 use super::{DecodeKernel, State};
 use crate::config::decode::DecodeConfig;
-use crate::math::{exp2, max};
+use crate::math::max;
 use crate::tile::black_box;
 use crate::units::F32_BYTES;
 
@@ -39,7 +39,7 @@ fn mask(row: u32) -> u32 {
     ((row / 2) ^ (row % 2 * 2)) % 4 * PIECE_BYTES
 }
 
-/// Merges the warps' states; `slot` is that of the last V, which is free.
+/// Merges the warps' states, and multiplies their outputs by `factor`; `slot` is that of the last V, which is free.
 ///
 /// # Safety
 /// The whole block calls it; nobody reads the maxima, and no copy into the slot is under way. Afterwards nobody accesses the maxima; others
@@ -52,7 +52,8 @@ pub unsafe fn merge_warps<
     const D_STEPS: usize,
 >(
     tile: &Tile<'_>,
-    own: &WarpState<HALVES, D_STEPS>,
+    own: &mut WarpState<HALVES, D_STEPS>,
+    factor: f32,
     slot: u32,
 ) -> State<HALVES, O_COLS> {
     let config = K::CONFIG;
@@ -67,22 +68,24 @@ pub unsafe fn merge_warps<
     sync_threads();
     let first_room = tile.slot_address(slot);
     let room = first_room + tile.warp() * config.warp_bytes();
+    let mut bits = [0.0; HALVES];
     for half in 0..HALVES {
         let of_row = maximum(lane / 4 + half as u32 * DecodeConfig::HALF_ROWS);
         let [a, b, c, d] = shared::load4(of_row);
         let [e, f, g, h] = shared::load4(of_row + 4 * F32_BYTES);
         let largest = max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)));
-        let row = &own.rows[half];
-        let root = exp2(0.5 * (row.row_max - largest));
         state.rows[half].row_max = largest;
-        state.rows[half].row_sum = row.row_sum * root * root;
-        let roots = [0, 1].map(|j| broadcast(root, lane % 4 * 8 + j * 4));
+        bits[half] = own.rows[half].row_max - largest;
+    }
+    own.scale(&bits, factor);
+    for half in 0..HALVES {
+        state.rows[half].row_sum = own.rows[half].row_sum;
         for round in 0..config.rounds() {
             if half + round > 0 {
                 // All have read the round before.
                 sync_threads();
             }
-            write::<K, HALVES, D_STEPS>(own, half, round, &roots, room);
+            write::<K, HALVES, D_STEPS>(own, half, round, room);
             sync_threads();
             read::<K, HALVES, O_COLS>(tile, &mut state, half, round, first_room);
         }
@@ -90,13 +93,12 @@ pub unsafe fn merge_warps<
     state
 }
 
-/// Writes a round of this warp's output, multiplied twice by its rows' `roots`.
+/// Writes a round of this warp's output.
 #[inline(always)]
 unsafe fn write<K: DecodeKernel, const HALVES: usize, const D_STEPS: usize>(
     own: &WarpState<HALVES, D_STEPS>,
     half: usize,
     round: usize,
-    roots: &[f32; 2],
     room: u32,
 ) {
     let round_dims = K::CONFIG.round_dims();
@@ -109,8 +111,7 @@ unsafe fn write<K: DecodeKernel, const HALVES: usize, const D_STEPS: usize>(
             let of_tile = &own.acc_o[half][round * tiles + tile];
             for i in 0..2 {
                 let dim = tile as u32 * TILE_DIMS + dim_in_tile::<K>(lane, i as u32);
-                let value = of_tile[i][j] * roots[j] * roots[j];
-                shared::store(to + (dim * F32_BYTES ^ mask(row)), value);
+                shared::store(to + (dim * F32_BYTES ^ mask(row)), of_tile[i][j]);
             }
         }
     }

@@ -28,7 +28,7 @@
 //! | `tile.rs` | the item's rows and keys |
 //! | `loader.rs` | from pages to the ring |
 //! | `step.rs` | scores, probabilities, output of a warp's keys of a step |
-//! | `codes.rs` | the same products with K and V of e4m3 codes |
+//! | `codes/` | the same products with K and V of e4m3 codes |
 //! | `merge.rs` | a chunk's end: the warps' states become one |
 //! | `reduce.rs` | a node: steps to chunks, chunks to the node's state |
 //! | `climb.rs` | partial results, and who merges them |
@@ -59,13 +59,13 @@ use work::Work;
 
 /// One instance of a kernel.
 ///
-/// Of the const generics that go with it, `HALVES` are the configuration's `halves`, `O_COLS` its `output_cols`, `D_STEPS` the head_dim
+/// Of the const generics that go with it, `HALVES` are the configuration's `halves`, `O_COLS` its `output_cols`, `S_COLS` its `score_cols`, `D_STEPS` the head_dim
 /// over 16, `KEPT` the copies that may be unfinished when a part is waited for: one less than the ring's slots.
 pub trait DecodeKernel {
     const CONFIG: DecodeConfig;
     /// Of q and o; of K, unless that is e4m3.
     type Element: Element;
-    /// Of probabilities and V when they are multiplied: those of an e4m3 cache take in scales, which f16 has no range for.
+    /// Of probabilities and V when they are multiplied: f16 beside an e4m3 cache.
     type Weight: Element;
 }
 
@@ -83,6 +83,7 @@ pub unsafe fn decode<
     const HALVES: usize,
     const O_COLS: usize,
     const D_STEPS: usize,
+    const S_COLS: usize,
     const KEPT: usize,
 >(
     params: &DecodeParams,
@@ -95,7 +96,7 @@ pub unsafe fn decode<
         if index >= work.items() {
             return;
         }
-        of_item::<K, HALVES, O_COLS, D_STEPS, KEPT>(&Tile::new(params, scales, K::CONFIG));
+        of_item::<K, HALVES, O_COLS, D_STEPS, S_COLS, KEPT>(&Tile::new(params, scales, K::CONFIG));
         if !work.is_drawn() {
             return;
         }
@@ -113,13 +114,14 @@ unsafe fn of_item<
     const HALVES: usize,
     const O_COLS: usize,
     const D_STEPS: usize,
+    const S_COLS: usize,
     const KEPT: usize,
 >(
     tile: &Tile<'_>,
 ) {
     let mut position = ALL_POSITIONS;
     loop {
-        let state = reduce::<K, HALVES, O_COLS, D_STEPS, KEPT>(tile, position);
+        let state = reduce::<K, HALVES, O_COLS, D_STEPS, S_COLS, KEPT>(tile, position);
         // A value that is not finite may belong to a key that rows of the tile do not see, for which 0 · v is NaN: then the
         // rows of each position are computed alone, and V is 0 where they do not see it.
         if any(position == ALL_POSITIONS && tile.some_see_less())

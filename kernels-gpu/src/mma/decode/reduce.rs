@@ -4,18 +4,18 @@ use cuda_std::thread::sync_threads;
 use cuda_std::warp::{any, sync_warp, uniform};
 
 use super::climb::Partials;
-use super::codes::NanCodes;
+use super::codes::{NanCodes, Scales, of_head};
 use super::loader::{KvLoader, report};
 use super::merge::merge_warps;
-use super::step::{QFragments, Scales, WarpState, complete, copy_q, mask_scores, wait};
+use super::step::{QFragments, WarpState, complete, copy_q, mask_scores, wait};
 use super::tile::{ALL_POSITIONS, Tile};
 use super::work::{Word, draw};
 use super::{DecodeKernel, State};
 use crate::abi::CacheFault;
 use crate::config::decode::DecodeConfig;
+use crate::layout::key_tree::SUPER;
 use crate::math::{exp2, fma};
 use crate::tile::black_box;
-use crate::tile::kv_tree::{FAN_OUT_SHIFT, SUPER};
 
 /// Merges the state of the same rows over the keys after `into`'s. The one place where states meet, so that whoever merges
 /// them gets the same bits.
@@ -44,6 +44,7 @@ pub unsafe fn reduce<
     const HALVES: usize,
     const O_COLS: usize,
     const D_STEPS: usize,
+    const S_COLS: usize,
     const KEPT: usize,
 >(
     tile: &Tile<'_>,
@@ -54,8 +55,10 @@ pub unsafe fn reduce<
     let (begin, end) = (uniform(begin), uniform(end));
     let mut ring = Ring::new(KvLoader::new(tile, (begin, end)), config);
     let stage = tile.slot_address(config.slots() - 1);
+    // It arrives while Q does.
+    let k_scale = of_head(tile, &tile.scales.k);
     copy_q(tile, stage);
-    let q = ring.fill(|| QFragments::<HALVES, D_STEPS>::load::<KEPT>(tile, stage));
+    let q = ring.fill(|| QFragments::<HALVES, D_STEPS>::load::<K, KEPT>(k_scale, stage));
     if position == ALL_POSITIONS {
         // Its answer is waited for while K and V are on their way.
         draw(&tile.params());
@@ -64,22 +67,19 @@ pub unsafe fn reduce<
     let mut nan = NanCodes::new();
     let mut step = begin;
     while step < end {
-        let mut products = [[[0.0; DecodeConfig::SCORE_COLS]; 2]; 2];
-        let mut scales = Scales::ONE;
+        let mut products = [[[0.0; S_COLS]; 2]; 2];
         for part in 0..config.parts() {
             wait::<KEPT>();
-            q.add_products::<K>(&mut products, tile, ring.slot, part);
-            if config.is_e4m3 && part == 0 {
-                scales = Scales::load(tile, ring.slot);
-            }
+            q.add_products::<K, S_COLS>(&mut products, tile, ring.slot, part);
             ring.refill(part);
         }
         let mut scores = complete(&products);
+        let scales = Scales::of_keys(tile, &ring.loader.scales());
         if config.is_e4m3 {
-            scales.scale(&mut scores);
+            q.scale(tile, &mut scores, &scales);
         }
-        mask_scores::<K::Element, HALVES>(tile, step, &mut scores);
-        let p = warp.add_scores::<K>(tile, &mut scores, &scales);
+        mask_scores::<K::Element, HALVES, S_COLS>(tile, step, &mut scores);
+        let p = warp.add_scores::<K, S_COLS>(tile, &mut scores, &scales);
         step += 1;
         let last = config.parts() - 1;
         for part in 0..last {
@@ -90,11 +90,16 @@ pub unsafe fn reduce<
         wait::<KEPT>();
         warp.add_output::<K>(tile, &p, (ring.slot, last), &mut nan);
         if step.is_multiple_of(config.chunk_steps()) || step == end {
-            if config.is_e4m3 {
+            if config.is_e4m3 && !config.has_cvt {
                 nan.apply(&mut warp);
                 nan = NanCodes::new();
             }
-            let chunk = merge_warps::<K, HALVES, O_COLS, D_STEPS>(tile, &warp, ring.slot);
+            let chunk = merge_warps::<K, HALVES, O_COLS, D_STEPS>(
+                tile,
+                &mut warp,
+                of_head(tile, &tile.scales.v),
+                ring.slot,
+            );
             add_chunk(tile, &mut node, chunk, (step, end), position);
             warp = WarpState::new();
             if any(step < end) {
@@ -149,7 +154,7 @@ unsafe fn add_chunk<const HALVES: usize, const O_COLS: usize>(
 /// Steps of a group.
 #[inline(always)]
 const fn group_steps(config: DecodeConfig) -> u32 {
-    config.chunk_steps() << FAN_OUT_SHIFT
+    config.chunk_steps() << config.tree().group_shift
 }
 
 /// Folds a group's state into that of the item, a super, which lies in the item's partial result between groups: there is no

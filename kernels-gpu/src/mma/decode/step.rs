@@ -8,7 +8,7 @@ use cuda_std::thread::sync_threads;
 use cuda_std::warp::{any, broadcast, lane_id, reduce_max, sync_warp};
 
 use super::DecodeKernel;
-use super::codes::{self, NanCodes};
+use super::codes::{self, NanCodes, Scales};
 use super::loader::gather;
 use super::tile::Tile;
 use super::work::Word;
@@ -21,17 +21,21 @@ use crate::mma::accumulator::Row;
 use crate::mma::gemm::{LaneAddress, Operand, multiply};
 use crate::tile::black_box;
 use crate::tile::mask::apply_mask;
-use crate::units::{F32_BYTES, HALF_BYTES};
+use crate::units::{HALF_BYTES, SMALLEST_EXPONENT};
 
-/// Scores that a lane has of a row.
-const S_COLS: usize = DecodeConfig::SCORE_COLS;
+/// Bits that a row's scores may be above its maximum so far before it moves, and what was accumulated is rescaled. f16 holds
+/// probabilities of as many bits above 1.
+pub const SLACK: f32 = 6.0;
 
 /// A lane's scores of its warp's keys: of a row of each half, two keys of each 8.
-pub type Scores<const HALVES: usize> = [[f32; S_COLS]; HALVES];
+pub type Scores<const HALVES: usize, const S_COLS: usize> = [[f32; S_COLS]; HALVES];
 
 /// Q Kᵀ before it is complete, in two sums, so that an instruction does not wait for the one before: of rows `lane / 4` and
-/// `lane / 4 + 8`, the second of which means nothing where tiles have 8.
-pub type Products = [[[f32; S_COLS]; 2]; 2];
+/// `lane / 4 + 8` ([`QFragments::operand`]).
+pub type Products<const S_COLS: usize> = [[[f32; S_COLS]; 2]; 2];
+
+/// Operand B of each half and 16 of the warp's keys: probabilities, with the scales of values in them.
+pub type Weights<const HALVES: usize> = [[[u32; 2]; HALVES]; DecodeConfig::MOST_V_STEPS];
 
 /// Starts copying the tile's rows to shared memory at `stage`, as a group of its own.
 ///
@@ -73,6 +77,8 @@ pub unsafe fn copy_q(tile: &Tile<'_>, stage: u32) {
 /// Fragments of Q, in registers.
 pub struct QFragments<const HALVES: usize, const D_STEPS: usize> {
     steps: [Operand<HALVES>; D_STEPS],
+    /// What products of this lane's rows with an e4m3 cache's keys are to be multiplied with.
+    factors: [f32; HALVES],
 }
 
 impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
@@ -81,22 +87,24 @@ impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
     /// # Safety
     /// The whole block calls it after [`copy_q`].
     #[inline(always)]
-    pub unsafe fn load<const KEPT: usize>(tile: &Tile<'_>, stage: u32) -> Self {
+    pub unsafe fn load<K: DecodeKernel, const KEPT: usize>(k_scale: f32, stage: u32) -> Self {
         wait_group::<KEPT>();
         sync_threads();
-        let fragments = Self::of_shared(tile, stage);
+        let mut fragments = Self::of_shared::<K>(stage);
+        for factor in &mut fragments.factors {
+            *factor *= k_scale;
+        }
         // The stage is a slot that each warp copies its own keys into.
         sync_threads();
         fragments
     }
 
     #[inline(always)]
-    unsafe fn of_shared(tile: &Tile<'_>, stage: u32) -> Self {
-        let head_dim = tile.config.head_dim;
-        if tile.config.is_e4m3 {
-            return Self {
-                steps: codes::q_fragments(stage, head_dim),
-            };
+    unsafe fn of_shared<K: DecodeKernel>(stage: u32) -> Self {
+        let head_dim = K::CONFIG.head_dim;
+        if K::CONFIG.is_e4m3 {
+            let (steps, factors) = codes::q_fragments::<K, HALVES, D_STEPS>(stage);
+            return Self { steps, factors };
         }
         let lane = black_box(lane_id());
         let mut steps = [[[0; 2]; HALVES]; D_STEPS];
@@ -109,21 +117,30 @@ impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
                 steps[2 * pair + 1][half] = [c, d];
             }
         }
-        Self { steps }
+        let factors = [1.0; HALVES];
+        Self { steps, factors }
     }
 
-    /// Operand A of 16 components; rows that tiles do not have are zeros.
+    /// Makes scores of products with an e4m3 cache's keys.
+    #[inline(always)]
+    pub fn scale<const S_COLS: usize>(
+        &self,
+        tile: &Tile<'_>,
+        products: &mut Scores<HALVES, S_COLS>,
+        scales: &Scales<S_COLS>,
+    ) {
+        scales.scale(tile, products, &self.factors);
+    }
+
+    /// Operand A of 16 components, for sum `step % 2`. Tiles of 8 rows have two steps' components in it, of which the other one's rows
+    /// of a sum mean nothing: half of the operand would be empty otherwise, and take registers.
     #[inline(always)]
     pub fn operand(&self, step: usize) -> Operand<2> {
-        let rows = &self.steps[step];
-        [
-            rows[0],
-            if HALVES == 2 {
-                rows[HALVES - 1]
-            } else {
-                [0; 2]
-            },
-        ]
+        if HALVES == 2 {
+            return [self.steps[step][0], self.steps[step][HALVES - 1]];
+        }
+        let even = step / 2 * 2;
+        [self.steps[even][0], self.steps[even + 1][0]]
     }
 
     /// Adds the products of part `part` of the warp's keys.
@@ -131,9 +148,9 @@ impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
     /// # Safety
     /// The part has arrived in `slot` and is visible to the warp; all 32 lanes reach the same call.
     #[inline(always)]
-    pub unsafe fn add_products<K: DecodeKernel>(
+    pub unsafe fn add_products<K: DecodeKernel, const S_COLS: usize>(
         &self,
-        products: &mut Products,
+        products: &mut Products<S_COLS>,
         tile: &Tile<'_>,
         slot: u32,
         part: usize,
@@ -147,7 +164,12 @@ impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
             for keys in 0..S_COLS / 2 {
                 let row = first_row + 8 * keys as u32;
                 let of_part = (part * steps, slot);
-                codes::add_products::<K, HALVES, D_STEPS>(products, self, of_part, (keys, row));
+                codes::add_products::<K, HALVES, D_STEPS, S_COLS>(
+                    products,
+                    self,
+                    of_part,
+                    (keys, row),
+                );
             }
             return;
         }
@@ -167,56 +189,28 @@ impl<const HALVES: usize, const D_STEPS: usize> QFragments<HALVES, D_STEPS> {
 
 /// Products, complete.
 #[inline(always)]
-pub fn complete<const HALVES: usize>(products: &Products) -> Scores<HALVES> {
+pub fn complete<const HALVES: usize, const S_COLS: usize>(
+    products: &Products<S_COLS>,
+) -> Scores<HALVES, S_COLS> {
     let mut scores = [[0.0; S_COLS]; HALVES];
     for i in 0..HALVES {
         for j in 0..S_COLS {
-            scores[i][j] = products[0][i][j] + products[1][i][j];
+            // Sum 1 has the rows of tiles of 8 in its second half.
+            let of_odd = if HALVES == 2 { i } else { 1 };
+            scores[i][j] = products[0][i][j] + products[1][of_odd][j];
         }
     }
     scores
 }
 
-/// Scales of a lane's keys, and of the values, of an e4m3 cache.
-pub struct Scales {
-    k: [f32; S_COLS],
-    v: [f32; S_COLS],
-}
-
-impl Scales {
-    pub const ONE: Self = Self {
-        k: [1.0; S_COLS],
-        v: [1.0; S_COLS],
-    };
-
-    /// # Safety
-    /// The keys of the slot have arrived.
-    #[inline(always)]
-    pub unsafe fn load(tile: &Tile<'_>, slot: u32) -> Self {
-        let mut scales = Self::ONE;
-        let first = tile.warp_key() + row_column(black_box(lane_id()), 0);
-        let address = tile.scales_address(slot) + first * F32_BYTES;
-        for keys in 0..S_COLS / 2 {
-            let address = address + 8 * keys as u32 * F32_BYTES;
-            if tile.scales.k.address.is_some() {
-                [scales.k[2 * keys], scales.k[2 * keys + 1]] = shared::load2(address);
-            }
-            if tile.scales.v.address.is_some() {
-                let address = address + tile.config.scales_bytes();
-                [scales.v[2 * keys], scales.v[2 * keys + 1]] = shared::load2(address);
-            }
-        }
-        scales
+/// The largest of a lane's scores of a row.
+#[inline(always)]
+pub fn largest<const S_COLS: usize>(scores: &[f32; S_COLS]) -> f32 {
+    let mut largest = max(scores[0], scores[1]);
+    for j in 2..S_COLS {
+        largest = max(largest, scores[j]);
     }
-
-    #[inline(always)]
-    pub fn scale<const HALVES: usize>(&self, scores: &mut Scores<HALVES>) {
-        for row in scores {
-            for j in 0..S_COLS {
-                row[j] *= self.k[j];
-            }
-        }
-    }
+    largest
 }
 
 /// Transforms and masks the warp's scores of step `step`.
@@ -224,13 +218,13 @@ impl Scales {
 /// # Safety
 /// All 32 lanes reach the same call.
 #[inline(always)]
-pub unsafe fn mask_scores<E: Element, const HALVES: usize>(
+pub unsafe fn mask_scores<E: Element, const HALVES: usize, const S_COLS: usize>(
     tile: &Tile<'_>,
     step: u32,
-    scores: &mut Scores<HALVES>,
+    scores: &mut Scores<HALVES, S_COLS>,
 ) {
     let lane = black_box(lane_id());
-    let begin = step * DecodeConfig::STEP_KEYS + tile.warp_key();
+    let begin = step * tile.config.step_keys() + tile.warp_key();
     let first_key = begin + row_column(lane, 0);
     let query = |i: usize| tile.query(tile.row(i));
     let column = |j: usize| row_column(0, j as u32) as i32;
@@ -245,7 +239,7 @@ pub unsafe fn mask_scores<E: Element, const HALVES: usize>(
         transform.apply_by_row(scores, &slopes, |i| query(i) as i32 + corner, column);
     }
     let (first, last) = tile.seen_by_all();
-    let end = begin + DecodeConfig::WARP_KEYS;
+    let end = begin + tile.config.warp_keys();
     if any((begin as i32) < first || end as i32 - 1 > last) {
         let kv_len = tile.get(Word::KvLen);
         apply_mask(scores, query, first_key, column, tile.band(), kv_len);
@@ -279,61 +273,83 @@ impl<const HALVES: usize, const D_STEPS: usize> WarpState<HALVES, D_STEPS> {
         }
     }
 
-    /// Turns scores into probabilities under the maxima so far, and adds them to the sums. Returns operand B of each half, with
-    /// the values' scales in it.
+    /// Turns scores into probabilities under the maxima so far, and adds them to the sums.
     ///
     /// # Safety
     /// All 32 lanes reach the same call.
     #[inline(always)]
-    pub unsafe fn add_scores<K: DecodeKernel>(
+    pub unsafe fn add_scores<K: DecodeKernel, const S_COLS: usize>(
         &mut self,
         tile: &Tile<'_>,
-        scores: &mut Scores<HALVES>,
-        scales: &Scales,
-    ) -> [[u32; 2]; HALVES] {
+        scores: &mut Scores<HALVES, S_COLS>,
+        scales: &Scales<S_COLS>,
+    ) -> Weights<HALVES> {
         let scale_log2 = f32::from_bits(tile.get(Word::ScaleLog2));
         let mut bits = [0.0; HALVES];
         let mut is_moved = false;
         for i in 0..HALVES {
-            let mut largest = max(scores[i][0], scores[i][1]);
-            for j in 2..S_COLS {
-                largest = max(largest, scores[i][j]);
-            }
-            let largest = reduce_max::<4>(largest);
-            bits[i] = self.rows[i].update_max(fma(largest, scale_log2, K::Element::SHIFT));
-            is_moved |= bits[i] != 0.0;
+            let reference = if K::CONFIG.is_e4m3 {
+                scales.reference(tile, &scores[i], scale_log2)
+            } else {
+                fma(largest(&scores[i]), scale_log2, K::Element::SHIFT)
+            };
+            let row = &mut self.rows[i];
+            let has_output = row.has_max();
+            bits[i] = row.update_max_beyond(SLACK, reduce_max::<4>(reference));
+            is_moved |= has_output && bits[i] != 0.0;
         }
         if any(is_moved) {
-            self.rescale(&bits);
+            self.scale(&bits, 1.0);
         }
-        let mut p = [[0; 2]; HALVES];
+        let mut p = [[[0; 2]; HALVES]; DecodeConfig::MOST_V_STEPS];
         for i in 0..HALVES {
             for j in 0..S_COLS {
                 self.rows[i].accumulate(&mut scores[i][j], scale_log2);
-                if K::CONFIG.is_e4m3 {
-                    scores[i][j] *= scales.v[j];
-                }
             }
-            for keys in 0..2 {
-                p[i][keys] = K::Weight::cvt_pair(scores[i][2 * keys], scores[i][2 * keys + 1]);
+            if K::CONFIG.is_e4m3 {
+                scales.weigh(tile, &mut scores[i]);
+            }
+            for keys in 0..S_COLS / 2 {
+                let [even, odd] = [scores[i][2 * keys], scores[i][2 * keys + 1]];
+                p[keys / 2][i][keys % 2] = K::Weight::cvt_pair(even, odd);
             }
         }
         p
     }
 
-    /// Multiplies what was accumulated by 2^`bits`, by its square root twice as it may be too small for f32. A row whose bits
-    /// are 0 keeps its own.
+    /// Multiplies what was accumulated by 2^`bits` of its row, and the output by `factor` too. A row whose bits are 0 keeps its own.
+    ///
+    /// # Safety
+    /// All 32 lanes reach the same call.
     #[inline(always)]
-    unsafe fn rescale(&mut self, bits: &[f32; HALVES]) {
+    pub unsafe fn scale(&mut self, bits: &[f32; HALVES], factor: f32) {
+        let is_small = bits.map(|bits| bits < SMALLEST_EXPONENT as f32);
+        let mut bits = *bits;
+        if any(is_small.contains(&true)) {
+            // By the square root twice, as f32 does not hold the factor; other rows by 1, so that theirs do not change.
+            for i in 0..HALVES {
+                bits[i] = if is_small[i] { 0.5 * bits[i] } else { bits[i] };
+            }
+            let mut roots = [1.0; HALVES];
+            for i in 0..HALVES {
+                roots[i] = if is_small[i] { exp2(bits[i]) } else { 1.0 };
+            }
+            self.multiply(&roots, 1.0);
+        }
+        self.multiply(&bits.map(exp2), factor);
+    }
+
+    /// Multiplies rows' sums by `factors`, and their outputs by `factor` too.
+    #[inline(always)]
+    unsafe fn multiply(&mut self, factors: &[f32; HALVES], factor: f32) {
         let lane = black_box(lane_id());
         for i in 0..HALVES {
-            let root = exp2(0.5 * bits[i]);
-            self.rows[i].row_sum = self.rows[i].row_sum * root * root;
+            self.rows[i].rescale(factors[i]);
             for j in 0..2 {
-                let root = broadcast(root, lane % 4 * 8 + j as u32 * 4);
+                let factor = factor * broadcast(factors[i], lane % 4 * 8 + j as u32 * 4);
                 for step in 0..D_STEPS {
                     for o in &mut self.acc_o[i][step] {
-                        o[j] = o[j] * root * root;
+                        o[j] *= factor;
                     }
                 }
             }
@@ -348,9 +364,9 @@ impl<const HALVES: usize, const D_STEPS: usize> WarpState<HALVES, D_STEPS> {
     pub unsafe fn add_output<K: DecodeKernel>(
         &mut self,
         tile: &Tile<'_>,
-        p: &[[u32; 2]; HALVES],
+        p: &Weights<HALVES>,
         (slot, part): (u32, usize),
-        nan: &mut NanCodes<D_STEPS>,
+        nan: &mut NanCodes,
     ) {
         let config = K::CONFIG;
         let slot = tile.slot_address(slot);
@@ -367,7 +383,7 @@ impl<const HALVES: usize, const D_STEPS: usize> WarpState<HALVES, D_STEPS> {
             let v = [[a0, a2], [a1, a3]];
             for half in 0..HALVES {
                 let acc_o = &mut self.acc_o[half][first + step];
-                multiply::<K::Weight, 2, 2>(acc_o, 0, &v, p[half]);
+                multiply::<K::Weight, 2, 2>(acc_o, 0, &v, p[0][half]);
             }
         }
     }

@@ -49,13 +49,6 @@ impl<'a> Tile<'a> {
         shared::dynamic_base() + slot * self.config.slot_bytes()
     }
 
-    /// Address of the scales of the keys in a slot.
-    #[inline(always)]
-    pub fn scales_address(&self, slot: u32) -> u32 {
-        let scales = self.config.scales_offset() + slot * 2 * self.config.scales_bytes();
-        shared::dynamic_base() + scales
-    }
-
     /// The parameters, such that what is computed from them is computed again the next time.
     #[inline(always)]
     pub fn params(&self) -> DecodeParams {
@@ -80,7 +73,7 @@ impl<'a> Tile<'a> {
     /// The first of this warp's keys among those of a step.
     #[inline(always)]
     pub fn warp_key(&self) -> u32 {
-        self.warp() * DecodeConfig::WARP_KEYS
+        self.warp() * self.config.warp_keys()
     }
 
     /// Index of this warp.
@@ -234,7 +227,7 @@ impl<'a> Tile<'a> {
     /// The chunks that the sequence's queries see.
     #[inline(always)]
     pub fn chunks(&self) -> Chunks {
-        Chunks::of_keys(self.seen(), self.config.chunk_keys())
+        Chunks::of_keys(self.seen(), self.config.tree())
     }
 
     /// The item's steps: the first, and one past the last.
@@ -249,7 +242,7 @@ impl<'a> Tile<'a> {
         if begin >= end {
             return (0, 0);
         }
-        let step_keys = DecodeConfig::STEP_KEYS;
+        let step_keys = self.config.step_keys();
         (begin / step_keys, end.div_ceil(step_keys))
     }
 

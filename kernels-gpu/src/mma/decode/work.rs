@@ -268,7 +268,7 @@ impl<'a> Work<'a> {
         Sequence {
             q_begin,
             seq_q,
-            chunks: Chunks::of_keys(keys.seen, self.config.chunk_keys()),
+            chunks: Chunks::of_keys(keys.seen, self.config.tree()),
             keys,
             row_tiles: (seq_q * params.group).div_ceil(self.config.rows),
             heads_kv: attention.heads_kv,

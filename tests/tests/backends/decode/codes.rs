@@ -1,9 +1,11 @@
 //! Every code of an e4m3 cache.
 
+use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, Cpu, DType, HostTensor, Layout, Mask};
 use ferroflash_testing::cases::{DecodeSpec, ScaleKind};
 use half::{bf16, f16};
 use kernels_gpu::e4m3;
+use kernels_gpu::instances::Arch;
 
 /// A sequence for each code, of one key. Output is then its value, and lse its score.
 fn each_code<B: Backend>(backend: &mut B, dtype: DType, head_dim_v: usize) {
@@ -87,13 +89,127 @@ fn scales_of_every_kind<B: Backend>(backend: &mut B, dtype: DType) {
     }
 }
 
+/// Sequences of several chunks, whose keys have scales by `kind`.
+fn scaled(dtype: DType, head_dim: usize, kind: ScaleKind) -> DecodeSpec {
+    DecodeSpec {
+        dtype,
+        e4m3: Some(kind),
+        head_dim,
+        head_dim_v: head_dim,
+        seq_q: 2,
+        group: 5,
+        ..DecodeSpec::plain(&[1200, 70, 300])
+    }
+}
+
+/// `tensor` with every element multiplied by 2^`exponent`.
+fn shift(tensor: &mut HostTensor, exponent: i32) {
+    let shape = tensor.spec().shape;
+    for batch in 0..shape.batch {
+        for head in 0..shape.heads {
+            for (row, dim) in pairs(shape.seq, shape.dim) {
+                let value = tensor.get(batch, head, row, dim);
+                tensor.set(batch, head, row, dim, value * 2f32.powi(exponent));
+            }
+        }
+    }
+}
+
+fn pairs(rows: usize, dims: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).flat_map(move |row| (0..dims).map(move |dim| (row, dim)))
+}
+
+/// Queries that f16 cannot hold, of keys whose scales make up for it: as powers of two are exact, no bit changes.
+fn queries_far_from_one<B: Backend>(backend: &mut B) {
+    for (head_dim, kind) in [
+        (64, ScaleKind::Head),
+        (128, ScaleKind::Key),
+        (256, ScaleKind::Key),
+    ] {
+        let spec = scaled(DType::Bf16, head_dim, kind);
+        let plain = spec.build().unwrap();
+        let expected = super::run_case_right(backend, &plain, &spec);
+        for exponent in [-100, -40, 40, 100] {
+            let mut far = plain.clone();
+            shift(&mut far.q, exponent);
+            shift(&mut far.scales.as_mut().unwrap()[0], -exponent);
+            let found = super::run_case_right(backend, &far, &spec);
+            assert_eq!(
+                [found.0.bytes(), found.1.bytes()],
+                [expected.0.bytes(), expected.1.bytes()],
+                "{spec}: queries times 2^{exponent}"
+            );
+        }
+    }
+}
+
+/// Values whose scales are far from 1, and far from each other.
+fn values_far_from_one<B: Backend>(backend: &mut B, dtype: DType) {
+    for (head_dim, kind) in [
+        (64, ScaleKind::Key),
+        (128, ScaleKind::Head),
+        (256, ScaleKind::Key),
+    ] {
+        let spec = scaled(dtype, head_dim, kind);
+        let plain = spec.build().unwrap();
+        let (expected, _) = super::run_case_right(backend, &plain, &spec);
+        // Outputs of f16 have no room above.
+        for exponent in [-80, -40, 20, 90, 110] {
+            if dtype == DType::F16 && exponent > 0 {
+                continue;
+            }
+            let mut far = plain.clone();
+            shift(&mut far.scales.as_mut().unwrap()[1], exponent);
+            let (found, _) = super::run_case_right(backend, &far, &spec);
+            if dtype == DType::F16 {
+                continue;
+            }
+            // Outputs so small are within any bound: they are compared with those of scales near 1.
+            let shape = found.spec().shape;
+            for (row, dim) in pairs(shape.seq, shape.dim) {
+                for head in 0..shape.heads {
+                    let near = expected.get(0, head, row, dim);
+                    let far = found.get(0, head, row, dim);
+                    let back = (f64::from(far) * f64::from(-exponent).exp2()) as f32;
+                    assert!(
+                        (back - near).abs() <= near.abs().max(0.1) / 64.0,
+                        "{spec}: values times 2^{exponent}: {back} for {near}"
+                    );
+                }
+            }
+        }
+        // Every second key's value is so much larger that nothing is left of the others, of which some have the largest scores.
+        let mut mixed = plain.clone();
+        let scales = &mut mixed.scales.as_mut().unwrap()[1];
+        let shape = scales.spec().shape;
+        for page in 0..shape.batch {
+            for (key, head) in pairs(shape.seq, shape.heads) {
+                let exponent = if (page + key + head) % 2 == 0 { -60 } else { 0 };
+                let value = scales.get(page, head, key, 0);
+                scales.set(page, head, key, 0, value * 2f32.powi(exponent));
+            }
+        }
+        super::run_case_right(backend, &mixed, &spec);
+    }
+}
+
 fn all<B: Backend>(backend: &mut B) {
     for dtype in [DType::F16, DType::Bf16] {
         for head_dim_v in [64, 128, 256] {
             each_code(backend, dtype, head_dim_v);
         }
         scales_of_every_kind(backend, dtype);
+        values_far_from_one(backend, dtype);
     }
+    queries_far_from_one(backend);
+}
+
+/// By the kernels that convert codes, and by those of GPUs that have no such instruction.
+fn on_every_gpu<D: Device>(gpu: &mut Gpu<D>) {
+    all(gpu);
+    gpu.limit_compute_capability(Arch::Sm80.oldest());
+    all(gpu);
+    gpu.limit_compute_capability((u32::MAX, u32::MAX));
 }
 
 #[test]
@@ -102,4 +218,4 @@ fn cpu() {
     scales_of_every_kind(&mut Cpu::new(), DType::F32);
 }
 
-ferroflash_tests::on_schedules_in_turn_and_gpu!(all, "codes of e4m3");
+ferroflash_tests::on_schedules_in_turn_and_gpu!(on_every_gpu, "codes of e4m3");

@@ -79,8 +79,10 @@ fn each_kernel<D: Device>(
     for instance in DECODE.iter().filter(|kernel| !is_untouched(kernel.name)) {
         let gpu = &mut gpus[of_text(instance.name) % gpus.len()];
         let config = instance.decode().expect("of the table of decode kernels");
+        gpu.limit_compute_capability(instance.arch.oldest());
         assert_is_run_by(gpu, instance, &spec(instance, config, &[1]));
         check(gpu, instance, config);
+        gpu.limit_compute_capability((u32::MAX, u32::MAX));
     }
 }
 

@@ -101,3 +101,30 @@ fn long_chunks_of_prompts_run_on_hopper() {
     let reason = why_not(Variant::Mma, &cached(2048, 16, 256, &plain), &HOPPER);
     assert!(reason.is_some_and(|reason| reason.contains("no bf16 kernel for a cache")));
 }
+
+/// Codes are converted by the instruction for it where a GPU has one.
+#[test]
+fn codes_are_converted_by_what_a_gpu_has() {
+    let plain = cached(1, 16, 256, &ForwardOptions::new());
+    let codes = |spec: &TensorSpec| TensorSpec {
+        dtype: DType::E4m3,
+        ..*spec
+    };
+    let layout = plain.cache_layout().expect("of a cache");
+    let (q, k) = (*plain.q(), codes(plain.k()));
+    let problem = Problem::decode(q, k, k, q, layout, &ForwardOptions::new()).expect("valid");
+    for gpu in SINCE_AMPERE {
+        let plan = Plan::new(&problem, &Capabilities::Gpu(gpu)).expect("every GPU runs it");
+        let arch = if gpu.compute_capability >= (8, 9) {
+            "sm89"
+        } else {
+            "sm80"
+        };
+        let expected = format!("fa_decode_mma_{arch}_bf16_hd128_e4m3");
+        assert_eq!(
+            plan.kernel_names().collect::<Vec<_>>(),
+            [expected],
+            "{gpu:?}"
+        );
+    }
+}
