@@ -27,7 +27,7 @@ fn verify_prints_a_table_and_the_worst_ratio() {
 /// Every drawn cache, on the CPU and by the kernels.
 #[test]
 fn verify_tries_caches_on_every_backend() {
-    for (backend, kernel) in [("cpu", "fa_decode_cpu_"), ("sim", "fa_decode_mma_sm80_")] {
+    for (backend, kernel) in [("cpu", "fa_decode_cpu_"), ("sim", "fa_decode_mma_sm")] {
         let command = format!("verify --cache --cases 4 --seed 5 --backend {backend}");
         let outcome = run(&command);
         let text = outcome.succeeded();

@@ -26,10 +26,10 @@ impl DecodeConfig {
     pub const THREADS: u32 = Self::WARPS * 32;
     /// Keys of a warp that an instruction multiplies V of.
     pub const V_KEYS: u32 = TILE_K as u32;
-    /// Most [`steps_ahead`](Self::steps_ahead).
-    pub const MOST_AHEAD: usize = 3;
     /// Such instructions of a step and 16 components, at most.
     pub const MOST_V_STEPS: usize = 2;
+    /// Most [`steps_ahead`](Self::steps_ahead).
+    pub const MOST_AHEAD: usize = 3;
     /// Rows that an instruction multiplies V of, whose state a thread holds.
     pub const HALF_ROWS: u32 = TILE_N as u32;
     /// Bytes of the ring of K and V, whatever the head_dim: what fits the tightest GPUs, and is twice or thrice what an SM has

@@ -7,20 +7,19 @@
 //! | thread | its part of the merged state: of a row of each half, head_dim / 32 components |
 //!
 //! ```text
-//! shared memory   ring     K, V, K, V, … in slots of a part: 16 keys a warp × up to 128 components
-//!                 scales   of keys and values of an e4m3 cache, by slot
+//! shared memory   ring     K, V, K, V, … in slots of a part: 16 keys a warp (of codes 32) × up to 128 components
 //!                 maxima   [rows][8 warps]
 //!                 info     words about the item
 //!
-//! a step of a warp    S = Q Kᵀ                          rows × 16 keys; then the next part is copied to where K was
+//! a step of a warp    S = Q Kᵀ                          rows × its keys; then the next part is copied to where K was
 //!                     P = exp2(S − m)                   in registers, where it is the operand that is needed
 //!                     Oᵀ += Vᵀ Pᵀ                       so that 8 rows fill an instruction
 //! a chunk's end       m, O of the warps → shared        O to where the last V was
 //!                     O = Σ O exp2(m − max)             in the order of warps
 //! ```
 //!
-//! A row's maximum moves by its own scores alone, and rows that a step does not move are not touched: so neighbours in the
-//! tile cannot change a row's bits, and neither can anything else of the schedule.
+//! A row's maximum moves by its own scores alone, where they are some bits above it, and rows that a step does not move keep their
+//! bits: so neighbours in the tile cannot change a row's bits, and neither can anything else of the schedule.
 //!
 //! | file | holds |
 //! |---|---|

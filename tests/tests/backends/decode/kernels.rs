@@ -183,11 +183,24 @@ fn chunks_are_merged<D: Device>(gpus: &mut [Gpu<D>], record: &mut Record) {
             keys: KeyKind::NonFinite,
             ..plain.clone()
         };
+        // Keys that follow each other, in whole rows, from a ring's first part on: as many as that holds at least.
+        let contiguous = DecodeSpec {
+            page_size: None,
+            heads_kv: 1,
+            ..plain.clone()
+        };
         // Only codes have scales; of others it is one case more.
         let mut unscaled = plain.build().expect("small");
         unscaled.scales = None;
         let mut results = vec![run_case_right(gpu, &unscaled, &plain)];
-        for spec in [bent, by_element(&plain), narrower, not_finite, tree] {
+        for spec in [
+            bent,
+            by_element(&plain),
+            narrower,
+            not_finite,
+            tree,
+            contiguous,
+        ] {
             assert_is_run_by(gpu, instance, &spec);
             results.push(run_right(gpu, &spec));
         }
