@@ -143,6 +143,29 @@ fn queries_far_from_one<B: Backend>(backend: &mut B) {
     }
 }
 
+/// Rows of queries of which one component is far larger than the others: each of a head_dim's in some row, of either sign.
+fn one_large_component<B: Backend>(backend: &mut B) {
+    for (head_dim, seq_q) in [(64, 1), (64, 2), (128, 1), (128, 2), (256, 1)] {
+        let plain = scaled(DType::Bf16, head_dim, ScaleKind::Tensor);
+        let rows = plain.heads_kv * plain.group * seq_q;
+        let spec = DecodeSpec {
+            seq_q,
+            kv_lens: vec![40; head_dim.div_ceil(rows)],
+            ..plain
+        };
+        let mut case = spec.build().unwrap();
+        let shape = case.q.spec().shape;
+        for (batch, (head, row)) in
+            (0..shape.batch).flat_map(|batch| pairs(shape.heads, seq_q).map(move |at| (batch, at)))
+        {
+            let dim = (batch * rows + head * seq_q + row) % head_dim;
+            let value = if head % 2 == 0 { 1e5 } else { -1e5 };
+            case.q.set(batch, head, row, dim, value);
+        }
+        super::run_case_right(backend, &case, &spec);
+    }
+}
+
 /// Values whose scales are far from 1, and far from each other.
 fn values_far_from_one<B: Backend>(backend: &mut B, dtype: DType) {
     for (head_dim, kind) in [
@@ -202,6 +225,7 @@ fn all<B: Backend>(backend: &mut B) {
         values_far_from_one(backend, dtype);
     }
     queries_far_from_one(backend);
+    one_large_component(backend);
 }
 
 /// By the kernels that convert codes, and by those of GPUs that have no such instruction.
