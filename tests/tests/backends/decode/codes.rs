@@ -3,6 +3,7 @@
 use ferroflash::backend::{Device, Gpu};
 use ferroflash::{Backend, Cpu, DType, HostTensor, Layout, Mask};
 use ferroflash_testing::cases::{DecodeSpec, ScaleKind};
+use ferroflash_tests::tensors::multiply;
 use half::{bf16, f16};
 use kernels_gpu::e4m3;
 use kernels_gpu::instances::Arch;
@@ -102,19 +103,6 @@ fn scaled(dtype: DType, head_dim: usize, kind: ScaleKind) -> DecodeSpec {
     }
 }
 
-/// `tensor` with every element multiplied by 2^`exponent`.
-fn shift(tensor: &mut HostTensor, exponent: i32) {
-    let shape = tensor.spec().shape;
-    for batch in 0..shape.batch {
-        for head in 0..shape.heads {
-            for (row, dim) in pairs(shape.seq, shape.dim) {
-                let value = tensor.get(batch, head, row, dim);
-                tensor.set(batch, head, row, dim, value * 2f32.powi(exponent));
-            }
-        }
-    }
-}
-
 fn pairs(rows: usize, dims: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rows).flat_map(move |row| (0..dims).map(move |dim| (row, dim)))
 }
@@ -131,8 +119,8 @@ fn queries_far_from_one<B: Backend>(backend: &mut B) {
         let expected = super::run_case_right(backend, &plain, &spec);
         for exponent in [-100, -40, 40, 100] {
             let mut far = plain.clone();
-            shift(&mut far.q, exponent);
-            shift(&mut far.scales.as_mut().unwrap()[0], -exponent);
+            multiply(&mut far.q, 2f32.powi(exponent));
+            multiply(&mut far.scales.as_mut().unwrap()[0], 2f32.powi(-exponent));
             let found = super::run_case_right(backend, &far, &spec);
             assert_eq!(
                 [found.0.bytes(), found.1.bytes()],
@@ -182,7 +170,7 @@ fn values_far_from_one<B: Backend>(backend: &mut B, dtype: DType) {
                 continue;
             }
             let mut far = plain.clone();
-            shift(&mut far.scales.as_mut().unwrap()[1], exponent);
+            multiply(&mut far.scales.as_mut().unwrap()[1], 2f32.powi(exponent));
             let (found, _) = super::run_case_right(backend, &far, &spec);
             if dtype == DType::F16 {
                 continue;
