@@ -90,6 +90,7 @@ fn find_kernel(
     let head_dim = problem.q().shape.dim.max(problem.v().shape.dim);
     // Kernels that take tensor maps are compiled either for equal lengths or for varlen; the others take both.
     let may_differ = reads_cache || !matches!(problem.lengths(), Lengths::Dense);
+    let has_bias = problem.modifiers().bias.is_some();
     let takes_lengths = |config: &WgmmaConfig| config.varlen == may_differ;
     let operation = match reads_cache {
         true => Operation::Decode,
@@ -99,7 +100,8 @@ fn find_kernel(
         .iter()
         .filter(|instance| instance.operation == operation)
         .filter(|instance| instance.family == family && instance.dtype == dtype)
-        .filter(|instance| instance.wgmma().is_none_or(takes_lengths));
+        .filter(|instance| instance.wgmma().is_none_or(takes_lengths))
+        .filter(|instance| instance.is_for(has_bias));
     if of_dtype.clone().next().is_none() {
         let what = match reads_cache {
             true => " for a cache".to_owned(),

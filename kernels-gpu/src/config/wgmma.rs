@@ -30,6 +30,25 @@ pub enum EpilogueSmem {
     ReuseV,
 }
 
+/// What becomes of biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Biases {
+    /// There are none.
+    None,
+    /// They are read one by one, if there are some.
+    Read,
+    /// There are some, which are copied to shared memory where they lie so that they can be.
+    Copied,
+}
+
+impl Biases {
+    /// Whether there may be some, or a score modification, which changes scores too.
+    #[inline(always)]
+    pub const fn may_be(self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
 /// Tile shape and pipeline of one Hopper forward kernel ([`crate::instances`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WgmmaConfig {
@@ -59,6 +78,8 @@ pub struct WgmmaConfig {
     /// Takes modifiers of single pairs ([`crate::modifiers`]). Which blocks of keys a tile needs is then known to the producer
     /// alone, which tells it with every stage of K.
     pub modified: bool,
+    /// What becomes of biases, of kernels with modifiers.
+    pub biases: Biases,
     /// Keys and values are those of a cache ([`CachePages`](crate::abi::CachePages)), of lengths that the device alone knows.
     pub cached: bool,
     /// Fewest query rows (seq_q × packed heads) for which this configuration is preferred over one with smaller clusters.
@@ -162,12 +183,26 @@ impl WgmmaConfig {
         matches!(self.epilogue_smem, EpilogueSmem::ReuseV)
     }
 
-    /// Offset of the published tiles.
-    pub const fn work_offset(&self) -> u32 {
+    /// Bytes of the biases of a block of keys for the rows of one warp.
+    pub const fn bias_bytes(&self) -> u32 {
+        WARP_ROWS * self.block_n * HALF_BYTES
+    }
+
+    /// Offset of the biases, warp by warp, where there may be such.
+    pub const fn bias_offset(&self) -> u32 {
         match self.epilogue_smem {
             EpilogueSmem::Own => self.o_offset() + self.consumers * self.o_bytes(),
             EpilogueSmem::ReuseV => self.o_offset(),
         }
+    }
+
+    /// Offset of the published tiles.
+    pub const fn work_offset(&self) -> u32 {
+        let warps = match self.biases {
+            Biases::Copied => 4 * self.consumers,
+            Biases::None | Biases::Read => 0,
+        };
+        self.bias_offset() + warps * self.bias_bytes()
     }
 
     /// Bytes of a stage of published tiles. The rows of a dense launch's sequences need not be published.
@@ -228,6 +263,25 @@ impl WgmmaConfig {
         }
     }
 
+    /// The same configuration, of kernels with modifiers, that does this with biases.
+    pub const fn with_biases(self, biases: Biases) -> Self {
+        Self { biases, ..self }
+    }
+
+    /// The same configuration, of kernels with modifiers, for a score modification.
+    pub const fn with_score_mod(self) -> Self {
+        self.with_biases(Biases::Read)
+    }
+
+    /// Whether the kernel is for problems that have biases, or for others.
+    pub const fn is_for(&self, has_bias: bool) -> bool {
+        match self.biases {
+            Biases::None => !has_bias,
+            Biases::Read => true,
+            Biases::Copied => has_bias,
+        }
+    }
+
     /// Panics, when evaluated at compile time, on a shape that cannot work.
     pub const fn check(&self) {
         assert!(self.shared_bytes() <= SM90_SHARED_BYTES);
@@ -238,6 +292,8 @@ impl WgmmaConfig {
         // A consumer warp arrives at each block of the cluster with a lane of its own.
         assert!(self.cluster == 1 || self.cluster == 2);
         assert!(!self.modified || self.cluster == 1);
+        // Places of 16 bytes in a row of biases change by the row's number.
+        assert!(!matches!(self.biases, Biases::Copied) || self.block_n.is_multiple_of(ATOM_COLS));
         assert!(!self.cached || self.varlen);
         assert!(!self.cached || self.kv_box_rows().is_multiple_of(2 * Self::CACHE_BOX_ROWS));
         assert!(
@@ -284,6 +340,7 @@ pub const HD64: WgmmaConfig = WgmmaConfig {
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
     modified: false,
+    biases: Biases::None,
     cached: false,
     min_rows: 0,
     producer_registers: 32,
@@ -312,6 +369,7 @@ pub const HD128: WgmmaConfig = WgmmaConfig {
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
     modified: false,
+    biases: Biases::None,
     cached: false,
     min_rows: LONG,
     producer_registers: 40,
@@ -377,6 +435,17 @@ pub const MODIFIED_HD256: WgmmaConfig = WgmmaConfig {
 }
 .with_modifiers();
 
+/// head_dim ≤ 64 with biases, among other modifiers.
+pub const BIASED_HD64: WgmmaConfig = MODIFIED_HD64.with_biases(Biases::Copied);
+/// head_dim ≤ 128 with biases: in place of a third stage of K.
+pub const BIASED_HD128: WgmmaConfig = WgmmaConfig {
+    k_stages: 2,
+    ..MODIFIED_HD128
+}
+.with_biases(Biases::Copied);
+/// head_dim ≤ 256 with biases.
+pub const BIASED_HD256: WgmmaConfig = MODIFIED_HD256.with_biases(Biases::Copied);
+
 const _: () = {
     HD64.check();
     HD96.check();
@@ -386,6 +455,9 @@ const _: () = {
     HD192.check();
     HD256.check();
     HD256_NOCLUSTER.check();
+    BIASED_HD64.for_varlen().check();
+    BIASED_HD128.for_varlen().check();
+    BIASED_HD256.for_varlen().check();
     MODIFIED_HD64.for_varlen().check();
     MODIFIED_HD128.for_varlen().check();
     MODIFIED_HD256.for_varlen().check();

@@ -6,7 +6,7 @@
 //! # Names
 //!
 //! ```text
-//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_e4m3][_rows16][_modified | _<score_mod>]]]
+//! fa_<operation>_<family>_<arch>[_<dtype>[_hd<head_dim>[_v<head_dim_v>][_nocluster | _smem163k | _smem99k][_varlen][_e4m3][_rows16][_modified | _biased | _<score_mod>]]]
 //! ```
 //!
 //! | part | values |
@@ -20,6 +20,7 @@
 //! | `e4m3` | keys and values of its cache are e4m3 codes |
 //! | `rows16` | tiles have 16 rows, where others of decode have 8 |
 //! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::modifiers`]) |
+//! | `biased` | the same, of problems with a bias, which that without then is not for |
 //! | score_mod | a user's score modification is compiled in, by that name ([`crate::score_mod!`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
@@ -219,6 +220,11 @@ impl Instance {
         }
     }
 
+    /// Whether it is for problems with a bias, or for others; most are for both.
+    pub fn is_for(&self, has_bias: bool) -> bool {
+        self.wgmma().is_none_or(|config| config.is_for(has_bias))
+    }
+
     /// The tile shape of a decode kernel; `None` of any other.
     pub const fn decode(&self) -> Option<&'static DecodeConfig> {
         match self.config {
@@ -414,6 +420,7 @@ mod tests {
 
     use super::*;
     use crate::config::limits::SM80_SHARED_BYTES;
+    use crate::config::wgmma::Biases;
 
     /// The name of a row, as the module's documentation has it.
     fn name(instance: &Instance) -> String {
@@ -436,8 +443,11 @@ mod tests {
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
         if is_modified {
-            let is_varlen = instance.wgmma().is_some_and(|config| config.varlen);
-            return name + if is_varlen { "_varlen" } else { "" } + "_modified";
+            let hopper = instance.wgmma();
+            let is_varlen = hopper.is_some_and(|config| config.varlen);
+            let is_biased = hopper.is_some_and(|config| config.biases == Biases::Copied);
+            let of_lengths = if is_varlen { "_varlen" } else { "" };
+            return name + of_lengths + if is_biased { "_biased" } else { "_modified" };
         }
         let like = |other: &&Instance| {
             other.operation == instance.operation

@@ -205,9 +205,9 @@ macro_rules! __score_mod_half {
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
     };
     (sm_90a, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
-        $crate::__wgmma_forward!($hopper, $dtype, $crate::config::wgmma::$config, ss,
+        $crate::__wgmma_forward!($hopper, $dtype, $crate::config::wgmma::$config.with_score_mod(), ss,
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
-        $crate::__wgmma_forward!($varlen, $dtype, $crate::config::wgmma::$config.for_varlen(), ss,
+        $crate::__wgmma_forward!($varlen, $dtype, $crate::config::wgmma::$config.with_score_mod().for_varlen(), ss,
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
     };
     (rows, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
@@ -232,12 +232,12 @@ macro_rules! __score_mod_half {
             $crate::instances::rows::wgmma_forward(
                 concat!(stringify!($hopper), "_", stringify!($name)),
                 $crate::dtype::DType::$dtype,
-                &$crate::config::wgmma::$config,
+                &$crate::config::wgmma::$config.with_score_mod(),
             ),
             $crate::instances::rows::wgmma_forward(
                 concat!(stringify!($varlen), "_", stringify!($name)),
                 $crate::dtype::DType::$dtype,
-                &$crate::config::wgmma::$config.for_varlen(),
+                &$crate::config::wgmma::$config.with_score_mod().for_varlen(),
             ),
         ]
     };

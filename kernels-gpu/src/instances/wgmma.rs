@@ -170,6 +170,18 @@ instances! {
     fa_fwd_wgmma_sm90a_f16_hd64_varlen_modified = F16, wgmma::MODIFIED_HD64.for_varlen(), ss, modifiers;
     fa_fwd_wgmma_sm90a_f16_hd128_varlen_modified = F16, wgmma::MODIFIED_HD128.for_varlen(), ss, modifiers;
     fa_fwd_wgmma_sm90a_f16_hd256_varlen_modified = F16, wgmma::MODIFIED_HD256.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd64_biased = Bf16, wgmma::BIASED_HD64, ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd128_biased = Bf16, wgmma::BIASED_HD128, ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd256_biased = Bf16, wgmma::BIASED_HD256, ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd64_biased = F16, wgmma::BIASED_HD64, ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd128_biased = F16, wgmma::BIASED_HD128, ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd256_biased = F16, wgmma::BIASED_HD256, ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd64_varlen_biased = Bf16, wgmma::BIASED_HD64.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd128_varlen_biased = Bf16, wgmma::BIASED_HD128.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_bf16_hd256_varlen_biased = Bf16, wgmma::BIASED_HD256.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd64_varlen_biased = F16, wgmma::BIASED_HD64.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd128_varlen_biased = F16, wgmma::BIASED_HD128.for_varlen(), ss, modifiers;
+    fa_fwd_wgmma_sm90a_f16_hd256_varlen_biased = F16, wgmma::BIASED_HD256.for_varlen(), ss, modifiers;
 }
 
 instances! {

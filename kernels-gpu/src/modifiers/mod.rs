@@ -6,6 +6,7 @@
 //! | `visible` | which keys a query sees: masks, blocks, documents, a prefix, chunks, dilation |
 //! | `block_state` | what many pairs look like at once |
 //! | `shown` | which elements of a tile are shown |
+//! | `bias` | biases that can be copied |
 //! | `dropout` | which probabilities are dropped |
 //! | `score_mod` | score modifications of a user's own |
 //! | `load` | loads by address, on the GPU and on the host |
@@ -17,6 +18,7 @@
 // Arrays in registers, indexed by constants once loops over them are unrolled.
 #![allow(clippy::needless_range_loop)]
 
+mod bias;
 mod block_state;
 pub mod dropout;
 pub mod load;
@@ -32,6 +34,7 @@ use crate::abi::{BiasType, BlockState, DeviceAddress, ModifierParams, SinkParams
 use crate::tile::black_box;
 use crate::tile::row_state::{Finalized, RowState};
 use crate::units::{F32_BYTES, HALF_BYTES};
+pub use bias::BiasRows;
 use dropout::Dropout;
 pub use place::{Pair, Place};
 pub use score_mod::{
@@ -111,6 +114,13 @@ pub trait Modifiers: Copy {
         _scores: &mut [[f32; COLS]; ROWS],
         _pair: impl Fn(usize, usize) -> Pair,
     ) {
+    }
+
+    /// What [`change`](Self::change) adds to the scores of so many queries and keys from pair `first` on, if it does nothing else, all of
+    /// these pairs exist, and it can be copied to shared memory.
+    #[inline(always)]
+    fn biases(&self, _at: &Place, _first: Pair, _queries: u32, _keys: u32) -> Option<BiasRows> {
+        None
     }
 
     /// As [`change`](Self::change), and calls `slope(i, j, s)` with the derivative `s` of each score by what it was, where that may
@@ -319,6 +329,11 @@ impl Modifiers for ModifierParams {
                 scores[i][j] += unsafe { self.bias_element(at, existing(at, pair(i, j)), is_f32) };
             }
         }
+    }
+
+    #[inline(always)]
+    fn biases(&self, at: &Place, first: Pair, queries: u32, keys: u32) -> Option<BiasRows> {
+        self.rows_of_bias(at, first, queries, keys)
     }
 
     #[inline(always)]

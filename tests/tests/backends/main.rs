@@ -3,6 +3,7 @@
 mod append;
 mod backward;
 mod borders;
+mod copied_biases;
 mod corpus;
 mod decode;
 mod determinism;

@@ -2,7 +2,7 @@
 
 use ferroflash::backend::sim::{Sim, SimDevice};
 use ferroflash::backend::{Device, Gpu};
-use ferroflash::{Backend, Layout, Variant};
+use ferroflash::{Backend, DType, Layout, Variant};
 use ferroflash_testing::cases::{
     AlibiSpec, Arrangement, CaseSpec, InputKind, Lengths, ModifierSpec,
 };
@@ -121,6 +121,7 @@ fn sim_few_with_dropout() {
         let spec = CaseSpec {
             modifiers: ModifierSpec {
                 dropout: Some(0.2),
+                bias: (!instance.is_for(false)).then_some(([false; 3], DType::Bf16)),
                 ..ModifierSpec::default()
             },
             ..case_for(instance, number, lengths)

@@ -14,6 +14,7 @@
 // shown, an unsafe block says what.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+mod biases;
 mod block_walk;
 mod blocks;
 mod consumer;

@@ -5,13 +5,14 @@ use cuda_std::shared;
 use cuda_std::warp::uniform;
 use cuda_std::wgmma::InFlight;
 
+use super::biases::{self, Copied};
 use super::block_walk::Block;
 use super::blocks::row_begin;
 use super::consumer::Consumer;
 use super::mask::{below, col};
 use super::softmax::{Rows, scale_rows};
 use super::traits::{ForwardKernel, QkOperand};
-use crate::config::wgmma::WARPGROUP;
+use crate::config::wgmma::{Biases, WARP_ROWS, WARPGROUP};
 use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::black_box;
 use crate::units::F32_BYTES;
@@ -46,17 +47,19 @@ where
         self.k.consumer_wait();
         let mut block = self.block();
         self.issue_qk(q_operand);
+        let mut biases = self.start_biases(block, tile_pipe);
         let mut kept = self.kept(block, tile_pipe);
         self.acc_s.wait::<0>();
         let mut is_first = true;
         // One round from a block's scores to the next one's, so that there is one copy of what modifiers do.
         loop {
-            self.take_in(q_operand, block, is_first, kept, tile_pipe);
+            self.take_in(q_operand, block, is_first, (kept, biases), tile_pipe);
             if block.is_last() {
                 break;
             }
             self.issue_qk_pv(q_operand);
             block = self.block();
+            biases = self.start_biases(block, tile_pipe);
             kept = self.kept(block, tile_pipe);
             self.wait_qk();
             is_first = false;
@@ -80,14 +83,14 @@ where
         q_operand: &K::QkOperand,
         block: Block,
         is_first: bool,
-        kept: u64,
+        (kept, biases): (u64, Copied),
         tile_pipe: &WorkTilePipe,
     ) {
         if is_first || block.needs_mask() || !self.is_plain() {
             self.release_k();
             let key_begin = block.n_block() * Self::CONFIG.block_n;
             let masks = [block.needs_mask(); 2];
-            let rescale = self.softmax_masked(key_begin, masks, tile_pipe);
+            let rescale = self.softmax_masked(key_begin, masks, biases, tile_pipe);
             self.wait_pv_unless(is_first);
             scale_rows(&mut self.acc_o, rescale);
         } else {
@@ -120,6 +123,27 @@ where
         match self.modifiers.dropout(&at) {
             None => !0,
             Some(dropout) => dropout.kept_fragment::<S_REGS>(first),
+        }
+    }
+
+    /// Starts copying the biases of this warp's rows and a block, which is done while their scores are multiplied, if they can be copied.
+    ///
+    /// # Safety
+    /// As [`Self::attend_told`]; those of the block before have been added.
+    #[inline(always)]
+    unsafe fn start_biases(&self, block: Block, tile_pipe: &WorkTilePipe) -> Copied {
+        if !matches!(Self::CONFIG.biases, Biases::Copied) {
+            return Copied::No;
+        }
+        let (at, row) = self.place(tile_pipe);
+        let first = Pair {
+            query: uniform(row - self.lanes.lane / 4),
+            key: block.n_block() * Self::CONFIG.block_n,
+        };
+        let keys = Self::CONFIG.block_n;
+        match self.modifiers.biases(&at, first, WARP_ROWS, keys) {
+            None => Copied::No,
+            Some(biases) => biases::start(&biases, self.launch.smem, &Self::CONFIG),
         }
     }
 

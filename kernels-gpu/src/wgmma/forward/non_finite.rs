@@ -175,7 +175,7 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
                     query,
                     key: key as u32 + ahead as u32,
                 };
-                if self.modifiers.changes_scores() {
+                if self.config.biases.may_be() && self.modifiers.changes_scores() {
                     self.modifiers.change(|| self.place(), &mut scores, pair);
                 }
                 let kept = self.kept(query, key as u32);
@@ -233,7 +233,7 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
     #[inline(always)]
     unsafe fn transform(&self, head: u32) -> ScoreTransform {
         let (score, batch) = (&self.launch.params.attention.score, self.work_tile.batch);
-        if self.modifiers.changes_scores() {
+        if self.config.biases.may_be() && self.modifiers.changes_scores() {
             ScoreTransform::in_nats(score, batch, head, 0.0)
         } else {
             ScoreTransform::new(score, batch, head, 0.0)

@@ -5,6 +5,7 @@ use cuda_std::thread::thread_idx_x;
 use cuda_std::warp;
 use cuda_std::wgmma::InFlight;
 
+use super::biases::{Copied, add as add_biases};
 use super::blocks::row_begin;
 use super::consumer::Consumer;
 use super::mask::{BlockMask, below, col};
@@ -164,7 +165,7 @@ where
         let key_begin = n_block * Self::CONFIG.block_n;
         let right = blocks.needs_right_mask(key_begin, Self::CONFIG.block_n);
         let left = blocks.needs_left_mask(key_begin);
-        self.softmax_masked(key_begin, [right, left], tile_pipe)
+        self.softmax_masked(key_begin, [right, left], Copied::No, tile_pipe)
     }
 
     /// The same of the block whose first key is `key_begin`, and which needs masks on the right, and on the left, or not.
@@ -173,6 +174,7 @@ where
         &mut self,
         key_begin: u32,
         [right, left]: [bool; 2],
+        biases: Copied,
         tile_pipe: &WorkTilePipe,
     ) -> PerRow {
         let mut is_plain = self.is_plain();
@@ -199,8 +201,12 @@ where
             if !is_plain {
                 scale_log2 = self.transform(work_tile, &sequence, row, key_begin);
             }
-            if self.modifiers.changes_scores() && sequence.has_pairs() {
-                self.change_scores(key_begin, tile_pipe);
+            if self.changes_scores() && sequence.has_pairs() {
+                if biases == Copied::No {
+                    self.change_scores(key_begin, tile_pipe);
+                } else {
+                    add_biases(&mut self.acc_s, biases, self.launch.smem, &Self::CONFIG);
+                }
             }
             if (right || left) && self.modifiers.hides() && sequence.has_pairs() {
                 self.hide_pairs(key_begin, tile_pipe);
@@ -255,7 +261,7 @@ where
         // SAFETY: the tile's batch entry and head exist.
         let transform = unsafe {
             let score = &self.launch.params.attention.score;
-            if self.modifiers.changes_scores() {
+            if self.changes_scores() {
                 ScoreTransform::in_nats(score, work_tile.batch, head, 0.0)
             } else {
                 ScoreTransform::new(score, work_tile.batch, head, 0.0)
@@ -272,10 +278,16 @@ where
         transform.scale_log2
     }
 
+    /// Whether modifiers change scores.
+    #[inline(always)]
+    pub(super) fn changes_scores(&self) -> bool {
+        Self::CONFIG.biases.may_be() && self.modifiers.changes_scores()
+    }
+
     /// Whether scores are a positive multiple of `q · k`.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
-        score::is_plain(&self.launch.params.attention.score) && !self.modifiers.changes_scores()
+        score::is_plain(&self.launch.params.attention.score) && !self.changes_scores()
     }
 
     /// Rounds the probabilities to the left operand of P V.

@@ -33,16 +33,24 @@ impl Sort {
         if shift == DIAGONALS {
             // One that leaves it to the band what is seen, and one that asks for more, but shows all that the band does.
             return match scores {
-                Scores::Plain => Self::Bias,
+                Scores::Plain if instance.is_for(true) => Self::Bias,
                 _ => Self::Chunks,
             };
         }
         let turn = of_text(instance.name) + scores as usize + shift;
         if scores.is_grown() {
             // By turns, whose shifts are 1 and 3.
-            return [Self::Bias, Self::Dropout][turn / 2 % 2];
+            return [Self::Bias, Self::Dropout][turn / 2 % 2].on(instance);
         }
-        Self::ALL[turn % Self::ALL.len()]
+        Self::ALL[turn % Self::ALL.len()].on(instance)
+    }
+
+    /// Itself, or another that hides nothing, if the kernel is not for a bias.
+    fn on(self, instance: &Instance) -> Self {
+        match self {
+            Self::Bias if !instance.is_for(true) => Self::Dropout,
+            sort => sort,
+        }
     }
 }
 
@@ -53,8 +61,15 @@ pub(super) fn modifiers(
     shift: usize,
     sort: Sort,
 ) -> ModifierSpec {
-    let needs_bias = instance.operation == Operation::BackwardBias;
+    let has_copies = !instance.is_for(false);
+    let needs_bias = instance.operation == Operation::BackwardBias || has_copies;
     let is_modified = instance.name.ends_with("_modified") || needs_bias;
+    // What is copied has 16 bits.
+    let of_bias = if has_copies {
+        [DType::F16, DType::Bf16][shift % 2]
+    } else {
+        DType::F32
+    };
     let takes = |wanted: Sort| is_modified && sort == wanted;
     let hides_blocks = hides_blocks(instance, scores, shift);
     // Of few keys a block, or the documents, would hide all.
@@ -63,7 +78,7 @@ pub(super) fn modifiers(
     let shows_documents = !hides_blocks && !has_few_keys;
     let chunk = if shift == DIAGONALS { 1 << 10 } else { 40 };
     ModifierSpec {
-        bias: (takes(Sort::Bias) || needs_bias).then_some(([false; 3], DType::F32)),
+        bias: (takes(Sort::Bias) || needs_bias).then_some(([false; 3], of_bias)),
         // Documents and chunks would hide the first blocks as well.
         documents: (takes(Sort::Documents) && shows_documents).then_some((20, false)),
         dilation: takes(Sort::Documents).then_some(3),
