@@ -9,75 +9,100 @@ use ferroflash_tests::replaced::is_plan_untouched;
 use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 
+use super::hopper_modifiers::options;
+
 /// Rows that end a warp's in the middle, and keys that end a block in the middle, whose biases are read one by one beside others that are
 /// copied; rows of biases are 16 bytes' multiples.
 const SEQ_Q: usize = 201;
 const SEQ_KV: usize = 344;
 
-/// What stands beside the bias: nothing, options by which blocks are left out, and all that is done to scores and probabilities.
-fn beside() -> [(Mask, ModifierSpec); 3] {
+/// What stands beside a bias: nothing, blocks that are left out, and each option.
+fn beside() -> Vec<(Mask, ModifierSpec)> {
     let none = ModifierSpec::default();
-    let chunks = ModifierSpec {
+    let blocks = ModifierSpec {
         blocks: Some([64, 64]),
-        sinks: true,
         ..none
     };
-    let all = ModifierSpec {
-        mask: Some(([false, true, false], 20)),
-        dropout: Some(0.25),
-        ..none
-    };
-    [
-        (Mask::None, none),
-        (Mask::None, chunks),
-        (Mask::Causal, all),
-    ]
+    let options = options().into_iter();
+    let options = options.map(|(_, mask, modifiers)| (mask, modifiers));
+    let alone = [(Mask::None, none), (Mask::None, blocks)];
+    alone.into_iter().chain(options).collect()
 }
 
-fn agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize) {
+/// A bias in 16 bits, which is copied, or in f32, with each option: that alone decides, or scores beside it.
+fn agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize, of_bias: DType) {
     let several = vec![(3, 17), (SEQ_Q, SEQ_KV), (0, 5), (128, 320)];
     let axes = [[false; 3], [true, false, false], [true, true, false]];
     for (index, (mask, modifiers)) in beside().into_iter().enumerate() {
-        for is_packed in [false, true] {
-            // Of the other dtype, too: a bias need not have that of q.
-            let of_bias = [DType::F16, DType::Bf16][(index + usize::from(is_packed)) % 2];
-            let spec = CaseSpec {
-                lengths: if is_packed {
-                    Lengths::Varlen(several.clone())
-                } else {
-                    Lengths::one(SEQ_Q, SEQ_KV)
-                },
-                group: 2,
-                mask,
-                scale_factor: Some(if index == 2 { 1.0 } else { 0.0 }),
-                modifiers: ModifierSpec {
-                    bias: Some((axes[index], of_bias)),
-                    ..modifiers
-                },
-                ..plain(dtype, Lengths::one(1, 1), head_dim)
-            };
-            let mut case = spec.build().unwrap();
-            case.options.force = Some(Variant::Wgmma);
-            let plan = backend.plan(&case.problem().unwrap()).unwrap();
-            assert!(plan.kernel_name().ends_with("_biased"), "{spec}");
-            if !is_plan_untouched(&plan) {
-                let (o, lse) = case.run(backend).unwrap();
-                let verdict = case.check(&o, &lse, Rows::All).unwrap();
-                assert!(verdict.passed(), "{spec}: {verdict}");
-            }
+        // Each option on rows of one length, and on packed ones, of the two dtypes of q.
+        let is_packed = (index + usize::from(dtype == DType::F16)).is_multiple_of(2);
+        let spec = CaseSpec {
+            lengths: if is_packed {
+                Lengths::Varlen(several.clone())
+            } else {
+                Lengths::one(SEQ_Q, SEQ_KV)
+            },
+            group: 2,
+            mask,
+            scale_factor: (index % 3 != 2).then_some(0.0),
+            softcap: (index % 5 == 4).then_some(2.0),
+            modifiers: ModifierSpec {
+                bias: Some((axes[index % 3], of_bias)),
+                ..modifiers
+            },
+            ..plain(dtype, Lengths::one(1, 1), head_dim)
+        };
+        let mut case = spec.build().unwrap();
+        case.options.force = Some(Variant::Wgmma);
+        let plan = backend.plan(&case.problem().unwrap()).unwrap();
+        assert!(plan.kernel_name().ends_with("_biased"), "{spec}");
+        if !is_plan_untouched(&plan) {
+            let (o, lse) = case.run(backend).unwrap();
+            let verdict = case.check(&o, &lse, Rows::All).unwrap();
+            assert!(verdict.passed(), "{spec}: {verdict}");
         }
+    }
+}
+
+/// Of so few multiprocessors that a block has several tiles.
+fn simulated(dtype: DType, head_dim: usize) {
+    for (seed, of_bias) in SCHEDULES
+        .into_iter()
+        .zip([DType::F16, DType::Bf16, DType::F32])
+    {
+        let device = SimDevice::with_schedule(seed).multiprocessors(2);
+        agree(&mut Sim::on(device), dtype, head_dim, of_bias);
     }
 }
 
 #[test]
-fn sim() {
-    for (seed, head_dim) in SCHEDULES.into_iter().zip([64, 128, 256]) {
-        for dtype in [DType::Bf16, DType::F16] {
-            // So few multiprocessors that a block has several tiles.
-            let device = SimDevice::with_schedule(seed).multiprocessors(2);
-            agree(&mut Sim::on(device), dtype, head_dim);
-        }
-    }
+fn sim_bf16_hd64() {
+    simulated(DType::Bf16, 64);
+}
+
+#[test]
+fn sim_bf16_hd128() {
+    simulated(DType::Bf16, 128);
+}
+
+#[test]
+fn sim_bf16_hd256() {
+    simulated(DType::Bf16, 256);
+}
+
+#[test]
+fn sim_f16_hd64() {
+    simulated(DType::F16, 64);
+}
+
+#[test]
+fn sim_f16_hd128() {
+    simulated(DType::F16, 128);
+}
+
+#[test]
+fn sim_f16_hd256() {
+    simulated(DType::F16, 256);
 }
 
 #[test]
@@ -87,7 +112,9 @@ fn cuda() {
             .into_iter()
             .flat_map(|dtype| [64, 128, 256].map(|dim| (dtype, dim)))
         {
-            agree(&mut gpu, dtype, head_dim);
+            for of_bias in DType::ALL {
+                agree(&mut gpu, dtype, head_dim, of_bias);
+            }
         }
     }
 }

@@ -31,7 +31,7 @@ fn spec(dtype: DType, head_dim: usize, modifiers: ModifierSpec) -> CaseSpec {
 }
 
 /// The options, each with a band beside it.
-fn options() -> Vec<(&'static str, Mask, ModifierSpec)> {
+pub fn options() -> Vec<(&'static str, Mask, ModifierSpec)> {
     let none = ModifierSpec::default();
     let window = Mask::Window {
         left: Some(70),

@@ -148,6 +148,7 @@ fn in_sections(instance: &Instance, config: &WgmmaConfig, is_listed: bool) {
         head_dim_v,
         modifiers: ModifierSpec {
             sinks: instance.name.ends_with("_modified"),
+            bias: (!instance.is_for(false)).then_some(([true; 3], DType::Bf16)),
             ..ModifierSpec::default()
         },
         ..plain(

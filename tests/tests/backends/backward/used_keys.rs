@@ -237,7 +237,15 @@ fn cases(dtype: DType, head_dim: usize) -> Vec<BackwardCase> {
     };
     let both = modified(Mask::None, &slopes);
     let modified = modified(Mask::Causal, &one_head);
-    [open, causal, slopes, modified, both]
+    // Hopper's forward kernels are for problems with a bias, or for others.
+    let unbiased = CaseSpec {
+        modifiers: ModifierSpec {
+            bias: None,
+            ..modified.modifiers
+        },
+        ..modified.clone()
+    };
+    [open, causal, slopes, modified, both, unbiased]
         .iter()
         .map(case)
         .collect()
