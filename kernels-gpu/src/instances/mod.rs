@@ -20,7 +20,7 @@
 //! | `e4m3` | keys and values of its cache are e4m3 codes |
 //! | `rows16` | tiles have 16 rows, where others of decode have 8 |
 //! | `modified` | it takes modifiers of single pairs: masks, biases, dropout ([`crate::modifiers`]) |
-//! | `biased` | the same, of problems with a bias, which that without then is not for |
+//! | `biased` | as `modified`, of problems with a bias; where there is such a kernel, the other is for those without |
 //! | score_mod | a user's score modification is compiled in, by that name ([`crate::score_mod!`]) |
 //! | `varlen` | it takes varlen launches only, and the kernel without it none |
 //!
