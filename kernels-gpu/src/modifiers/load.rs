@@ -10,12 +10,6 @@ mod target {
         F16::widen_pair(bits as u32)[0]
     }
 
-    /// The numbers with these bits of two f16, the first in the low half.
-    #[inline(always)]
-    pub fn widen_f16_pair(bits: u32) -> [f32; 2] {
-        F16::widen_pair(bits)
-    }
-
     /// # Safety
     /// The element is live.
     #[inline(always)]
@@ -93,8 +87,6 @@ mod target {
     }
 }
 
-#[cfg(target_arch = "nvptx64")]
-pub use target::widen_f16_pair;
 pub use target::{u8, u16, u32, u64, widen_f16};
 
 /// # Safety
@@ -109,11 +101,4 @@ pub unsafe fn f32(address: u64) -> f32 {
 #[inline(always)]
 pub fn widen_bf16(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << u16::BITS)
-}
-
-/// The numbers with these bits of two bf16, the first in the low half.
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-pub fn widen_bf16_pair(bits: u32) -> [f32; 2] {
-    [bits << u16::BITS, bits & 0xffff_0000].map(f32::from_bits)
 }
