@@ -1,24 +1,21 @@
 //! Biases on their way to scores: copied to shared memory by the warp that adds them, while scores are multiplied.
 //!
 //! ```text
-//! a warp's biases    [16 rows][block_n], 16 bits each, in pieces of 16 bytes; piece p of row r in place p xor (r mod 8)
+//! a warp's biases    [16 rows][block_n], 16 bits each, swizzled by vec16s (layout/swizzle.rs)
 //! ```
 
 use cuda_std::cp_async::{commit_group, copy16, wait_group};
+use cuda_std::half::{Bf16, F16, Half};
 use cuda_std::shared;
 use cuda_std::thread::thread_idx_x;
 use cuda_std::warp::{WARP_SIZE, lane_id, sync_warp};
 
 use super::mask::{below, col};
 use crate::config::wgmma::{WARP_ROWS, WARPGROUP, WgmmaConfig};
-use crate::layout::swizzle::VEC16_BYTES;
+use crate::layout::swizzle::{VEC16_BYTES, VEC16_ELEMS, offset, row_bytes, row_vec16s};
 use crate::modifiers::BiasRows;
-use crate::modifiers::load::{widen_bf16_pair, widen_f16_pair};
 use crate::tile::black_box;
-use crate::units::{F32_BYTES, HALF_BYTES};
-
-/// Elements of a piece.
-const PIECE: u32 = VEC16_BYTES / HALF_BYTES;
+use crate::units::F32_BYTES;
 
 /// Which biases of a block a warp has started to copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,19 +39,21 @@ fn warp_base(smem: u32, config: &WgmmaConfig) -> u32 {
 /// All 32 lanes reach the same call with the same biases, which are live; those of the block before have been added.
 #[inline(always)]
 pub unsafe fn start(biases: &BiasRows, smem: u32, config: &WgmmaConfig) -> Copied {
-    let (row_pieces, row_bytes) = (config.block_n / PIECE, config.block_n * HALF_BYTES);
+    let columns = config.block_n as usize;
+    let row_vec16s = row_vec16s(columns) as u32;
     let lane = black_box(lane_id());
-    let rows_at_once = WARP_SIZE / row_pieces;
+    let rows_at_once = WARP_SIZE / row_vec16s;
     let base = warp_base(smem, config);
     // Nobody reads those of the block before any more.
     sync_warp();
     for step in 0..WARP_ROWS / rows_at_once {
-        let (row, piece) = (step * rows_at_once + lane / row_pieces, lane % row_pieces);
-        let to = base + row * row_bytes + (piece ^ row % 8) * VEC16_BYTES;
+        let row = step * rows_at_once + lane / row_vec16s;
+        let vec16 = lane % row_vec16s;
+        let to = base + offset(columns, row, vec16);
         let from = biases
             .base
             .wrapping_add_signed(row as i64 * biases.row_bytes)
-            .wrapping_add((piece * VEC16_BYTES) as u64);
+            .wrapping_add((vec16 * VEC16_BYTES) as u64);
         copy16(to, from);
     }
     commit_group();
@@ -79,33 +78,35 @@ pub unsafe fn add<const S_REGS: usize>(
     wait_group::<0>();
     sync_warp();
     if copied == Copied::F16 {
-        add_pairs(scores, widen_f16_pair, smem, config);
+        add_pairs::<F16, S_REGS>(scores, smem, config);
     } else {
-        add_pairs(scores, widen_bf16_pair, smem, config);
+        add_pairs::<Bf16, S_REGS>(scores, smem, config);
     }
 }
 
-/// The same of biases of which `widen` makes f32.
+/// The same of biases of type `E`.
 ///
 /// # Safety
 /// As [`add`]; they are there.
 #[inline(always)]
-unsafe fn add_pairs<const S_REGS: usize>(
+unsafe fn add_pairs<E: Half, const S_REGS: usize>(
     scores: &mut [f32; S_REGS],
-    widen: impl Fn(u32) -> [f32; 2],
     smem: u32,
     config: &WgmmaConfig,
 ) {
-    let row_bytes = config.block_n * HALF_BYTES;
+    let columns = config.block_n as usize;
     let lane = black_box(lane_id());
     let row = lane / 4;
-    // Places of further pieces differ in bits that are 0 in the rest.
-    let first =
-        warp_base(smem, config) + row * row_bytes + row * VEC16_BYTES + lane % 4 * F32_BYTES;
+    // `offset`, in which the mask of a row below 8 is its number. Further vec16s are in places that differ in bits which are 0 in the
+    // rest, and rows 8 below in the same places.
+    let first = warp_base(smem, config)
+        + row * row_bytes(columns)
+        + row * VEC16_BYTES
+        + lane % 4 * F32_BYTES;
     for register in (0..S_REGS).step_by(2) {
-        let piece = col(register) as u32 / PIECE;
-        let from = (first ^ piece * VEC16_BYTES) + below(register) as u32 * row_bytes;
-        let [a, b] = widen(shared::load_bits(from));
+        let vec16 = (col(register) as usize / VEC16_ELEMS) as u32;
+        let from = (first ^ vec16 * VEC16_BYTES) + below(register) as u32 * row_bytes(columns);
+        let [a, b] = E::widen_pair(shared::load_bits(from));
         scores[register] += a;
         scores[register + 1] += b;
     }
