@@ -12,3 +12,12 @@ pub fn permute(low: u32, high: u32, selector: u32) -> u32 {
     // SAFETY: pure arithmetic.
     unsafe { nvvm_prmt(low, high, selector) }
 }
+
+/// As [`permute`], of the signs of bytes: each of four bytes is all ones or zeros. `SELECTOR`'s nibbles are those of `permute`, and 8
+/// more.
+#[inline(always)]
+pub fn spread_signs<const SELECTOR: u32>(low: u32, high: u32) -> u32 {
+    const { assert!(SELECTOR & 0x8888 == 0x8888 && SELECTOR <= 0xffff) };
+    // SAFETY: pure arithmetic.
+    unsafe { nvvm_prmt(low, high, SELECTOR) }
+}

@@ -57,7 +57,7 @@ pub enum BlockState {
     Full = 2,
 }
 
-/// Which probabilities are dropped, after the softmax: those whose 16 random bits are `threshold` or more
+/// Which probabilities are dropped, after the softmax: those whose random byte reaches a fourth of `threshold`
 /// ([`crate::modifiers::dropout`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
@@ -67,7 +67,7 @@ pub struct DropoutParams {
     pub offset: u64,
     /// Device address of both, u64 each: seed, offset.
     pub state: Option<DeviceAddress>,
-    /// Probabilities whose 16 bits are below it stay; 0 where nothing is dropped.
+    /// Of four neighbours' bytes, 0 to 255, so many values together stay; 0 where nothing is dropped.
     pub threshold: u32,
     /// `1 / (1 − p)`, which multiplies those that stay.
     pub scale: f32,

@@ -9,6 +9,10 @@ pub const WARPGROUP: u32 = 128;
 pub const WARPGROUP_ROWS: u32 = 64;
 /// Rows of those that each of its warps owns.
 pub const WARP_ROWS: u32 = WARPGROUP_ROWS / 4;
+/// Warps of a warpgroup.
+pub const WARPS: u32 = 4;
+/// Registers of a thread of a warpgroup that does nothing but make a keep mask (`setmaxnreg`).
+pub const KEEP_REGISTERS: u32 = 40;
 /// Columns of a swizzle atom: the 128 bytes that the swizzle spans, in 16-bit elements.
 pub const ATOM_COLS: u32 = 64;
 /// Bytes of a row of a swizzle atom.
@@ -78,6 +82,9 @@ pub struct WgmmaConfig {
     /// Takes modifiers of single pairs ([`crate::modifiers`]). Which blocks of keys a tile needs is then known to the producer
     /// alone, which tells it with every stage of K.
     pub modified: bool,
+    /// Warps that make dropout's keep mask, of kernels with modifiers: those of the producer's warpgroup that load nothing, and if
+    /// there are more a warpgroup behind the consumers.
+    pub keep_warps: u32,
     /// What becomes of biases, of kernels with modifiers.
     pub biases: Biases,
     /// Keys and values are those of a cache ([`CachePages`](crate::abi::CachePages)), of lengths that the device alone knows.
@@ -102,7 +109,12 @@ impl WgmmaConfig {
 
     /// Threads in a block.
     pub const fn threads(&self) -> u32 {
-        (self.consumers + 1) * WARPGROUP
+        (self.consumers + 1 + self.keep_warpgroups()) * WARPGROUP
+    }
+
+    /// Warpgroups behind the consumers that make a keep mask.
+    pub const fn keep_warpgroups(&self) -> u32 {
+        self.keep_warps / WARPS
     }
 
     /// Query rows a block owns.
@@ -226,10 +238,31 @@ impl WgmmaConfig {
         self.barriers_offset() + pairs * 2 * size_of::<u64>() as u32
     }
 
+    /// Stages of dropout's keep mask: one for each consumer warpgroup, where there is such a mask.
+    pub const fn keep_stages(&self) -> u32 {
+        if self.modified { self.consumers } else { 0 }
+    }
+
+    /// Bytes of such a stage, a bit for each of the warpgroup's pairs.
+    pub const fn keep_bytes(&self) -> u32 {
+        WARPGROUP_ROWS * self.block_n / u8::BITS
+    }
+
+    /// Offset of the mbarriers of these.
+    pub const fn keep_barriers_offset(&self) -> u32 {
+        let words = if self.modified { self.k_stages } else { 0 };
+        (self.block_words_offset() + words * size_of::<u32>() as u32)
+            .next_multiple_of(size_of::<u64>() as u32)
+    }
+
+    /// Offset of the keep mask.
+    pub const fn keep_offset(&self) -> u32 {
+        self.keep_barriers_offset() + self.keep_stages() * 2 * size_of::<u64>() as u32
+    }
+
     /// Dynamic shared memory of a launch.
     pub const fn shared_bytes(&self) -> u32 {
-        let words = if self.modified { self.k_stages } else { 0 };
-        self.block_words_offset() + words * size_of::<u32>() as u32
+        self.keep_offset() + self.keep_stages() * self.keep_bytes()
     }
 
     /// The same configuration for varlen launches.
@@ -254,11 +287,22 @@ impl WgmmaConfig {
     pub const fn with_modifiers(self) -> Self {
         Self {
             modified: true,
+            keep_warps: WARPS - 1,
             cluster: 1,
             min_rows: 0,
             q_in_registers: false,
             producer_registers: 56,
             consumer_registers: 224,
+            ..self
+        }
+    }
+
+    /// The same configuration, of kernels with modifiers, with a warpgroup more that makes keep masks: the three warps beside the
+    /// producer do not keep up with consumers of short rows.
+    pub const fn with_keep_warpgroup(self) -> Self {
+        Self {
+            keep_warps: self.keep_warps + WARPS,
+            consumer_registers: 208,
             ..self
         }
     }
@@ -299,24 +343,27 @@ impl WgmmaConfig {
         assert!(
             !self.reuses_v() || self.o_bytes() <= self.v_bytes() && self.consumers <= self.v_stages
         );
-        assert!(registers_fit(
-            self.consumers,
-            self.producer_registers,
-            self.consumer_registers
-        ));
+        assert!(registers_fit([
+            [1, self.producer_registers],
+            [self.consumers, self.consumer_registers],
+            [self.keep_warpgroups(), KEEP_REGISTERS],
+        ]));
     }
 }
 
-/// Whether a launch of one producer warpgroup and `consumers` others has the registers that their threads ask for (`setmaxnreg`). If
-/// not, one waits for ever. ptxas gives each thread as many as fit an SM, which the block has for itself, a multiple of 8.
-pub const fn registers_fit(
-    consumers: u32,
-    producer_registers: u32,
-    consumer_registers: u32,
-) -> bool {
-    let warpgroups = consumers + 1;
-    let given = SM_REGISTERS / (warpgroups * WARPGROUP) / 8 * 8;
-    producer_registers + consumers * consumer_registers <= warpgroups * given
+/// Whether a launch of so many warpgroups has the registers that the threads of each ask for (`setmaxnreg`). If not, one waits for
+/// ever. ptxas gives each thread as many as fit an SM, which the block has for itself, a multiple of 8.
+pub const fn registers_fit<const KINDS: usize>(warpgroups: [[u32; 2]; KINDS]) -> bool {
+    let (mut all, mut wanted) = (0, 0);
+    let mut kind = 0;
+    while kind < KINDS {
+        let [number, registers] = warpgroups[kind];
+        all += number;
+        wanted += number * registers;
+        kind += 1;
+    }
+    let given = SM_REGISTERS / (all * WARPGROUP) / 8 * 8;
+    wanted <= all * given
 }
 
 /// From here on clusters pay: measured at 512 (−3 % causal) and 1024 (+2 % causal, +7 % full).
@@ -340,6 +387,7 @@ pub const HD64: WgmmaConfig = WgmmaConfig {
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
     modified: false,
+    keep_warps: 0,
     biases: Biases::None,
     cached: false,
     min_rows: 0,
@@ -369,6 +417,7 @@ pub const HD128: WgmmaConfig = WgmmaConfig {
     epilogue_smem: EpilogueSmem::Own,
     varlen: false,
     modified: false,
+    keep_warps: 0,
     biases: Biases::None,
     cached: false,
     min_rows: LONG,
@@ -421,13 +470,14 @@ pub const CACHED_HD256: WgmmaConfig = WgmmaConfig {
 }
 .for_cache();
 /// head_dim ≤ 64 with modifiers: two consumers, which have the registers that options need.
-pub const MODIFIED_HD64: WgmmaConfig = WgmmaConfig {
+pub const MODIFIED_HD64: WgmmaConfig = NARROW_HD64.with_modifiers().with_keep_warpgroup();
+/// As [`HD64`], with two consumers.
+const NARROW_HD64: WgmmaConfig = WgmmaConfig {
     consumers: 2,
     ..HD64
-}
-.with_modifiers();
+};
 /// head_dim ≤ 128 with modifiers.
-pub const MODIFIED_HD128: WgmmaConfig = HD128.with_modifiers();
+pub const MODIFIED_HD128: WgmmaConfig = HD128.with_modifiers().with_keep_warpgroup();
 /// head_dim ≤ 256 with modifiers: a shorter block, which leaves registers for what they need.
 pub const MODIFIED_HD256: WgmmaConfig = WgmmaConfig {
     block_n: 64,
@@ -435,13 +485,14 @@ pub const MODIFIED_HD256: WgmmaConfig = WgmmaConfig {
 }
 .with_modifiers();
 
-/// head_dim ≤ 64 with biases, among other modifiers.
-pub const BIASED_HD64: WgmmaConfig = MODIFIED_HD64.with_biases(Biases::Copied);
+/// head_dim ≤ 64 with biases, among other modifiers. Three warps keep up with consumers that add biases.
+pub const BIASED_HD64: WgmmaConfig = NARROW_HD64.with_modifiers().with_biases(Biases::Copied);
 /// head_dim ≤ 128 with biases: in place of a third stage of K.
 pub const BIASED_HD128: WgmmaConfig = WgmmaConfig {
     k_stages: 2,
-    ..MODIFIED_HD128
+    ..HD128
 }
+.with_modifiers()
 .with_biases(Biases::Copied);
 /// head_dim ≤ 256 with biases.
 pub const BIASED_HD256: WgmmaConfig = MODIFIED_HD256.with_biases(Biases::Copied);

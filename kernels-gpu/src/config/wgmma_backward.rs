@@ -145,7 +145,10 @@ impl WgmmaBackwardConfig {
 
     /// [`registers_fit`], of a launch with `consumers` consumer warpgroups.
     pub const fn registers_fit(&self, consumers: u32) -> bool {
-        registers_fit(consumers, self.producer_registers, self.consumer_registers)
+        registers_fit([
+            [1, self.producer_registers],
+            [consumers, self.consumer_registers],
+        ])
     }
 
     /// Panics, when evaluated at compile time, on a shape that cannot work.

@@ -41,12 +41,12 @@ impl Barriers {
         }
     }
 
-    /// Initialises all of them.
+    /// Initialises all of them, of a launch in which so many warps make a keep mask.
     ///
     /// # Safety
     /// One thread of the block calls it, before any other uses a barrier; a barrier of the cluster follows.
     #[inline(always)]
-    pub unsafe fn init(&self, config: &WgmmaConfig) {
+    pub unsafe fn init(&self, config: &WgmmaConfig, keep_warps: u32) {
         /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
         const WARPS: u32 = 4;
@@ -60,11 +60,12 @@ impl Barriers {
             }
         };
         pipeline(self.q_full, self.q_empty, config.q_stages, consumers);
+        // Those who make a keep mask read which block a stage of K holds, and tiles.
         pipeline(
             self.k_full,
             self.k_empty,
             config.k_stages,
-            consumers * config.cluster,
+            consumers * config.cluster + keep_warps,
         );
         pipeline(
             self.v_full,
@@ -72,7 +73,7 @@ impl Barriers {
             config.v_stages,
             consumers * config.cluster,
         );
-        let readers = (consumers + config.producers()) * config.cluster;
+        let readers = (consumers + config.producers()) * config.cluster + keep_warps;
         pipeline(self.work_full, self.work_empty, WORK_STAGES, readers);
         mbarrier::fence_init();
     }

@@ -132,7 +132,7 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
         let (row, column) = self.origin();
         let first = pair::<S>(row, column, 0);
         if !S::HAS_SECOND {
-            return dropout.kept_fragment::<REGISTERS>(first) as u32;
+            return dropout.kept_fragment::<REGISTERS>(first);
         }
         // The lane with the key beside.
         let [own, given] = dropout.halves::<REGISTERS>(first);

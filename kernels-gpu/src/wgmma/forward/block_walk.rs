@@ -1,7 +1,8 @@
 //! Which blocks of keys a tile with modifiers needs: the producer walks them, and tells the consumers with every stage of K
 //! which block it holds.
 
-use cuda_std::global;
+use cuda_std::warp::uniform;
+use cuda_std::{global, shared};
 
 use super::Launch;
 use super::blocks::cluster_range;
@@ -10,6 +11,7 @@ use crate::config::wgmma::WgmmaConfig;
 use crate::modifiers::{Modifiers, Place};
 use crate::tile::block_range::BlockRange;
 use crate::tile::sequence::Sequence;
+use crate::units::F32_BYTES;
 use crate::wgmma::scheduler::TileCoord;
 
 /// A block of keys, in a word.
@@ -30,9 +32,14 @@ impl Block {
         Self(n_block << Self::SHIFT | u32::from(needs_mask))
     }
 
+    /// That in stage `stage` of K, the same in every lane; `smem` is that of the launch's shared memory.
+    ///
+    /// # Safety
+    /// All lanes of the warp reach the same call; the stage is full.
     #[inline(always)]
-    pub const fn from_word(word: u32) -> Self {
-        Self(word)
+    pub unsafe fn read(smem: u32, config: &WgmmaConfig, stage: u32) -> Self {
+        let words = smem + config.block_words_offset();
+        Self(uniform(shared::load_bits(words + stage * F32_BYTES)))
     }
 
     /// The block as a word; `is_last` says whether the tile needs no other after it.

@@ -8,6 +8,7 @@ use cuda_std::{mbarrier, tma};
 use super::Launch;
 use super::blocks::Ranges;
 use super::epilogue::Epilogue;
+use super::keep_mask;
 use super::lanes::Lanes;
 use super::softcap::Softcap;
 use super::softmax::Rows;
@@ -35,6 +36,8 @@ where
     pub(super) scheduler_barrier: WarpSchedulerBarrier,
     pub(super) k: PipelineState,
     pub(super) v: PipelineState,
+    /// Dropout's keep mask.
+    pub(super) keep: keep_mask::Reader,
     pub(super) k_smem: Descriptor<KMajor>,
     pub(super) v_smem: Descriptor<MnMajor>,
     pub(super) kernel: PhantomData<K>,
@@ -106,6 +109,7 @@ where
             scheduler_barrier: WarpSchedulerBarrier::new(warpgroup, config.consumers),
             k: PipelineState::consumer(barriers.k_full, barriers.k_empty, config.k_stages),
             v: PipelineState::consumer(barriers.v_full, barriers.v_empty, config.v_stages),
+            keep: keep_mask::Reader::new(),
             k_smem: Descriptor::k_major(smem + config.k_offset()),
             v_smem: Descriptor::mn_major(smem + config.v_offset(), config.kv_atom_column_bytes()),
             kernel: PhantomData,

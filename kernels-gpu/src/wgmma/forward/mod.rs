@@ -9,6 +9,7 @@
 //! | `epilogue.rs`, `non_finite.rs` | what `finish` does |
 //! | `blocks.rs`, `lanes.rs`, `traits.rs` | which key blocks, which elements, which instance |
 //! | `block_walk.rs`, `modified.rs` | which key blocks with modifiers, and `compute` of those |
+//! | `keep_mask.rs` | dropout's keep mask, made by the producer's idle warps |
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
 // shown, an unsafe block says what.
@@ -20,6 +21,7 @@ mod blocks;
 mod consumer;
 mod epilogue;
 mod gemm;
+mod keep_mask;
 pub(crate) mod lanes;
 pub(crate) mod mask;
 #[allow(clippy::needless_range_loop)]
@@ -44,7 +46,7 @@ use super::scheduler::tile_pipe::TileScheduler;
 use super::scheduler::{Schedule, TileCoord};
 use super::tensor_map::parameter;
 use crate::abi::{CachePages, ForwardParams};
-use crate::config::wgmma::WgmmaConfig;
+use crate::config::wgmma::{KEEP_REGISTERS, WgmmaConfig};
 use crate::modifiers::Modifiers;
 use crate::tile::sequence::Sequence;
 use crate::wgmma::barriers::Barriers;
@@ -155,7 +157,15 @@ pub unsafe fn forward<
             tma::prefetch(K::address::<{ parameter::K }>());
             tma::prefetch(K::address::<{ parameter::V }>());
             tma::prefetch(K::address::<{ parameter::O }>());
-            launch.barriers.init(config);
+            let keep_warps = if modifiers.drops() {
+                config.keep_warps
+            } else {
+                0
+            };
+            launch.barriers.init(config, keep_warps);
+            if keep_warps > 0 {
+                keep_mask::init_barriers(smem, config);
+            }
         }
         // What a dense launch without modifiers reads is there when it begins.
         if config.varlen || !K::Modifiers::IS_NONE {
@@ -174,11 +184,18 @@ pub unsafe fn forward<
                 } else if warp == 1 && elect() {
                     producer::produce::<K, K::Modifiers, false, true>(&launch, config, modifiers);
                 }
+            } else if modifiers.drops() && uniform(warp_id()) > 0 {
+                keep_mask::make(&launch, config, modifiers);
             } else if thread_idx_x() == 0 {
                 producer::produce::<K, K::Modifiers, true, true>(&launch, config, modifiers);
             }
             // The barrier below wants whole warps.
             sync_warp();
+        } else if config.keep_warpgroups() > 0 && warpgroup > config.consumers {
+            warpgroup::release_registers::<KEEP_REGISTERS>();
+            if modifiers.drops() {
+                keep_mask::make(&launch, config, modifiers);
+            }
         } else {
             warpgroup::acquire_registers::<CONSUMER_REGISTERS>();
             consumer::consume::<K, S_REGS, P_REGS, O_REGS>(&launch, modifiers, warpgroup - 1);

@@ -1,7 +1,7 @@
 //! A consumer of a kernel with modifiers: its blocks are those that the producer tells it, one after the other.
 
 use cuda_std::mbarrier;
-use cuda_std::shared;
+use cuda_std::thread::thread_idx_x;
 use cuda_std::warp::uniform;
 use cuda_std::wgmma::InFlight;
 
@@ -9,13 +9,13 @@ use super::biases::{self, Copied};
 use super::block_walk::Block;
 use super::blocks::row_begin;
 use super::consumer::Consumer;
+use super::keep_mask::{self, Signs};
 use super::mask::{below, col};
 use super::softmax::{Rows, scale_rows};
 use super::traits::{ForwardKernel, QkOperand};
 use crate::config::wgmma::{Biases, WARP_ROWS, WARPGROUP};
 use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::black_box;
-use crate::units::F32_BYTES;
 use crate::wgmma::pipeline::PipelineState;
 use crate::wgmma::scheduler::tile_pipe::WorkTilePipe;
 
@@ -45,22 +45,22 @@ where
         self.acc_o = [0.0; O_REGS];
         // S = Q Kᵀ of the first block told
         self.k.consumer_wait();
-        let mut block = self.block();
+        let mut block = Block::read(self.launch.smem, &Self::CONFIG, self.k.stage);
         self.issue_qk(q_operand);
         let mut biases = self.start_biases(block, tile_pipe);
-        let mut kept = self.kept(block, tile_pipe);
+        let mut dropped = self.dropped();
         self.acc_s.wait::<0>();
         let mut is_first = true;
         // One round from a block's scores to the next one's, so that there is one copy of what modifiers do.
         loop {
-            self.take_in(q_operand, block, is_first, (kept, biases), tile_pipe);
+            self.take_in(q_operand, block, is_first, (dropped, biases), tile_pipe);
             if block.is_last() {
                 break;
             }
             self.issue_qk_pv(q_operand);
-            block = self.block();
+            block = Block::read(self.launch.smem, &Self::CONFIG, self.k.stage);
             biases = self.start_biases(block, tile_pipe);
-            kept = self.kept(block, tile_pipe);
+            dropped = self.dropped();
             self.wait_qk();
             is_first = false;
         }
@@ -83,7 +83,7 @@ where
         q_operand: &K::QkOperand,
         block: Block,
         is_first: bool,
-        (kept, biases): (u64, Copied),
+        (dropped, biases): (Signs, Copied),
         tile_pipe: &WorkTilePipe,
     ) {
         if is_first || block.needs_mask() || !self.is_plain() {
@@ -96,34 +96,22 @@ where
         } else {
             self.finish_stale_max(q_operand);
         }
-        self.drop_p(kept);
         self.cvt_p();
+        if self.modifiers.drops() {
+            keep_mask::drop(&mut self.p_frag, dropped);
+        }
     }
 
-    /// The block of keys in the present stage of K, the same in every lane.
-    ///
-    /// # Safety
-    /// All lanes of the warp reach the same call; the stage is full.
-    #[inline(always)]
-    unsafe fn block(&self) -> Block {
-        let words = self.launch.smem + Self::CONFIG.block_words_offset();
-        Block::from_word(uniform(shared::load_bits(words + self.k.stage * F32_BYTES)))
-    }
-
-    /// The probabilities of a block that are not dropped, a bit for each register. It depends on their places alone, so that it
-    /// is found while their scores are multiplied.
+    /// Which of a block's probabilities are dropped. It is read while their scores are multiplied.
     ///
     /// # Safety
     /// As [`Self::attend_told`].
     #[inline(always)]
-    unsafe fn kept(&self, block: Block, tile_pipe: &WorkTilePipe) -> u64 {
-        let (at, row) = self.place(tile_pipe);
-        let key_begin = block.n_block() * Self::CONFIG.block_n;
-        let first = pair(row, key_begin + self.lanes.col(), 0);
-        match self.modifiers.dropout(&at) {
-            None => !0,
-            Some(dropout) => dropout.kept_fragment::<S_REGS>(first),
+    unsafe fn dropped(&mut self) -> Signs {
+        if !self.modifiers.drops() {
+            return [0; 2];
         }
+        self.keep.read(self.launch.smem, &Self::CONFIG)
     }
 
     /// Starts copying the biases of this warp's rows and a block, which is done while their scores are multiplied, if they can be copied.
@@ -147,20 +135,6 @@ where
         }
     }
 
-    /// Sets the probabilities that are dropped to 0.
-    #[inline(always)]
-    fn drop_p(&mut self, kept: u64) {
-        if !self.modifiers.drops() {
-            return;
-        }
-        let words = [kept as u32, (kept >> 32) as u32];
-        for register in 0..S_REGS {
-            if words[register / 32] >> (register % 32) & 1 == 0 {
-                self.acc_s[register] = 0.0;
-            }
-        }
-    }
-
     /// The head of the sequence that the tile belongs to, and the first of the thread's two rows.
     ///
     /// # Safety
@@ -170,7 +144,7 @@ where
         let attention = &self.launch.params.attention;
         let work_tile = tile_pipe.work_tile();
         let sequence = tile_pipe.sequence(attention, work_tile);
-        let warpgroup = black_box(cuda_std::thread::thread_idx_x()) / WARPGROUP - 1;
+        let warpgroup = black_box(thread_idx_x()) / WARPGROUP - 1;
         let row = row_begin(self.launch, &Self::CONFIG, work_tile, warpgroup) + self.lanes.row();
         let head = self.launch.query_head(work_tile, 0);
         let at = Place::new(&sequence, work_tile.batch, head, attention.heads_q);

@@ -13,7 +13,7 @@ use super::recompute::recompute_scores;
 use super::softcap::{NearZero, Softcap};
 use super::softmax::{PerRow, ROWS, scale_rows};
 use super::traits::ForwardKernel;
-use crate::config::wgmma::WARPGROUP;
+use crate::config::wgmma::{Biases, WARPGROUP};
 use crate::modifiers::Modifiers;
 use crate::score::{self, ScoreTransform};
 use crate::tile::black_box;
@@ -281,7 +281,11 @@ where
     /// Whether modifiers change scores.
     #[inline(always)]
     pub(super) fn changes_scores(&self) -> bool {
-        Self::CONFIG.biases.may_be() && self.modifiers.changes_scores()
+        match Self::CONFIG.biases {
+            Biases::None => false,
+            Biases::Read => self.modifiers.changes_scores(),
+            Biases::Copied => true,
+        }
     }
 
     /// Whether scores are a positive multiple of `q · k`.
