@@ -14,6 +14,7 @@ use super::mask::{below, col};
 use super::softmax::{Rows, scale_rows};
 use super::traits::{ForwardKernel, QkOperand};
 use crate::config::wgmma::{Biases, WARP_ROWS, WARPGROUP};
+use crate::modifiers::dropout::SIGNS_COLS;
 use crate::modifiers::{Modifiers, Pair, Place};
 use crate::tile::black_box;
 use crate::wgmma::pipeline::PipelineState;
@@ -108,6 +109,7 @@ where
     /// As [`Self::attend_told`].
     #[inline(always)]
     unsafe fn dropped(&mut self) -> Signs {
+        const { assert!(!Self::CONFIG.modified || Self::CONFIG.block_n.is_multiple_of(SIGNS_COLS)) };
         if !self.modifiers.drops() {
             return [0; 2];
         }
