@@ -5,7 +5,8 @@
 
 use cuda_std::{mbarrier, named_barrier};
 
-use crate::config::wgmma::{WARPGROUP, WORK_STAGES, WgmmaConfig};
+use crate::config::wgmma::{WARPGROUP, WARPS, WORK_STAGES, WgmmaConfig};
+use crate::wgmma::pipeline::init_stages;
 
 /// Addresses of the mbarriers; those of a ring's stages are consecutive.
 #[derive(Clone, Copy)]
@@ -49,15 +50,9 @@ impl Barriers {
     pub unsafe fn init(&self, config: &WgmmaConfig, keep_warps: u32) {
         /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
-        const WARPS: u32 = 4;
         let consumers = WARPS * config.consumers;
         let pipeline = |full: u32, empty: u32, stages: u32, readers: u32| {
-            let mut stage = 0;
-            while stage < stages {
-                mbarrier::init(full + stage * mbarrier::BYTES, PRODUCER);
-                mbarrier::init(empty + stage * mbarrier::BYTES, readers);
-                stage += 1;
-            }
+            init_stages([full, empty], stages, [PRODUCER, readers]);
         };
         pipeline(self.q_full, self.q_empty, config.q_stages, consumers);
         // Those who make a keep mask read which block a stage of K holds, and tiles.

@@ -11,6 +11,20 @@ use cuda_std::mbarrier;
 
 use crate::tile::black_box;
 
+/// Initialises the barriers of so many stages: the first of the full ones and of the empty ones, and how often each is arrived at.
+///
+/// # Safety
+/// One thread of the block calls it, before any other uses a barrier; [`mbarrier::fence_init`] follows.
+#[inline(always)]
+pub unsafe fn init_stages([full, empty]: [u32; 2], stages: u32, [writers, readers]: [u32; 2]) {
+    let mut stage = 0;
+    while stage < stages {
+        mbarrier::init(full + stage * mbarrier::BYTES, writers);
+        mbarrier::init(empty + stage * mbarrier::BYTES, readers);
+        stage += 1;
+    }
+}
+
 /// One side's place in a pipeline.
 #[derive(Clone, Copy)]
 pub struct PipelineState {

@@ -9,7 +9,7 @@ use crate::Error;
 ///
 /// Which ones are dropped is decided by a counter-based generator (Philox 4×32-10) from seed, offset, batch entry, query head,
 /// query and key alone: the same on every backend, in every kernel, forward and backward ([`keeps`](Self::keeps)). The rate is
-/// `p` to within 2⁻¹¹, over four neighbouring pairs together; that of one pair to within 2⁻⁸: a rate
+/// `p` to within 2⁻¹¹, over four neighbouring pairs together; that of one pair to within 2⁻⁸. One
 /// below 2⁻¹¹ drops nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {

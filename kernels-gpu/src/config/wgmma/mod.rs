@@ -11,7 +11,7 @@ pub const WARPGROUP: u32 = 128;
 /// Rows of Q and O one warpgroup owns: the M of `wgmma`.
 pub const WARPGROUP_ROWS: u32 = 64;
 /// Rows of those that each of its warps owns.
-pub const WARP_ROWS: u32 = WARPGROUP_ROWS / 4;
+pub const WARP_ROWS: u32 = WARPGROUP_ROWS / WARPS;
 /// Warps of a warpgroup.
 pub const WARPS: u32 = 4;
 /// Registers of a thread of a warpgroup that does nothing but make a keep mask (`setmaxnreg`).
@@ -214,7 +214,7 @@ impl WgmmaConfig {
     /// Offset of the published tiles.
     pub const fn work_offset(&self) -> u32 {
         let warps = match self.biases {
-            Biases::Copied => 4 * self.consumers,
+            Biases::Copied => WARPS * self.consumers,
             Biases::None | Biases::Read => 0,
         };
         self.bias_offset() + warps * self.bias_bytes()

@@ -19,16 +19,10 @@ pub const HD64: WgmmaConfig = WgmmaConfig {
     cluster: 1,
     q_in_registers: false,
     overlap: false,
-    ping_pong: true,
-    epilogue_smem: EpilogueSmem::Own,
-    varlen: false,
-    modified: false,
-    keep_warps: 0,
-    biases: Biases::None,
-    cached: false,
     min_rows: 0,
     producer_registers: 32,
     consumer_registers: 160,
+    ..HD128
 };
 /// head_dim ≤ 96: as 128.
 pub const HD96: WgmmaConfig = WgmmaConfig {

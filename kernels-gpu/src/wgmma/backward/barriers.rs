@@ -4,6 +4,7 @@ use cuda_std::mbarrier;
 use cuda_std::warp::WARP_SIZE;
 
 use crate::backward::side::Side;
+use crate::config::wgmma::WARPS;
 use crate::config::wgmma_backward::{OPERANDS, WgmmaBackwardConfig};
 use crate::wgmma::pipeline::PipelineState;
 
@@ -91,7 +92,6 @@ impl Barriers {
     pub unsafe fn init<S: Side>(&self, config: &WgmmaBackwardConfig) {
         /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
-        const WARPS: u32 = 4;
         let consumers = WARPS * config.consumers;
         // Terms of queries come with the first operand, if it is Q that passes: by a warp that reads the words of tiles too.
         let (terms, readers) = match S::HAS_SECOND {

@@ -8,7 +8,7 @@ use super::Launch;
 use super::blocks::cluster_range;
 use crate::abi::BlockState;
 use crate::config::wgmma::WgmmaConfig;
-use crate::modifiers::{Modifiers, Place};
+use crate::modifiers::Modifiers;
 use crate::tile::block_range::BlockRange;
 use crate::tile::sequence::Sequence;
 use crate::units::F32_BYTES;
@@ -90,9 +90,7 @@ impl BlockWalk {
     ) -> Self {
         let block_n = config.block_n;
         if modifiers.hides() && sequence.has_pairs() {
-            let head = launch.query_head(work_tile, 0);
-            let heads = launch.params.attention.heads_q;
-            let at = Place::new(sequence, work_tile.batch, head, heads);
+            let at = launch.place(work_tile, sequence);
             return Self {
                 states: modifiers.states(&at, work_tile.cluster_m_block),
                 range: BlockRange::all(sequence.seq_kv, block_n),

@@ -18,18 +18,24 @@ use super::blocks::row_begin;
 use super::lanes::Lanes;
 use crate::config::wgmma::{WARP_ROWS, WARPGROUP, WARPS, WgmmaConfig};
 use crate::modifiers::dropout::{Dropout, SIGNS_COLS, SIGNS_REGISTERS};
-use crate::modifiers::{Modifiers, Pair, Place};
+use crate::modifiers::{Modifiers, Pair};
 use crate::tile::black_box;
-use crate::tile::sequence::Sequence;
-use crate::wgmma::pipeline::PipelineState;
+use crate::tile::quad::QUAD;
+use crate::wgmma::pipeline::{PipelineState, init_stages};
 use crate::wgmma::scheduler::TileCoord;
 use crate::wgmma::scheduler::tile_pipe::WorkTilePipe;
 
-/// The pipeline's stages: barrier pairs and words, one of each for a warpgroup. `smem` is the address of the launch's shared memory.
+/// First of the full barriers, and of the empty ones: a pair for each warpgroup. `smem` is the address of the launch's shared memory.
+#[inline(always)]
+fn barriers(smem: u32, config: &WgmmaConfig) -> [u32; 2] {
+    let full = smem + config.keep_barriers_offset();
+    [full, full + config.keep_stages() * mbarrier::BYTES]
+}
+
+/// The pipeline, whose stages are one for each warpgroup, as its producer sees it.
 #[inline(always)]
 fn pipeline(smem: u32, config: &WgmmaConfig) -> PipelineState {
-    let full = smem + config.keep_barriers_offset();
-    let empty = full + config.keep_stages() * mbarrier::BYTES;
+    let [full, empty] = barriers(smem, config);
     PipelineState::producer(full, empty, config.keep_stages())
 }
 
@@ -39,12 +45,11 @@ fn pipeline(smem: u32, config: &WgmmaConfig) -> PipelineState {
 /// One thread of the block calls it, before any other uses a barrier; a barrier of the block follows.
 #[inline(always)]
 pub unsafe fn init_barriers(smem: u32, config: &WgmmaConfig) {
-    let mut stages = pipeline(smem, config);
-    while stages.stage < config.keep_stages() {
-        mbarrier::init(stages.full_barrier(), config.keep_warps);
-        mbarrier::init(stages.empty_barrier(), WARPS);
-        stages.stage += 1;
-    }
+    init_stages(
+        barriers(smem, config),
+        config.keep_stages(),
+        [config.keep_warps, WARPS],
+    );
     mbarrier::fence_init();
 }
 
@@ -82,7 +87,9 @@ pub unsafe fn make<M: Modifiers>(launch: &Launch, config: &WgmmaConfig, modifier
     while tile_pipe.consumer_wait() {
         let work_tile = tile_pipe.work_tile();
         let sequence = tile_pipe.sequence(attention, work_tile);
-        let dropout = dropout_of(launch, modifiers, work_tile, &sequence);
+        let at = launch.place(work_tile, &sequence);
+        // The launch drops probabilities.
+        let dropout = modifiers.dropout(&at).unwrap_unchecked();
         loop {
             k.consumer_wait();
             let block = Block::read(smem, config, k.stage);
@@ -111,24 +118,6 @@ unsafe fn maker_number() -> u32 {
     }
 }
 
-/// The dropout of a tile.
-///
-/// # Safety
-/// As [`make`].
-#[inline(always)]
-unsafe fn dropout_of<M: Modifiers>(
-    launch: &Launch,
-    modifiers: &M,
-    work_tile: TileCoord,
-    sequence: &Sequence,
-) -> Dropout {
-    let head = launch.query_head(work_tile, 0);
-    let heads = launch.params.attention.heads_q;
-    let at = Place::new(sequence, work_tile.batch, head, heads);
-    // SAFETY: the launch drops probabilities.
-    unsafe { modifiers.dropout(&at).unwrap_unchecked() }
-}
-
 /// A warp that makes a part of every mask.
 struct Maker<'a> {
     launch: &'a Launch<'a>,
@@ -155,7 +144,7 @@ impl Maker<'_> {
         let mut warpgroup = 0;
         while warpgroup < config.consumers {
             self.stages.producer_acquire();
-            let row = row_begin(launch, config, work_tile, warpgroup) + lanes.lane / 4;
+            let row = row_begin(launch, config, work_tile, warpgroup) + lanes.lane / QUAD;
             let key = n_block * config.block_n + lanes.col();
             while self.word < WARPS * words(config) {
                 let (warp, part) = (self.word / words(config), self.word % words(config));

@@ -9,7 +9,7 @@
 //! | `epilogue.rs`, `non_finite.rs` | what `finish` does |
 //! | `blocks.rs`, `lanes.rs`, `traits.rs` | which key blocks, which elements, which instance |
 //! | `block_walk.rs`, `modified.rs` | which key blocks with modifiers, and `compute` of those |
-//! | `keep_mask.rs` | dropout's keep mask, made by the producer's idle warps |
+//! | `keep_mask.rs` | dropout's keep mask, made by warps beside the consumers |
 
 // Most operations of an unsafe function here need exactly the conditions under its `# Safety`. Where more has to be
 // shown, an unsafe block says what.
@@ -47,7 +47,7 @@ use super::scheduler::{Schedule, TileCoord};
 use super::tensor_map::parameter;
 use crate::abi::{CachePages, ForwardParams};
 use crate::config::wgmma::{KEEP_REGISTERS, WgmmaConfig};
-use crate::modifiers::Modifiers;
+use crate::modifiers::{Modifiers, Place};
 use crate::tile::sequence::Sequence;
 use crate::wgmma::barriers::Barriers;
 use traits::ForwardKernel;
@@ -92,6 +92,18 @@ impl Launch<'_> {
     fn query_head(&self, work_tile: TileCoord, row: u32) -> u32 {
         let pack_gqa = self.pack_gqa();
         work_tile.head_kv * pack_gqa.group() + work_tile.head + pack_gqa.head(row)
+    }
+
+    /// The head of `sequence` that tile `work_tile` belongs to, where a tile has one, as those with modifiers have.
+    #[inline(always)]
+    fn place(&self, work_tile: TileCoord, sequence: &Sequence) -> Place {
+        let head = self.query_head(work_tile, 0);
+        Place::new(
+            sequence,
+            work_tile.batch,
+            head,
+            self.params.attention.heads_q,
+        )
     }
 
     /// Whether a row of tile `work_tile` has a query and a head.

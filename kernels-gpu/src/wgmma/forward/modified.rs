@@ -148,9 +148,7 @@ where
         let sequence = tile_pipe.sequence(attention, work_tile);
         let warpgroup = black_box(thread_idx_x()) / WARPGROUP - 1;
         let row = row_begin(self.launch, &Self::CONFIG, work_tile, warpgroup) + self.lanes.row();
-        let head = self.launch.query_head(work_tile, 0);
-        let at = Place::new(&sequence, work_tile.batch, head, attention.heads_q);
-        (at, row)
+        (self.launch.place(work_tile, &sequence), row)
     }
 
     /// Changes the block's scores, in nats, by what the modifiers add to them, of a sequence with pairs.

@@ -221,9 +221,7 @@ impl<M: Modifiers> NonFiniteFixup<'_, M> {
     /// The head of the sequence that the tile belongs to.
     #[inline(always)]
     fn place(&self) -> Place {
-        let heads = self.launch.params.attention.heads_q;
-        let head = self.launch.query_head(self.work_tile, 0);
-        Place::new(self.sequence, self.work_tile.batch, head, heads)
+        self.launch.place(self.work_tile, self.sequence)
     }
 
     /// How the scores of query head `head` are transformed.

@@ -16,7 +16,7 @@ use super::{ds_tiles, ds_tiles_of_unit, passed};
 use crate::abi::BackwardParams;
 use crate::backward::careful::{Code, Which};
 use crate::backward::side::KeepQueries;
-use crate::config::wgmma::{ATOM_COLS, WARPGROUP, WARPGROUP_ROWS};
+use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS, WARPS};
 use crate::config::wgmma_backward_split::SplitQueriesConfig;
 use crate::layout::ds_tile;
 use crate::modifiers::NoModifiers;
@@ -25,7 +25,7 @@ use crate::tile::element::Element;
 use crate::tile::grid::{BlockCoord, TileGrid, divide};
 use crate::wgmma::forward::lanes::Lanes;
 use crate::wgmma::forward::traits::TensorMapParams;
-use crate::wgmma::pipeline::PipelineState;
+use crate::wgmma::pipeline::{PipelineState, init_stages};
 use crate::wgmma::tensor_map::parameter;
 
 /// One instance of the kernel of dq; `SUM_REGS` are the registers that a thread holds of it.
@@ -131,13 +131,9 @@ impl Block<'_> {
     /// One thread of the block calls it, before any other uses a barrier; a barrier of the block follows.
     #[inline(always)]
     unsafe fn init_barriers(&self) {
-        const WARPS: u32 = WARPGROUP / WARP_SIZE;
         let (full, empty) = self.barriers();
-        for stage in 0..self.config.blocks.stages {
-            mbarrier::init(full + stage * mbarrier::BYTES, 1);
-            let consumers = WARPS * self.config.blocks.consumers;
-            mbarrier::init(empty + stage * mbarrier::BYTES, consumers);
-        }
+        let blocks = &self.config.blocks;
+        init_stages([full, empty], blocks.stages, [1, WARPS * blocks.consumers]);
         mbarrier::fence_init();
     }
 

@@ -6,7 +6,7 @@ use cuda_std::warp::WARP_SIZE;
 use super::super::barriers::Barriers;
 use super::super::tile::Tile;
 use crate::backward::side::KeepKeys;
-use crate::config::wgmma::WARPGROUP;
+use crate::config::wgmma::WARPS;
 use crate::config::wgmma_backward_split::SplitKeysConfig;
 use crate::wgmma::pipeline::PipelineState;
 
@@ -48,7 +48,6 @@ impl Shared {
     pub unsafe fn init(&self, config: &SplitKeysConfig) {
         /// The producer's arrival, in addition to the bytes.
         const PRODUCER: u32 = 1;
-        const WARPS: u32 = WARPGROUP / WARP_SIZE;
         let consumers = WARPS * SplitKeysConfig::CONSUMERS;
         mbarrier::init(self.blocks.kept().full_barrier(), PRODUCER);
         mbarrier::init(self.blocks.kept().empty_barrier(), consumers);
