@@ -82,8 +82,10 @@ impl NonFiniteMask {
         let m_begin = tile.m_begin();
         let Sequence { seq_kv, band, .. } = tile.info().sequence;
         let mut index = thread_idx_x();
-        while index < black_box(config.block_n as u32 * self.row_vec16s) {
-            let (key, vec16) = (index / self.row_vec16s, index % self.row_vec16s);
+        // Not the field, which compilers may lose sight of: a division by 0 would panic.
+        let row_vec16s = row_vec16s(config.columns()) as u32;
+        while index < black_box(config.block_n as u32 * row_vec16s) {
+            let (key, vec16) = (index / row_vec16s, index % row_vec16s);
             let address = v_smem + offset(config.columns(), key, vec16);
             let words = shared::load4_bits(address);
             let (words, kinds) = K::Element::take_non_finite(words);

@@ -1,5 +1,6 @@
-//! The three modifications: their definitions, both passes on every backend, and what is refused.
+//! The modifications: their definitions, both passes on every backend, their PTX, and what is refused.
 
 mod definitions;
 mod passes;
+mod ptx;
 mod refusals;
