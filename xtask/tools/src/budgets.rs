@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use cuda_builder::compiler::RUSTC_VAR;
 use cuda_builder::{Build, Kernel};
-use kernels_gpu::instances::{CACHED, INSTANCES, MODIFIED};
+use kernels_gpu::instances::{CACHED, DECODE, INSTANCES, Instance, KernelConfig, MODIFIED};
 use serde::{Deserialize, Serialize};
 
 use crate::json;
@@ -21,7 +21,8 @@ pub struct Budget {
     /// Registers per thread.
     pub registers: u32,
     /// Bytes that a thread spills, in kernels with modifiers, where what each option does to the blocks that it concerns takes more
-    /// registers than there are, in Hopper's for a cache, whose producer looks keys up in pages, and in those of f32 on tensor cores,
+    /// registers than there are, in Hopper's for a cache, whose producer looks keys up in pages, in those of two blocks an SM for an e4m3 cache,
+    /// which take two pages' keys for one run (`bench/results/decode-log.md`), and in those of f32 on tensor cores,
     /// whose numbers are two each (`bench/results/tf32-log.md`). No other kernel spills more than [`FEW_BYTES`], and none in its main
     /// loops.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -97,6 +98,11 @@ fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
 fn worst(kernel: &Kernel) -> Budget {
     let registers = kernel.resources.iter().map(|on| on.registers).max();
     let may_spill = MODIFIED.iter().chain(CACHED);
+    let joins_pages = |row: &&Instance| match row.config {
+        KernelConfig::Decode(config) => config.is_e4m3 && config.min_blocks > 1,
+        _ => false,
+    };
+    let may_spill = may_spill.chain(DECODE.iter().filter(joins_pages));
     let mut may_spill = may_spill.chain(INSTANCES.iter().filter(|row| row.adds_parts()));
     let may_spill = may_spill.any(|row| row.name == kernel.entry);
     let spilled = kernel.resources.iter().map(|on| on.spilled_bytes()).max();

@@ -32,8 +32,11 @@ pub struct KvLoader<'a> {
     /// Page and place of this lane's key of the step before; [`NOWHERE`] if it is not copied.
     page: u32,
     place: u32,
-    /// Whether the warp's keys of that step are all copied in whole pieces, and follow each other in a page: of K, and of V.
+    /// Whether the warp's keys of that step are all copied in whole pieces, and follow each other in a page: of K, and of V. Or in two:
+    /// `page` and `place` are then as if all followed the first.
     is_run: [bool; 2],
+    /// How much further the second half of them lies than it would if all followed each other, bytes of K and of V.
+    to_second: i64,
     /// Scales of this lane's keys, of the last step that was located and of those before.
     scales: [KeyScales; DecodeConfig::MOST_AHEAD + 1],
 }
@@ -52,6 +55,7 @@ impl<'a> KvLoader<'a> {
             page: NOWHERE,
             place: 0,
             is_run: [false; 2],
+            to_second: 0,
             scales: [KeyScales::NONE; DecodeConfig::MOST_AHEAD + 1],
         };
 
@@ -141,6 +145,38 @@ impl<'a> KvLoader<'a> {
         self.look_up();
     }
 
+    /// Takes the keys of two pages of 16 for one run, where they are copied in whole pieces and K lies as V does, so that they need no
+    /// address each.
+    ///
+    /// # Safety
+    /// All 32 lanes reach the same call, behind [`Self::locate`].
+    #[inline(always)]
+    unsafe fn join_runs(&mut self) {
+        let config = self.tile.config;
+        self.to_second = 0;
+        if self.step > self.end || self.is_run[0] && self.is_run[1] {
+            return;
+        }
+        let (index, half) = (lane_id() % config.warp_keys(), config.warp_keys() / 2);
+        let begin = shuffle(self.place, index - index % half);
+        let is_next = self.place == begin.wrapping_add(index % half);
+        let modes = [Word::KMode, Word::VMode].map(|mode| self.tile.get(mode));
+        let are_whole = modes.map(|mode| mode == CopyMode::Whole as u32) == [true; 2];
+        let AttentionParams { k, v, .. } = self.tile.params().forward.attention;
+        let lie_alike = (k.batch_stride, k.seq_stride) == (v.batch_stride, v.seq_stride);
+        if any(!are_whole || !lie_alike || self.page == NOWHERE || !is_next) {
+            return;
+        }
+        let [first, second] = [0, half].map(|lane| shuffle(self.place, lane));
+        let [page, second_page] = [0, half].map(|lane| shuffle(self.page, lane));
+        let pages = second_page as i64 - page as i64;
+        let places = second as i64 - first as i64 - half as i64;
+        let elements = pages * k.batch_stride + places * k.seq_stride;
+        self.to_second = elements * config.kv_bytes() as i64;
+        (self.page, self.place) = (page, first.wrapping_add(index));
+        self.is_run = [true; 2];
+    }
+
     /// Starts copying part `index` of a step, those of K first, or nothing behind the last step, as a group of its own. Part 0
     /// is of the next step, others of the same.
     ///
@@ -158,6 +194,7 @@ impl<'a> KvLoader<'a> {
             }
             if config.is_e4m3 {
                 self.ask_for_scales(is_step);
+                self.join_runs();
             }
         }
         if self.step <= self.end {
@@ -235,6 +272,9 @@ impl<'a> KvLoader<'a> {
         for step in 0..self.tile.config.warp_keys() / rows_at_once {
             // The swizzle's xor splits: further rows differ in bits that are 0 in the first.
             let rows = step * rows_at_once;
+            if config.is_e4m3 && rows == config.warp_keys() / 2 {
+                from = from.wrapping_add_signed(self.to_second);
+            }
             let moved = offset(units, rows, 0) - rows * row_bytes(units);
             copy16((first ^ moved) + rows * row_bytes(units), from);
             from = from.wrapping_add_signed(stride);
