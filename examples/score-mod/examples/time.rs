@@ -119,15 +119,9 @@ fn main() -> Result<(), Error> {
     for variant in [Variant::Wgmma, Variant::Mma] {
         for (name, options) in [("built in", &built_in), ("by a score modification", &own)] {
             let options = options.clone().force(Some(variant));
-            let mut backward = BackwardOptions::of(&options);
-            backward.forward.force = None;
             let what = format!("window {LEFT}, {name}, {variant}");
-            let backward = [("backward", backward)];
-            let of_passes = match variant {
-                Variant::Wgmma => &backward[..],
-                _ => &[],
-            };
-            report(&mut cuda, &x, &what, pairs, &options, of_passes)?;
+            let backward = [("backward", BackwardOptions::of(&options))];
+            report(&mut cuda, &x, &what, pairs, &options, &backward)?;
         }
     }
 

@@ -11,7 +11,6 @@ use super::exponent;
 use super::side::{KeepQueries, Side};
 use crate::abi::BackwardParams;
 use crate::config::round::ROWS;
-use crate::config::wgmma_backward::FUSED_HD128;
 use crate::layout::fragment::{ROW_STEP, TILE_M, TILE_N};
 use crate::layout::swizzle::VEC16_BYTES;
 use crate::modifiers::Modifiers;
@@ -22,12 +21,6 @@ use crate::tile::non_finite::shift;
 use crate::tile::quad::{QUAD, transposed};
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, HALF_BYTES};
-
-/// Whether only Hopper's kernels add up dq beside these modifiers: by lane, up to [`FUSED_HD128`], of a dq whose rows are whole
-/// vectors ([`BackwardMaps`](crate::wgmma::tensor_map::BackwardMaps)).
-const fn is_hoppers<M: Modifiers>() -> bool {
-    !M::IS_NONE
-}
 
 /// Rounds all rows of dq, a unit of them a warp.
 ///
@@ -67,7 +60,7 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
         start + sums.offset(batch, head, sequence.q_begin) + row_unit as u64 * sums.row_bytes();
     let head_address = sequence.q_address(&params.dq, head, HALF_BYTES);
     let lane = lane_id();
-    let is_by_lane = is_hoppers::<M>() || params.dq_sums_order == SumsOrder::Lanes as u32;
+    let is_by_lane = params.dq_sums_order == SumsOrder::Lanes as u32;
     let part = Part::of_lane(lane, is_by_lane);
     let mut factor = attention.score.softmax_scale;
     if E::SCALES_DS {
@@ -93,7 +86,7 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
             // SAFETY: dq has the rows that the sequence has.
             let write = |row: u32, vec16: [u32; 4]| unsafe {
                 if row < sequence.seq_q {
-                    store::<M>(params, head_address, row, dim, vec16);
+                    store(params, head_address, row, dim, vec16);
                 }
             };
             // SAFETY: the whole warp is here.
@@ -118,11 +111,7 @@ unsafe fn round_rows<E: Half + Element, M: Modifiers>(
                 sequence: &sequence,
                 batch,
                 head,
-                code: if is_hoppers::<M>() {
-                    Code::of_lane_dims((FUSED_HD128.head_dim / WARP_SIZE) as usize)
-                } else {
-                    Code::ANY_ROW
-                },
+                code: Code::ANY_ROW,
             };
             repair::<E, M>(&head, begin, lane);
         }
@@ -224,20 +213,13 @@ impl Part {
 /// # Safety
 /// dq has the row, whose head begins at `head`.
 #[inline(always)]
-unsafe fn store<M: Modifiers>(
-    params: &BackwardParams,
-    head: u64,
-    row: u32,
-    dim: u32,
-    vec16: [u32; 4],
-) {
+unsafe fn store(params: &BackwardParams, head: u64, row: u32, dim: u32, vec16: [u32; 4]) {
     let offset = row as i64 * params.dq.seq_stride * HALF_BYTES as i64;
     let address = head.wrapping_add_signed(offset);
     let head_dim = params.attention.head_dim;
-    let is_vec16 = is_hoppers::<M>()
-        || params.dq.dim_stride == 1
-            && head_dim.is_multiple_of(TILE_N as u32)
-            && address.is_multiple_of(VEC16_BYTES as u64);
+    let is_vec16 = params.dq.dim_stride == 1
+        && head_dim.is_multiple_of(TILE_N as u32)
+        && address.is_multiple_of(VEC16_BYTES as u64);
     if !is_vec16 {
         // SAFETY: forwarded to the caller.
         unsafe { store_each(params, address, dim, vec16) };

@@ -144,7 +144,7 @@ pub const fn mma(
 }
 
 /// The row of a kernel that rounds dq.
-const fn rounding(name: &'static str, dtype: DType) -> Instance {
+pub const fn rounding(name: &'static str, dtype: DType) -> Instance {
     Instance {
         family: Family::Mma,
         block_m: round::ROWS,
@@ -154,27 +154,35 @@ const fn rounding(name: &'static str, dtype: DType) -> Instance {
     }
 }
 
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __round {
+    ($name:ident, $dtype:ident $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
+        /// dq of the sums that a fused kernel added up.
+        ///
+        /// # Safety
+        /// `params` describes live allocations that hold every element it can address.
+        $(#[$crate::cuda_std::append_name($suffix)])?
+        #[$crate::cuda_std::launch_bounds($crate::config::round::THREADS, $crate::config::round::MIN_BLOCKS)]
+        #[$crate::cuda_std::kernel]
+        pub unsafe fn $name(
+            params: $crate::abi::BackwardParams,
+            $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
+        ) {
+            let modifiers = &$crate::__modifiers!(value $($modifiers)?);
+            // SAFETY: forwarded to the launch.
+            unsafe {
+                $crate::backward::round::round::<$crate::cuda_std::half::$dtype, _>(&params, modifiers)
+            }
+        }
+    };
+}
+
 macro_rules! round_instances {
     ($table:ident: $($name:ident = $dtype:ident $(, $modifiers:ident)?;)*) => {
-        $(
-            /// dq of the sums that a fused kernel added up.
-            ///
-            /// # Safety
-            /// `params` describes live allocations that hold every element it can address.
-            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
-            #[cuda_std::launch_bounds(crate::config::round::THREADS, crate::config::round::MIN_BLOCKS)]
-            #[cuda_std::kernel]
-            pub unsafe fn $name(
-                params: crate::abi::BackwardParams,
-                $($modifiers: crate::abi::ModifierParams,)?
-            ) {
-                let modifiers = &crate::__modifiers!(value $($modifiers)?);
-                // SAFETY: forwarded to the launch.
-                unsafe {
-                    crate::backward::round::round::<cuda_std::half::$dtype, _>(&params, modifiers)
-                }
-            }
-        )*
+        entries! {
+            $(crate::__round!($name, $dtype $(, $modifiers)?);)*
+        }
 
         pub const $table: &[Instance] = &[$(rounding(stringify!($name), DType::$dtype)),*];
     };

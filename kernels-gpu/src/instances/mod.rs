@@ -51,9 +51,10 @@ mod wgmma_backward_split;
 pub mod rows {
     pub use super::backward::{mma as mma_backward, simt as simt_backward};
     pub use super::mma::instance as mma_forward;
-    pub use super::score_mod::{block_states, joined};
+    pub use super::score_mod::{block_states, joined, rounding};
     pub use super::simt::instance as simt_forward;
     pub use super::wgmma::instance as wgmma_forward;
+    pub use super::wgmma_backward::instance as wgmma_backward;
 }
 
 pub use append::{APPEND, APPEND_E4M3};
@@ -442,11 +443,9 @@ mod tests {
             return format!("{kernel}_{dtype}{of_cache}{of_modifiers}");
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
-        if is_modified {
-            let hopper = instance.wgmma();
-            let is_varlen = hopper.is_some_and(|config| config.varlen);
-            let is_biased = hopper.is_some_and(|config| config.biases == Biases::Copied);
-            let of_lengths = if is_varlen { "_varlen" } else { "" };
+        if let (true, Some(config)) = (is_modified, instance.wgmma()) {
+            let is_biased = config.biases == Biases::Copied;
+            let of_lengths = if config.varlen { "_varlen" } else { "" };
             return name + of_lengths + if is_biased { "_biased" } else { "_modified" };
         }
         let like = |other: &&Instance| {
@@ -455,7 +454,11 @@ mod tests {
                 && other.dtype == instance.dtype
                 && other.head_dim == head_dim
         };
-        let mut others = INSTANCES.iter().chain(BACKWARD).filter(like);
+        let tables = match is_modified {
+            true => [MODIFIED, &[]],
+            false => [INSTANCES, BACKWARD],
+        };
+        let mut others = tables.into_iter().flatten().filter(like);
         match instance.config {
             KernelConfig::Decode(config) => {
                 if config.is_e4m3 {
@@ -485,6 +488,9 @@ mod tests {
                 let fits = |limit| instance.shared_bytes <= limit && largest > Some(limit);
                 if let Some((_, suffix)) = limits.into_iter().find(|(limit, _)| fits(*limit)) {
                     name += suffix;
+                }
+                if is_modified {
+                    name += "_modified";
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The kernels that take modifiers of single pairs ([`crate::modifiers`]): masks, biases, sinks, dropout. One a head_dim,
-//! which fits every GPU, and those of Hopper.
+//! The kernels that take modifiers of single pairs ([`crate::modifiers`]): masks, biases, sinks, dropout. Those that fit every GPU,
+//! larger ones that add dq up, and those of Hopper.
 
 use super::backward::{MODIFIED_ROUND, mma, simt};
 use super::mma::instance as mma_forward;
@@ -37,12 +37,15 @@ simt_instances! {
 }
 
 macro_rules! mma_instances {
-    ($($forward:ident = $dtype:ident $config:expr, $keys:ident, $queries:ident = $backward:expr;)*) => {
+    ($($forward:ident = $dtype:ident $config:expr, $keys:ident, $queries:ident = $backward:expr, $($fused:ident = $fused_config:expr),+;)*) => {
         entries! {
             $(
                 crate::__mma_forward!($forward, $dtype, $config, modifiers);
                 crate::__mma_backward!($keys, $dtype, KeepKeys, false, $backward, "dk and dv.", modifiers);
                 crate::__mma_backward!($queries, $dtype, KeepQueries, false, $backward, "dq.", modifiers);
+                $(
+                    crate::__mma_backward!($fused, $dtype, KeepKeys, true, $fused_config, "dk and dv, and dq added up in f32.", modifiers);
+                )+
             )*
         }
 
@@ -50,23 +53,30 @@ macro_rules! mma_instances {
             mma_forward(stringify!($forward), DType::$dtype, &$config),
             mma(stringify!($keys), DType::$dtype, Operation::BackwardKeys, &$backward),
             mma(stringify!($queries), DType::$dtype, Operation::BackwardQueries, &$backward),
+            $(mma(stringify!($fused), DType::$dtype, Operation::BackwardFused, &$fused_config),)+
         )*];
     };
 }
 
 mma_instances! {
     fa_fwd_mma_sm80_bf16_hd64_modified = Bf16 mma_config::MODIFIED_HD64,
-        fa_bwd_dkdv_mma_sm80_bf16_hd64_modified, fa_bwd_dq_mma_sm80_bf16_hd64_modified = mma_backward::MODIFIED_HD64;
+        fa_bwd_dkdv_mma_sm80_bf16_hd64_modified, fa_bwd_dq_mma_sm80_bf16_hd64_modified = mma_backward::MODIFIED_HD64,
+        fa_bwd_fused_mma_sm80_bf16_hd64_modified = mma_backward::FUSED_HD64;
     fa_fwd_mma_sm80_bf16_hd128_modified = Bf16 mma_config::MODIFIED_HD128,
-        fa_bwd_dkdv_mma_sm80_bf16_hd128_modified, fa_bwd_dq_mma_sm80_bf16_hd128_modified = mma_backward::MODIFIED_HD128;
+        fa_bwd_dkdv_mma_sm80_bf16_hd128_modified, fa_bwd_dq_mma_sm80_bf16_hd128_modified = mma_backward::MODIFIED_HD128,
+        fa_bwd_fused_mma_sm80_bf16_hd128_modified = mma_backward::FUSED_HD128, fa_bwd_fused_mma_sm80_bf16_hd128_smem99k_modified = mma_backward::HD128_SMEM99K;
     fa_fwd_mma_sm80_bf16_hd256_modified = Bf16 mma_config::MODIFIED_HD256,
-        fa_bwd_dkdv_mma_sm80_bf16_hd256_modified, fa_bwd_dq_mma_sm80_bf16_hd256_modified = mma_backward::MODIFIED_HD256;
+        fa_bwd_dkdv_mma_sm80_bf16_hd256_modified, fa_bwd_dq_mma_sm80_bf16_hd256_modified = mma_backward::MODIFIED_HD256,
+        fa_bwd_fused_mma_sm80_bf16_hd256_modified = mma_backward::HD256, fa_bwd_fused_mma_sm80_bf16_hd256_smem99k_modified = mma_backward::HD256_SMEM99K;
     fa_fwd_mma_sm80_f16_hd64_modified = F16 mma_config::MODIFIED_HD64,
-        fa_bwd_dkdv_mma_sm80_f16_hd64_modified, fa_bwd_dq_mma_sm80_f16_hd64_modified = mma_backward::MODIFIED_HD64;
+        fa_bwd_dkdv_mma_sm80_f16_hd64_modified, fa_bwd_dq_mma_sm80_f16_hd64_modified = mma_backward::MODIFIED_HD64,
+        fa_bwd_fused_mma_sm80_f16_hd64_modified = mma_backward::FUSED_HD64;
     fa_fwd_mma_sm80_f16_hd128_modified = F16 mma_config::MODIFIED_HD128,
-        fa_bwd_dkdv_mma_sm80_f16_hd128_modified, fa_bwd_dq_mma_sm80_f16_hd128_modified = mma_backward::MODIFIED_HD128;
+        fa_bwd_dkdv_mma_sm80_f16_hd128_modified, fa_bwd_dq_mma_sm80_f16_hd128_modified = mma_backward::MODIFIED_HD128,
+        fa_bwd_fused_mma_sm80_f16_hd128_modified = mma_backward::FUSED_HD128, fa_bwd_fused_mma_sm80_f16_hd128_smem99k_modified = mma_backward::HD128_SMEM99K;
     fa_fwd_mma_sm80_f16_hd256_modified = F16 mma_config::MODIFIED_HD256,
-        fa_bwd_dkdv_mma_sm80_f16_hd256_modified, fa_bwd_dq_mma_sm80_f16_hd256_modified = mma_backward::MODIFIED_HD256;
+        fa_bwd_dkdv_mma_sm80_f16_hd256_modified, fa_bwd_dq_mma_sm80_f16_hd256_modified = mma_backward::MODIFIED_HD256,
+        fa_bwd_fused_mma_sm80_f16_hd256_modified = mma_backward::HD256, fa_bwd_fused_mma_sm80_f16_hd256_smem99k_modified = mma_backward::HD256_SMEM99K;
 }
 
 /// Every kernel that takes modifiers: the parameters of the kernel without them, and

@@ -2,6 +2,8 @@
 //! compiles.
 
 use super::{BLOCK_STATES, Instance, TILE_LIST};
+use crate::config::mma_backward::MmaBackwardConfig;
+use crate::dtype::DType;
 
 /// The rows of several tables, `N` together.
 pub const fn joined<const N: usize>(tables: &[&[Instance]]) -> [Instance; N] {
@@ -28,13 +30,21 @@ pub const fn block_states(name: &'static str) -> Instance {
     }
 }
 
+/// The row of a kernel that rounds dq, called `name`, of problems that kernels of `config` run.
+pub const fn rounding(name: &'static str, dtype: DType, config: &MmaBackwardConfig) -> Instance {
+    Instance {
+        head_dim: config.head_dim as u32,
+        ..super::backward::rounding(name, dtype)
+    }
+}
+
 /// Compiles kernels with a score modification: `score_mod!(Type as name for bf16 64, bf16 128, f32 64);`
 ///
 /// `Type` implements [`ScoreMod`](crate::modifiers::ScoreMod), and gets
 /// [`ScoreModKernels`](crate::modifiers::ScoreModKernels) by this. `name` is the end of its kernels' names, and no other
 /// modification's of the program. What follows are the dtypes (`f32`, `f16`, `bf16`) and the largest head_dims (64, 128, 256) to
-/// compile for, a forward and two backward kernels each, and two forward kernels for Hopper in 16 bits: a problem is given to the
-/// next larger head_dim that there is.
+/// compile for, a forward and two backward kernels each. In 16 bits there are two more, of which one adds dq up beside dk and dv and the other
+/// rounds it, and for Hopper two forward kernels, and up to a head_dim of 128 one that adds dq up. A problem is given to the next larger head_dim that there is.
 ///
 /// The crate is `no_std`, and has these features where it is compiled for the GPU:
 ///
@@ -117,43 +127,49 @@ macro_rules! __score_mod_of {
     ($what:ident, $type:ty, $name:ident, f16 64) => {
         $crate::__score_mod_half! {
             $what, $type, $name, F16, MODIFIED_HD64,
-            fa_fwd_mma_sm80_f16_hd64, fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64,
-            fa_fwd_wgmma_sm90a_f16_hd64, fa_fwd_wgmma_sm90a_f16_hd64_varlen
+            mma: fa_fwd_mma_sm80_f16_hd64, fa_bwd_dkdv_mma_sm80_f16_hd64, fa_bwd_dq_mma_sm80_f16_hd64,
+                fa_bwd_fused_mma_sm80_f16_hd64 = FUSED_HD64, fa_bwd_round_mma_sm80_f16_hd64;
+            wgmma: fa_fwd_wgmma_sm90a_f16_hd64, fa_fwd_wgmma_sm90a_f16_hd64_varlen; fa_bwd_fused_wgmma_sm90a_f16_hd64 = FUSED_HD64, rs
         }
     };
     ($what:ident, $type:ty, $name:ident, f16 128) => {
         $crate::__score_mod_half! {
             $what, $type, $name, F16, MODIFIED_HD128,
-            fa_fwd_mma_sm80_f16_hd128, fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128,
-            fa_fwd_wgmma_sm90a_f16_hd128, fa_fwd_wgmma_sm90a_f16_hd128_varlen
+            mma: fa_fwd_mma_sm80_f16_hd128, fa_bwd_dkdv_mma_sm80_f16_hd128, fa_bwd_dq_mma_sm80_f16_hd128,
+                fa_bwd_fused_mma_sm80_f16_hd128 = MODIFIED_HD128, fa_bwd_round_mma_sm80_f16_hd128;
+            wgmma: fa_fwd_wgmma_sm90a_f16_hd128, fa_fwd_wgmma_sm90a_f16_hd128_varlen; fa_bwd_fused_wgmma_sm90a_f16_hd128 = FUSED_HD128, ss
         }
     };
     ($what:ident, $type:ty, $name:ident, f16 256) => {
         $crate::__score_mod_half! {
             $what, $type, $name, F16, MODIFIED_HD256,
-            fa_fwd_mma_sm80_f16_hd256, fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256,
-            fa_fwd_wgmma_sm90a_f16_hd256, fa_fwd_wgmma_sm90a_f16_hd256_varlen
+            mma: fa_fwd_mma_sm80_f16_hd256, fa_bwd_dkdv_mma_sm80_f16_hd256, fa_bwd_dq_mma_sm80_f16_hd256,
+                fa_bwd_fused_mma_sm80_f16_hd256 = MODIFIED_HD256, fa_bwd_round_mma_sm80_f16_hd256;
+            wgmma: fa_fwd_wgmma_sm90a_f16_hd256, fa_fwd_wgmma_sm90a_f16_hd256_varlen;
         }
     };
     ($what:ident, $type:ty, $name:ident, bf16 64) => {
         $crate::__score_mod_half! {
             $what, $type, $name, Bf16, MODIFIED_HD64,
-            fa_fwd_mma_sm80_bf16_hd64, fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64,
-            fa_fwd_wgmma_sm90a_bf16_hd64, fa_fwd_wgmma_sm90a_bf16_hd64_varlen
+            mma: fa_fwd_mma_sm80_bf16_hd64, fa_bwd_dkdv_mma_sm80_bf16_hd64, fa_bwd_dq_mma_sm80_bf16_hd64,
+                fa_bwd_fused_mma_sm80_bf16_hd64 = FUSED_HD64, fa_bwd_round_mma_sm80_bf16_hd64;
+            wgmma: fa_fwd_wgmma_sm90a_bf16_hd64, fa_fwd_wgmma_sm90a_bf16_hd64_varlen; fa_bwd_fused_wgmma_sm90a_bf16_hd64 = FUSED_HD64, rs
         }
     };
     ($what:ident, $type:ty, $name:ident, bf16 128) => {
         $crate::__score_mod_half! {
             $what, $type, $name, Bf16, MODIFIED_HD128,
-            fa_fwd_mma_sm80_bf16_hd128, fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128,
-            fa_fwd_wgmma_sm90a_bf16_hd128, fa_fwd_wgmma_sm90a_bf16_hd128_varlen
+            mma: fa_fwd_mma_sm80_bf16_hd128, fa_bwd_dkdv_mma_sm80_bf16_hd128, fa_bwd_dq_mma_sm80_bf16_hd128,
+                fa_bwd_fused_mma_sm80_bf16_hd128 = MODIFIED_HD128, fa_bwd_round_mma_sm80_bf16_hd128;
+            wgmma: fa_fwd_wgmma_sm90a_bf16_hd128, fa_fwd_wgmma_sm90a_bf16_hd128_varlen; fa_bwd_fused_wgmma_sm90a_bf16_hd128 = FUSED_HD128, ss
         }
     };
     ($what:ident, $type:ty, $name:ident, bf16 256) => {
         $crate::__score_mod_half! {
             $what, $type, $name, Bf16, MODIFIED_HD256,
-            fa_fwd_mma_sm80_bf16_hd256, fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256,
-            fa_fwd_wgmma_sm90a_bf16_hd256, fa_fwd_wgmma_sm90a_bf16_hd256_varlen
+            mma: fa_fwd_mma_sm80_bf16_hd256, fa_bwd_dkdv_mma_sm80_bf16_hd256, fa_bwd_dq_mma_sm80_bf16_hd256,
+                fa_bwd_fused_mma_sm80_bf16_hd256 = MODIFIED_HD256, fa_bwd_round_mma_sm80_bf16_hd256;
+            wgmma: fa_fwd_wgmma_sm90a_bf16_hd256, fa_fwd_wgmma_sm90a_bf16_hd256_varlen;
         }
     };
     ($what:ident, $type:ty, $name:ident, $dtype:tt $head_dim:tt) => {
@@ -196,21 +212,41 @@ macro_rules! __score_mod_simt {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __score_mod_half {
-    (sm_80, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
+    (
+        sm_80, $type:ty, $name:ident, $dtype:ident, $config:ident,
+        mma: $forward:ident, $keys:ident, $queries:ident, $fused:ident = $fused_config:ident, $round:ident;
+        wgmma: $($hopper:tt)*
+    ) => {
         $crate::__mma_forward!($forward, $dtype, $crate::config::mma::$config,
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
         $crate::__mma_backward!($keys, $dtype, KeepKeys, false, $crate::config::mma_backward::$config, "dk and dv.",
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
         $crate::__mma_backward!($queries, $dtype, KeepQueries, false, $crate::config::mma_backward::$config, "dq.",
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
-    };
-    (sm_90a, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
-        $crate::__wgmma_forward!($hopper, $dtype, $crate::config::wgmma::$config.with_score_mod(), ss,
+        $crate::__mma_backward!($fused, $dtype, KeepKeys, true, $crate::config::mma_backward::$fused_config,
+            "dk and dv, and dq added up in f32.",
             modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
-        $crate::__wgmma_forward!($varlen, $dtype, $crate::config::wgmma::$config.with_score_mod().for_varlen(), ss,
-            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__round!($round, $dtype, modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
     };
-    (rows, $type:ty, $name:ident, $dtype:ident, $config:ident, $forward:ident, $keys:ident, $queries:ident, $hopper:ident, $varlen:ident) => {
+    (
+        sm_90a, $type:ty, $name:ident, $dtype:ident, $config:ident,
+        mma: $_forward:ident, $_keys:ident, $_queries:ident, $_fused:ident = $_config:ident, $_round:ident;
+        wgmma: $forward:ident, $varlen:ident; $($gradients:ident = $gradients_config:ident, $kept:ident)?
+    ) => {
+        $crate::__wgmma_forward!($forward, $dtype, $crate::config::wgmma::$config.with_score_mod(<$type as $crate::modifiers::ScoreMod>::CHANGES_SCORES), ss,
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $crate::__wgmma_forward!($varlen, $dtype, $crate::config::wgmma::$config.with_score_mod(<$type as $crate::modifiers::ScoreMod>::CHANGES_SCORES).for_varlen(), ss,
+            modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        $(
+            $crate::__wgmma_backward!($gradients, $dtype, KeepKeys, $crate::config::wgmma_backward::$gradients_config, $kept,
+                modifiers: $crate::modifiers::WithScoreMod<$type>; $name);
+        )?
+    };
+    (
+        rows, $type:ty, $name:ident, $dtype:ident, $config:ident,
+        mma: $forward:ident, $keys:ident, $queries:ident, $fused:ident = $fused_config:ident, $round:ident;
+        wgmma: $hopper:ident, $varlen:ident; $($gradients:ident = $gradients_config:ident, $kept:ident)?
+    ) => {
         &[
             $crate::instances::rows::mma_forward(
                 concat!(stringify!($forward), "_", stringify!($name)),
@@ -229,16 +265,35 @@ macro_rules! __score_mod_half {
                 $crate::instances::Operation::BackwardQueries,
                 &$crate::config::mma_backward::$config,
             ),
+            $crate::instances::rows::mma_backward(
+                concat!(stringify!($fused), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                $crate::instances::Operation::BackwardFused,
+                &$crate::config::mma_backward::$fused_config,
+            ),
+            $crate::instances::rows::rounding(
+                concat!(stringify!($round), "_", stringify!($name)),
+                $crate::dtype::DType::$dtype,
+                &$crate::config::mma_backward::$fused_config,
+            ),
             $crate::instances::rows::wgmma_forward(
                 concat!(stringify!($hopper), "_", stringify!($name)),
                 $crate::dtype::DType::$dtype,
-                &$crate::config::wgmma::$config.with_score_mod(),
+                &$crate::config::wgmma::$config.with_score_mod(<$type as $crate::modifiers::ScoreMod>::CHANGES_SCORES),
             ),
             $crate::instances::rows::wgmma_forward(
                 concat!(stringify!($varlen), "_", stringify!($name)),
                 $crate::dtype::DType::$dtype,
-                &$crate::config::wgmma::$config.with_score_mod().for_varlen(),
+                &$crate::config::wgmma::$config.with_score_mod(<$type as $crate::modifiers::ScoreMod>::CHANGES_SCORES).for_varlen(),
             ),
+            $(
+                $crate::instances::rows::wgmma_backward(
+                    concat!(stringify!($gradients), "_", stringify!($name)),
+                    $crate::dtype::DType::$dtype,
+                    $crate::instances::Operation::BackwardFused,
+                    &$crate::config::wgmma_backward::$gradients_config,
+                ),
+            )?
         ]
     };
 }

@@ -5,7 +5,7 @@ use crate::config::wgmma_backward::{self, WgmmaBackwardConfig};
 use crate::dtype::DType;
 
 /// The row of a kernel.
-const fn instance(
+pub const fn instance(
     name: &'static str,
     dtype: DType,
     operation: Operation,
@@ -27,73 +27,76 @@ const fn instance(
     }
 }
 
-/// `name = dtype, side, operation, config, rs|ss [, modifiers];`: what is kept from registers or from shared memory, and whether
-/// the kernel takes modifiers.
-macro_rules! kernels {
-    ($($name:ident = $dtype:ident, $side:ident, $operation:ident, $config:expr, $kept:ident $(, $modifiers:ident)?;)*) => {
-        $(
-            /// Gradients in 16 bits on Hopper.
-            ///
-            /// # Safety
-            /// `params` and the tensor maps of q, k, v and d_o describe the same live allocations. The arrays of modifiers have
-            /// an element for every pair.
-            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-            #[cuda_std::launch_bounds($config.threads(), 1)]
-            #[cuda_std::kernel]
-            pub unsafe fn $name(
-                params: crate::abi::BackwardParams,
-                _q: crate::wgmma::tensor_map::TensorMap,
-                _k: crate::wgmma::tensor_map::TensorMap,
-                _v: crate::wgmma::tensor_map::TensorMap,
-                _d_o: crate::wgmma::tensor_map::TensorMap,
-                $($modifiers: crate::abi::ModifierParams,)?
-            ) {
-                use crate::wgmma::backward::{backward, traits::BackwardKernel};
-                use crate::wgmma::forward::traits;
-                const CONFIG: WgmmaBackwardConfig = $config;
-                struct Kernel;
-                impl traits::TensorMapParams for Kernel {
-                    #[inline(always)]
-                    fn address<const PARAMETER: u32>() -> u64 {
-                        cuda_std::tensor_map_parameter!($name, PARAMETER)
-                    }
+/// Kernel `name` of an element type and a side, with what is kept from registers or from shared memory (rs or ss), and modifiers if it
+/// takes any.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __wgmma_backward {
+    ($name:ident, $dtype:ident, $side:ident, $config:expr, $kept:ident $(, $modifiers:ident $(: $type:ty)?)? $(; $suffix:ident)?) => {
+        /// Gradients in 16 bits on Hopper.
+        ///
+        /// # Safety
+        /// `params` and the tensor maps of q, k, v and d_o describe the same live allocations. The arrays of modifiers have
+        /// an element for every pair.
+        $(#[$crate::cuda_std::append_name($suffix)])?
+        #[$crate::cuda_std::launch_bounds($config.threads(), 1)]
+        #[$crate::cuda_std::kernel]
+        pub unsafe fn $name(
+            params: $crate::abi::BackwardParams,
+            _q: $crate::wgmma::tensor_map::TensorMap,
+            _k: $crate::wgmma::tensor_map::TensorMap,
+            _v: $crate::wgmma::tensor_map::TensorMap,
+            _d_o: $crate::wgmma::tensor_map::TensorMap,
+            $($modifiers: $crate::__modifiers!(type $modifiers $(: $type)?),)?
+        ) {
+            use $crate::wgmma::backward::{backward, traits::BackwardKernel};
+            use $crate::wgmma::forward::traits;
+            const CONFIG: $crate::config::wgmma_backward::WgmmaBackwardConfig = $config;
+            struct Kernel;
+            impl traits::TensorMapParams for Kernel {
+                #[inline(always)]
+                fn address<const PARAMETER: u32>() -> u64 {
+                    $crate::cuda_std::tensor_map_parameter!($name $(; $suffix)?, PARAMETER)
                 }
-                impl BackwardKernel<
+            }
+            impl BackwardKernel<
+                { CONFIG.block_n as usize / 2 },
+                { CONFIG.block_n as usize / 4 },
+                { CONFIG.head_dim as usize / 2 },
+            > for Kernel {
+                const CONFIG: $crate::config::wgmma_backward::WgmmaBackwardConfig = CONFIG;
+                type Side = $crate::backward::side::$side;
+                type Modifiers = $crate::__modifiers!(type $($modifiers $(: $type)?)?);
+                type Element = $crate::cuda_std::half::$dtype;
+                type Kept = $crate::__wgmma_backward!(@kept $kept, $dtype);
+            }
+            // SAFETY: forwarded to the launch.
+            unsafe {
+                backward::<
+                    Kernel,
+                    { CONFIG.producer_registers },
+                    { CONFIG.consumer_registers },
                     { CONFIG.block_n as usize / 2 },
                     { CONFIG.block_n as usize / 4 },
                     { CONFIG.head_dim as usize / 2 },
-                > for Kernel {
-                    const CONFIG: WgmmaBackwardConfig = CONFIG;
-                    type Side = crate::backward::side::$side;
-                    type Modifiers = crate::__modifiers!(type $($modifiers)?);
-                    type Element = cuda_std::half::$dtype;
-                    type Kept = kernels!(@kept $kept, $dtype);
-                }
-                // SAFETY: forwarded to the launch.
-                unsafe {
-                    backward::<
-                        Kernel,
-                        { CONFIG.producer_registers },
-                        { CONFIG.consumer_registers },
-                        { CONFIG.block_n as usize / 2 },
-                        { CONFIG.block_n as usize / 4 },
-                        { CONFIG.head_dim as usize / 2 },
-                    >(&params, &crate::__modifiers!(value $($modifiers)?))
-                }
+                >(&params, &$crate::__modifiers!(value $($modifiers)?))
             }
-        )*
+        }
     };
     (@kept rs, $dtype:ident) => {
-        traits::QkRs<cuda_std::half::$dtype, { CONFIG.head_dim as usize / 4 }>
+        traits::QkRs<$crate::cuda_std::half::$dtype, { CONFIG.head_dim as usize / 4 }>
     };
     (@kept ss, $dtype:ident) => {
-        traits::QkSs<cuda_std::half::$dtype, { CONFIG.head_dim as usize }>
+        traits::QkSs<$crate::cuda_std::half::$dtype, { CONFIG.head_dim as usize }>
     };
 }
 
 macro_rules! instances {
     ($table:ident: $($name:ident = $dtype:ident, $side:ident, $operation:ident, $config:expr, $kept:ident $(, $modifiers:ident)?;)*) => {
-        kernels! { $($name = $dtype, $side, $operation, $config, $kept $(, $modifiers)?;)* }
+        $(
+            #[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_90a"))]
+            crate::__wgmma_backward!($name, $dtype, $side, $config, $kept $(, $modifiers)?);
+        )*
 
         pub const $table: &[Instance] = &[$(
             instance(stringify!($name), DType::$dtype, Operation::$operation, &$config)

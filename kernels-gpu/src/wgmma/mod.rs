@@ -37,7 +37,7 @@ pub mod scheduler;
 pub mod tensor_map;
 
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
-pub(crate) mod backward;
+pub mod backward;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_90a"))]
 mod barriers;
 #[cfg(all(target_arch = "nvptx64", gpu_arch = "sm_80"))]

@@ -321,7 +321,8 @@ fn a_plan_takes_the_kernels_that_there_are() {
         (64, false, "fa_bwd_fused_wgmma_sm90a_bf16_hd64"),
         (128, false, "fa_bwd_fused_wgmma_sm90a_bf16_hd128"),
         (104, true, "fa_bwd_dkdv_wgmma_sm90a_bf16_hd128"),
-        (192, false, "fa_bwd_dkdv_mma_sm80_bf16_hd256"),
+        (192, false, "fa_bwd_fused_mma_sm80_bf16_hd256"),
+        (192, true, "fa_bwd_dkdv_mma_sm80_bf16_hd256"),
     ] {
         starts_with(&spec(DType::Bf16, head_dim, dropout), of_bits, start);
     }
@@ -329,7 +330,8 @@ fn a_plan_takes_the_kernels_that_there_are() {
         softcap: Some(20.0),
         ..spec(DType::F16, 64, dropout)
     };
-    starts_with(&capped, false, "fa_bwd_dkdv_mma_sm80_f16_hd64");
+    starts_with(&capped, false, "fa_bwd_fused_mma_sm80_f16_hd64");
+    starts_with(&capped, true, "fa_bwd_dkdv_mma_sm80_f16_hd64");
 }
 
 /// More blocks of queries than a warp asks the states of at once, most of them hidden, and some tiles of keys that no query sees.

@@ -120,10 +120,11 @@ impl BackwardKernels {
             let of_dtype = table.iter().filter(|row| row.dtype == keys.dtype);
             of_dtype.filter(move |row| row.operation == operation)
         };
-        // The one that rounds dq is of no head_dim.
         let tile = |row: &'static Instance| row.name.split_once(row.operation.name());
-        let like_it = |row: &&'static Instance| {
-            operation == Operation::BackwardRound || tile(row) == tile(keys)
+        let like_it = |row: &&'static Instance| match operation {
+            // Of no head_dim, unless a score modification is compiled in.
+            Operation::BackwardRound => [0, keys.head_dim].contains(&row.head_dim),
+            _ => tile(row) == tile(keys),
         };
         let queries = of_operation(operation).find(like_it);
         let queries = queries.expect("kernels of one tile shape come together");

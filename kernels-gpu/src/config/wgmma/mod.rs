@@ -315,9 +315,13 @@ impl WgmmaConfig {
         Self { biases, ..self }
     }
 
-    /// The same configuration, of kernels with modifiers, for a score modification.
-    pub const fn with_score_mod(self) -> Self {
-        self.with_biases(Biases::Read)
+    /// The same configuration, of kernels with modifiers, for a score modification. One that changes no scores is not for problems with a
+    /// bias, whose code would cost all others.
+    pub const fn with_score_mod(self, changes_scores: bool) -> Self {
+        self.with_biases(match changes_scores {
+            true => Biases::Read,
+            false => Biases::None,
+        })
     }
 
     /// Whether the kernel is for problems that have biases, or for others.

@@ -72,16 +72,6 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             // SAFETY: the operands have arrived before it is called.
             unsafe { product_of_rows::<K::Element, S_ROWS, S_COLS>(a, b, head_dim / TILE_K) }
         };
-        let store = |tile: u32, values: &[[f32; S_COLS]; S_ROWS], is_p: bool| {
-            let origin = K::CONFIG.scores().origin(warp);
-            let value = |i: usize, j: usize| match is_p {
-                true => Pairs::<K>::kept(values[i][j]),
-                false => values[i][j],
-            };
-            let cols = K::CONFIG.block_n;
-            // SAFETY: nobody reads the warp's part of the tile between the barriers before and after.
-            unsafe { store_tile::<K::Element, S_ROWS, S_COLS>(value, tile, cols, origin, lane) };
-        };
         let pairs = Pairs {
             tile: self.tile,
             step: self.now,
@@ -106,7 +96,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             let mut slope = [[1.0; S_COLS]; S_ROWS];
             pairs.probabilities(&mut p, Slope::Into(&mut slope));
             if !keeps_p && takes_second {
-                store(p_smem, &p, true);
+                store_p(&pairs, &p, p_smem);
             }
             if keeps_p {
                 self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
@@ -119,7 +109,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         } else {
             pairs.probabilities(&mut p, Slope::One);
             if !keeps_p && takes_second {
-                store(p_smem, &p, true);
+                store_p(&pairs, &p, p_smem);
             }
         }
         // Not in the branch: ptxas then needs more registers.
@@ -137,7 +127,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             named_barrier::sync(TURNS_BARRIER, K::CONFIG.threads());
         }
         if attempt.takes_first() && (K::ADDS_DQ || !keeps_p) {
-            store(ds_smem, &ds, false);
+            store::<K, S_ROWS, S_COLS>(&pairs, |i, j| ds[i][j], ds_smem);
         }
 
         if keeps_p {
@@ -197,18 +187,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             self.add_registers(1, second, p, operand, pairs.warp, pairs.lane);
         } else if self.attempt.takes_second::<K>() {
             let [_, p_smem] = Smem::ds_and_p::<K>(pairs.stage);
-            let value = |i: usize, j: usize| Pairs::<K>::kept(p[i][j]);
-            let cols = K::CONFIG.block_n;
-            // SAFETY: nobody reads the warp's part of the tile between the barriers before and after.
-            unsafe {
-                store_tile::<K::Element, S_ROWS, S_COLS>(
-                    value,
-                    p_smem,
-                    cols,
-                    pairs.origin(),
-                    pairs.lane,
-                )
-            };
+            store_p(pairs, p, p_smem);
         }
         let signs = Pairs::<K>::take_signs(&mut slope);
         for i in 0..S_ROWS {
@@ -351,6 +330,37 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             }
         }
     }
+}
+
+/// Writes what the warp has of P to the tile at `smem`, rounded, 0 where it is dropped.
+///
+/// # Safety
+/// Nobody reads the warp's part of the tile between the barriers before and after.
+#[inline(always)]
+unsafe fn store_p<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
+    pairs: &Pairs<K>,
+    p: &[[f32; COLS]; ROWS],
+    smem: u32,
+) {
+    if pairs.drops() {
+        store::<K, ROWS, COLS>(pairs, |i, j| Pairs::<K>::kept(p[i][j]), smem);
+    } else {
+        store::<K, ROWS, COLS>(pairs, |i, j| p[i][j], smem);
+    }
+}
+
+/// Writes what the warp has of a tile of P or dS to `smem`, rounded.
+///
+/// # Safety
+/// As [`store_p`].
+#[inline(always)]
+unsafe fn store<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
+    pairs: &Pairs<K>,
+    value: impl Fn(usize, usize) -> f32,
+    smem: u32,
+) {
+    let cols = K::CONFIG.block_n;
+    store_tile::<K::Element, ROWS, COLS>(value, smem, cols, pairs.origin(), pairs.lane);
 }
 
 /// Waits for the whole block, whose halves may be at different places of the program where they take turns.

@@ -151,6 +151,12 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         }
     }
 
+    /// Whether probabilities may be marked as dropped.
+    #[inline(always)]
+    pub fn drops(&self) -> bool {
+        !K::Modifiers::IS_NONE && self.tile.modifiers.drops()
+    }
+
     /// What a probability that may be marked multiplies d_o with, but for dropout's scale.
     #[inline(always)]
     pub fn kept(p: f32) -> f32 {
@@ -174,19 +180,19 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         factor: f32,
     ) {
         let [_, delta_smem] = Smem::terms::<K>(self.stage);
-        let scale = self.tile.modifiers.dropout_scale();
-        self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
-            if K::Modifiers::IS_NONE {
-                dp[i][j] = (dp[i][j] - delta) * weights[i][j];
-            } else {
+        let scaled = |ds: f32| if K::SCALES_DS { ds * factor } else { ds };
+        if self.drops() {
+            let scale = self.tile.modifiers.dropout_scale();
+            self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
                 let is_kept = weights[i][j].to_bits() >> 31 == 0;
                 let dp_kept = if is_kept { dp[i][j] * scale } else { 0.0 };
-                dp[i][j] = (dp_kept - delta) * weights[i][j].abs();
-            }
-            if K::SCALES_DS {
-                dp[i][j] *= factor;
-            }
-        });
+                dp[i][j] = scaled((dp_kept - delta) * weights[i][j].abs());
+            });
+        } else {
+            self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
+                dp[i][j] = scaled((dp[i][j] - delta) * weights[i][j]);
+            });
+        }
         self.clear_hidden(dp);
     }
 

@@ -30,6 +30,8 @@ pub struct Step {
     pub head: u32,
     /// First row.
     pub begin: u32,
+    /// The [`BlockState`] of its pairs, as a number, where modifiers hide some.
+    state: u32,
 }
 
 impl Step {
@@ -288,6 +290,7 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         let first = (self.passing_begin < self.passing_end).then_some(Step {
             head,
             begin: self.passing_begin,
+            state: 0,
         });
         self.shown(first)
     }
@@ -299,23 +302,22 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
     #[inline(always)]
     unsafe fn shown(&self, mut step: Option<Step>) -> Option<Step> {
         if self.modifiers.hides() {
-            while let Some(at) = step
-                && self.state(at) == BlockState::Hidden as u32
-            {
-                step = self.following(at);
+            while let Some(at) = &mut step {
+                at.state = self.state(*at);
+                if at.state != BlockState::Hidden as u32 {
+                    break;
+                }
+                step = self.following(*at);
             }
         }
         step
     }
 
     /// Whether every kept row exists and sees every row of the block that passes.
-    ///
-    /// # Safety
-    /// As [`Tile::first`].
     #[inline(always)]
-    pub unsafe fn shows_all(&self, step: Step) -> bool {
+    pub fn shows_all(&self, step: Step) -> bool {
         if self.modifiers.hides() {
-            return self.state(step) == BlockState::Full as u32;
+            return step.state == BlockState::Full as u32;
         }
         self.shown_begin <= step.begin && step.begin < self.shown_end
     }
@@ -346,6 +348,7 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         (now.head + 1 < heads_end).then_some(Step {
             head: now.head + 1,
             begin: self.passing_begin,
+            state: 0,
         })
     }
 }

@@ -148,6 +148,9 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
         kept: u32,
     ) -> [u32; P_REGS] {
         const { assert!(S_REGS == REGISTERS) };
+        if M::HAS_SLOPE {
+            return self.weigh::<E, S_REGS, P_REGS>(s, lse, kept);
+        }
         let modifiers = self.tile.modifiers;
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
@@ -267,6 +270,72 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool>
             }
             done += 1;
         }
+    }
+
+    /// As [`BlockPairs::probabilities`] where modifiers have a derivative: `s` becomes P times the derivatives of scores, which takes no
+    /// registers beside it. A part at a time, as in [`Self::change_scores`].
+    ///
+    /// # Safety
+    /// As [`BlockPairs::probabilities`].
+    #[inline(always)]
+    unsafe fn weigh<E: Half, const S_REGS: usize, const P_REGS: usize>(
+        &self,
+        s: &mut [f32; S_REGS],
+        lse: Terms,
+        kept: u32,
+    ) -> [u32; P_REGS] {
+        const { assert!(PART == ROWS * GROUP_ELEMS) };
+        const WORDS: usize = PART / PAIR;
+        let modifiers = self.tile.modifiers;
+        let place = self.tile.place(self.told.head);
+        let scale = self.tile.params.attention.score.softmax_scale;
+        let (row, column) = self.origin();
+        let lanes = self.lanes.reload();
+        let mut p_frag = [0; P_REGS];
+        let mut done = 0;
+        while done < black_box((S_REGS / PART) as u32) {
+            let mut part = [[0.0; PART]];
+            let mut slope = [1.0; PART];
+            for i in 0..PART {
+                part[0][i] = s[i] * scale;
+            }
+            let column = column + done * PART_COLS;
+            let of = |_, register| pair::<S>(row, column, register);
+            modifiers.change_with_slope(|| place, &mut part, of, |_, i, by| slope[i] *= by);
+            let lse = lse.counted_group(done, lanes);
+            for_pairs!(0, h, i, at => {
+                for c in 0..PAIR {
+                    part[0][at + c] = exp2(fma(part[0][at + c], LOG2_E, -lse[h][i * PAIR + c]));
+                }
+            });
+            if MASKED {
+                modifiers.hide(|| place, &mut part, of, HIDDEN);
+            }
+            let [p] = part;
+            for i in 0..P_REGS - WORDS {
+                p_frag[i] = p_frag[i + WORDS];
+            }
+            let kept = kept >> (done * PART as u32);
+            for i in 0..WORDS {
+                let [low, high] = [0, 1].map(|c| match Self::is_kept(kept, i * PAIR + c) {
+                    true => p[i * PAIR + c],
+                    false => 0.0,
+                });
+                p_frag[P_REGS - WORDS + i] = E::cvt_pair(low, high);
+            }
+            for i in 0..S_REGS - PART {
+                s[i] = s[i + PART];
+            }
+            for i in 0..PART {
+                let weight = p[i] * slope[i];
+                // Never the mark of hidden pairs, which a small negative weight becomes as it is rounded.
+                let weight = if weight == 0.0 { 0.0 } else { weight };
+                let is_hidden = MASKED && p[i].to_bits() == HIDDEN.to_bits();
+                s[S_REGS - PART + i] = if is_hidden { HIDDEN } else { weight };
+            }
+            done += 1;
+        }
+        p_frag
     }
 
     /// Marks probabilities of pairs that are hidden, or do not exist, of a sequence that has pairs.

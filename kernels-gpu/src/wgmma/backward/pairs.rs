@@ -55,6 +55,26 @@ impl Terms {
         }
     }
 
+    /// As [`Terms::group`], of a group that a loop counts: terms are not in registers column by column.
+    ///
+    /// # Safety
+    /// As [`Terms::group`].
+    #[inline(always)]
+    pub(super) unsafe fn counted_group(
+        &self,
+        group: u32,
+        lanes: Lanes,
+    ) -> [[f32; GROUP_ELEMS]; ROWS] {
+        match *self {
+            Self::Passing(smem) => {
+                let at = terms::of_lane(group, lanes.lane) * F32_BYTES;
+                [shared::load4(smem + at); ROWS]
+            }
+            Self::Columns(_) => unreachable!(),
+            Self::Kept(of_rows) => of_rows.map(|of_row| [of_row; GROUP_ELEMS]),
+        }
+    }
+
     /// Those of all of the thread's columns, read now.
     ///
     /// # Safety

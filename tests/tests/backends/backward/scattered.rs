@@ -38,8 +38,19 @@ fn agrees<B: Backend>(backend: &mut B) -> BTreeSet<String> {
                 };
                 let mut case = spec.build_backward().unwrap();
                 case.arrangements = gradients;
-                for variant in eligible(&case.problem().unwrap(), &backend.capabilities()) {
+                let variants = eligible(&case.problem().unwrap(), &backend.capabilities());
+                // Kernels with modifiers come in both orders of dq's sums.
+                let orders = if dropout.is_some() {
+                    &[false, true][..]
+                } else {
+                    &[false]
+                };
+                for (variant, deterministic) in variants
+                    .into_iter()
+                    .flat_map(|variant| orders.iter().map(move |order| (variant, *order)))
+                {
                     case.forward.options.force = Some(variant);
+                    case.deterministic = deterministic;
                     let kernel = backend.plan(&case.problem().unwrap()).unwrap();
                     let kernel = kernel.kernel_name();
                     if !is_backward_untouched(backend, &case) {
@@ -60,6 +71,7 @@ fn sim() {
     for kernel in [
         "fa_bwd_fused_mma_sm80_f16_hd128",
         "fa_bwd_dkdv_mma_sm80_f16_hd64_modified",
+        "fa_bwd_fused_mma_sm80_f16_hd64_modified",
         "fa_bwd_fused_wgmma_sm90a_bf16_hd128",
         "fa_bwd_fused_wgmma_sm90a_bf16_hd64_modified",
     ] {
