@@ -107,6 +107,11 @@ def integers():
     k.op("dp4a.u32.u32 %r9, %r1, %r2, %r3;")
     k.write()
 
+    k = Table("int32_relu", "bits", "sm_90")
+    for o in ("min.relu.s32", "max.relu.s32"):
+        k.op(f"{o} %r9, %r1, %r2;")
+    k.write()
+
     k = Table("int64", "bits")
     for t in ("u64", "s64"):
         for o in ("add", "sub", "mul.lo", "mul.hi", "min", "max"):

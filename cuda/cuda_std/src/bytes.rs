@@ -13,6 +13,13 @@ pub fn permute(low: u32, high: u32, selector: u32) -> u32 {
     unsafe { nvvm_prmt(low, high, selector) }
 }
 
+/// All ones if the sign of byte `byte` of `word` is set, else 0 (`prmt.b32`).
+#[inline(always)]
+pub fn spread_sign(word: u32, byte: u32) -> u32 {
+    // SAFETY: pure arithmetic.
+    unsafe { nvvm_prmt(word, word, 0x8888 + 0x1111 * byte) }
+}
+
 /// As [`permute`], of the signs of bytes: each of four bytes is all ones or zeros. `SELECTOR`'s nibbles are those of `permute`, and 8
 /// more.
 #[inline(always)]

@@ -250,6 +250,16 @@ pub unsafe fn load(address: u64) -> f32 {
     value
 }
 
+/// Brings the line at an address to L2, for loads that come later (`prefetch.global.L2`).
+///
+/// # Safety
+/// `address` is inside an allocation.
+#[inline(always)]
+pub unsafe fn prefetch_l2(address: u64) {
+    // SAFETY: the caller vouches for the address.
+    unsafe { asm!("prefetch.global.L2 [{}];", in(reg64) address, options(nostack)) }
+}
+
 /// As [`load`], a word.
 ///
 /// # Safety

@@ -12,6 +12,7 @@ use super::gpu_merge;
 use super::tensor_maps::TensorMaps;
 use super::uploads::Uploads;
 use super::workspace::OwnWorkspace;
+use crate::plan::backward::WorkspaceLayout;
 use crate::plan::backward::bias::bind_bias_gradient;
 use crate::plan::backward::bind::{bind_backward, bind_delta, bind_maps, bind_sink_gradient};
 use crate::plan::backward::slopes::bind_slope_sums;
@@ -19,8 +20,8 @@ use crate::plan::decode::{bind_decode, bind_scales};
 use crate::plan::hopper::HopperForward;
 use crate::plan::modifiers::bind_modifiers;
 use crate::plan::params::{
-    Arrays, bind_block_states, bind_check_cache, bind_forward, bind_pages, bind_sinks,
-    bind_tile_list,
+    Arrays, bind_block_states, bind_check_cache, bind_forward, bind_keep_mask, bind_pages,
+    bind_sinks, bind_tile_list,
 };
 use crate::plan::{Step, StepParams};
 use crate::problem::Array;
@@ -233,6 +234,19 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
+    /// The second parameter of backward kernels with modifiers.
+    fn backward_modifiers(
+        &self,
+        params: &ModifierParams,
+        layout: &WorkspaceLayout,
+        states: Option<u64>,
+    ) -> Vec<u8> {
+        let mut params = *params;
+        let mask = layout.keep_mask(self.workspace);
+        params.keep_mask.address = mask.filter(|_| params.keep_mask.units > 0);
+        self.modifiers(&params, states)
+    }
+
     /// The second parameter of kernels with modifiers.
     fn modifiers(&self, params: &ModifierParams, states: Option<u64>) -> Vec<u8> {
         let states = states.map(|offset| self.workspace + offset);
@@ -319,7 +333,7 @@ impl<D: Device> Gpu<D> {
             }
             StepParams::ModifiedBackward(params, modifiers, layout, states) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
-                let modifiers = places.modifiers(modifiers, *states);
+                let modifiers = places.backward_modifiers(modifiers, layout, *states);
                 // SAFETY: as for the forward kernels.
                 unsafe { self.queue(step, places.ptx, &[bytes_of(&params), &modifiers]) }
             }
@@ -342,7 +356,7 @@ impl<D: Device> Gpu<D> {
             }
             StepParams::ModifiedHopperBackward(params, maps, modifiers, layout, states) => {
                 let params = bind_backward(params, layout, operands, arrays, workspace);
-                let modifiers = places.modifiers(modifiers, *states);
+                let modifiers = places.backward_modifiers(modifiers, layout, *states);
                 // SAFETY: forwarded to the caller; the arrays of modifiers have an element for every pair.
                 unsafe { self.hopper_backward(step, places, &params, maps, Some(&modifiers)) }
             }
@@ -356,6 +370,13 @@ impl<D: Device> Gpu<D> {
                 let params: Vec<&[u8]> = params.into_iter().flatten().collect();
                 // SAFETY: these are the kernel's parameters; it reads the arrays, and writes the workspace.
                 unsafe { self.queue(step, places.ptx, &params) }
+            }
+            StepParams::KeepMask(params, layout, states) => {
+                let states = states.map(|offset| workspace + offset);
+                let mask = layout.keep_mask(workspace);
+                let params = bind_keep_mask(params, arrays, states, mask);
+                // SAFETY: these are the kernel's parameters; it reads states, and writes the workspace.
+                unsafe { self.queue(step, places.ptx, &[bytes_of(&params)]) }
             }
             StepParams::SinkGradient(params, layout) => {
                 let params = bind_sink_gradient(params, layout, operands, arrays, workspace);

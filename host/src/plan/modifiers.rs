@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BiasType, BlockStatesArg, BlockStatesParams, DeviceAddress, Divisor,
-    DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams,
+    DocumentsArg, DropoutParams, KeepMaskArg, ModifierParams, PairsArg, SinkGradientParams,
 };
 use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{Instance, Operation};
@@ -243,6 +243,7 @@ pub(crate) fn modifier_params(problem: &Problem) -> ModifierParams {
             .as_ref()
             .is_some_and(|prefix| prefix.is_batched())
             .into(),
+        keep_mask: KeepMaskArg::zeroed(),
     }
 }
 

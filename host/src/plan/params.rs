@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 use kernels_gpu::abi::{
     AttentionParams, BlockStatesParams, CachePages, CheckCacheParams, DeviceAddress, ForwardParams,
-    LengthsParams, Positive, ScoreParams, SinkParams, TensorArg,
+    KeepMaskParams, LengthsParams, Positive, ScoreParams, SinkParams, TensorArg,
 };
 
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
@@ -236,6 +236,20 @@ pub(crate) fn bind_block_states(
     let mut params = *params;
     arrays.bind_lengths(&mut params.attention.lengths);
     params.modifiers = bind_modifiers(&params.modifiers, &arrays.modifiers, states);
+    params
+}
+
+/// As [`bind_block_states`], of the mask that the kernel writes.
+pub(crate) fn bind_keep_mask(
+    params: &KeepMaskParams,
+    arrays: &Arrays,
+    states: Option<u64>,
+    mask: Option<DeviceAddress>,
+) -> KeepMaskParams {
+    let mut params = *params;
+    arrays.bind_lengths(&mut params.attention.lengths);
+    params.modifiers = bind_modifiers(&params.modifiers, &arrays.modifiers, states);
+    params.modifiers.keep_mask.address = mask;
     params
 }
 

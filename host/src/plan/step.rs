@@ -2,7 +2,8 @@
 
 use kernels_gpu::abi::{
     BackwardParams, BiasGradientParams, BlockStatesParams, CacheScales, CheckCacheParams,
-    DecodeParams, DeltaParams, ForwardParams, ModifierParams, SinkGradientParams, SlopeSumsParams,
+    DecodeParams, DeltaParams, ForwardParams, KeepMaskParams, ModifierParams, SinkGradientParams,
+    SlopeSumsParams,
 };
 use kernels_gpu::instances::Instance;
 use kernels_gpu::wgmma::scheduler::tile_list::TileListParams;
@@ -67,6 +68,8 @@ pub(crate) enum StepParams {
     ),
     /// The parameters of the kernel that finds states, and where it leaves them in the workspace.
     BlockStates(Box<BlockStatesParams>, u64),
+    /// The parameters of the kernel that makes a keep mask in the workspace, and where states are there.
+    KeepMask(Box<KeepMaskParams>, WorkspaceLayout, Option<u64>),
     /// As `Slopes`, with modifiers.
     ModifiedSlopes(
         BackwardParams,

@@ -26,7 +26,8 @@ pub struct BackwardOptions {
     pub deterministic: bool,
     /// How many bytes of workspace kernels may ask for beyond a few for each row of q; kernels that need more are not run. In
     /// f16 and bf16, sums of dq in f32 are kept there, 4 bytes an element; in f32 the scores' gradients, of as many heads of k
-    /// and v at a time as fit. Without them scores are computed twice. For a head_dim beyond 128 on Hopper it is the scores'
+    /// and v at a time as fit. Without them scores are computed twice. With dropout a bit for each pair lies beside dq's sums, of as many
+    /// heads at a time as fit. For a head_dim beyond 128 on Hopper it is the scores'
     /// gradients too, in parts of a head if need be; dk and dv of one head may then lie beside them in f32.
     pub workspace_limit_bytes: usize,
     /// Whether the gradient by the slopes of ALiBi is computed too, in f32 and of their shape: `−Σ dz · |i + seq_kv − seq_q − j|`

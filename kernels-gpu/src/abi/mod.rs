@@ -28,7 +28,8 @@ pub use mask::{Band, Corner, MaskParams};
 pub use merge::{MergeParams, MergePart};
 pub use modifiers::{
     BiasGradientParams, BiasType, BlockState, BlockStatesArg, BlockStatesParams, Divisor,
-    DocumentsArg, DropoutParams, ModifierParams, PairsArg, SinkGradientParams, SinkParams,
+    DocumentsArg, DropoutParams, KeepMaskArg, KeepMaskParams, ModifierParams, PairsArg,
+    SinkGradientParams, SinkParams,
 };
 pub use score::{Positive, ScoreParams};
 pub use tensor::{DeviceAddress, TensorArg};
@@ -104,10 +105,16 @@ mod tests {
         assert_eq!(offset_of!(DropoutParams, threshold), 24);
         assert_eq!(offset_of!(ModifierParams, bias_type), 232);
         assert_eq!(offset_of!(ModifierParams, block_kv), 272);
-        assert_eq!(size_of::<ModifierParams>(), 288);
+        assert_eq!(offset_of!(ModifierParams, keep_mask), 288);
+        assert_eq!(offset_of!(KeepMaskArg, units), 12);
+        assert_eq!(offset_of!(KeepMaskArg, head_words), 24);
+        assert_eq!(size_of::<ModifierParams>(), 320);
         assert_eq!(offset_of!(BlockStatesParams, modifiers), 216);
-        assert_eq!(offset_of!(BlockStatesParams, batch), 504);
-        assert_eq!(size_of::<BlockStatesParams>(), 528);
+        assert_eq!(offset_of!(BlockStatesParams, batch), 536);
+        assert_eq!(size_of::<BlockStatesParams>(), 560);
+        assert_eq!(offset_of!(KeepMaskParams, block_queries), 536);
+        assert_eq!(offset_of!(KeepMaskParams, run_tiles), 544);
+        assert_eq!(size_of::<KeepMaskParams>(), 552);
         assert_eq!(size_of::<SinkGradientParams>(), 48);
         assert_eq!(size_of::<SinkParams>(), 8);
         assert_eq!(offset_of!(BiasGradientParams, batch), 40);

@@ -73,6 +73,23 @@ pub struct DropoutParams {
     pub scale: f32,
 }
 
+/// Where the keep mask of a part of a backward pass lies ([`crate::modifiers::keep_mask`]): that of some units, heads of k and v of a
+/// batch entry, which one launch computes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct KeepMaskArg {
+    /// Device address of its first word; `None` where the kernel calls the generator itself, or nothing is dropped.
+    pub address: Option<DeviceAddress>,
+    /// Number of the first unit, and how many there are; of no meaning without an address, as what follows.
+    pub first_unit: u32,
+    pub units: u32,
+    /// Number of the first unit's first query head, of those of all batch entries.
+    pub first_head: u32,
+    /// Warps' words of the keys of a query, and of a query head.
+    pub key_words: u32,
+    pub head_words: u64,
+}
+
 /// A number to divide by, of which the GPU has no instruction: `x / d = x · multiplier >> (31 + shift)` for x below 2³¹
 /// (Granlund, Montgomery 1994, "Division by invariant integers using multiplication").
 #[repr(C)]
@@ -170,6 +187,7 @@ pub struct ModifierParams {
     pub block_kv: Divisor,
     /// Elements between the prefixes of two batch entries.
     pub prefix_stride: u32,
+    pub keep_mask: KeepMaskArg,
 }
 
 /// Element types of a bias.
@@ -197,6 +215,22 @@ pub struct BlockStatesParams {
     /// Queries of a tile and keys of a block.
     pub tile_queries: u32,
     pub block_keys: u32,
+}
+
+/// Parameters of the kernel that makes a keep mask.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub struct KeepMaskParams {
+    pub attention: super::AttentionParams,
+    /// Those of the kernel that is to read the mask, `keep_mask` and `states` included.
+    pub modifiers: ModifierParams,
+    /// Queries of a block and keys of a tile of that kernel, powers of two.
+    pub block_queries: u32,
+    pub tile_keys: u32,
+    /// Tiles of keys, of the mask's own, that a warp makes one after the other.
+    pub run_tiles: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Parameters of the kernels that compute the gradient by a bias.

@@ -1,10 +1,13 @@
-//! The shape of the kernels in which a warp takes a row at a time: append, delta, merge.
+//! The shape of the kernels in which a warp takes a row at a time, or a tile: append, delta, merge, keep masks.
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
 /// Rows that a block takes at a time.
 pub const ROWS: u32 = THREADS / 32;
+
+/// Blocks of the kernel that makes keep masks that fit an SM at once: warps enough to hide what the generator's products wait for.
+pub const KEEP_MASK_BLOCKS: u32 = 8;
 
 /// Lanes that share a row of o in the kernel that computes delta, and rows of a warp there: a chunk, of which the largest |d_o|
 /// is kept.

@@ -63,7 +63,7 @@ pub use bias::BIAS;
 pub use check_cache::CHECK_CACHE;
 pub use decode::DECODE;
 pub use merge::MERGE;
-pub use modified::{BLOCK_STATES, MODIFIED, SINK_GRADIENT};
+pub use modified::{BLOCK_STATES, KEEP_MASK, MODIFIED, SINK_GRADIENT};
 pub use slopes::{SLOPE_SUMS, SLOPES};
 pub use tile_list::TILE_LIST;
 pub use wgmma::CACHED;
@@ -264,6 +264,8 @@ pub enum Operation {
     BackwardBias,
     /// What the pairs of each tile of queries and block of keys look like, for the kernels that take modifiers.
     BlockStates,
+    /// Which probabilities a part of a backward pass keeps.
+    KeepMask,
     /// o and lse of q and a cache of keys and values.
     Decode,
     /// New keys and values into a cache.
@@ -295,6 +297,7 @@ impl Operation {
             Self::BackwardSinks => "bwd_sinks",
             Self::BackwardBias => "bwd_bias",
             Self::BlockStates => "block_states",
+            Self::KeepMask => "keep_mask",
             Self::Decode => "decode",
             Self::Append => "append",
             Self::Merge => "merge",
@@ -400,6 +403,7 @@ pub fn all() -> impl Iterator<Item = &'static Instance> {
         TILE_LIST,
         CHECK_CACHE,
         BLOCK_STATES,
+        KEEP_MASK,
         SINK_GRADIENT,
     ];
     let backward = BACKWARD.iter().chain(SLOPES).chain(BIAS);
@@ -430,7 +434,10 @@ mod tests {
         let kernel = format!("fa_{operation}_{family}_{arch}");
         if matches!(
             instance.operation,
-            Operation::TileList | Operation::CheckCache | Operation::BlockStates
+            Operation::TileList
+                | Operation::CheckCache
+                | Operation::BlockStates
+                | Operation::KeepMask
         ) {
             return kernel;
         }

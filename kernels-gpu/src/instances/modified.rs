@@ -121,6 +121,26 @@ pub const BLOCK_STATES: Instance = Instance::warp_per_row(
     Operation::BlockStates,
 );
 
+/// Which probabilities a part of a backward pass keeps.
+///
+/// # Safety
+/// `params` describes live allocations that hold every element it can address.
+#[cfg(all(feature = "entries", target_arch = "nvptx64", gpu_arch = "sm_80"))]
+#[cuda_std::launch_bounds(
+    crate::config::warp_per_row::THREADS,
+    crate::config::warp_per_row::KEEP_MASK_BLOCKS
+)]
+#[cuda_std::kernel]
+pub unsafe fn fa_keep_mask_simt_sm80(params: crate::abi::KeepMaskParams) {
+    // SAFETY: forwarded to the launch.
+    unsafe { crate::tile::keep_mask::keep_mask::<{ crate::config::warp_per_row::ROWS }>(&params) }
+}
+
+/// The kernel that makes the keep mask of backward kernels that add dq up. It takes
+/// [`KeepMaskParams`](crate::abi::KeepMaskParams).
+pub const KEEP_MASK: Instance =
+    Instance::warp_per_row("fa_keep_mask_simt_sm80", DType::F32, Operation::KeepMask);
+
 /// The gradients of sinks.
 ///
 /// # Safety

@@ -18,6 +18,7 @@
 // Arrays in registers, indexed by constants once loops over them are unrolled.
 #![allow(clippy::needless_range_loop)]
 
+use super::keep_mask::{self, QUERIES};
 use super::{Pair, Place, black_box, load};
 use crate::abi::DropoutParams;
 
@@ -121,7 +122,7 @@ impl Dropout {
     /// Other bits are anything.
     #[inline(always)]
     fn dropped(&self, word: u32, h: usize) -> u32 {
-        (word >> (u8::BITS as usize * h) & 0x00ff_00ff) + self.limits[h]
+        bytes_of_row(word, h) + self.limits[h]
     }
 
     /// The same of the pair with `e`: whether it is kept, 1 or 0.
@@ -221,7 +222,7 @@ impl Dropout {
     }
 
     /// The probabilities that stay of a thread's part of an accumulator of `wgmma` whose rows are queries, and whose first element
-    /// is pair `first`: a bit each, that of register 0 the lowest. The first key is a multiple of 32.
+    /// is pair `first`: a [bit](keep_mask::bit) each. The first key is a multiple of 32.
     #[inline(always)]
     pub fn kept_fragment<const REGISTERS: usize>(&self, first: Pair) -> u32 {
         const { assert!(REGISTERS <= u32::BITS as usize && REGISTERS.is_multiple_of(CALL)) };
@@ -233,7 +234,8 @@ impl Dropout {
             });
             for element in 0..CALL {
                 let (a, h, e) = (element / 4, element / 2 % 2, element % 2);
-                kept |= self.kept(words[a], h, e as u32) << (CALL * part + element);
+                let bit = keep_mask::bit(CALL * part + element);
+                kept |= self.kept(words[a], h, e as u32) << bit;
             }
         }
         kept
@@ -259,39 +261,94 @@ impl Dropout {
         signs
     }
 
-    /// What a lane finds of the same where rows are keys, 16 of them. A call is for two neighbouring keys, which are in two lanes: each
-    /// makes half of their calls, for one of every two neighbouring queries, and gives the other what is its: the second word.
+    /// What a lane makes of two words of a keep mask ([`keep_mask`]) whose first pair of this lane is `first`, of
+    /// [`keep_mask::CALL_KEYS`] keys. A call is for two neighbouring keys, which are in two lanes: each makes half of their calls, for one of every
+    /// two neighbouring queries, and gives the other what is its.
     #[inline(always)]
-    pub fn halves<const REGISTERS: usize>(&self, first: Pair) -> [u32; 2] {
-        const { assert!(REGISTERS <= u32::BITS as usize) };
-        // A part is 16 columns: elements (h, a, c) of two halves, two rows and two columns.
-        const PART: usize = 8;
-        let e = first.key % 2;
-        let mut halves = [0; 2];
-        for part in 0..REGISTERS / PART {
-            let words = self.words_of(first.query + 16 * part as u32 + e, first.key, 16);
-            for element in 0..4 {
-                let (h, a) = (element / 2, element % 2);
-                let register = PART * part + 4 * h + 2 * a;
-                halves[0] |= self.kept(words[a], h, e) << register;
-                halves[1] |= self.kept(words[a], h, 1 - e) << register;
+    pub fn halves(&self, first: Pair) -> Halves {
+        let is_odd = first.key % 2;
+        let counters = core::array::from_fn(|part| {
+            self.counter(Pair {
+                query: first.query + 16 * part as u32 + is_odd,
+                key: first.key,
+            })
+        });
+        let calls: [_; QUERIES as usize / 16] = philox_of(counters, self.key);
+        // Of either word, a byte for each of the keys `[8 h + even, 8 h + odd]`.
+        let mut dropped = [0; 2];
+        for i in (0..QUERIES as usize / 8).rev() {
+            let words = calls[i / 2];
+            for k in 0..2 {
+                let [low, high] = [0, 1].map(|h| self.dropped(words[2 * k + h], i % 2));
+                dropped[k] = dropped[k] >> 1 | bytes_of_signs(low, high) & 0x8080_8080;
             }
         }
-        halves
+        // Its own bytes first, of queries that are odd where its key is.
+        let kept = dropped.map(|word| {
+            if is_odd == 0 {
+                !word
+            } else {
+                swap_bytes(!word)
+            }
+        });
+        Halves {
+            own: kept.map(|word| word & EVEN_BYTES),
+            given: kept[0] >> 8 & EVEN_BYTES | kept[1] & !EVEN_BYTES,
+        }
     }
 
-    /// The probabilities that stay of a fragment whose first element is pair `first`, as [`kept_fragment`](Self::kept_fragment)
-    /// has them: of its own [`halves`](Self::halves) and what the other lane gave.
+    /// The two words, of a lane's own part and what the lane with the key beside gave it; `first` is as of [`Dropout::halves`].
     #[inline(always)]
-    pub fn joined(own: u32, taken: u32, first: Pair) -> u32 {
-        let e = first.key % 2;
-        own << e | taken << (1 - e)
+    pub fn joined(halves: Halves, taken: u32, first: Pair) -> [u32; 2] {
+        let words = [
+            halves.own[0] | (taken & EVEN_BYTES) << 8,
+            halves.own[1] | taken & !EVEN_BYTES,
+        ];
+        let is_odd = first.key % 2 == 1;
+        words.map(|word| if is_odd { swap_bytes(word) } else { word })
     }
+}
+
+/// What a lane makes of two words of a keep mask.
+#[derive(Clone, Copy, Debug)]
+pub struct Halves {
+    /// Its own part of each, in the bytes with even numbers.
+    own: [u32; 2],
+    /// What the lane with the key beside finds in its own: of the first word the even bytes, of the second the odd ones.
+    pub given: u32,
+}
+
+/// The first and the third byte of a word.
+const EVEN_BYTES: u32 = 0x00ff_00ff;
+
+/// The bytes of a word, of which the first and the second, and the third and the fourth, have changed places.
+#[inline(always)]
+const fn swap_bytes(word: u32) -> u32 {
+    (word & EVEN_BYTES) << 8 | word >> 8 & EVEN_BYTES
 }
 
 /// Whether a fragment may have so many keys: the calls for them are for 32 each, or one for 16 and others.
 const fn fits(keys: usize) -> bool {
     keys == 16 || keys.is_multiple_of(32)
+}
+
+/// The bytes of row `h`, in the halves of a word.
+#[inline(always)]
+fn bytes_of_row(word: u32, h: usize) -> u32 {
+    // In one instruction for either row.
+    #[cfg(target_arch = "nvptx64")]
+    return cuda_std::bytes::permute(word, 0, if h == 0 { 0x4240 } else { 0x4341 });
+    #[cfg(not(target_arch = "nvptx64"))]
+    return word >> (u8::BITS as usize * h) & EVEN_BYTES;
+}
+
+/// The second and the fourth byte of two words, whose signs are those of the words' halves: `[low, low's upper, high, high's upper]`.
+#[inline(always)]
+fn bytes_of_signs(low: u32, high: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    return cuda_std::bytes::permute(low, high, 0x7531);
+    #[cfg(not(target_arch = "nvptx64"))]
+    u32::from_le_bytes([low >> 8, low >> 24, high >> 8, high >> 24].map(|byte| byte as u8))
 }
 
 /// The signs of the halves of two words, in a byte each that is all ones or zeros: `[low, low's upper, high, high's upper]`.
@@ -366,15 +423,26 @@ mod tests {
         }
     }
 
-    /// Choices of a lane for 64 queries from 32 on and 16 keys from 80 on, half of them another lane's.
-    fn joined(dropout: &Dropout, lane: u32) -> u32 {
-        let first = |lane: u32| Pair {
-            query: 32 + lane % 4 * 2,
-            key: 80 + lane / 4,
-        };
-        let [own, _] = dropout.halves::<32>(first(lane));
-        let [_, taken] = dropout.halves::<32>(first(lane ^ 4));
-        Dropout::joined(own, taken, first(lane))
+    /// Words of a keep mask, of which each lane makes half and takes half, hold the choices of their pairs.
+    #[test]
+    fn words_hold_the_choices_of_their_pairs() {
+        let dropout = dropout();
+        let begin = Pair { query: 64, key: 32 };
+        for lane in 0..32u32 {
+            let first = |lane| keep_mask::of_lane(begin, lane);
+            let Pair { query, key } = first(lane);
+            let taken = dropout.halves(first(lane ^ 4)).given;
+            let words = Dropout::joined(dropout.halves(first(lane)), taken, first(lane));
+            for (i, j) in (0..4).flat_map(|i| (0..16).map(move |j| (i, j))) {
+                let pair = Pair {
+                    query: query + j / 2 * 8 + j % 2,
+                    key: key + 8 * i,
+                };
+                let bit = keep_mask::bit(keep_mask::register(i as usize, j as usize));
+                let is_kept = words[i as usize / 2] >> bit & 1 == 1;
+                assert_eq!(is_kept, dropout.keeps(pair), "lane {lane}, {pair:?}");
+            }
+        }
     }
 
     /// Lanes of a fragment make the choices that pairs make one by one, whichever side is down.
@@ -389,7 +457,6 @@ mod tests {
             let turned = dropout.fragment::<8, 4, true>(at(across, down));
             let two_rows = dropout.fragment::<8, 2, true>(at(across, down + 16));
             let four_columns = dropout.fragment::<4, 2, false>(at(down, across + 16));
-            let joined = joined(&dropout, lane);
             let of_queries = dropout.kept_fragment::<16>(at(down, across));
             let signs = dropout.dropped_signs(at(down, across));
             for (i, j) in (0..4u32).flat_map(|i| (0..8u32).map(move |j| (i, j))) {
@@ -409,19 +476,14 @@ mod tests {
                 } else {
                     // An accumulator of `wgmma` has 16 rows a warp.
                     let register = j / 2 * 4 + i * 2 + j % 2;
-                    assert_eq!(
-                        is_kept(of_queries, register),
-                        upright_pair,
-                        "{i} {j} of wgmma"
-                    );
+                    let bit = keep_mask::bit(register as usize);
+                    assert_eq!(is_kept(of_queries, bit), upright_pair, "{i} {j} of wgmma");
                     if j >= 4 {
                         let four = four_columns[i as usize];
                         assert_eq!(is_kept(four, j - 4), upright_pair, "{i} {j} of 16 keys");
                     }
                     let sign = register % 4 * 8 + 7 - register / 4;
                     assert_eq!(is_kept(signs, sign), !upright_pair, "{i} {j} in signs");
-                    let below = dropout.keeps(at(column, row + 16));
-                    assert_eq!(is_kept(joined, register), below, "{i} {j} joined");
                 }
                 kept += u32::from(upright_pair);
                 all += 1;

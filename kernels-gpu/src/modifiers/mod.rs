@@ -8,6 +8,7 @@
 //! | `shown` | which elements of a tile are shown |
 //! | `bias` | biases that can be copied |
 //! | `dropout` | which probabilities are dropped |
+//! | `keep_mask` | where that lies in memory, found before a backward pass needs it |
 //! | `score_mod` | score modifications of a user's own |
 //! | `load` | loads by address, on the GPU and on the host |
 //!
@@ -21,6 +22,7 @@
 mod bias;
 mod block_state;
 pub mod dropout;
+pub mod keep_mask;
 pub mod load;
 mod place;
 mod score_mod;
@@ -29,13 +31,16 @@ mod visible;
 
 use core::ops::Range;
 
-use crate::abi::{BiasType, BlockState, DeviceAddress, ModifierParams, SinkParams};
+use bytemuck::Zeroable;
+
+use crate::abi::{BiasType, BlockState, DeviceAddress, KeepMaskArg, ModifierParams, SinkParams};
 #[cfg(target_arch = "nvptx64")]
 use crate::tile::black_box;
 use crate::tile::row_state::{Finalized, RowState};
 use crate::units::{F32_BYTES, HALF_BYTES};
 pub use bias::BiasRows;
 use dropout::Dropout;
+use keep_mask::KeepMask;
 pub use place::{Pair, Place};
 pub use score_mod::{
     Buffer, Hides, MAX_BUFFERS, MAX_PARAM_BYTES, ScoreMod, ScoreModKernels, WithScoreMod,
@@ -176,6 +181,19 @@ pub trait Modifiers: Copy {
     /// As [`Modifiers`].
     #[inline(always)]
     unsafe fn dropout(&self, _at: &Place) -> Option<Dropout> {
+        None
+    }
+
+    /// The keep mask of query head `head` of batch entry `batch`, which a kernel that adds dq up finds in memory, of a launch of `heads`
+    /// query heads that drops probabilities.
+    #[inline(always)]
+    fn keep_mask(&self, batch: u32, head: u32, heads: u32) -> KeepMask {
+        KeepMaskArg::zeroed().of_head(batch, head, heads)
+    }
+
+    /// Which heads of k and v, of all batch entries, a launch of such a kernel takes: the first, and how many, if not all.
+    #[inline(always)]
+    fn units(&self) -> Option<(u32, u32)> {
         None
     }
 
@@ -344,24 +362,8 @@ impl Modifiers for ModifierParams {
         pair: impl Fn(usize, usize) -> Pair,
         mark: f32,
     ) {
-        for i in 0..ROWS {
-            let at = &at();
-            let origin = pair(i, 0).key as i32;
-            for j in 0..COLS {
-                let Pair { query, key } = pair(i, j);
-                let (first, last) = self.reach(at, query);
-                // Counted from the first element's key: a constant, with which the row's borders are compared.
-                let column = key as i32 - origin;
-                if column < first - origin || column > last - origin {
-                    tile[i][j] = mark;
-                }
-            }
-        }
-        if !self.hides_in_reach() {
-            return;
-        }
         // SAFETY: forwarded to the caller.
-        shown::hide_but!(at, tile, pair, mark, elements => unsafe { self.shown(elements) });
+        unsafe { self.hide_outside(at, tile, pair, mark, |_, _| (i32::MIN, i32::MAX)) };
     }
 
     #[inline(always)]
@@ -399,6 +401,22 @@ impl Modifiers for ModifierParams {
         // SAFETY: forwarded to the caller.
         self.drops()
             .then(|| unsafe { Dropout::new(&self.dropout, at) })
+    }
+
+    #[inline(always)]
+    fn keep_mask(&self, batch: u32, head: u32, heads: u32) -> KeepMask {
+        self.keep_mask.of_head(batch, head, heads)
+    }
+
+    #[inline(always)]
+    fn units(&self) -> Option<(u32, u32)> {
+        let KeepMaskArg {
+            address,
+            first_unit,
+            units,
+            ..
+        } = self.keep_mask;
+        address.map(|_| (first_unit, units))
     }
 
     #[inline(always)]

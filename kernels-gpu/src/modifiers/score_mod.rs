@@ -6,6 +6,7 @@ use core::ops::Range;
 use bytemuck::{Pod, Zeroable};
 
 use super::dropout::Dropout;
+use super::keep_mask::KeepMask;
 use super::{Modifiers, Pair, Place, black_box, existing, shown};
 use crate::abi::{BlockState, ModifierParams};
 use crate::instances::Instance;
@@ -246,23 +247,18 @@ impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
         pair: impl Fn(usize, usize) -> Pair,
         mark: f32,
     ) {
+        if S::HIDES.any() && S::SEES_RANGE {
+            let own = |at: &Place, query: u32| {
+                let keys = self.score_mod.visible_keys(at, query.min(at.seq_q - 1));
+                (keys.start, keys.end - 1)
+            };
+            // SAFETY: forwarded to the caller.
+            unsafe { self.params.hide_outside(at, tile, pair, mark, own) };
+            return;
+        }
         // SAFETY: forwarded to the caller.
         unsafe { self.params.hide(&at, tile, &pair, mark) };
-        if S::HIDES.any() && S::SEES_RANGE {
-            for i in 0..ROWS {
-                let at = &at();
-                let origin = pair(i, 0).key as i32;
-                for j in 0..COLS {
-                    // Without branches: of many elements in one row this is then computed once.
-                    let Pair { query, key } = pair(i, j);
-                    let keys = self.score_mod.visible_keys(at, query.min(at.seq_q - 1));
-                    let column = key as i32 - origin;
-                    if column < keys.start - origin || column >= keys.end - origin {
-                        tile[i][j] = mark;
-                    }
-                }
-            }
-        } else if S::HIDES.any() {
+        if S::HIDES.any() {
             shown::hide_but!(at, tile, pair, mark, elements => {
                 elements.that(|at, pair| self.score_mod.is_visible(at, pair))
             });
@@ -285,6 +281,16 @@ impl<S: ScoreMod> Modifiers for WithScoreMod<S> {
     unsafe fn dropout(&self, at: &Place) -> Option<Dropout> {
         // SAFETY: forwarded to the caller.
         unsafe { self.params.dropout(at) }
+    }
+
+    #[inline(always)]
+    fn keep_mask(&self, batch: u32, head: u32, heads: u32) -> KeepMask {
+        Modifiers::keep_mask(&self.params, batch, head, heads)
+    }
+
+    #[inline(always)]
+    fn units(&self) -> Option<(u32, u32)> {
+        self.params.units()
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Which elements of a tile in registers are shown: an option after the other, so that what a thread keeps of one is gone when
 //! it asks the next.
 
-use super::{Pair, Place, black_box, visible};
+use super::{Pair, Place, black_box, shown, visible};
 use crate::abi::{Band, ModifierParams};
 
 /// Elements that are asked for together, while the loads of each are on their way.
@@ -70,6 +70,32 @@ macro_rules! hide_but {
 }
 pub(super) use hide_but;
 
+/// Sets elements to `mark` whose key is before the first or behind the last that `reach` says of their query.
+///
+/// Without branches: of many elements in one row a reach is then computed once.
+#[inline(always)]
+fn hide_outside<const COLS: usize, const ROWS: usize>(
+    at: &impl Fn() -> Place,
+    tile: &mut [[f32; COLS]; ROWS],
+    pair: &impl Fn(usize, usize) -> Pair,
+    mark: f32,
+    reach: impl Fn(&Place, u32) -> (i32, i32),
+) {
+    for i in 0..ROWS {
+        let at = &at();
+        let origin = pair(i, 0).key as i32;
+        for j in 0..COLS {
+            let Pair { query, key } = pair(i, j);
+            let (first, last) = reach(at, query);
+            // Counted from the first element's key: a constant, with which the row's borders are compared.
+            let column = key as i32 - origin;
+            if column < first - origin || column > last - origin {
+                tile[i][j] = mark;
+            }
+        }
+    }
+}
+
 /// `pair`, or the last of the sequence if it does not exist: its elements may be read.
 #[inline(always)]
 pub(super) fn existing(at: &Place, pair: Pair) -> Pair {
@@ -80,8 +106,41 @@ pub(super) fn existing(at: &Place, pair: Pair) -> Pair {
 }
 
 impl ModifierParams {
-    /// First and last key that `query` may see by its place alone, by band and chunk; none if the query does not exist. With a
-    /// prefix the band is not one range, and [`shown`](Self::shown) asks it.
+    /// Hides elements as [`hide`](super::Modifiers::hide) does, and those of keys before the first or behind the last that `also` says
+    /// of their query.
+    ///
+    /// # Safety
+    /// As [`Modifiers`](super::Modifiers).
+    #[inline(always)]
+    pub(super) unsafe fn hide_outside<const COLS: usize, const ROWS: usize>(
+        &self,
+        at: impl Fn() -> Place,
+        tile: &mut [[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
+        mark: f32,
+        also: impl Fn(&Place, u32) -> (i32, i32),
+    ) {
+        hide_outside(&at, tile, &pair, mark, |at, query| {
+            let (first, last) = self.reach(at, query);
+            let (also_first, also_last) = also(at, query);
+            (first.max(also_first), last.min(also_last))
+        });
+        if self.chunk.is_some() {
+            // Apart: where rows are keys, a division for every column.
+            hide_outside(&at, tile, &pair, mark, |at, query| {
+                let (begin, end) = visible::chunk(self.chunk, at, query);
+                (begin, end - 1)
+            });
+        }
+        if !self.hides_in_reach() {
+            return;
+        }
+        // SAFETY: forwarded to the caller.
+        hide_but!(at, tile, pair, mark, elements => unsafe { self.shown(elements) });
+    }
+
+    /// First and last key that `query` may see by the band; none if the query does not exist. With a prefix the band is not one range,
+    /// and [`shown`](Self::shown) asks it.
     #[inline(always)]
     pub(super) fn reach(&self, at: &Place, query: u32) -> (i32, i32) {
         // Without branches: of many elements in one row this is then computed once.
@@ -90,14 +149,12 @@ impl ModifierParams {
         } else {
             Band::FULL
         };
-        let (begin, end) = visible::chunk(self.chunk, at, query);
-        let first = (query as i32 + band.lower).max(begin);
-        let last = (query as i32 + band.upper).min(end - 1);
-        let last = last.min(at.seq_kv as i32 - 1);
+        let first = (query as i32 + band.lower).max(0);
+        let last = (query as i32 + band.upper).min(at.seq_kv as i32 - 1);
         (first, if query < at.seq_q { last } else { -1 })
     }
 
-    /// Whether pairs may be hidden that are in [`reach`](Self::reach).
+    /// Whether pairs may be hidden that are in [`reach`](Self::reach) and in one chunk.
     #[inline(always)]
     pub(super) fn hides_in_reach(&self) -> bool {
         self.prefix.is_some()

@@ -13,6 +13,8 @@ pub mod ds_tiles;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;
 pub mod grid;
+#[cfg(target_arch = "nvptx64")]
+pub mod keep_mask;
 pub mod kv_tree;
 pub mod l2;
 #[cfg(target_arch = "nvptx64")]

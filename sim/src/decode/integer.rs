@@ -97,8 +97,16 @@ impl<'a> Builder<'_, 'a> {
             }
             "div" => self.int_bin(IntBin::Div, t, o),
             "rem" => self.int_bin(IntBin::Rem, t, o),
-            "min" => self.int_bin(IntBin::Min, t, o),
-            "max" => self.int_bin(IntBin::Max, t, o),
+            "min" | "max" => {
+                let f = match (mnemonic, mods.take("relu")) {
+                    ("min", false) => IntBin::Min,
+                    (_, false) => IntBin::Max,
+                    ("min", true) if t == IntTy::S32 => IntBin::MinRelu,
+                    (_, true) if t == IntTy::S32 => IntBin::MaxRelu,
+                    _ => return Err(unsupported("`.relu` on this type")),
+                };
+                self.int_bin(f, t, o)
+            }
             "neg" => self.int_un(IntUn::Neg, t, o),
             "abs" => self.int_un(IntUn::Abs, t, o),
             other => Err(unsupported(format!("integer `{other}`"))),

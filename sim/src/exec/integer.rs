@@ -58,6 +58,8 @@ pub(super) fn int_bin(regs: &mut Regs, m: u32, f: IntBin, t: IntTy, r: [u32; 3])
                 }),
                 IntBin::Min => regs.$op(m, r, |a, b| put((a as $t).min(b as $t))),
                 IntBin::Max => regs.$op(m, r, |a, b| put((a as $t).max(b as $t))),
+                IntBin::MinRelu => regs.$op(m, r, |a, b| put((a as $t).min(b as $t).max(0))),
+                IntBin::MaxRelu => regs.$op(m, r, |a, b| put((a as $t).max(b as $t).max(0))),
                 IntBin::And => regs.$op(m, r, |a, b| put(a as $t & b as $t)),
                 IntBin::Or => regs.$op(m, r, |a, b| put(a as $t | b as $t)),
                 IntBin::Xor => regs.$op(m, r, |a, b| put(a as $t ^ b as $t)),

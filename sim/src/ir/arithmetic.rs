@@ -45,6 +45,10 @@ pub enum IntBin {
     Rem,
     Min,
     Max,
+    /// The smaller, or 0 if that is negative (`min.relu.s32`).
+    MinRelu,
+    /// The larger, likewise.
+    MaxRelu,
     And,
     Or,
     Xor,

@@ -57,6 +57,22 @@ fn threads(before: &str, text: &str, grid: u32, block: u32) -> Vec<u32> {
         .words
 }
 
+/// `min.relu` and `max.relu` (PTX ISA, "Integer Arithmetic Instructions: min, max"): below 0 comes 0. Other types have none.
+#[test]
+fn relu_takes_the_place_of_what_is_negative() {
+    let pairs = [(-7, -3), (-7, 5), (4, 9), (i32::MIN, i32::MAX), (0, -1)];
+    for (op, of) in [("min", i32::min as fn(i32, i32) -> i32), ("max", i32::max)] {
+        for (a, b) in pairs {
+            let text = format!("mov.b32 %r5, {a}; mov.b32 %r6, {b}; {op}.relu.s32 %r9, %r5, %r6;");
+            let expected = of(a, b).max(0) as u32;
+            assert_eq!(threads("", &text, 1, 1), [expected], "{op} {a} {b}");
+        }
+        let text = body("", &format!("{op}.relu.u32 %r9, %r1, %r2;"));
+        let refused = run_module(&text, 1, &LaunchConfig::new([1, 1, 1], [1, 1, 1]));
+        assert!(refused.is_err(), "{op} of u32");
+    }
+}
+
 #[test]
 fn nested_divergence_and_loops() {
     let got = threads(

@@ -8,6 +8,7 @@ use kernels_gpu::wgmma::tensor_map::BackwardMaps;
 
 use super::attention::{backward_attention, dq_sums, dq_sums_bytes, dq_sums_order};
 use super::ds_chunks::{DsChunks, queries_operation};
+use super::keep_mask::KeepMaskParts;
 use super::{bias, slopes};
 use crate::Problem;
 use crate::plan::GpuCapabilities;
@@ -30,6 +31,8 @@ pub(in crate::plan) struct BackwardKernels {
     pub(super) bias: Option<&'static Instance>,
     /// The parts in which dS is stored, if it is.
     pub(super) ds: Option<DsChunks>,
+    /// The parts of which a keep mask is in the workspace at a time, if the kernel of dk and dv finds it there.
+    pub(super) keep_mask: Option<KeepMaskParts>,
 }
 
 impl BackwardKernels {
@@ -45,8 +48,8 @@ fn may_fuse(problem: &Problem) -> bool {
     !backward.deterministic && dq_sums_bytes(problem) <= workspace_limit_bytes(problem)
 }
 
-/// What sums of dq, or dS, may take of the workspace.
-fn workspace_limit_bytes(problem: &Problem) -> u64 {
+/// What sums of dq, with a keep mask, or dS may take of the workspace.
+pub(super) fn workspace_limit_bytes(problem: &Problem) -> u64 {
     let backward = problem.as_backward().expect("a backward pass");
     backward.workspace_limit_bytes as u64
 }
@@ -145,6 +148,7 @@ impl BackwardKernels {
             slopes: slopes::find(problem, gpu)?,
             bias: bias::find(problem, gpu)?,
             ds: ds.transpose()?,
+            keep_mask: KeepMaskParts::new(problem, keys)?,
         })
     }
 }

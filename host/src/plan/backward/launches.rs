@@ -1,7 +1,9 @@
 //! The parameters and grids of a backward pass's launches.
 
 use bytemuck::Zeroable;
-use kernels_gpu::abi::{BackwardParams, DeltaParams, DsChunk, RowTerms, SinkGradientParams};
+use kernels_gpu::abi::{
+    BackwardParams, DeltaParams, DsChunk, KeepMaskArg, RowTerms, SinkGradientParams,
+};
 use kernels_gpu::config::warp_per_row::{self, DELTA_WARP_ROWS};
 use kernels_gpu::instances::Instance;
 use kernels_gpu::tile::grid::TileGrid;
@@ -9,6 +11,7 @@ use kernels_gpu::tile::grid::TileGrid;
 use super::attention::backward_attention;
 use super::bias::BiasLaunch;
 use super::ds_chunks::Chunk;
+use super::keep_mask::KeepMaskParts;
 use super::kernels::{BackwardKernels, backward_params, takes_tiles_in_turn};
 use super::layout::{WorkspaceLayout, rows};
 use super::slopes::SlopeLaunches;
@@ -27,6 +30,8 @@ pub(super) struct BackwardLaunches {
     pub chunks: Vec<Chunk>,
     /// Those of the gradient by slopes, behind them.
     pub slopes: Option<SlopeLaunches>,
+    /// The parts of a kernel of dk and dv that finds a keep mask in memory; none of others.
+    pub keep_masks: Vec<KeepMaskLaunch>,
     /// Of kernels with modifiers, what the tiles and blocks of each look like.
     pub modified: Option<StatesOfKernels>,
     /// The launch of the gradient by a bias.
@@ -35,6 +40,16 @@ pub(super) struct BackwardLaunches {
     pub sinks: Option<SinkGradientParams>,
     pub layout: WorkspaceLayout,
     pub workspace_bytes: usize,
+}
+
+/// A part of a pass whose keep mask is made, and then read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepMaskLaunch {
+    pub parts: KeepMaskParts,
+    /// Without addresses.
+    pub part: KeepMaskArg,
+    /// Blocks of the kernel that reads it.
+    pub keys_grid: u32,
 }
 
 impl BackwardLaunches {
@@ -68,7 +83,7 @@ impl BackwardLaunches {
             zeroed_bytes: layout.zeroed_bytes(),
         };
         let (batch, heads_q, heads_kv) = (attention.batch, attention.heads_q, attention.heads_kv);
-        let grid = |kernel: &Instance, heads, seq| {
+        let grid = |kernel: &Instance, batch, heads, seq| {
             let tiles = TileGrid::new(batch, heads, seq, kernel.block_m).grid();
             match takes_tiles_in_turn(kernel) {
                 true => tiles.min(gpu.multiprocessors),
@@ -77,9 +92,16 @@ impl BackwardLaunches {
         };
         let whole = Chunk {
             ds: DsChunk::zeroed(),
-            keys_grid: grid(kernels.keys, heads_kv, attention.seq_kv),
-            queries_grid: grid(kernels.queries, heads_q, attention.seq_q),
+            keys_grid: grid(kernels.keys, batch, heads_kv, attention.seq_kv),
+            queries_grid: grid(kernels.queries, batch, heads_q, attention.seq_q),
         };
+        let keep_masks = kernels.keep_mask.into_iter().flat_map(|parts| {
+            parts.iter().map(move |part| KeepMaskLaunch {
+                parts,
+                part,
+                keys_grid: grid(kernels.keys, 1, part.units, attention.seq_kv),
+            })
+        });
         Self {
             delta,
             // It sets words to 0 also where there are no rows.
@@ -90,6 +112,7 @@ impl BackwardLaunches {
             slopes: kernels
                 .slopes
                 .map(|kernel| SlopeLaunches::new(problem, kernel, &attention)),
+            keep_masks: keep_masks.collect(),
             modified,
             bias: kernels
                 .bias

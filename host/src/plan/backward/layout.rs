@@ -21,6 +21,7 @@ use crate::{DType, Problem};
 /// ..   sums of dq, or a chunk of dS and sums of dk and dv
 /// ..   a sum of each tile for the gradient by slopes
 /// ..   states of the blocks of kernels with modifiers
+/// ..   the keep mask of a part, of kernels that find it in memory
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceLayout {
@@ -42,6 +43,8 @@ pub(crate) struct WorkspaceLayout {
     slope_sums_bytes: u64,
     /// States of the tiles and blocks of kernels with modifiers.
     states_bytes: u64,
+    /// 0 where no kernel finds a keep mask in memory.
+    keep_mask_bytes: u64,
 }
 
 /// Bytes that are left alone: no less than the semaphore of the tile count, which is 0 between launches.
@@ -93,6 +96,7 @@ impl WorkspaceLayout {
                 tiles.count * size_of::<f32>() as u64
             }),
             states_bytes: modified.map_or(0, StatesOfKernels::bytes),
+            keep_mask_bytes: kernels.keep_mask.map_or(0, |parts| parts.bytes()),
         }
     }
 
@@ -121,7 +125,22 @@ impl WorkspaceLayout {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        (self.states() + self.states_bytes) as usize
+        (self.first_keep_word() + self.keep_mask_bytes) as usize
+    }
+
+    /// Where the keep mask begins, if there is one.
+    fn first_keep_word(&self) -> u64 {
+        let end = self.states() + self.states_bytes;
+        match self.keep_mask_bytes {
+            0 => end,
+            _ => end.next_multiple_of(WORKSPACE_ALIGN_BYTES),
+        }
+    }
+
+    /// The keep mask in a workspace at `address`, if there is one.
+    pub(crate) fn keep_mask(&self, address: u64) -> Option<DeviceAddress> {
+        let words = DeviceAddress::new(address + self.first_keep_word());
+        words.filter(|_| self.keep_mask_bytes > 0)
     }
 
     /// Where the states of blocks begin, from the workspace's beginning.

@@ -3,7 +3,7 @@
 //! Where a family has a kernel that adds up dq while it computes dk and dv, that one is taken, and dq is rounded in the end;
 //! unless results are to repeat bit for bit, or the sums of dq need more workspace than is allowed. Where it has a pair of
 //! kernels of which one stores dS for the other, those are taken, for as many heads at a time as the workspace holds
-//! (`ds_chunks`).
+//! (`ds_chunks`); so it is with dropout's keep mask, which the first kind finds in the workspace (`keep_mask`).
 //!
 //! | file | what it does |
 //! |---|---|
@@ -14,6 +14,7 @@
 //! | `steps` | these in their order |
 //! | `bind` | the parameters with addresses |
 //! | `ds_chunks` | a pass in parts, where dS lies in the workspace |
+//! | `keep_mask` | the same where dropout's keep mask does |
 //! | `slopes` | the launches of the gradient by ALiBi's slopes |
 //! | `bias` | that of the gradient by a bias |
 
@@ -21,6 +22,7 @@ mod attention;
 pub(crate) mod bias;
 pub(crate) mod bind;
 mod ds_chunks;
+mod keep_mask;
 mod kernels;
 mod launches;
 mod layout;

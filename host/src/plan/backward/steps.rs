@@ -2,10 +2,10 @@
 
 use kernels_gpu::abi::ModifierParams;
 use kernels_gpu::config::warp_per_row;
-use kernels_gpu::instances::{Family, Instance, SINK_GRADIENT, SLOPE_SUMS};
+use kernels_gpu::instances::{Family, Instance, KEEP_MASK, SINK_GRADIENT, SLOPE_SUMS};
 
 use super::kernels::BackwardKernels;
-use super::launches::BackwardLaunches;
+use super::launches::{BackwardLaunches, KeepMaskLaunch};
 use crate::plan::modifiers::{StatesOfKernels, modifier_params};
 use crate::plan::step::StepParams;
 use crate::plan::{GpuCapabilities, Plan};
@@ -60,12 +60,20 @@ impl Plan {
         let &BackwardLaunches { layout, params, .. } = launches;
         let chunk = &launches.chunks[0];
         let mut found = Vec::new();
-        for (kernel, grid) in [
-            (kernels.keys, chunk.keys_grid),
-            (kernels.queries, chunk.queries_grid),
-        ] {
+        let keep_masks = launches.keep_masks.iter();
+        let parts = keep_masks.map(|launch| (kernels.keys, launch.keys_grid, Some(launch)));
+        let whole = launches.keep_masks.is_empty();
+        let whole = whole.then_some((kernels.keys, chunk.keys_grid, None));
+        let queries = (kernels.queries, chunk.queries_grid, None);
+        for (kernel, grid, keep_mask) in parts.chain(whole).chain([queries]) {
             if grid > 0 {
-                let (modifiers, place) = self.states_of(kernel, launches, states, &mut found);
+                let (mut modifiers, place) = self.states_of(kernel, launches, states, &mut found);
+                if let Some(KeepMaskLaunch { parts, part, .. }) = keep_mask {
+                    let (params, grid) = parts.launch(*part, kernel, &modifiers);
+                    *modifiers = params.modifiers;
+                    let params = StepParams::KeepMask(Box::new(params), layout, place);
+                    self.add(&KEEP_MASK, grid, params);
+                }
                 // The one that rounds dq is no Hopper kernel.
                 let maps = kernels.maps.filter(|_| kernel.family == Family::Wgmma);
                 let params = match maps.map(Box::new) {

@@ -1,5 +1,6 @@
 //! One block of the passing side: scores, P and dS, and what they add to the sums.
 
+use cuda_std::half::Half;
 use cuda_std::named_barrier;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::warp::{WARP_SIZE, sync_warp};
@@ -7,6 +8,7 @@ use cuda_std::warp::{WARP_SIZE, sync_warp};
 use super::MmaBackwardKernel;
 use super::dq::HeadSums;
 use super::gemm::{add_accumulators, add_product, product_of_columns, product_of_rows, store_tile};
+use super::keep_words::KeepWords;
 use super::pairs::{Pairs, Slope};
 use super::passing::Passing;
 use super::sums::{Attempt, Sums};
@@ -79,6 +81,7 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             lane,
             warp,
         };
+        pairs.prefetch_keep_words::<S_ROWS>();
 
         // P = 2^(S − lse)
         let mut p = scores(kept[0], stage[0]);
@@ -86,20 +89,20 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             // Not before: other warps' products hide what it takes to find the next block.
             passing.load_next(self.now);
         }
+        let words = pairs.keep_words::<S_ROWS, S_COLS>();
         let keeps_p = K::CONFIG.multiplies_registers();
         let takes_second = attempt.takes_second::<K>();
-        let mut signs = [0; S_ROWS];
         // Told apart when the kernel is compiled; the rest stands here whole, as moving it moves its branches in the PTX.
         if K::Modifiers::HAS_SLOPE {
-            signs = self.weigh(&pairs, &mut p, &mut sums.second, stage[1]);
+            self.weigh(&pairs, words, &mut p, &mut sums.second, stage[1]);
         } else if pairs.has_slope() {
             let mut slope = [[1.0; S_COLS]; S_ROWS];
             pairs.probabilities(&mut p, Slope::Into(&mut slope));
             if !keeps_p && takes_second {
-                store_p(&pairs, &p, p_smem);
+                store_p(&pairs, &p, words, p_smem);
             }
             if keeps_p {
-                self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
+                self.add_registers(1, &mut sums.second, &p, words, stage[1], &pairs);
             }
             for i in 0..S_ROWS {
                 for j in 0..S_COLS {
@@ -109,29 +112,29 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         } else {
             pairs.probabilities(&mut p, Slope::One);
             if !keeps_p && takes_second {
-                store_p(&pairs, &p, p_smem);
+                store_p(&pairs, &p, words, p_smem);
             }
         }
         // Not in the branch: ptxas then needs more registers.
         if !K::Modifiers::HAS_SLOPE && keeps_p && !pairs.has_slope() {
-            self.add_registers(1, &mut sums.second, &p, stage[1], warp, lane);
+            self.add_registers(1, &mut sums.second, &p, words, stage[1], &pairs);
         }
 
         // dS = P ∘ (dP − delta)
         passing.wait_second();
         let mut ds = scores(kept[1], stage[1]);
-        pairs.differentiate(&mut ds, &p, pow2(-sums.exponent));
-        Pairs::<K>::give_signs(&mut ds, &signs);
+        let words = pairs.keep_words_again::<S_ROWS, S_COLS>(words);
+        pairs.differentiate(&mut ds, &p, words, pow2(-sums.exponent));
         if K::CONFIG.takes_turns && !attempt.is_careful() && !self.is_late {
             // Nobody reads dS of the block before.
             named_barrier::sync(TURNS_BARRIER, K::CONFIG.threads());
         }
         if attempt.takes_first() && (K::ADDS_DQ || !keeps_p) {
-            store::<K, S_ROWS, S_COLS>(&pairs, |i, j| ds[i][j], ds_smem);
+            store(&pairs, &ds, ds_smem);
         }
 
         if keeps_p {
-            self.add_registers(0, &mut sums.first, &ds, stage[0], warp, lane);
+            self.add_registers(0, &mut sums.first, &ds, words, stage[0], &pairs);
             passing.advance();
             return;
         }
@@ -163,8 +166,8 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         passing.advance();
     }
 
-    /// As [`Block::take`] does where modifiers have a derivative: turns `q · k` into P, which takes part in dB or is stored for it, and then into P times the derivatives of scores, but for their
-    /// signs, which are returned.
+    /// As [`Block::take`] does where modifiers have a derivative: turns `q · k` into P, which takes part in dB or is stored for it, and
+    /// then into P times the derivatives of scores.
     ///
     /// # Safety
     /// As [`Block::take`].
@@ -177,25 +180,24 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
     >(
         &self,
         pairs: &Pairs<K>,
+        words: KeepWords,
         p: &mut [[f32; S_COLS]; S_ROWS],
         second: &mut [[f32; O_COLS]; O_ROWS],
         operand: u32,
-    ) -> [u32; S_ROWS] {
+    ) {
         let mut slope = [[1.0; S_COLS]; S_ROWS];
         pairs.probabilities(p, Slope::Into(&mut slope));
         if K::CONFIG.multiplies_registers() {
-            self.add_registers(1, second, p, operand, pairs.warp, pairs.lane);
+            self.add_registers(1, second, p, words, operand, pairs);
         } else if self.attempt.takes_second::<K>() {
             let [_, p_smem] = Smem::ds_and_p::<K>(pairs.stage);
-            store_p(pairs, p, p_smem);
+            store_p(pairs, p, words, p_smem);
         }
-        let signs = Pairs::<K>::take_signs(&mut slope);
         for i in 0..S_ROWS {
             for j in 0..S_COLS {
                 p[i][j] *= slope[i][j];
             }
         }
-        signs
     }
 
     /// Takes what is not finite out of the operand at `smem` before a careful attempt multiplies with it, once the whole block's
@@ -229,9 +231,9 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
         number: usize,
         sum: &mut [[f32; COLS]; ROWS],
         values: &[[f32; S_COLS]; S_ROWS],
+        words: KeepWords,
         operand: u32,
-        warp: u32,
-        lane: u32,
+        pairs: &Pairs<K>,
     ) {
         let takes = if number == 0 {
             self.attempt.takes_first()
@@ -242,15 +244,15 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
             return;
         }
         self.sanitize(operand);
-        let (_, col) = K::CONFIG.output().origin(warp);
-        let b = v_row_vec16(lane);
+        let (_, col) = K::CONFIG.output().origin(pairs.warp);
+        let b = v_row_vec16(pairs.lane);
         let vec16 = col / TILE_N as u32 + b.1;
         let b = LaneAddress::new(operand, K::CONFIG.head_dim, (b.0, vec16));
-        let value = |i: usize, j: usize| match number {
-            1 => Pairs::<K>::kept(values[i][j]),
-            _ => values[i][j],
+        let pair = |i: usize, j: usize| match number {
+            1 => pairs.kept_pair(values, words, i, j),
+            _ => K::Element::cvt_pair(values[i][j], values[i][j + 1]),
         };
-        add_accumulators::<K::Element, ROWS, COLS>(sum, value, b, K::CONFIG.block_n / TILE_K);
+        add_accumulators::<K::Element, ROWS, COLS>(sum, pair, b, K::CONFIG.block_n / TILE_K);
     }
 
     /// `sum += tile · operand`, the warp's part.
@@ -340,12 +342,15 @@ impl<K: MmaBackwardKernel> Block<'_, K> {
 unsafe fn store_p<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     pairs: &Pairs<K>,
     p: &[[f32; COLS]; ROWS],
+    words: KeepWords,
     smem: u32,
 ) {
     if pairs.drops() {
-        store::<K, ROWS, COLS>(pairs, |i, j| Pairs::<K>::kept(p[i][j]), smem);
+        let cols = K::CONFIG.block_n;
+        let packed = |i, j| pairs.kept_pair(p, words, i, j);
+        store_tile::<ROWS, COLS>(packed, smem, cols, pairs.origin(), pairs.lane);
     } else {
-        store::<K, ROWS, COLS>(pairs, |i, j| p[i][j], smem);
+        store(pairs, p, smem);
     }
 }
 
@@ -356,11 +361,12 @@ unsafe fn store_p<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
 #[inline(always)]
 unsafe fn store<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     pairs: &Pairs<K>,
-    value: impl Fn(usize, usize) -> f32,
+    values: &[[f32; COLS]; ROWS],
     smem: u32,
 ) {
     let cols = K::CONFIG.block_n;
-    store_tile::<K::Element, ROWS, COLS>(value, smem, cols, pairs.origin(), pairs.lane);
+    let packed = |i: usize, j: usize| K::Element::cvt_pair(values[i][j], values[i][j + 1]);
+    store_tile::<ROWS, COLS>(packed, smem, cols, pairs.origin(), pairs.lane);
 }
 
 /// Waits for the whole block, whose halves may be at different places of the program where they take turns.

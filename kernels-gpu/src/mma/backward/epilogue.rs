@@ -1,5 +1,6 @@
 //! Writing the gradients of a tile.
 
+use cuda_std::half::Half;
 use cuda_std::thread::thread_idx_x;
 use cuda_std::{global, shared};
 
@@ -28,7 +29,8 @@ pub unsafe fn stage<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
 ) {
     let origin = K::CONFIG.output().origin(warp);
     let value = |i: usize, j: usize| sum[i][j] * factor;
-    store_tile::<K::Element, ROWS, COLS>(value, smem, K::CONFIG.head_dim, origin, lane);
+    let packed = |i, j| K::Element::cvt_pair(value(i, j), value(i, j + 1));
+    store_tile::<ROWS, COLS>(packed, smem, K::CONFIG.head_dim, origin, lane);
 }
 
 /// Writes the tile's rows of a gradient, of `dims` dimensions; rows that the sequence leaves unused are 0.

@@ -79,23 +79,22 @@ pub unsafe fn add_product<E: Element, const ROWS: usize, const COLS: usize>(
     }
 }
 
-/// `acc += A B`, where `value` gives A's elements as the lane has them of an accumulator, rounded here: its layout is the one
-/// that operand A needs.
+/// `acc += A B`, where `pair` gives A's elements `[i][j]` and `[i][j + 1]` as the lane has them of an accumulator, rounded: its layout is
+/// the one that operand A needs.
 ///
 /// # Safety
 /// B is in shared memory and visible to the warp; all 32 lanes must reach the same call.
 #[inline(always)]
 pub unsafe fn add_accumulators<E: Element, const ROWS: usize, const COLS: usize>(
     acc: &mut [[f32; COLS]; ROWS],
-    value: impl Fn(usize, usize) -> f32,
+    pair: impl Fn(usize, usize) -> u32,
     b: LaneAddress,
     steps: usize,
 ) {
     for step in 0..steps {
         let mut a_frag = [[0; 2]; ROWS];
         for i in 0..ROWS {
-            let pair = |j: usize| E::cvt_pair(value(i, j), value(i, j + 1));
-            a_frag[i] = [pair(step * LOAD_COLS), pair(step * LOAD_COLS + 2)];
+            a_frag[i] = [step * LOAD_COLS, step * LOAD_COLS + 2].map(|j| pair(i, j));
         }
         multiply_rows::<E, ROWS, COLS>(acc, &a_frag, b, step);
     }
@@ -136,14 +135,14 @@ unsafe fn multiply_rows<E: Element, const ROWS: usize, const COLS: usize>(
     }
 }
 
-/// Rounds a warp's part of a result, which begins at row and column `origin`, and stores it to the tile at `tile`, whose rows
-/// have `cols` columns. `value` gives an element.
+/// Stores a warp's part of a result, which begins at row and column `origin`, to the tile at `tile`, whose rows have `cols` columns.
+/// `packed` gives elements `[i][j]` and `[i][j + 1]`, rounded.
 ///
 /// # Safety
 /// The tile has room, and nobody else accesses the warp's part of it until a barrier is passed.
 #[inline(always)]
-pub unsafe fn store_tile<E: Element, const ROWS: usize, const COLS: usize>(
-    value: impl Fn(usize, usize) -> f32,
+pub unsafe fn store_tile<const ROWS: usize, const COLS: usize>(
+    packed: impl Fn(usize, usize) -> u32,
     tile: u32,
     cols: usize,
     origin: (u32, u32),
@@ -158,8 +157,7 @@ pub unsafe fn store_tile<E: Element, const ROWS: usize, const COLS: usize>(
             let bytes = pair as u32 * VEC16_BYTES;
             // As in `LaneAddress::at`: the warp's first vec16 has no bit in common with the pair's.
             let moved = (base ^ (bytes % window)) + bytes / window * window;
-            let packed = E::cvt_pair(value(i, 2 * pair), value(i, 2 * pair + 1));
-            shared::store_bits(moved + row_address, packed);
+            shared::store_bits(moved + row_address, packed(i, 2 * pair));
         }
     }
 }

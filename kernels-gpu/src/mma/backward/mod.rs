@@ -55,6 +55,7 @@ mod block;
 mod dq;
 mod epilogue;
 mod gemm;
+mod keep_words;
 mod non_finite;
 mod pairs;
 mod passing;
@@ -119,7 +120,13 @@ pub unsafe fn backward<
     let tiles = K::Side::tiles(&params.attention, K::CONFIG.block_m as u32);
     // SAFETY: forwarded to the caller; the launch has a block for each tile.
     unsafe {
-        let tile = Tile::<K>::new(params, modifiers, tiles.get(block_idx_x()));
+        let mut number = block_idx_x();
+        if K::ADDS_DQ
+            && let Some((first_unit, _)) = modifiers.units()
+        {
+            number += first_unit * tiles.m_blocks();
+        }
+        let tile = Tile::<K>::new(params, modifiers, tiles.get(number));
         backward_tile::<K, S_ROWS, S_COLS, O_ROWS, O_COLS, Q_ROWS, Q_COLS>(&tile);
     }
 }

@@ -4,6 +4,7 @@ use cuda_std::shared;
 use cuda_std::warp::any;
 
 use super::MmaBackwardKernel;
+use super::keep_words::KeepWords;
 use super::tile::{Smem, Step, Tile};
 use crate::abi::Band;
 use crate::backward::side::{Extent, Side};
@@ -87,7 +88,6 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         if is_multiplied {
             self.clear_hidden(s);
         }
-        self.mark_dropped(s);
     }
 
     /// Turns `q · k` into scores that a modification with a derivative has changed; returns what turns these into bits.
@@ -120,55 +120,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         transform.scale_log2
     }
 
-    /// Makes probabilities that are dropped negative: what is multiplied with d_o is 0 then, and what becomes dS is their size.
-    ///
-    /// # Safety
-    /// As [`Pairs::probabilities`].
-    #[inline(always)]
-    unsafe fn mark_dropped<const ROWS: usize, const COLS: usize>(
-        &self,
-        p: &mut [[f32; COLS]; ROWS],
-    ) {
-        if K::Modifiers::IS_NONE {
-            return;
-        }
-        let Some(dropout) = self.tile.modifiers.dropout(&self.tile.place(self.step)) else {
-            return;
-        };
-        let first = self.pair(0, 0);
-        let kept = if K::Side::HAS_SECOND {
-            dropout.fragment::<COLS, ROWS, true>(first)
-        } else {
-            dropout.fragment::<COLS, ROWS, false>(first)
-        };
-        for i in 0..ROWS {
-            for j in 0..COLS {
-                if kept[i] >> j & 1 == 0 {
-                    // None is negative before.
-                    p[i][j] = f32::from_bits(p[i][j].to_bits() | 1 << 31);
-                }
-            }
-        }
-    }
-
-    /// Whether probabilities may be marked as dropped.
-    #[inline(always)]
-    pub fn drops(&self) -> bool {
-        !K::Modifiers::IS_NONE && self.tile.modifiers.drops()
-    }
-
-    /// What a probability that may be marked multiplies d_o with, but for dropout's scale.
-    #[inline(always)]
-    pub fn kept(p: f32) -> f32 {
-        if !K::Modifiers::IS_NONE && p.is_sign_negative() {
-            0.0
-        } else {
-            p
-        }
-    }
-
     /// Turns `d_o · v` into dS times a power of two, 0 of pairs that are masked out. `weights` are P times the derivatives of
-    /// scores, negative where P is dropped.
+    /// scores.
     ///
     /// # Safety
     /// As [`Pairs::probabilities`], with delta.
@@ -177,6 +130,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         &self,
         dp: &mut [[f32; COLS]; ROWS],
         weights: &[[f32; COLS]; ROWS],
+        words: KeepWords,
         factor: f32,
     ) {
         let [_, delta_smem] = Smem::terms::<K>(self.stage);
@@ -184,9 +138,8 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         if self.drops() {
             let scale = self.tile.modifiers.dropout_scale();
             self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
-                let is_kept = weights[i][j].to_bits() >> 31 == 0;
-                let dp_kept = if is_kept { dp[i][j] * scale } else { 0.0 };
-                dp[i][j] = scaled((dp_kept - delta) * weights[i][j].abs());
+                let dp_kept = self.kept(dp[i][j], words, i, j);
+                dp[i][j] = scaled(fma(dp_kept, scale, -delta) * weights[i][j]);
             });
         } else {
             self.each_term::<ROWS, COLS>(delta_smem, |i, j, delta| {
@@ -194,41 +147,6 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
             });
         }
         self.clear_hidden(dp);
-    }
-
-    /// Takes the signs out of derivatives, a bit each: the sign of a weight says that its probability is dropped. A softcap's
-    /// derivative has none.
-    #[inline(always)]
-    pub fn take_signs<const ROWS: usize, const COLS: usize>(
-        slope: &mut [[f32; COLS]; ROWS],
-    ) -> [u32; ROWS] {
-        const { assert!(COLS <= u32::BITS as usize) };
-        let mut signs = [0; ROWS];
-        if K::Modifiers::HAS_SLOPE {
-            for i in 0..ROWS {
-                for j in 0..COLS {
-                    signs[i] |= (slope[i][j].to_bits() >> 31) << j;
-                    slope[i][j] = slope[i][j].abs();
-                }
-            }
-        }
-        signs
-    }
-
-    /// Gives dS the signs of derivatives.
-    #[inline(always)]
-    pub fn give_signs<const ROWS: usize, const COLS: usize>(
-        ds: &mut [[f32; COLS]; ROWS],
-        signs: &[u32; ROWS],
-    ) {
-        if K::Modifiers::HAS_SLOPE {
-            for i in 0..ROWS {
-                for j in 0..COLS {
-                    let sign = (signs[i] >> j & 1) << 31;
-                    ds[i][j] = f32::from_bits(ds[i][j].to_bits() ^ sign);
-                }
-            }
-        }
     }
 
     /// Whether scores may have a derivative that is not 1.

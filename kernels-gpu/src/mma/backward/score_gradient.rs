@@ -88,12 +88,13 @@ unsafe fn of_block<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     let mut p = products(kept[0], stage[0]);
     passing.load_next(now);
     // dz is without a softcap's derivative.
+    let words = pairs.keep_words::<ROWS, COLS>();
     pairs.probabilities(&mut p, Slope::Unused);
 
     // dz = P ∘ (dP − delta)
     passing.wait_second();
     let mut dz = products(kept[1], stage[1]);
-    pairs.differentiate(&mut dz, &p, 1.0);
+    pairs.differentiate(&mut dz, &p, words, 1.0);
     taker.take(&pairs, &dz);
     passing.release_first(now);
     passing.release_second(now);

@@ -3,6 +3,7 @@
 use core::array::from_mut;
 use core::f32::consts::LOG2_E;
 
+use cuda_std::global;
 use cuda_std::half::Half;
 use cuda_std::warp::shuffle_xor;
 use cuda_std::wgmma::InFlight;
@@ -15,6 +16,7 @@ use super::walk::Told;
 use crate::backward::side::Side;
 use crate::math::{exp2, fma};
 use crate::modifiers::dropout::Dropout;
+use crate::modifiers::keep_mask::{self, KEYS};
 use crate::modifiers::{Modifiers, Pair};
 use crate::score::plain_scale_log2;
 use crate::tile::black_box;
@@ -101,6 +103,7 @@ where
             begin: told.begin(&K::CONFIG),
             kept_begin: self.kept_begin,
             lanes: self.lanes,
+            adds_dq: K::ADDS_DQ,
         }
     }
 }
@@ -115,6 +118,8 @@ pub(super) struct ModifiedPairs<'a, S, M, const MASKED: bool, const DROPS: bool>
     /// First kept row of the warpgroup, of the tile.
     kept_begin: u32,
     lanes: Lanes,
+    /// Whether the kernel adds dq up, and so finds the keep mask in memory.
+    adds_dq: bool,
 }
 
 impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
@@ -126,18 +131,29 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
             return ALL_KEPT;
         }
         let modifiers = self.tile.modifiers;
+        let (row, column) = self.origin();
+        let first = pair::<S>(row, column, 0);
+        if self.adds_dq {
+            let heads = self.tile.params.attention.heads_q;
+            let mask = modifiers.keep_mask(self.tile.batch(), self.told.head, heads);
+            return global::load_bits(mask.word(first, self.lanes.reload().lane));
+        }
         let Some(dropout) = modifiers.dropout(&self.tile.place(self.told.head)) else {
             return ALL_KEPT;
         };
-        let (row, column) = self.origin();
-        let first = pair::<S>(row, column, 0);
         if !S::HAS_SECOND {
             return dropout.kept_fragment::<REGISTERS>(first);
         }
+        // A call is for twice as many keys as a warp has.
+        let calls_first = Pair {
+            key: first.key - row / KEYS % 2 * KEYS,
+            ..first
+        };
+        let halves = dropout.halves(calls_first);
         // The lane with the key beside.
-        let [own, given] = dropout.halves::<REGISTERS>(first);
-        let taken = shuffle_xor(f32::from_bits(given), QUAD).to_bits();
-        Dropout::joined(own, taken, first)
+        let taken = shuffle_xor(f32::from_bits(halves.given), QUAD).to_bits();
+        let [low, high] = Dropout::joined(halves, taken, calls_first);
+        if row / KEYS % 2 == 0 { low } else { high }
     }
 
     #[inline(always)]
@@ -173,14 +189,7 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
         let mut p_frag = [0; P_REGS];
         for register in 0..P_REGS {
             let at = register * PAIR;
-            let p = |c| {
-                if Self::is_kept(kept, at + c) {
-                    s[at + c]
-                } else {
-                    0.0
-                }
-            };
-            p_frag[register] = E::cvt_pair(p(0), p(1));
+            p_frag[register] = Self::kept_pair(E::cvt_pair(s[at], s[at + 1]), kept, at);
         }
         p_frag
     }
@@ -206,7 +215,7 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
                 let mut ds = [0.0; PAIR];
                 for c in 0..PAIR {
                     let (p, minus_delta) = (p[at + c], minus_delta[h][i * PAIR + c]);
-                    let dp = if Self::is_kept(kept, at + c) { dp[at + c] } else { 0.0 };
+                    let dp = Self::kept_value(dp[at + c], kept, at + c);
                     ds[c] = p * fma(dp, scale, minus_delta);
                     // Not by P's 0: a hidden pair's dP need not be finite.
                     let is_hidden = MASKED && p.to_bits() == HIDDEN.to_bits();
@@ -225,10 +234,24 @@ const REGISTERS: usize = u32::BITS as usize;
 impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool>
     ModifiedPairs<'_, S, M, MASKED, DROPS>
 {
-    /// Whether the probability in a register is not dropped.
+    /// The number in a register if its probability is not dropped, else 0.
     #[inline(always)]
-    fn is_kept(kept: u32, register: usize) -> bool {
-        !DROPS || kept >> register & 1 != 0
+    fn kept_value(value: f32, kept: u32, register: usize) -> f32 {
+        if DROPS {
+            keep_mask::kept(value, kept, register)
+        } else {
+            value
+        }
+    }
+
+    /// The probabilities in a register and the next, rounded, that are not dropped.
+    #[inline(always)]
+    fn kept_pair(pair: u32, kept: u32, register: usize) -> u32 {
+        if DROPS {
+            keep_mask::kept_pair(pair, kept, register)
+        } else {
+            pair
+        }
     }
 
     /// The row and the column of the thread's first register, of all that are kept and all that pass.
@@ -315,13 +338,10 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool>
             for i in 0..P_REGS - WORDS {
                 p_frag[i] = p_frag[i + WORDS];
             }
-            let kept = kept >> (done * PART as u32);
+            let kept = kept << (done * keep_mask::shift_of(PART));
             for i in 0..WORDS {
-                let [low, high] = [0, 1].map(|c| match Self::is_kept(kept, i * PAIR + c) {
-                    true => p[i * PAIR + c],
-                    false => 0.0,
-                });
-                p_frag[P_REGS - WORDS + i] = E::cvt_pair(low, high);
+                let word = E::cvt_pair(p[i * PAIR], p[i * PAIR + 1]);
+                p_frag[P_REGS - WORDS + i] = Self::kept_pair(word, kept, i * PAIR);
             }
             for i in 0..S_REGS - PART {
                 s[i] = s[i + PART];

@@ -13,7 +13,8 @@ use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
 use crate::config::wgmma_backward::{OPERANDS, WgmmaBackwardConfig};
 use crate::layout::terms;
-use crate::modifiers::Modifiers;
+use crate::modifiers::keep_mask::{KEYS, WARP_BYTES};
+use crate::modifiers::{Modifiers, Pair};
 use crate::tile::element::Element;
 use crate::tile::sequence::Sequence;
 use crate::units::{F32_BYTES, pow2};
@@ -282,6 +283,17 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
         let lse = address(params.terms.lse_log2);
         let delta = address(params.terms.delta);
         let stage = smem + config.terms_offset() + pipeline.stage * config.terms_bytes();
+        if tile.modifiers.drops() && lane_id() < config.block_m() / KEYS {
+            // Consumers have no time to wait for their words.
+            let heads = params.attention.heads_q;
+            let mask = tile.modifiers.keep_mask(tile.batch(), head, heads);
+            let first = Pair {
+                query: begin,
+                key: tile.begin(),
+            };
+            let words = mask.word(first, 0) + (lane_id() * WARP_BYTES) as u64;
+            global::prefetch_l2(words);
+        }
         pipeline.producer_acquire();
         if (E::SCALES_DS || !W::IS_NONE) && lane_id() == 0 {
             shared::store_bits(stage + config.exponent_offset(), exponent.of_head as u32);

@@ -62,7 +62,7 @@ impl<'a, S: Side, M: Modifiers> Tiles<'a, S, M> {
                 break false;
             }
             if is_writer {
-                tile.write(of_launch, self.config);
+                tile.write(self.first_tile() + of_launch, self.config);
             }
             sync_warp();
             if uniform(u32::from(tile.has_rows())) != 0 {
@@ -84,7 +84,21 @@ impl<'a, S: Side, M: Modifiers> Tiles<'a, S, M> {
     /// Number of the launch's last tile.
     #[inline(always)]
     fn last(&self) -> u32 {
-        S::tiles(&self.params.attention, self.config.block_m()).last()
+        let tiles = S::tiles(&self.params.attention, self.config.block_m());
+        match self.modifiers.units() {
+            Some((_, units)) => units * tiles.m_blocks() - 1,
+            None => tiles.last(),
+        }
+    }
+
+    /// Number of the launch's first tile among those of the whole pass.
+    #[inline(always)]
+    fn first_tile(&self) -> u32 {
+        let tiles = S::tiles(&self.params.attention, self.config.block_m());
+        match self.modifiers.units() {
+            Some((first, _)) => first * tiles.m_blocks(),
+            None => 0,
+        }
     }
 
     /// The number of a tile that no other block takes; one beyond the last if none is left.

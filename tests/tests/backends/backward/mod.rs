@@ -5,6 +5,7 @@ mod bias;
 mod by_plan;
 mod differences;
 mod few_rows;
+mod keep_masks;
 mod not_finite;
 pub mod planted;
 mod random;
