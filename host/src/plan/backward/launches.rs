@@ -11,7 +11,6 @@ use kernels_gpu::tile::grid::TileGrid;
 use super::attention::backward_attention;
 use super::bias::BiasLaunch;
 use super::ds_chunks::Chunk;
-use super::keep_mask::KeepMaskParts;
 use super::kernels::{BackwardKernels, backward_params, takes_tiles_in_turn};
 use super::layout::{WorkspaceLayout, rows};
 use super::slopes::SlopeLaunches;
@@ -30,8 +29,8 @@ pub(super) struct BackwardLaunches {
     pub chunks: Vec<Chunk>,
     /// Those of the gradient by slopes, behind them.
     pub slopes: Option<SlopeLaunches>,
-    /// The parts of a kernel of dk and dv that finds a keep mask in memory; none of others.
-    pub keep_masks: Vec<KeepMaskLaunch>,
+    /// Of a pass with modifiers, the launches of the kernel of dk and dv: one, or one for each part whose keep mask is in memory.
+    pub modified_keys: Vec<ModifiedKeys>,
     /// Of kernels with modifiers, what the tiles and blocks of each look like.
     pub modified: Option<StatesOfKernels>,
     /// The launch of the gradient by a bias.
@@ -42,14 +41,12 @@ pub(super) struct BackwardLaunches {
     pub workspace_bytes: usize,
 }
 
-/// A part of a pass whose keep mask is made, and then read.
+/// A launch of the kernel of dk and dv with modifiers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeepMaskLaunch {
-    pub parts: KeepMaskParts,
-    /// Without addresses.
-    pub part: KeepMaskArg,
-    /// Blocks of the kernel that reads it.
-    pub keys_grid: u32,
+pub(super) struct ModifiedKeys {
+    /// The mask that is made for it, without an address.
+    pub keep_mask: Option<KeepMaskArg>,
+    pub grid: u32,
 }
 
 impl BackwardLaunches {
@@ -95,13 +92,14 @@ impl BackwardLaunches {
             keys_grid: grid(kernels.keys, batch, heads_kv, attention.seq_kv),
             queries_grid: grid(kernels.queries, batch, heads_q, attention.seq_q),
         };
-        let keep_masks = kernels.keep_mask.into_iter().flat_map(|parts| {
-            parts.iter().map(move |part| KeepMaskLaunch {
-                parts,
-                part,
-                keys_grid: grid(kernels.keys, 1, part.units, attention.seq_kv),
-            })
-        });
+        let at_once = ModifiedKeys {
+            keep_mask: None,
+            grid: whole.keys_grid,
+        };
+        let of_part = |part: KeepMaskArg| ModifiedKeys {
+            keep_mask: Some(part),
+            grid: grid(kernels.keys, 1, part.units, attention.seq_kv),
+        };
         Self {
             delta,
             // It sets words to 0 also where there are no rows.
@@ -112,7 +110,9 @@ impl BackwardLaunches {
             slopes: kernels
                 .slopes
                 .map(|kernel| SlopeLaunches::new(problem, kernel, &attention)),
-            keep_masks: keep_masks.collect(),
+            modified_keys: kernels
+                .keep_mask
+                .map_or(vec![at_once], |parts| parts.iter().map(of_part).collect()),
             modified,
             bias: kernels
                 .bias

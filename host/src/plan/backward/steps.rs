@@ -5,7 +5,7 @@ use kernels_gpu::config::warp_per_row;
 use kernels_gpu::instances::{Family, Instance, KEEP_MASK, SINK_GRADIENT, SLOPE_SUMS};
 
 use super::kernels::BackwardKernels;
-use super::launches::{BackwardLaunches, KeepMaskLaunch};
+use super::launches::BackwardLaunches;
 use crate::plan::modifiers::{StatesOfKernels, modifier_params};
 use crate::plan::step::StepParams;
 use crate::plan::{GpuCapabilities, Plan};
@@ -60,16 +60,14 @@ impl Plan {
         let &BackwardLaunches { layout, params, .. } = launches;
         let chunk = &launches.chunks[0];
         let mut found = Vec::new();
-        let keep_masks = launches.keep_masks.iter();
-        let parts = keep_masks.map(|launch| (kernels.keys, launch.keys_grid, Some(launch)));
-        let whole = launches.keep_masks.is_empty();
-        let whole = whole.then_some((kernels.keys, chunk.keys_grid, None));
+        let keys = launches.modified_keys.iter();
+        let keys = keys.map(|launch| (kernels.keys, launch.grid, launch.keep_mask));
         let queries = (kernels.queries, chunk.queries_grid, None);
-        for (kernel, grid, keep_mask) in parts.chain(whole).chain([queries]) {
+        for (kernel, grid, keep_mask) in keys.chain([queries]) {
             if grid > 0 {
                 let (mut modifiers, place) = self.states_of(kernel, launches, states, &mut found);
-                if let Some(KeepMaskLaunch { parts, part, .. }) = keep_mask {
-                    let (params, grid) = parts.launch(*part, kernel, &modifiers);
+                if let (Some(parts), Some(part)) = (kernels.keep_mask, keep_mask) {
+                    let (params, grid) = parts.launch(part, kernel, &modifiers);
                     *modifiers = params.modifiers;
                     let params = StepParams::KeepMask(Box::new(params), layout, place);
                     self.add(&KEEP_MASK, grid, params);
