@@ -58,6 +58,19 @@ pub unsafe fn arrive(barrier: u32) {
     }
 }
 
+/// Arrives once all copies that this thread has started so far (`cp.async`) have landed, which is one of the arrivals that the phase
+/// expects (`cp.async.mbarrier.arrive.noinc`). PTX ISA, "cp.async.mbarrier.arrive".
+///
+/// # Safety
+/// As [`arrive`].
+#[inline(always)]
+pub unsafe fn arrive_after_copies(barrier: u32) {
+    // SAFETY: the caller vouches for the barrier.
+    unsafe {
+        asm!("cp.async.mbarrier.arrive.noinc.shared.b64 [{}];", in(reg32) barrier, options(nostack));
+    }
+}
+
 /// Arrives where `condition` holds.
 ///
 /// # Safety

@@ -400,7 +400,7 @@ impl StatesOfKernels {
 fn tile_of_pairs(kernel: &Instance) -> Option<[u32; 2]> {
     match kernel.operation {
         Operation::BackwardRound => None,
-        Operation::BackwardQueries | Operation::BackwardSlopes => {
+        Operation::BackwardQueries | Operation::BackwardSlopes | Operation::BackwardBias => {
             Some([kernel.block_m, kernel.block_n])
         }
         _ => Some([kernel.block_n, kernel.block_m]),

@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(size_of::<SinkGradientParams>(), 48);
         assert_eq!(size_of::<SinkParams>(), 8);
         assert_eq!(offset_of!(BiasGradientParams, batch), 40);
-        assert_eq!(offset_of!(BiasGradientParams, fills), 56);
-        assert_eq!(size_of::<BiasGradientParams>(), 64);
+        assert_eq!(offset_of!(BiasGradientParams, queries), 48);
+        assert_eq!(size_of::<BiasGradientParams>(), 56);
         assert_eq!(offset_of!(MergePart, lse), 40);
         assert_eq!(size_of::<MergePart>(), 80);
         assert_eq!(offset_of!(MergeParams, lse), 48);

@@ -243,10 +243,6 @@ pub struct BiasGradientParams {
     pub batch: u32,
     pub heads: u32,
     pub queries: u32,
-    /// Whether several pairs may have one element: each is added to what is there. 0 or 1.
-    pub adds: u32,
-    /// Whether an element may have no pair, or several: all are set to 0 first. 0 or 1.
-    pub fills: u32,
     /// 0.
     pub reserved: u32,
 }

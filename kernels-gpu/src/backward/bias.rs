@@ -1,108 +1,183 @@
 //! The gradient by a bias: who writes which of its elements.
 //!
-//! A block owns a tile of keys of every batch entry and head that it is summed over, and takes them one after the other: whatever an
-//! element is the sum of, the same threads add it, in one order. It keeps the keys while all queries pass, so that a bias that
-//! queries share is summed in the same way as any other.
+//! A block owns the elements of a tile of queries and a block of keys, or of all queries and a block of keys where queries share them.
+//! It takes the pairs of every batch entry and head that these are summed over, one tile of queries after the other, adds up what they give
+//! in registers, in one order, and writes each element once.
 
 use core::ops::Range;
 
-use cuda_std::global;
-use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
-use cuda_std::warp::WARP_SIZE;
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::{global, shared};
 
-use crate::abi::{AttentionParams, BiasGradientParams};
-use crate::modifiers::{Pair, Place, pair_address};
+use crate::abi::{AttentionParams, Band, BiasGradientParams};
+use crate::modifiers::{Modifiers, Pair, Place, pair_address};
+use crate::tile::bias_owners::{owners, query_tiles};
 use crate::tile::black_box;
-use crate::tile::grid::{BlockCoord, TileGrid};
+use crate::tile::grid::{BlockCoord, divide};
 use crate::units::F32_BYTES;
-
-/// The tiles that blocks own, of `block_m` keys.
-#[inline(always)]
-pub fn owners(params: &BiasGradientParams, attention: &AttentionParams, block_m: u32) -> TileGrid {
-    let heads = if params.heads == 1 {
-        1
-    } else {
-        attention.heads_kv
-    };
-    TileGrid::new(params.batch, heads, attention.seq_kv, block_m)
-}
 
 /// What a block owns.
 #[derive(Clone, Copy)]
-pub struct Owned {
+pub struct Owned<'a> {
+    params: &'a BiasGradientParams,
+    attention: &'a AttentionParams,
+    /// A batch entry and a head of the gradient.
     coord: BlockCoord,
+    /// The tile of queries, if not all.
+    tile: u32,
+    tile_queries: u32,
+    /// The block of keys, and the first of its keys.
+    pub block: u32,
+    first_key: u32,
 }
 
-impl Owned {
-    /// Tile `coord` of [`owners`].
+impl<'a> Owned<'a> {
+    /// What block `index` of a launch owns, of [`owners`] for the same kernel.
     #[inline(always)]
-    pub fn new(coord: BlockCoord) -> Self {
-        Self { coord }
+    pub fn new(
+        params: &'a BiasGradientParams,
+        attention: &'a AttentionParams,
+        [tile_queries, block_keys]: [u32; 2],
+        index: u32,
+    ) -> Self {
+        let coord = owners(params, attention, [tile_queries, block_keys]).get(index);
+        let tiles = query_tiles(params, attention, tile_queries);
+        let (block, tile) = divide(coord.m_block, tiles);
+        Self {
+            params,
+            attention,
+            coord,
+            tile,
+            tile_queries,
+            block,
+            first_key: block * block_keys,
+        }
     }
 
     /// The batch entries that it takes.
     #[inline(always)]
-    pub fn batches(&self, params: &BiasGradientParams, attention: &AttentionParams) -> Range<u32> {
-        of_axis(params.batch, attention.batch, self.coord.batch)
+    pub fn batches(&self) -> Range<u32> {
+        of_axis(self.params.batch, self.attention.batch, self.coord.batch)
     }
 
-    /// The heads of k and v.
+    /// The query heads.
     #[inline(always)]
-    pub fn heads(&self, params: &BiasGradientParams, attention: &AttentionParams) -> Range<u32> {
-        of_axis(params.heads, attention.heads_kv, self.coord.head)
+    pub fn heads(&self) -> Range<u32> {
+        of_axis(self.params.heads, self.attention.heads_q, self.coord.head)
     }
 
-    /// Its tile, with a batch entry and a head that it takes.
+    /// The tiles of queries.
     #[inline(always)]
-    pub fn tile(&self, batch: u32, head: u32) -> BlockCoord {
-        BlockCoord {
-            m_block: self.coord.m_block,
-            head,
-            batch,
-        }
+    pub fn tiles(&self) -> Range<u32> {
+        let all = self.attention.seq_q.div_ceil(self.tile_queries);
+        of_axis(self.params.queries, all, self.tile)
     }
 
-    /// Sets its elements to 0, of keys from `begin` on, if that is needed before others are written.
+    /// The biases of its elements, in nats, as they stand in a thread's part of a tile of scores whose first pair is `first` of the tile's;
+    /// of queries and keys that do not exist, anything.
     ///
     /// # Safety
-    /// The gradient is live, and the whole block, of whole warps, reaches the same call.
+    /// The bias is live.
     #[inline(always)]
-    pub unsafe fn fill(
+    pub unsafe fn biases<const COLS: usize, const ROWS: usize>(
         &self,
-        params: &BiasGradientParams,
-        attention: &AttentionParams,
-        [begin, block_m]: [u32; 2],
+        modifiers: &impl Modifiers,
+        pair: impl Fn(usize, usize) -> Pair,
+    ) -> [[f32; COLS]; ROWS] {
+        let mut biases = [[0.0; COLS]; ROWS];
+        if self.attention.seq_q != 0 {
+            // SAFETY: there are queries, and keys, of which a block is owned.
+            unsafe {
+                modifiers.change(|| self.place(), &mut biases, |i, j| self.of_all(pair(i, j)))
+            };
+        }
+        biases
+    }
+
+    /// Pair `pair` of the tile and the block, counted from the first of a sequence.
+    #[inline(always)]
+    fn of_all(&self, pair: Pair) -> Pair {
+        Pair {
+            query: self.tile * self.tile_queries + pair.query,
+            key: self.first_key + pair.key,
+        }
+    }
+
+    /// Where the elements are: of the longest sequence.
+    #[inline(always)]
+    fn place(&self) -> Place {
+        let AttentionParams {
+            heads_q,
+            seq_q,
+            seq_kv,
+            ..
+        } = *self.attention;
+        Place {
+            batch: self.coord.batch,
+            head: self.coord.head,
+            heads: heads_q,
+            q_begin: 0,
+            kv_begin: 0,
+            seq_q,
+            seq_kv,
+            band: Band::FULL,
+        }
+    }
+
+    /// Address of an element.
+    #[inline(always)]
+    fn address(&self, pair: Pair) -> u64 {
+        pair_address(&self.params.d_bias, &self.place(), pair, F32_BYTES)
+    }
+
+    /// Whether queries have elements of their own.
+    #[inline(always)]
+    pub fn has_queries(&self) -> bool {
+        self.params.queries != 1
+    }
+
+    /// Writes a thread's elements; `pair` tells which pair of the tile and the block each is of.
+    ///
+    /// # Safety
+    /// The gradient is live, and nobody else writes these elements. Queries have elements of their own.
+    #[inline(always)]
+    pub unsafe fn store<const COLS: usize, const ROWS: usize>(
+        &self,
+        sums: &[[f32; COLS]; ROWS],
+        pair: impl Fn(usize, usize) -> Pair,
     ) {
-        if params.fills == 0 {
-            return;
-        }
-        let end = (begin + block_m).min(attention.seq_kv);
-        let thread = black_box(thread_idx_x());
-        let (lane, warp) = (thread % WARP_SIZE, thread / WARP_SIZE);
-        let warps = block_dim_x() / WARP_SIZE;
-        let of_query_heads = query_heads(params, attention, self.coord.head);
-        let mut head = of_query_heads.start;
-        while head < of_query_heads.end {
-            let mut query = warp;
-            while query < params.queries {
-                let d_bias = &params.d_bias;
-                let base = d_bias.address.map_or(0, |address| address.get());
-                let row = self.coord.batch as i64 * d_bias.batch_stride
-                    + head as i64 * d_bias.head_stride
-                    + query as i64 * d_bias.query_stride;
-                let row = base.wrapping_add_signed(row * F32_BYTES as i64);
-                let mut key = begin + lane;
-                while key < end {
-                    // SAFETY: the element is the block's.
-                    unsafe { global::store(row + key as u64 * F32_BYTES as u64, 0.0) };
-                    key += WARP_SIZE;
+        for i in 0..ROWS {
+            for j in 0..COLS {
+                let of_all = self.of_all(pair(i, j));
+                if of_all.query < self.params.queries && of_all.key < self.attention.seq_kv {
+                    // SAFETY: the element exists, and is the thread's.
+                    unsafe { global::store(self.address(of_all), sums[i][j]) };
                 }
-                query += warps;
             }
-            head += 1;
         }
-        // SAFETY: the caller vouches that all threads are here. Whoever adds to an element sees it.
-        unsafe { sync_threads() };
+    }
+
+    /// Writes elements that queries share, each the sum of `PARTS` numbers, which lie in shared memory from `smem` on: those of the
+    /// block's `KEYS` keys for the first part, and so on.
+    ///
+    /// # Safety
+    /// As [`store`](Self::store), but for queries; the whole block, of no fewer threads than keys, reaches the same call, and all have
+    /// written their parts.
+    #[inline(always)]
+    pub unsafe fn store_of_keys<const PARTS: u32, const KEYS: u32>(&self, smem: u32) {
+        let key = black_box(thread_idx_x());
+        let of_all = self.of_all(Pair { query: 0, key });
+        // SAFETY: the element exists, and is the thread's; the words are the block's.
+        unsafe {
+            sync_threads();
+            if key < KEYS && of_all.key < self.attention.seq_kv {
+                let mut sum = 0.0;
+                for part in 0..PARTS {
+                    sum += shared::load(smem + (part * KEYS + key) * F32_BYTES);
+                }
+                global::store(self.address(of_all), sum);
+            }
+        }
     }
 }
 
@@ -113,84 +188,5 @@ fn of_axis(size: u32, extent: u32, index: u32) -> Range<u32> {
         0..extent
     } else {
         index..index + 1
-    }
-}
-
-/// The heads of the gradient that belong to a block that takes head `head` of k and v, or all.
-#[inline(always)]
-fn query_heads(params: &BiasGradientParams, attention: &AttentionParams, head: u32) -> Range<u32> {
-    if params.heads == 1 {
-        return 0..1;
-    }
-    // SAFETY: heads_kv divides heads_q, so it is not zero where there is a tile.
-    unsafe { core::hint::assert_unchecked(attention.heads_kv != 0) };
-    let group = attention.heads_q / attention.heads_kv;
-    head * group..(head + 1) * group
-}
-
-/// Where the elements of a thread's pairs are.
-#[derive(Clone, Copy)]
-pub struct Elements {
-    first: u64,
-    query_bytes: u64,
-    adds: bool,
-}
-
-impl Elements {
-    /// Those of the thread whose first pair is `pair`, of head `at`.
-    #[inline(always)]
-    pub fn new(params: &BiasGradientParams, at: &Place, pair: Pair) -> Self {
-        Self {
-            first: pair_address(&params.d_bias, at, pair, F32_BYTES),
-            query_bytes: params.d_bias.query_stride as u64 * F32_BYTES as u64,
-            adds: params.adds != 0,
-        }
-    }
-
-    #[inline(always)]
-    fn address(&self, queries: u32, keys: u32) -> u64 {
-        self.first + queries as u64 * self.query_bytes + (keys * F32_BYTES) as u64
-    }
-
-    /// Writes or adds the gradients of the pairs `queries` and `keys` behind the first: all that are there are on their way before
-    /// one is written.
-    ///
-    /// # Safety
-    /// As of [`put`](Self::put).
-    #[inline(always)]
-    pub unsafe fn put_all<const N: usize>(&self, queries: [u32; N], keys: u32, values: &[f32; N]) {
-        let mut sums = *values;
-        // SAFETY: the caller vouches for the elements.
-        unsafe {
-            if self.adds {
-                let mut before = [0.0; N];
-                for n in 0..N {
-                    before[n] = global::load(self.address(queries[n], keys));
-                }
-                for n in 0..N {
-                    sums[n] += before[n];
-                }
-            }
-            for n in 0..N {
-                global::store(self.address(queries[n], keys), sums[n]);
-            }
-        }
-    }
-
-    /// Writes or adds the gradient of the pair `queries` and `keys` behind the first.
-    ///
-    /// # Safety
-    /// The element is live, and nobody else accesses it.
-    #[inline(always)]
-    pub unsafe fn put(&self, [queries, keys]: [u32; 2], value: f32) {
-        let address = self.address(queries, keys);
-        // SAFETY: the caller vouches for the element.
-        unsafe {
-            if self.adds {
-                global::store(address, global::load(address) + value);
-            } else {
-                global::store(address, value);
-            }
-        }
     }
 }

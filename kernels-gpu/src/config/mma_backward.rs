@@ -1,5 +1,6 @@
 //! Tile shapes of the `mma.sync` backward kernels.
 
+use super::biases::Biases;
 use super::limits::{SM80_SHARED_BYTES, SM86_SHARED_BYTES, SM90_SHARED_BYTES};
 use super::mma::MmaConfig;
 use crate::layout::fragment::{TILE_M, TILE_N};
@@ -35,6 +36,8 @@ pub struct MmaBackwardConfig {
     /// Blocks of the passing side in shared memory: one being computed on and one being filled, or one whose two operands
     /// are filled in turn.
     pub stages: u32,
+    /// What becomes of biases, of a kernel with modifiers.
+    pub biases: Biases,
     /// Blocks that fit an SM at once; bounds the registers of a thread.
     pub min_blocks: u32,
 }
@@ -139,6 +142,11 @@ impl MmaBackwardConfig {
         }
     }
 
+    /// The same configuration, of kernels with modifiers, that does this with biases.
+    pub const fn with_biases(self, biases: Biases) -> Self {
+        Self { biases, ..self }
+    }
+
     /// Bytes of one operand that is kept. Both begin shared memory.
     pub const fn kept_bytes(&self) -> u32 {
         self.block_m as u32 * row_bytes(self.head_dim)
@@ -208,6 +216,7 @@ pub const HD64: MmaBackwardConfig = MmaBackwardConfig {
     takes_turns: false,
     ds_places: 1,
     stages: 2,
+    biases: Biases::Read,
     min_blocks: 2,
 };
 /// A warp has 32 keys to itself, whose P and dS are operands as they lie in its registers: of [`HD64`]'s bytes through shared
@@ -233,6 +242,7 @@ pub const HD128: MmaBackwardConfig = MmaBackwardConfig {
     takes_turns: false,
     ds_places: 1,
     stages: 2,
+    biases: Biases::Read,
     min_blocks: 1,
 };
 /// Two warps of a scheduler that wait for the same barriers multiply at the same time and compute P at the same time: in turns they
@@ -261,6 +271,7 @@ pub const HD256: MmaBackwardConfig = MmaBackwardConfig {
     takes_turns: false,
     ds_places: 1,
     stages: 1,
+    biases: Biases::Read,
     min_blocks: 1,
 };
 /// [`HD256`] for [`SM90_SHARED_BYTES`], which have room for the second stage that turns need.
@@ -285,8 +296,41 @@ pub const MODIFIED_HD128: MmaBackwardConfig = HD128_SMEM99K;
 /// As [`MODIFIED_HD64`].
 pub const MODIFIED_HD256: MmaBackwardConfig = HD256_SMEM99K;
 
+/// Fused, with modifiers but for biases.
+pub const MODIFIED_FUSED_HD64: MmaBackwardConfig = FUSED_HD64.with_biases(Biases::None);
+/// As [`MODIFIED_FUSED_HD64`].
+pub const MODIFIED_FUSED_HD128: MmaBackwardConfig = FUSED_HD128.with_biases(Biases::None);
+/// As [`MODIFIED_FUSED_HD64`].
+pub const MODIFIED_FUSED_HD128_SMEM99K: MmaBackwardConfig = HD128_SMEM99K.with_biases(Biases::None);
+/// Fused, with biases among other modifiers.
+pub const BIASED_FUSED_HD64: MmaBackwardConfig = FUSED_HD64.with_biases(Biases::Present);
+/// As [`BIASED_FUSED_HD64`].
+pub const BIASED_FUSED_HD128: MmaBackwardConfig = FUSED_HD128.with_biases(Biases::Present);
+/// As [`BIASED_FUSED_HD64`].
+pub const BIASED_FUSED_HD128_SMEM99K: MmaBackwardConfig =
+    HD128_SMEM99K.with_biases(Biases::Present);
+
+/// Gradients by biases, which have no sums of gradients in registers: of tiles of a block each, many of which an SM holds, as nothing else
+/// hides what a tile waits for.
+pub const BIAS_HD64: MmaBackwardConfig = MmaBackwardConfig {
+    warps: 8,
+    score_warps: 4,
+    stages: 1,
+    ..MODIFIED_HD64
+};
+/// As [`BIAS_HD64`].
+pub const BIAS_HD128: MmaBackwardConfig = MmaBackwardConfig {
+    min_blocks: 2,
+    ..MODIFIED_HD128
+};
+/// As [`BIAS_HD64`].
+pub const BIAS_HD256: MmaBackwardConfig = MmaBackwardConfig {
+    min_blocks: 3,
+    ..MODIFIED_HD256
+};
+
 /// Every tile shape.
-pub const CONFIGS: [MmaBackwardConfig; 8] = [
+pub const CONFIGS: [MmaBackwardConfig; 11] = [
     HD64,
     FUSED_HD64,
     HD128,
@@ -295,6 +339,9 @@ pub const CONFIGS: [MmaBackwardConfig; 8] = [
     HD256,
     FUSED_HD256,
     HD256_SMEM99K,
+    BIAS_HD64,
+    BIAS_HD128,
+    BIAS_HD256,
 ];
 
 /// Whether warps' parts are whole tiles of `mma`, and loads of 16 columns stay inside a warp's part by an xor.

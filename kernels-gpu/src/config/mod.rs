@@ -1,6 +1,7 @@
 //! Tile shapes: one row per kernel instance, with the measured reason beside it; one file per family. [`limits`] holds what
 //! GPUs allow them.
 
+pub mod biases;
 pub mod check_cache;
 pub mod decode;
 pub mod limits;

@@ -1,8 +1,9 @@
 //! Tile shapes of the Hopper backward kernels.
 
+use super::biases::Biases;
 use super::limits::SM90_SHARED_BYTES;
 use super::wgmma::{ATOM_COLS, ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS, registers_fit};
-use crate::layout::swizzle::VEC16_BYTES;
+use crate::layout::swizzle::{VEC16_BYTES, row_bytes};
 use crate::units::F32_BYTES;
 
 /// Operands that a block keeps, and operands that pass: K and V, Q and dO, or the other way around.
@@ -23,6 +24,8 @@ pub struct WgmmaBackwardConfig {
     pub stages: u32,
     /// Blocks of dS that are kept for dq, of a kernel that adds it up; 0 of another.
     pub ds_blocks: u32,
+    /// What becomes of biases, of a kernel with modifiers.
+    pub biases: Biases,
     /// Registers of a producer and a consumer thread (`setmaxnreg`).
     pub producer_registers: u32,
     pub consumer_registers: u32,
@@ -105,6 +108,21 @@ impl WgmmaBackwardConfig {
         self.atom_columns() == 1
     }
 
+    /// Whether biases are copied to shared memory, to a stage beside each of the queries'.
+    pub const fn copies_biases(&self) -> bool {
+        matches!(self.biases, Biases::Copied)
+    }
+
+    /// Bytes of such a stage.
+    pub const fn bias_bytes(&self) -> u32 {
+        self.block_n * row_bytes(self.block_m() as usize)
+    }
+
+    /// Offset of stage `stage` of biases.
+    pub const fn bias_offset(&self, stage: u32) -> u32 {
+        self.ds_offset(self.ds_blocks) + stage * self.bias_bytes()
+    }
+
     /// Bytes of a stage of the queries' terms: two a query, and one of all.
     pub const fn terms_bytes(&self) -> u32 {
         self.exponent_offset() + VEC16_BYTES
@@ -121,9 +139,15 @@ impl WgmmaBackwardConfig {
         terms + self.exponent_offset() + size_of::<u32>() as u32
     }
 
+    /// Where the word lies, behind these, that says which biases are in that stage.
+    pub const fn copied(&self, smem: u32, stage: u32) -> u32 {
+        self.told(smem, stage) + 2 * size_of::<u32>() as u32
+    }
+
     /// Offset of the terms' stages.
     pub const fn terms_offset(&self) -> u32 {
-        self.ds_offset(self.ds_blocks)
+        let stages = if self.copies_biases() { self.stages } else { 0 };
+        self.bias_offset(stages)
     }
 
     /// Offset of the words that say which tile it is, of the first of [`TILES`](Self::TILES).
@@ -149,6 +173,11 @@ impl WgmmaBackwardConfig {
             [1, self.producer_registers],
             [consumers, self.consumer_registers],
         ])
+    }
+
+    /// The same configuration, of kernels with modifiers, that does this with biases.
+    pub const fn with_biases(self, biases: Biases) -> Self {
+        Self { biases, ..self }
     }
 
     /// Panics, when evaluated at compile time, on a shape that cannot work.
@@ -177,6 +206,7 @@ pub const DKDV_HD64: WgmmaBackwardConfig = WgmmaBackwardConfig {
     block_n: 64,
     stages: 4,
     ds_blocks: 0,
+    biases: Biases::Read,
     producer_registers: 40,
     consumer_registers: 232,
 };
@@ -201,6 +231,16 @@ pub const FUSED_HD128: WgmmaBackwardConfig = WgmmaBackwardConfig {
     ..DKDV_HD128
 };
 
+/// As [`FUSED_HD64`], with modifiers but for biases.
+pub const MODIFIED_FUSED_HD64: WgmmaBackwardConfig = FUSED_HD64.with_biases(Biases::None);
+/// As [`FUSED_HD128`], with modifiers but for biases.
+pub const MODIFIED_FUSED_HD128: WgmmaBackwardConfig = FUSED_HD128.with_biases(Biases::None);
+
+/// As [`FUSED_HD64`], with biases among other modifiers.
+pub const BIASED_FUSED_HD64: WgmmaBackwardConfig = FUSED_HD64.with_biases(Biases::Copied);
+/// As [`BIASED_FUSED_HD64`].
+pub const BIASED_FUSED_HD128: WgmmaBackwardConfig = FUSED_HD128.with_biases(Biases::Copied);
+
 /// dq: three products, of which two have Q and dO in registers.
 pub const DQ_HD64: WgmmaBackwardConfig = DKDV_HD64;
 
@@ -212,6 +252,8 @@ const _: () = {
     DKDV_HD128.check();
     FUSED_HD64.check();
     FUSED_HD128.check();
+    BIASED_FUSED_HD64.check();
+    BIASED_FUSED_HD128.check();
     DQ_HD64.check();
     DQ_HD128.check();
 };

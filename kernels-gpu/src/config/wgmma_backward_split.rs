@@ -1,5 +1,6 @@
 //! Tile shapes of the Hopper backward kernels that pass dS through a workspace.
 
+use super::biases::Biases;
 use super::limits::SM90_SHARED_BYTES;
 use super::wgmma::{ATOM_ROW_BYTES, WARPGROUP, WARPGROUP_ROWS};
 use super::wgmma_backward::WgmmaBackwardConfig;
@@ -114,6 +115,7 @@ pub const KEYS_HD256: SplitKeysConfig = SplitKeysConfig {
         block_n: 64,
         stages: 2,
         ds_blocks: 0,
+        biases: Biases::None,
         producer_registers: 40,
         consumer_registers: 232,
     },
@@ -125,6 +127,7 @@ pub const KEYS_HD192: SplitKeysConfig = SplitKeysConfig {
         head_dim: 192,
         stages: 3,
         ds_blocks: 0,
+        biases: Biases::None,
         ..KEYS_HD256.blocks
     },
 };
@@ -135,6 +138,7 @@ pub const QUERIES_HD256: SplitQueriesConfig = SplitQueriesConfig {
         consumers: 2,
         stages: 4,
         ds_blocks: 0,
+        biases: Biases::None,
         ..KEYS_HD256.blocks
     },
 };

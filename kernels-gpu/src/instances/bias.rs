@@ -1,5 +1,5 @@
-//! The kernels of the gradient by a bias. One a head_dim, which fits every GPU, with the tiles of the kernels of dk and dv with
-//! modifiers, whose block states they read.
+//! The kernels of the gradient by a bias. One a head_dim, which fits every GPU, with the tiles of the kernels of dq with modifiers, whose
+//! block states they read.
 
 use super::backward::{mma, simt};
 use super::{Instance, Operation, joined};
@@ -27,7 +27,13 @@ macro_rules! simt_instances {
                     type Modifiers = crate::abi::ModifierParams;
                 }
                 // SAFETY: forwarded to the launch.
-                unsafe { crate::simt::bias::<Kernel, { $config.thread_rows }>(&params, &modifiers, &of) }
+                unsafe {
+                    crate::simt::bias::<
+                        Kernel,
+                        { $config.thread_rows },
+                        { $config.threads / cuda_std::warp::WARP_SIZE },
+                    >(&params, &modifiers, &of)
+                }
             }
         )*
 
@@ -65,7 +71,7 @@ macro_rules! mma_instances {
                     const ADDS_DQ: bool = false;
                     const SCALES_DS: bool = false;
                     type Element = cuda_std::half::$dtype;
-                    type Side = crate::backward::side::KeepKeys;
+                    type Side = crate::backward::side::KeepQueries;
                     type Modifiers = crate::abi::ModifierParams;
                 }
                 // SAFETY: forwarded to the launch.
@@ -74,6 +80,8 @@ macro_rules! mma_instances {
                         Kernel,
                         { CONFIG.scores().lane_rows() },
                         { CONFIG.scores().lane_cols() },
+                        { CONFIG.score_warps as u32 },
+                        { CONFIG.block_n as u32 },
                     >(&params, &modifiers, &of)
                 }
             }
@@ -86,12 +94,12 @@ macro_rules! mma_instances {
 }
 
 mma_instances! {
-    fa_bwd_bias_mma_sm80_bf16_hd64 = Bf16 mma_backward::MODIFIED_HD64;
-    fa_bwd_bias_mma_sm80_bf16_hd128 = Bf16 mma_backward::MODIFIED_HD128;
-    fa_bwd_bias_mma_sm80_bf16_hd256 = Bf16 mma_backward::MODIFIED_HD256;
-    fa_bwd_bias_mma_sm80_f16_hd64 = F16 mma_backward::MODIFIED_HD64;
-    fa_bwd_bias_mma_sm80_f16_hd128 = F16 mma_backward::MODIFIED_HD128;
-    fa_bwd_bias_mma_sm80_f16_hd256 = F16 mma_backward::MODIFIED_HD256;
+    fa_bwd_bias_mma_sm80_bf16_hd64 = Bf16 mma_backward::BIAS_HD64;
+    fa_bwd_bias_mma_sm80_bf16_hd128 = Bf16 mma_backward::BIAS_HD128;
+    fa_bwd_bias_mma_sm80_bf16_hd256 = Bf16 mma_backward::BIAS_HD256;
+    fa_bwd_bias_mma_sm80_f16_hd64 = F16 mma_backward::BIAS_HD64;
+    fa_bwd_bias_mma_sm80_f16_hd128 = F16 mma_backward::BIAS_HD128;
+    fa_bwd_bias_mma_sm80_f16_hd256 = F16 mma_backward::BIAS_HD256;
 }
 
 /// Every kernel that computes the gradient by a bias: one a dtype and head_dim. They take

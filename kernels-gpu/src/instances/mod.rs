@@ -68,6 +68,7 @@ pub use slopes::{SLOPE_SUMS, SLOPES};
 pub use tile_list::TILE_LIST;
 pub use wgmma::CACHED;
 
+use crate::config::biases::Biases;
 use crate::config::decode::DecodeConfig;
 use crate::config::limits::SM86_SHARED_BYTES;
 use crate::config::mma::MmaConfig;
@@ -223,7 +224,13 @@ impl Instance {
 
     /// Whether it is for problems with a bias, or for others; most are for both.
     pub fn is_for(&self, has_bias: bool) -> bool {
-        self.wgmma().is_none_or(|config| config.is_for(has_bias))
+        let biases = match self.config {
+            KernelConfig::Wgmma(config) => config.biases,
+            KernelConfig::WgmmaBackward(config) => config.biases,
+            KernelConfig::MmaBackward(config) => config.biases,
+            _ => Biases::Read,
+        };
+        biases.is_for(has_bias)
     }
 
     /// The tile shape of a decode kernel; `None` of any other.
@@ -425,7 +432,6 @@ mod tests {
 
     use super::*;
     use crate::config::limits::SM80_SHARED_BYTES;
-    use crate::config::wgmma::Biases;
 
     /// The name of a row, as the module's documentation has it.
     fn name(instance: &Instance) -> String {
@@ -450,16 +456,21 @@ mod tests {
             return format!("{kernel}_{dtype}{of_cache}{of_modifiers}");
         }
         let mut name = format!("{kernel}_{dtype}_hd{head_dim}");
+        let of_modifiers = if instance.is_for(false) {
+            "_modified"
+        } else {
+            "_biased"
+        };
         if let (true, Some(config)) = (is_modified, instance.wgmma()) {
-            let is_biased = config.biases == Biases::Copied;
             let of_lengths = if config.varlen { "_varlen" } else { "" };
-            return name + of_lengths + if is_biased { "_biased" } else { "_modified" };
+            return name + of_lengths + of_modifiers;
         }
         let like = |other: &&Instance| {
             other.operation == instance.operation
                 && other.family == instance.family
                 && other.dtype == instance.dtype
                 && other.head_dim == head_dim
+                && other.is_for(false) == instance.is_for(false)
         };
         let tables = match is_modified {
             true => [MODIFIED, &[]],
@@ -497,7 +508,7 @@ mod tests {
                     name += suffix;
                 }
                 if is_modified {
-                    name += "_modified";
+                    name += of_modifiers;
                 }
             }
         }

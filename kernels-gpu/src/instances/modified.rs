@@ -61,22 +61,32 @@ macro_rules! mma_instances {
 mma_instances! {
     fa_fwd_mma_sm80_bf16_hd64_modified = Bf16 mma_config::MODIFIED_HD64,
         fa_bwd_dkdv_mma_sm80_bf16_hd64_modified, fa_bwd_dq_mma_sm80_bf16_hd64_modified = mma_backward::MODIFIED_HD64,
-        fa_bwd_fused_mma_sm80_bf16_hd64_modified = mma_backward::FUSED_HD64;
+        fa_bwd_fused_mma_sm80_bf16_hd64_modified = mma_backward::MODIFIED_FUSED_HD64,
+        fa_bwd_fused_mma_sm80_bf16_hd64_biased = mma_backward::BIASED_FUSED_HD64;
     fa_fwd_mma_sm80_bf16_hd128_modified = Bf16 mma_config::MODIFIED_HD128,
         fa_bwd_dkdv_mma_sm80_bf16_hd128_modified, fa_bwd_dq_mma_sm80_bf16_hd128_modified = mma_backward::MODIFIED_HD128,
-        fa_bwd_fused_mma_sm80_bf16_hd128_modified = mma_backward::FUSED_HD128, fa_bwd_fused_mma_sm80_bf16_hd128_smem99k_modified = mma_backward::HD128_SMEM99K;
+        fa_bwd_fused_mma_sm80_bf16_hd128_modified = mma_backward::MODIFIED_FUSED_HD128,
+        fa_bwd_fused_mma_sm80_bf16_hd128_biased = mma_backward::BIASED_FUSED_HD128,
+        fa_bwd_fused_mma_sm80_bf16_hd128_smem99k_modified = mma_backward::MODIFIED_FUSED_HD128_SMEM99K,
+        fa_bwd_fused_mma_sm80_bf16_hd128_smem99k_biased = mma_backward::BIASED_FUSED_HD128_SMEM99K;
     fa_fwd_mma_sm80_bf16_hd256_modified = Bf16 mma_config::MODIFIED_HD256,
         fa_bwd_dkdv_mma_sm80_bf16_hd256_modified, fa_bwd_dq_mma_sm80_bf16_hd256_modified = mma_backward::MODIFIED_HD256,
-        fa_bwd_fused_mma_sm80_bf16_hd256_modified = mma_backward::HD256, fa_bwd_fused_mma_sm80_bf16_hd256_smem99k_modified = mma_backward::HD256_SMEM99K;
+        fa_bwd_fused_mma_sm80_bf16_hd256_modified = mma_backward::HD256,
+        fa_bwd_fused_mma_sm80_bf16_hd256_smem99k_modified = mma_backward::HD256_SMEM99K;
     fa_fwd_mma_sm80_f16_hd64_modified = F16 mma_config::MODIFIED_HD64,
         fa_bwd_dkdv_mma_sm80_f16_hd64_modified, fa_bwd_dq_mma_sm80_f16_hd64_modified = mma_backward::MODIFIED_HD64,
-        fa_bwd_fused_mma_sm80_f16_hd64_modified = mma_backward::FUSED_HD64;
+        fa_bwd_fused_mma_sm80_f16_hd64_modified = mma_backward::MODIFIED_FUSED_HD64,
+        fa_bwd_fused_mma_sm80_f16_hd64_biased = mma_backward::BIASED_FUSED_HD64;
     fa_fwd_mma_sm80_f16_hd128_modified = F16 mma_config::MODIFIED_HD128,
         fa_bwd_dkdv_mma_sm80_f16_hd128_modified, fa_bwd_dq_mma_sm80_f16_hd128_modified = mma_backward::MODIFIED_HD128,
-        fa_bwd_fused_mma_sm80_f16_hd128_modified = mma_backward::FUSED_HD128, fa_bwd_fused_mma_sm80_f16_hd128_smem99k_modified = mma_backward::HD128_SMEM99K;
+        fa_bwd_fused_mma_sm80_f16_hd128_modified = mma_backward::MODIFIED_FUSED_HD128,
+        fa_bwd_fused_mma_sm80_f16_hd128_biased = mma_backward::BIASED_FUSED_HD128,
+        fa_bwd_fused_mma_sm80_f16_hd128_smem99k_modified = mma_backward::MODIFIED_FUSED_HD128_SMEM99K,
+        fa_bwd_fused_mma_sm80_f16_hd128_smem99k_biased = mma_backward::BIASED_FUSED_HD128_SMEM99K;
     fa_fwd_mma_sm80_f16_hd256_modified = F16 mma_config::MODIFIED_HD256,
         fa_bwd_dkdv_mma_sm80_f16_hd256_modified, fa_bwd_dq_mma_sm80_f16_hd256_modified = mma_backward::MODIFIED_HD256,
-        fa_bwd_fused_mma_sm80_f16_hd256_modified = mma_backward::HD256, fa_bwd_fused_mma_sm80_f16_hd256_smem99k_modified = mma_backward::HD256_SMEM99K;
+        fa_bwd_fused_mma_sm80_f16_hd256_modified = mma_backward::HD256,
+        fa_bwd_fused_mma_sm80_f16_hd256_smem99k_modified = mma_backward::HD256_SMEM99K;
 }
 
 /// Every kernel that takes modifiers: the parameters of the kernel without them, and

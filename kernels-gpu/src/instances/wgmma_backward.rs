@@ -125,15 +125,19 @@ instances! {
 instances! {
     MODIFIED:
     fa_bwd_dkdv_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs, modifiers;
-    fa_bwd_fused_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::MODIFIED_FUSED_HD64, rs, modifiers;
     fa_bwd_dq_wgmma_sm90a_bf16_hd64_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, ss, modifiers;
     fa_bwd_dkdv_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss, modifiers;
-    fa_bwd_fused_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss, modifiers;
+    fa_bwd_fused_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepKeys, BackwardFused, wgmma_backward::MODIFIED_FUSED_HD128, ss, modifiers;
     fa_bwd_dq_wgmma_sm90a_bf16_hd128_modified = Bf16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs, modifiers;
     fa_bwd_dkdv_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD64, rs, modifiers;
-    fa_bwd_fused_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD64, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_f16_hd64_modified = F16, KeepKeys, BackwardFused, wgmma_backward::MODIFIED_FUSED_HD64, rs, modifiers;
     fa_bwd_dq_wgmma_sm90a_f16_hd64_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD64, ss, modifiers;
     fa_bwd_dkdv_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardKeys, wgmma_backward::DKDV_HD128, ss, modifiers;
-    fa_bwd_fused_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardFused, wgmma_backward::FUSED_HD128, ss, modifiers;
+    fa_bwd_fused_wgmma_sm90a_f16_hd128_modified = F16, KeepKeys, BackwardFused, wgmma_backward::MODIFIED_FUSED_HD128, ss, modifiers;
     fa_bwd_dq_wgmma_sm90a_f16_hd128_modified = F16, KeepQueries, BackwardQueries, wgmma_backward::DQ_HD128, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_bf16_hd64_biased = Bf16, KeepKeys, BackwardFused, wgmma_backward::BIASED_FUSED_HD64, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_bf16_hd128_biased = Bf16, KeepKeys, BackwardFused, wgmma_backward::BIASED_FUSED_HD128, ss, modifiers;
+    fa_bwd_fused_wgmma_sm90a_f16_hd64_biased = F16, KeepKeys, BackwardFused, wgmma_backward::BIASED_FUSED_HD64, rs, modifiers;
+    fa_bwd_fused_wgmma_sm90a_f16_hd128_biased = F16, KeepKeys, BackwardFused, wgmma_backward::BIASED_FUSED_HD128, ss, modifiers;
 }

@@ -2,6 +2,7 @@
 //! tile of queries sees, which tile a block works on, and the running softmax.
 
 pub mod appended;
+pub mod bias_owners;
 pub mod block_range;
 #[cfg(target_arch = "nvptx64")]
 pub mod block_states;

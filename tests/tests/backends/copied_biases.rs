@@ -1,4 +1,4 @@
-//! Each option beside biases that Hopper's forward kernels copy to shared memory, or read, and without any. In most cases the bias alone decides, so that
+//! Each option beside biases that Hopper's kernels copy to shared memory, or read, and without any. In most cases the bias alone decides, so that
 //! an element of another row or key shows.
 
 use ferroflash::backend::sim::{Sim, SimDevice};
@@ -9,7 +9,7 @@ use ferroflash_tests::schedules::SCHEDULES;
 use ferroflash_tests::specs::plain;
 use ferroflash_tests::verdicts::variant_is_right;
 
-use super::hopper_modifiers::options;
+use super::hopper_modifiers::{agrees, options};
 
 /// Rows that end a warp's in the middle, and keys that end a block in the middle, whose biases are read one by one beside others that are
 /// copied; rows of biases are 16 bytes' multiples.
@@ -34,30 +34,12 @@ const OF_BIASES: [Option<DType>; 4] = [Some(DType::F16), Some(DType::Bf16), Some
 
 /// A bias with each option, that alone decides, or scores beside it; or the option without one.
 fn agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize, of_bias: Option<DType>) {
-    let several = vec![(3, 17), (SEQ_Q, SEQ_KV), (0, 5), (128, 320)];
-    let axes = [[false; 3], [true, false, false], [true, true, false]];
-    for (index, (mask, modifiers)) in beside().into_iter().enumerate() {
-        // Each option on rows of one length, and on packed ones, of the two dtypes of q.
-        let is_packed = (index + usize::from(dtype == DType::F16)).is_multiple_of(2);
+    for (index, spec) in specs(dtype, head_dim, of_bias).into_iter().enumerate() {
         let spec = CaseSpec {
-            lengths: if is_packed {
-                Lengths::Varlen(several.clone())
-            } else {
-                Lengths::one(SEQ_Q, SEQ_KV)
-            },
-            group: 2,
-            mask,
             scale_factor: (index % 3 != 2).then_some(0.0),
             softcap: (index % 5 == 4).then_some(2.0),
-            modifiers: ModifierSpec {
-                bias: of_bias.map(|dtype| (axes[index % 3], dtype)),
-                ..modifiers
-            },
-            ..plain(dtype, Lengths::one(1, 1), head_dim)
+            ..spec
         };
-        if spec.modifiers == ModifierSpec::default() {
-            continue;
-        }
         let mut case = spec.build().unwrap();
         case.options.force = Some(Variant::Wgmma);
         let plan = backend.plan(&case.problem().unwrap()).unwrap();
@@ -65,6 +47,52 @@ fn agree<B: Backend>(backend: &mut B, dtype: DType, head_dim: usize, of_bias: Op
         assert!(plan.kernel_name().ends_with(kind), "{spec}");
         variant_is_right(backend, Variant::Wgmma, &mut case, &spec.to_string());
     }
+}
+
+/// As [`agree`], gradients of the fused kernels, every `nth` option: in some, the bias nearly alone decides.
+fn gradients_agree<B: Backend>(
+    backend: &mut B,
+    [dtype, of_bias]: [DType; 2],
+    head_dim: usize,
+    nth: usize,
+) {
+    let specs = specs(dtype, head_dim, Some(of_bias)).into_iter();
+    for (index, spec) in specs.enumerate().step_by(nth) {
+        let spec = CaseSpec {
+            scale_factor: (index % 4 == 3).then_some(0.01),
+            ..spec
+        };
+        let names = agrees(backend, spec.build_backward().unwrap(), &spec.to_string());
+        let is_it = |of: &&str| of.starts_with("fa_bwd_fused_wgmma") && of.ends_with("_biased");
+        assert!(names.iter().any(is_it), "{spec}: {names:?}");
+    }
+}
+
+/// Each option beside a bias, or alone, on rows of one length or on packed ones, of the two dtypes of q.
+fn specs(dtype: DType, head_dim: usize, of_bias: Option<DType>) -> Vec<CaseSpec> {
+    let several = vec![(3, 17), (SEQ_Q, SEQ_KV), (0, 5), (128, 320)];
+    let axes = [[false; 3], [true, false, false], [true, true, false]];
+    let spec = |(index, (mask, modifiers)): (usize, (Mask, ModifierSpec))| {
+        let is_packed = (index + usize::from(dtype == DType::F16)).is_multiple_of(2);
+        CaseSpec {
+            lengths: if is_packed {
+                Lengths::Varlen(several.clone())
+            } else {
+                Lengths::one(SEQ_Q, SEQ_KV)
+            },
+            group: 2,
+            mask,
+            modifiers: ModifierSpec {
+                bias: of_bias.map(|dtype| (axes[index % 3], dtype)),
+                ..modifiers
+            },
+            ..plain(dtype, Lengths::one(1, 1), head_dim)
+        }
+    };
+    let specs = beside().into_iter().enumerate().map(spec);
+    specs
+        .filter(|spec| spec.modifiers != ModifierSpec::default())
+        .collect()
 }
 
 /// Of so few multiprocessors that a block has several tiles.
@@ -103,6 +131,48 @@ fn sim_f16_hd128() {
 #[test]
 fn sim_f16_hd256() {
     simulated(DType::F16, 256);
+}
+
+/// Beside f32, which is read, of one option in three.
+fn simulated_gradients(dtype: DType, head_dim: usize) {
+    let ways = [(DType::F16, 1), (DType::Bf16, 1), (DType::F32, 3)];
+    for (seed, (of_bias, nth)) in SCHEDULES.into_iter().cycle().zip(ways) {
+        let device = SimDevice::with_schedule(seed).multiprocessors(2);
+        gradients_agree(&mut Sim::on(device), [dtype, of_bias], head_dim, nth);
+    }
+}
+
+#[test]
+fn sim_gradients_bf16_hd64() {
+    simulated_gradients(DType::Bf16, 64);
+}
+
+#[test]
+fn sim_gradients_bf16_hd128() {
+    simulated_gradients(DType::Bf16, 128);
+}
+
+#[test]
+fn sim_gradients_f16_hd64() {
+    simulated_gradients(DType::F16, 64);
+}
+
+#[test]
+fn sim_gradients_f16_hd128() {
+    simulated_gradients(DType::F16, 128);
+}
+
+#[test]
+fn gradients_cuda() {
+    if let Some(mut gpu) = gpu_or_not_run("gradients beside biases that are copied") {
+        for dtype in [DType::Bf16, DType::F16] {
+            for of_bias in DType::ALL {
+                for head_dim in [64, 128] {
+                    gradients_agree(&mut gpu, [dtype, of_bias], head_dim, 1);
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -136,7 +136,11 @@ pub fn options() -> Vec<(&'static str, Mask, ModifierSpec)> {
 }
 
 /// `case` runs on the kernels of Hopper that take modifiers, and agrees with the oracle; returns their names.
-fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, name: &str) -> Vec<&'static str> {
+pub fn agrees<B: Backend>(
+    backend: &mut B,
+    mut case: BackwardCase,
+    name: &str,
+) -> Vec<&'static str> {
     case.forward.options.force = Some(Variant::Wgmma);
     let plan = backend.plan(&case.problem().unwrap()).unwrap();
     let names: Vec<_> = plan.kernel_names().collect();
@@ -150,13 +154,21 @@ fn agrees<B: Backend>(backend: &mut B, mut case: BackwardCase, name: &str) -> Ve
 
 /// As [`agrees`], on the fused kernel, or the pair that repeats its bits.
 fn agrees_by_expected_kernels<B: Backend>(backend: &mut B, case: BackwardCase, name: &str) {
+    let has_bias = case.forward.options.modifiers.bias.is_some();
+    let of_fused = if has_bias { "_biased" } else { "_modified" };
     let expected = match case.deterministic {
-        true => ["fa_bwd_dkdv_wgmma", "fa_bwd_dq_wgmma"],
-        false => ["fa_bwd_fused_wgmma", "fa_bwd_round_mma"],
+        true => [
+            ("fa_bwd_dkdv_wgmma", "_modified"),
+            ("fa_bwd_dq_wgmma", "_modified"),
+        ],
+        false => [
+            ("fa_bwd_fused_wgmma", of_fused),
+            ("fa_bwd_round_mma", "_modified"),
+        ],
     };
     let names = agrees(backend, case, name);
-    for start in expected {
-        let is_it = |of: &&str| of.starts_with(start) && of.ends_with("_modified");
+    for (start, end) in expected {
+        let is_it = |of: &&str| of.starts_with(start) && of.ends_with(end);
         assert!(names.iter().any(is_it), "{name}: {start} of {names:?}");
     }
 }

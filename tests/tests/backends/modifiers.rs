@@ -154,60 +154,27 @@ fn every_kernel_with_modifiers_agrees() {
                 steepest: 0.1,
                 is_batched: is_varlen,
             });
-            let mut case = spec.build_backward().unwrap();
-            let problem = case.forward.problem().unwrap();
+            let mut case = spec.build().unwrap();
+            let problem = case.problem().unwrap();
             for variant in eligible(&problem, &sim.capabilities()) {
                 if is_varlen && variant != Variant::Wgmma {
                     continue;
                 }
-                case.forward.options.force = Some(variant);
-                let plan = sim.plan(&case.forward.problem().unwrap()).unwrap();
+                case.options.force = Some(variant);
+                let plan = sim.plan(&case.problem().unwrap()).unwrap();
                 ran.extend(plan.kernel_names().map(str::to_owned));
                 if is_plan_untouched(&plan) {
                     continue;
                 }
-                let (o, lse) = case.forward.run(&mut sim).unwrap();
-                let verdict = case.forward.check(&o, &lse, Rows::All).unwrap();
+                let (o, lse) = case.run(&mut sim).unwrap();
+                let verdict = case.check(&o, &lse, Rows::All).unwrap();
                 assert!(
                     verdict.passed(),
                     "{variant} {dtype:?} {head_dim}: {verdict}"
                 );
             }
-            case.forward.options.force = None;
             ran.extend(forward_without_bias(&mut sim, &spec));
-            // Hopper's kernels take no slopes beside modifiers, and run without.
-            let without_slopes = CaseSpec {
-                alibi: None,
-                ..spec
-            };
-            let without_slopes = without_slopes.build_backward().unwrap();
-            for (mut case, variant) in [
-                (case.clone(), Variant::Simt),
-                (case, Variant::Mma),
-                (without_slopes, Variant::Wgmma),
-            ] {
-                if !eligible(&case.problem().unwrap(), &sim.capabilities()).contains(&variant) {
-                    continue;
-                }
-                if variant != Variant::Wgmma && is_varlen {
-                    continue;
-                }
-                case.forward.options.force = Some(variant);
-                // In 16 bits there are other kernels where bits are to repeat, and where a block has little shared memory.
-                let ways = [
-                    (false, u32::MAX),
-                    (false, SM86_SHARED_BYTES),
-                    (true, u32::MAX),
-                ];
-                let mut of_ways = BTreeSet::new();
-                for (deterministic, shared_bytes) in ways {
-                    case.deterministic = deterministic;
-                    sim.limit_shared_bytes(shared_bytes);
-                    of_ways.extend(new_kernels_agree(&mut sim, &case, &of_ways));
-                }
-                sim.limit_shared_bytes(u32::MAX);
-                ran.extend(of_ways);
-            }
+            ran.extend(gradients_agree(&mut sim, &spec, is_varlen));
         }
     }
     let missing: Vec<_> = MODIFIED
@@ -215,6 +182,54 @@ fn every_kernel_with_modifiers_agrees() {
         .filter(|row| !ran.contains(row.name))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Compares gradients of `spec` by every variant, with its bias and without; returns the names of the kernels.
+fn gradients_agree(sim: &mut Sim, spec: &CaseSpec, is_varlen: bool) -> BTreeSet<String> {
+    // Hopper's kernels take no slopes beside modifiers, and run without.
+    let without_slopes = CaseSpec {
+        alibi: None,
+        ..spec.clone()
+    };
+    let mut ran = BTreeSet::new();
+    for (spec, variant) in [
+        (spec, Variant::Simt),
+        (spec, Variant::Mma),
+        (&without_slopes, Variant::Wgmma),
+    ] {
+        if variant != Variant::Wgmma && is_varlen {
+            continue;
+        }
+        // In 16 bits there are other kernels where bits are to repeat, and where a block has little shared memory.
+        let ways = [
+            (false, u32::MAX),
+            (false, SM86_SHARED_BYTES),
+            (true, u32::MAX),
+        ];
+        let mut of_ways = BTreeSet::new();
+        for bias in [spec.modifiers.bias, None] {
+            let spec = CaseSpec {
+                modifiers: ModifierSpec {
+                    bias,
+                    ..spec.modifiers
+                },
+                ..spec.clone()
+            };
+            let mut case = spec.build_backward().unwrap();
+            if !eligible(&case.problem().unwrap(), &sim.capabilities()).contains(&variant) {
+                continue;
+            }
+            case.forward.options.force = Some(variant);
+            for (deterministic, shared_bytes) in ways {
+                case.deterministic = deterministic;
+                sim.limit_shared_bytes(shared_bytes);
+                of_ways.extend(new_kernels_agree(sim, &case, &of_ways));
+            }
+            sim.limit_shared_bytes(u32::MAX);
+        }
+        ran.extend(of_ways);
+    }
+    ran
 }
 
 /// Compares the gradients of `case`, if it can run and does so by a kernel that is not among those that `ran`; returns the names of its

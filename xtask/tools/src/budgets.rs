@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use cuda_builder::compiler::RUSTC_VAR;
 use cuda_builder::{Build, Kernel};
-use kernels_gpu::instances::{CACHED, DECODE, INSTANCES, Instance, KernelConfig, MODIFIED};
+use kernels_gpu::instances::{BIAS, CACHED, DECODE, INSTANCES, Instance, KernelConfig, MODIFIED};
 use serde::{Deserialize, Serialize};
 
 use crate::json;
@@ -20,7 +20,7 @@ use xtask::paths;
 pub struct Budget {
     /// Registers per thread.
     pub registers: u32,
-    /// Bytes that a thread spills, in kernels with modifiers, where what each option does to the blocks that it concerns takes more
+    /// Bytes that a thread spills, in kernels with modifiers, those of the gradient by a bias among them, where what each option does to the blocks that it concerns takes more
     /// registers than there are, in Hopper's for a cache, whose producer looks keys up in pages, in those of two blocks an SM for an e4m3 cache,
     /// which take two pages' keys for one run (`bench/results/decode-log.md`), and in those of f32 on tensor cores,
     /// whose numbers are two each (`bench/results/tf32-log.md`). No other kernel spills more than [`FEW_BYTES`], and none in its main
@@ -97,7 +97,7 @@ fn raised(first: Budgets, mut measured: Budgets) -> Budgets {
 /// The most registers that a kernel takes on any architecture, and the most that it spills where it may.
 fn worst(kernel: &Kernel) -> Budget {
     let registers = kernel.resources.iter().map(|on| on.registers).max();
-    let may_spill = MODIFIED.iter().chain(CACHED);
+    let may_spill = MODIFIED.iter().chain(BIAS).chain(CACHED);
     let joins_pages = |row: &&Instance| match row.config {
         KernelConfig::Decode(config) => config.is_e4m3 && config.min_blocks > 1,
         _ => false,

@@ -1,13 +1,13 @@
 //! The launch that computes the gradient by a bias, beside the other backward kernels.
 
-use kernels_gpu::abi::{AttentionParams, Band, BiasGradientParams, DeviceAddress, PairsArg};
+use kernels_gpu::abi::{AttentionParams, BiasGradientParams, DeviceAddress, PairsArg};
 use kernels_gpu::instances::{BIAS, Instance, Operation};
-use kernels_gpu::tile::grid::TileGrid;
+use kernels_gpu::tile::bias_owners::owners;
 
 use super::slopes::smallest;
+use crate::Problem;
 use crate::plan::unfit::unfit;
 use crate::plan::{GpuCapabilities, Operands};
-use crate::{Lengths, Problem};
 
 /// The kernel that computes the gradient by the bias of `problem`, if it is asked for: the one of the smallest padded head_dim that
 /// fits.
@@ -48,38 +48,24 @@ impl BiasLaunch {
         let [batch, heads, queries, _] = spec.axes();
         let stride = |(size, stride): (usize, i64)| if size == 1 { 0 } else { stride };
         // Also over none, whose sum is 0.
-        let is_summed = |size: usize, extent: u32| size == 1 && extent != 1;
-        let adds = queries.0 == 1
-            || is_summed(batch.0, attention.batch)
-            || is_summed(heads.0, attention.heads_q);
-        // Otherwise every element is of a pair that is computed.
-        let leaves_some = problem.modifiers().hide()
-            || attention.mask.band != Band::FULL
-            || !matches!(problem.lengths(), Lengths::Dense);
-        let tiles = TileGrid::new(
-            batch.0 as u32,
-            if heads.0 == 1 { 1 } else { attention.heads_kv },
-            attention.seq_kv,
-            kernel.block_m,
-        );
+        let params = BiasGradientParams {
+            d_bias: PairsArg {
+                address: None,
+                batch_stride: stride(batch),
+                head_stride: stride(heads),
+                query_stride: stride(queries),
+                key_stride: 1,
+            },
+            batch: batch.0 as u32,
+            heads: heads.0 as u32,
+            queries: queries.0 as u32,
+            reserved: 0,
+        };
+        let owners = owners(&params, attention, [kernel.block_m, kernel.block_n]);
         Self {
             kernel,
-            grid: tiles.grid(),
-            params: BiasGradientParams {
-                d_bias: PairsArg {
-                    address: None,
-                    batch_stride: stride(batch),
-                    head_stride: stride(heads),
-                    query_stride: stride(queries),
-                    key_stride: 1,
-                },
-                batch: batch.0 as u32,
-                heads: heads.0 as u32,
-                queries: queries.0 as u32,
-                adds: adds.into(),
-                fills: (adds || leaves_some).into(),
-                reserved: 0,
-            },
+            grid: owners.grid(),
+            params,
         }
     }
 }

@@ -88,7 +88,8 @@ impl BackwardKernels {
             let what = with_modifiers(problem);
             return Err(format!("it has no {} backward kernel{what}", dtype.name()));
         }
-        candidates.retain(|row| row.head_dim as usize >= head_dim);
+        let has_bias = problem.modifiers().bias.is_some();
+        candidates.retain(|row| row.head_dim as usize >= head_dim && row.is_for(has_bias));
         candidates.sort_by_key(|row| (row.head_dim, order(row)));
         let mut refusal = None;
         for keys in candidates {

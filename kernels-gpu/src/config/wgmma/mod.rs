@@ -2,6 +2,7 @@
 
 mod shapes;
 
+use super::biases::Biases;
 use super::limits::{SM_REGISTERS, SM90_SHARED_BYTES};
 use crate::units::HALF_BYTES;
 pub use shapes::*;
@@ -35,25 +36,6 @@ pub enum EpilogueSmem {
     /// In the next stages of V, one a warpgroup, which the producer skips: V of the next tile arrives only
     /// after the store has read them, but its Q and K do not wait.
     ReuseV,
-}
-
-/// What becomes of biases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Biases {
-    /// There are none.
-    None,
-    /// They are read one by one, if there are some.
-    Read,
-    /// There are some, which are copied to shared memory where they lie so that they can be.
-    Copied,
-}
-
-impl Biases {
-    /// Whether there may be some, or a score modification, which changes scores too.
-    #[inline(always)]
-    pub const fn may_be(self) -> bool {
-        !matches!(self, Self::None)
-    }
 }
 
 /// Tile shape and pipeline of one Hopper forward kernel ([`crate::instances`]).
@@ -215,7 +197,7 @@ impl WgmmaConfig {
     pub const fn work_offset(&self) -> u32 {
         let warps = match self.biases {
             Biases::Copied => WARPS * self.consumers,
-            Biases::None | Biases::Read => 0,
+            Biases::None | Biases::Read | Biases::Present => 0,
         };
         self.bias_offset() + warps * self.bias_bytes()
     }
@@ -322,15 +304,6 @@ impl WgmmaConfig {
             true => Biases::Read,
             false => Biases::None,
         })
-    }
-
-    /// Whether the kernel is for problems that have biases, or for others.
-    pub const fn is_for(&self, has_bias: bool) -> bool {
-        match self.biases {
-            Biases::None => !has_bias,
-            Biases::Read => true,
-            Biases::Copied => has_bias,
-        }
     }
 
     /// Panics, when evaluated at compile time, on a shape that cannot work.

@@ -60,7 +60,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
         let modifiers = self.tile.modifiers;
         if K::Modifiers::HAS_SLOPE {
             scale_log2 = self.changed_scores(s, slope);
-        } else if is_added_to || !is_plain(score) || modifiers.changes_scores() {
+        } else if is_added_to || !is_plain(score) || self.tile.changes_scores() {
             let score = match slope {
                 Slope::One => &score.uncapped(),
                 _ => score,
@@ -76,7 +76,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
                 }
                 Slope::Unused | Slope::One => transform.apply(s, distance, column),
             }
-            if modifiers.changes_scores() {
+            if self.tile.changes_scores() {
                 let at = || self.tile.place(self.step);
                 modifiers.change(at, s, |i, j| self.pair(i, j));
             }
@@ -215,7 +215,7 @@ impl<K: MmaBackwardKernel> Pairs<'_, K> {
     /// # Safety
     /// As [`Pairs::differentiate`].
     #[inline(always)]
-    unsafe fn each_term<const ROWS: usize, const COLS: usize>(
+    pub unsafe fn each_term<const ROWS: usize, const COLS: usize>(
         &self,
         smem: u32,
         mut take: impl FnMut(usize, usize, f32),

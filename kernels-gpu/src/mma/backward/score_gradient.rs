@@ -9,16 +9,26 @@ use cuda_std::warp::WARP_SIZE;
 
 use super::MmaBackwardKernel;
 use super::gemm::product_of_rows;
-use super::pairs::{Pairs, Slope};
+use super::pairs::{Pairs, Slope, column};
 use super::passing::Passing;
 use super::tile::{Smem, Step, Tile};
 use crate::layout::fragment::{TILE_K, a_row_vec16, k_row_vec16};
+use crate::math::{exp2, fma};
 use crate::mma::gemm::LaneAddress;
 use crate::modifiers::Modifiers;
 use crate::tile::black_box;
 
 /// What becomes of dz.
 pub trait TakeScoreGradient<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize> {
+    /// Turns `q · k` into P, and that of pairs that are hidden into anything.
+    ///
+    /// # Safety
+    /// As [`Pairs::probabilities`].
+    #[inline(always)]
+    unsafe fn weights(&self, pairs: &Pairs<K>, s: &mut [[f32; COLS]; ROWS]) {
+        pairs.probabilities(s, Slope::Unused);
+    }
+
     /// Takes the lane's part of a block, 0 of pairs that are hidden; kept rows that do not exist may hold anything.
     ///
     /// # Safety
@@ -89,7 +99,7 @@ unsafe fn of_block<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     passing.load_next(now);
     // dz is without a softcap's derivative.
     let words = pairs.keep_words::<ROWS, COLS>();
-    pairs.probabilities(&mut p, Slope::Unused);
+    taker.weights(&pairs, &mut p);
 
     // dz = P ∘ (dP − delta)
     passing.wait_second();
@@ -99,4 +109,26 @@ unsafe fn of_block<K: MmaBackwardKernel, const ROWS: usize, const COLS: usize>(
     passing.release_first(now);
     passing.release_second(now);
     passing.advance();
+}
+
+impl<K: MmaBackwardKernel> Pairs<'_, K> {
+    /// [`TakeScoreGradient::weights`], where `biases` are all that modifiers add to scores.
+    ///
+    /// # Safety
+    /// As [`Pairs::probabilities`].
+    #[inline(always)]
+    pub unsafe fn weights_of_biased<const ROWS: usize, const COLS: usize>(
+        &self,
+        s: &mut [[f32; COLS]; ROWS],
+        biases: &[[f32; COLS]; ROWS],
+    ) {
+        let score = &self.tile.params.attention.score;
+        let transform = self.tile.transform(self.step, score, true);
+        let diagonal = self.tile.extent().diagonal - self.first_column() as i32;
+        transform.apply(s, |i| self.row(i) as i32 + diagonal, column);
+        let [lse_smem, _] = Smem::terms::<K>(self.stage);
+        self.each_term::<ROWS, COLS>(lse_smem, |i, j, lse| {
+            s[i][j] = exp2(fma(s[i][j] + biases[i][j], transform.scale_log2, -lse));
+        });
+    }
 }

@@ -153,6 +153,18 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         tile
     }
 
+    /// The same tile, of which no block but number `block` of the passing side is taken.
+    #[inline(always)]
+    pub fn only(self, block: u32) -> Self {
+        let block_n = K::CONFIG.block_n as u32;
+        let begin = block * block_n;
+        Self {
+            passing_begin: self.passing_begin.max(begin),
+            passing_end: self.passing_end.min(begin + block_n),
+            ..self
+        }
+    }
+
     /// The batch entry that the tile belongs to; what is not used is not loaded.
     ///
     /// # Safety
@@ -232,6 +244,12 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
         }
     }
 
+    /// Whether modifiers change scores, of a kernel that takes biases, or modifications.
+    #[inline(always)]
+    pub fn changes_scores(&self) -> bool {
+        K::CONFIG.biases.may_be() && self.modifiers.changes_scores()
+    }
+
     /// How the scores of a step are transformed, of which `score` says what is known when the kernel is compiled: to nats where it is known
     /// that something `is_added_to` them.
     ///
@@ -250,7 +268,7 @@ impl<'a, K: MmaBackwardKernel> Tile<'a, K> {
             ..*score
         };
         let (batch, head) = (self.batch(), self.query_head(step.head));
-        if is_added_to || self.modifiers.changes_scores() {
+        if is_added_to || self.changes_scores() {
             ScoreTransform::in_nats(score, batch, head, 0.0)
         } else {
             ScoreTransform::new(score, batch, head, 0.0)

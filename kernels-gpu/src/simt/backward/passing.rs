@@ -76,6 +76,23 @@ impl<'a, K: SimtKernel, S: Side> Passing<'a, K, S> {
         self.shown(first)
     }
 
+    /// Block number `block`, if some row of the tile sees it.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    pub unsafe fn at(&self, block: u32) -> Option<Step> {
+        let (begin, end) = self.blocks();
+        let (head, _) = S::passing_heads(&self.tile.params.attention, self.tile.coord.head);
+        let step = Step {
+            head,
+            begin: block * BLOCK_N as u32,
+        };
+        let is_hidden =
+            || self.tile.modifiers.hides() && self.tile.state(step) == BlockState::Hidden as u32;
+        (begin <= block && block < end && !is_hidden()).then_some(step)
+    }
+
     /// The block after `now` that is not hidden.
     ///
     /// # Safety

@@ -13,6 +13,20 @@ use crate::simt::{LANES, MASKED_OUT, SCORE_COLS, Scores, SimtKernel, ThreadLayou
 
 /// What becomes of dz.
 pub trait TakeScoreGradient<K: SimtKernel, S: Side, const ROWS: usize> {
+    /// Adds to scores in nats, after softcap and ALiBi, what modifiers add.
+    ///
+    /// # Safety
+    /// As [`Tile::sequence`].
+    #[inline(always)]
+    unsafe fn change(
+        &self,
+        pairs: &Pairs<S, K::Modifiers>,
+        scores: &mut Scores<ROWS>,
+        layout: ThreadLayout,
+    ) {
+        pairs.change(scores, layout, |_, _, _| {});
+    }
+
     /// Takes the thread's part of a block, 0 of pairs that are hidden; kept rows that do not exist may hold anything.
     ///
     /// # Safety
@@ -40,15 +54,44 @@ pub unsafe fn each_block<K: SimtKernel, S: Side, const ROWS: usize>(
     let mut passing = Passing::<K, S>::new(tile, smem.stages);
     let mut step = passing.first();
     if let Some(first) = step {
-        passing.load_kept(smem.kept[0], Operand::First);
-        passing.load_kept(smem.kept[1], Operand::Second);
-        passing.load_dims(passing.stages.first(), Operand::Second, first, 0);
+        load_first(&passing, &smem, first);
     }
     while let Some(now) = step {
         let next = passing.next(now);
         of_block(tile, &mut passing, &smem, now, next, taker);
         step = next;
     }
+}
+
+/// The same of block number `block` alone, if some row of the tile sees it.
+///
+/// # Safety
+/// As [`each_block`].
+#[inline(always)]
+pub unsafe fn one_block<K: SimtKernel, S: Side, const ROWS: usize>(
+    tile: &Tile<S, K::Modifiers>,
+    block: u32,
+    taker: &mut impl TakeScoreGradient<K, S, ROWS>,
+) {
+    // As in `each_block`.
+    const { assert!(!K::Modifiers::HAS_SLOPE) };
+    let smem = Smem::of::<K>();
+    let mut passing = Passing::<K, S>::new(tile, smem.stages);
+    if let Some(now) = passing.at(block) {
+        load_first(&passing, &smem, now);
+        of_block(tile, &mut passing, &smem, now, None, taker);
+    }
+}
+
+/// Starts loading what is kept, and the first chunk of a tile's first block.
+///
+/// # Safety
+/// As [`each_block`].
+#[inline(always)]
+unsafe fn load_first<K: SimtKernel, S: Side>(passing: &Passing<K, S>, smem: &Smem, first: Step) {
+    passing.load_kept(smem.kept[0], Operand::First);
+    passing.load_kept(smem.kept[1], Operand::Second);
+    passing.load_dims(passing.stages.first(), Operand::Second, first, 0);
 }
 
 /// The same of one block. Starts loading the block `next`.
@@ -102,7 +145,7 @@ unsafe fn of_block<K: SimtKernel, S: Side, const ROWS: usize>(
             }
         },
     );
-    pairs.score_gradient(&mut acc, thread());
+    pairs.score_gradient(&mut acc, thread(), taker);
     taker.take(&pairs, &acc, thread());
 }
 
@@ -112,10 +155,11 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
     /// # Safety
     /// As [`Pairs::differentiate`].
     #[inline(always)]
-    unsafe fn score_gradient<const ROWS: usize>(
+    unsafe fn score_gradient<K: SimtKernel<Modifiers = M>, const ROWS: usize>(
         &self,
         acc: &mut Scores<ROWS>,
         layout: ThreadLayout,
+        taker: &impl TakeScoreGradient<K, S, ROWS>,
     ) {
         let extent = self.tile.extent();
         let place = Place::new(self.p_smem, layout);
@@ -124,7 +168,7 @@ impl<S: Side, M: Modifiers> Pairs<'_, S, M> {
         let diagonal = extent.diagonal - first as i32;
         let distance = |i: usize| (self.tile.begin + layout.row(i)) as i32 + diagonal;
         transform.apply(acc, distance, |j| (j * LANES) as i32);
-        self.change(acc, layout, |_, _, _| {});
+        taker.change(self, acc, layout);
         self.exponentiate(acc, layout, transform.scale_log2);
         self.mask_out(acc, layout);
         for i in 0..ROWS {

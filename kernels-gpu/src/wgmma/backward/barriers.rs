@@ -98,6 +98,8 @@ impl Barriers {
             true => (WARP_SIZE, consumers + 1),
             false => (0, consumers),
         };
+        // And once more when its copies have arrived.
+        let copies = if config.copies_biases() { terms } else { 0 };
         mbarrier::init(self.kept().full_barrier(), PRODUCER);
         mbarrier::init(self.kept().empty_barrier(), consumers);
         let mut tile = 0;
@@ -110,7 +112,7 @@ impl Barriers {
         let mut stage = 0;
         while stage < config.stages {
             let at = |first: u32| first + stage * mbarrier::BYTES;
-            mbarrier::init(at(self.full(0)), PRODUCER + terms);
+            mbarrier::init(at(self.full(0)), PRODUCER + terms + copies);
             mbarrier::init(at(self.full(1)), PRODUCER);
             mbarrier::init(at(self.empty(0)), consumers);
             mbarrier::init(at(self.empty(1)), consumers);

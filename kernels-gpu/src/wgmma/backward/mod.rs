@@ -16,13 +16,14 @@
 //! | `tiles.rs` | which tile a block takes next |
 //! | `tile.rs` | which rows a tile keeps and which blocks pass |
 //! | `barriers.rs` | the mbarriers |
-//! | `producer.rs` | the producer: TMA loads; lse and delta of passing queries |
+//! | `producer.rs` | the producer: TMA loads; lse, delta and biases of passing queries |
 //! | `consumer.rs` | a consumer warpgroup: the products |
 //! | `fused.rs` | a consumer that adds up dq too: its blocks overlap |
 //! | `pairs.rs` | from products to P and dS |
 //! | `scaled_sum.rs` | sums where dS is rounded times a power of two |
 //! | `dq.rs` | dq of a kernel that keeps keys: dS through shared memory, sums in global memory |
 //! | `walk.rs`, `modified.rs` | with modifiers: which blocks pass, as the producer tells; what becomes of their pairs |
+//! | `biases.rs` | biases that are copied beside the queries that pass |
 //! | `epilogue.rs`, `gradient.rs` | the gradients to global memory |
 //! | `traits.rs` | one instance as a type |
 //! | `split/` | two kernels with dS between them, for a head_dim beyond 128 |
@@ -32,6 +33,7 @@
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod barriers;
+mod biases;
 mod consumer;
 mod dq;
 mod epilogue;

@@ -8,12 +8,15 @@ use cuda_std::half::Half;
 use cuda_std::warp::shuffle_xor;
 use cuda_std::wgmma::InFlight;
 
+use super::biases::{self, Copied};
 use super::consumer::Consumer;
 use super::pairs::{ALL_KEPT, BlockPairs, GROUP_ELEMS, GROUP_PAIRS, PAIR, ROWS, Terms};
 use super::tile::Tile;
 use super::traits::BackwardKernel;
 use super::walk::Told;
 use crate::backward::side::Side;
+use crate::config::wgmma::WARP_ROWS;
+use crate::config::wgmma_backward::WgmmaBackwardConfig;
 use crate::math::{exp2, fma};
 use crate::modifiers::dropout::Dropout;
 use crate::modifiers::keep_mask::{self, KEYS};
@@ -90,6 +93,19 @@ where
         Told::load(config.told(black_box(self.smem), first.stage))
     }
 
+    /// Which biases of the present block have been copied.
+    ///
+    /// # Safety
+    /// As [`Self::told`].
+    #[inline(always)]
+    unsafe fn copied(&self) -> Copied {
+        let config = &K::CONFIG;
+        if !config.copies_biases() {
+            return Copied::NO;
+        }
+        Copied::load(config.copied(black_box(self.smem), self.operand(0).stage))
+    }
+
     /// # Safety
     /// As [`Self::told_steps`].
     #[inline(always)]
@@ -104,6 +120,9 @@ where
             kept_begin: self.kept_begin,
             lanes: self.lanes,
             adds_dq: K::ADDS_DQ,
+            config: &K::CONFIG,
+            copied: self.copied(),
+            biases: self.smem + K::CONFIG.bias_offset(self.operand(0).stage),
         }
     }
 }
@@ -120,6 +139,10 @@ pub(super) struct ModifiedPairs<'a, S, M, const MASKED: bool, const DROPS: bool>
     lanes: Lanes,
     /// Whether the kernel adds dq up, and so finds the keep mask in memory.
     adds_dq: bool,
+    config: &'static WgmmaBackwardConfig,
+    /// Which biases of the block have been copied, and where.
+    copied: Copied,
+    biases: u32,
 }
 
 impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
@@ -170,8 +193,14 @@ impl<S: Side, M: Modifiers, const MASKED: bool, const DROPS: bool> BlockPairs
         let modifiers = self.tile.modifiers;
         let score = &self.tile.params.attention.score;
         let mut scale_log2 = plain_scale_log2(score);
-        if modifiers.changes_scores() {
-            self.change_scores(s);
+        if self.config.biases.may_be() && modifiers.changes_scores() {
+            if self.copied == Copied::NO {
+                self.change_scores(s);
+            } else {
+                let scale = score.softmax_scale;
+                let key = self.kept_begin + self.lanes.reload().warp * WARP_ROWS;
+                biases::add(s, scale, self.copied, [self.biases, key], self.config);
+            }
             scale_log2 = LOG2_E;
         }
         let lanes = self.lanes.reload();

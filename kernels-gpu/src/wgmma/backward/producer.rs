@@ -1,13 +1,16 @@
 //! The producer warpgroup: one warp says which tiles the block takes and loads their operands, one loads the terms of passing
-//! queries.
+//! queries, and their biases.
 
+use cuda_std::cp_async::{commit_group, wait_group};
 use cuda_std::global;
 use cuda_std::warp::{WARP_SIZE, lane_id, uniform, warp_id};
 use cuda_std::{mbarrier, shared, tma};
 
 use super::barriers::Barriers;
+use super::biases::{self, Copied};
 use super::tile::Tile;
 use super::tiles::Tiles;
+use super::walk::Told;
 use crate::backward::exponent;
 use crate::backward::side::Side;
 use crate::config::wgmma::{ATOM_COLS, WARPGROUP_ROWS};
@@ -54,6 +57,11 @@ pub unsafe fn produce<M: TensorMapParams, E: Element, S: Side, W: Modifiers>(
             load_terms::<E, S, W>(&tiles.at(number), &mut terms, config, smem);
             tiles.release(number, lane_id());
             number += 1;
+        }
+        if config.copies_biases() {
+            // A thread does not end before its copies.
+            commit_group();
+            wait_group::<0>();
         }
     }
 }
@@ -295,6 +303,9 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
             global::prefetch_l2(words);
         }
         pipeline.producer_acquire();
+        if config.copies_biases() {
+            copy_biases(tile, pipeline, config, smem, block);
+        }
         if (E::SCALES_DS || !W::IS_NONE) && lane_id() == 0 {
             shared::store_bits(stage + config.exponent_offset(), exponent.of_head as u32);
         }
@@ -317,4 +328,35 @@ unsafe fn load_terms<E: Element, S: Side, W: Modifiers>(
         mbarrier::arrive(pipeline.full_barrier());
         pipeline.advance();
     });
+}
+
+/// Starts copying the biases of block `block` to the stage that `pipeline` is at, if they can be, which arrive at its full barrier when
+/// they are there.
+///
+/// # Safety
+/// As [`load_terms`]; the stage is empty.
+#[inline(always)]
+unsafe fn copy_biases<S: Side, W: Modifiers>(
+    tile: &Tile<S, W>,
+    pipeline: &PipelineState,
+    config: &WgmmaBackwardConfig,
+    smem: u32,
+    block: Told,
+) {
+    let first = Pair {
+        query: block.begin(config),
+        key: tile.begin(),
+    };
+    let place = tile.place(block.head);
+    let biases = tile
+        .modifiers
+        .biases(&place, first, config.block_n, config.block_m());
+    if let Some(biases) = &biases {
+        let stage = smem + config.bias_offset(pipeline.stage);
+        biases::copy(biases, stage, config);
+    }
+    if lane_id() == 0 {
+        Copied::of(biases).store(config.copied(smem, pipeline.stage));
+    }
+    mbarrier::arrive_after_copies(pipeline.full_barrier());
 }

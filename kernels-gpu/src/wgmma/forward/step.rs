@@ -13,7 +13,8 @@ use super::recompute::recompute_scores;
 use super::softcap::{NearZero, Softcap};
 use super::softmax::{PerRow, ROWS, scale_rows};
 use super::traits::ForwardKernel;
-use crate::config::wgmma::{Biases, WARPGROUP};
+use crate::config::biases::Biases;
+use crate::config::wgmma::WARPGROUP;
 use crate::modifiers::Modifiers;
 use crate::score::{self, ScoreTransform};
 use crate::tile::black_box;
@@ -284,7 +285,7 @@ where
         match Self::CONFIG.biases {
             Biases::None => false,
             Biases::Read => self.modifiers.changes_scores(),
-            Biases::Copied => true,
+            Biases::Present | Biases::Copied => true,
         }
     }
 

@@ -178,9 +178,10 @@ fn name_useless(covered: &[Covered], reasons: &[Reason], report: &mut Report) {
 /// Operation and family of a kernel, which its name says before the architecture, and whether it takes modifiers.
 fn group(entry: &str) -> String {
     let (group, _) = entry.split_once("_sm").unwrap_or((entry, ""));
-    match entry.strip_suffix("_modified") {
-        Some(_) => format!("{group}_*_modified"),
-        None => format!("{group}_*"),
+    if entry.ends_with("_modified") || entry.ends_with("_biased") {
+        format!("{group}_*_modified")
+    } else {
+        format!("{group}_*")
     }
 }
 
