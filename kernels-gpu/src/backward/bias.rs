@@ -73,8 +73,8 @@ impl<'a> Owned<'a> {
         of_axis(self.params.queries, all, self.tile)
     }
 
-    /// The biases of its elements, in nats, as they stand in a thread's part of a tile of scores whose first pair is `first` of the tile's;
-    /// of queries and keys that do not exist, anything.
+    /// The biases of its elements, in nats, as they stand in a thread's part of a tile of scores; `pair` tells which pair of the tile and the
+    /// block each is of. Those of queries and keys that do not exist are anything.
     ///
     /// # Safety
     /// The bias is live.
